@@ -1,0 +1,86 @@
+# Every chore of the project; `make` alone lists them. Needs bash and Python 3.11 or newer.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format lock ci clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+UV ?= $(shell command -v uv)
+
+# The first Python that is new enough and can make a virtual environment.
+PYTHON ?= $(shell for python in python3.12 python3.11 python3; do \
+	"$$python" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	&& echo "$$python" && break; done)
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.runs ## run the whole system on this machine: no Docker, no key
+	@$(BIN)/procession demo
+
+test: $(VENV)/.develops ## run the tests
+	@$(BIN)/python -m pytest
+
+check: $(VENV)/.develops ## formatting, lint, types, import rules
+	@$(BIN)/ruff format --check
+	@$(BIN)/ruff check
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+
+format: $(VENV)/.develops ## format and mend what can be mended
+	@$(BIN)/ruff format
+	@$(BIN)/ruff check --fix
+
+ci: ## what continuous integration runs
+	@.ci/run
+
+lock: ## write requirements/*.lock from pyproject.toml (needs uv; delete the files first to upgrade)
+	@$(if $(UV),,echo "make lock needs uv: see https://docs.astral.sh/uv" >&2; exit 1)
+	@$(COMPILE) --group build -o requirements/all.lock
+	@$(COMPILE) --group dev -c requirements/all.lock -o requirements/dev.lock
+
+clean: ## remove the environment and every cache
+	@rm -rf $(VENV) build dist .coverage* .hypothesis .*_cache
+	@find . -name __pycache__ -prune -exec rm -rf {} +
+
+COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --all-extras \
+	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" pyproject.toml
+
+# --- the environment: a stamp per lock, so that only a change installs anything ---------------
+
+$(BIN)/python:
+	@echo "[1/3] virtual environment"
+	@$(if $(PYTHON),,echo "Procession needs Python 3.11 or newer with venv and pip. Debian, Ubuntu: apt-get" \
+		"install python3 python3-venv. Elsewhere: PYTHON=/path/to/python3.12 make ..." >&2; exit 1)
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.runs: requirements/all.lock pyproject.toml | $(BIN)/python
+	$(call install,$<)
+	@touch $@
+
+$(VENV)/.develops: requirements/dev.lock pyproject.toml | $(BIN)/python
+	$(call install,$<)
+	@touch $@ $(VENV)/.runs
+
+define install
+@echo "[2/3] $$(grep -c '^[a-z].*==' $(1)) locked packages (first time: about a minute)"
+@$(INSTALL) --require-hashes -r $(1) $(REPORT)
+@echo "[3/3] procession itself"
+@$(INSTALL) --no-deps --no-build-isolation -e . $(REPORT)
+endef
+
+ifeq ($(UV),)
+INSTALL = $(BIN)/python -m pip install --disable-pip-version-check --no-input
+else
+INSTALL = $(UV) pip install --quiet --python $(BIN)/python
+endif
+
+# Of the installer's pages only a counter, on a terminal, and errors, without the names of hosts.
+REPORT = 2>&1 | awk -v terminal=$$([ -t 2 ] && echo 1 || echo 0) -v out=/dev/stderr ' \
+	terminal && /^Collecting/ { printf "\r      %d fetched", ++count > out; fflush(out) } \
+	count && /^Installing/ { printf ", installing" > out; fflush(out) } \
+	tolower($$0) ~ /^[^a-z]*error/ { failed = 1 } \
+	failed { gsub(/:\/\/[^\/ ]+/, "://..."); print > out } \
+	END { if (count) print "" > out }'

@@ -1,0 +1,1 @@
+"""The wire of Procession: everything that crosses a process, as pydantic models and typed dicts."""

@@ -1,0 +1,61 @@
+"""Chunks of a run's stream (core.md 11) and the batch in which they travel.
+
+A chunk is a plain dict `{"type", "runId", "from", "payload"}`; `data-*` chunks carry `data`, `object` chunks
+carry `object` in place of `payload`. Processors return content; identity (`runId`, `from`, the sequence number)
+belongs to the runtime.
+"""
+
+from typing import Any, Final, Literal, NotRequired, TypedDict
+
+from pydantic import Field
+
+from procession_schemas.base import WireModel
+
+
+class Chunk(TypedDict):
+    """One chunk of a stream."""
+
+    type: str
+    runId: NotRequired[str]
+    payload: NotRequired[dict[str, Any]]
+    data: NotRequired[Any]
+    object: NotRequired[Any]
+    id: NotRequired[str]
+    transient: NotRequired[bool]
+    metadata: NotRequired[dict[str, Any]]
+
+
+CORE_TYPES: Final = frozenset(
+    {
+        "start", "step-start", "response-metadata", "text-start", "text-delta", "text-end",
+        "reasoning-start", "reasoning-delta", "reasoning-end", "reasoning-signature", "redacted-reasoning",
+        "tool-call-input-streaming-start", "tool-call-delta", "tool-call-input-streaming-end",
+        "tool-call", "tool-result", "tool-error", "tool-output", "tool-call-approval", "tool-call-suspended",
+        "tool-output-denied", "source", "file", "raw", "object", "object-result", "step-finish", "finish",
+        "error", "abort", "tripwire", "reset",
+    }
+)  # fmt: skip
+"""Types that the runtime owns; a writer may not use them (R-WR-2)."""
+
+HIDDEN_TYPES: Final = frozenset({"response-metadata"})
+"""Offered to processors, never delivered to the client."""
+
+ENDING_TYPES: Final = frozenset({"finish", "tripwire", "error", "tool-call-approval", "tool-call-suspended"})
+"""A stream ends with one of these."""
+
+ChunkOrigin = Literal["AGENT", "USER", "SYSTEM", "WORKFLOW"]
+
+
+class ChunkBatch(WireModel):
+    """Chunks of one run on `procession.v1.chunk.<tenant>.<run>`, in order.
+
+    `seq` numbers the first chunk; numbers rise by one over the whole run. A reader drops what it has seen
+    (`seq + i <= last`) and knows a gap when `seq` is larger than it expects. `end` marks the last batch of a
+    run: nothing follows it. `reset` says that a service died and chunks from that number on are replaced.
+    """
+
+    run: str
+    seq: int
+    chunks: list[dict[str, Any]]
+    end: bool = False
+    reset: int | None = Field(default=None, description="First sequence number that no longer counts.")

@@ -1,0 +1,60 @@
+"""Events of a run on `procession.v1.event.<tenant>.<run>.<type>`."""
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from procession_schemas.base import WireModel
+from procession_schemas.run import Failure, RunResult
+
+
+class RunAccepted(WireModel):
+    """The request is valid, stored and will end in exactly one `run.finished`."""
+
+    type: Literal["run.accepted"] = "run.accepted"
+    run_id: str
+    agent: str
+    message_id: str
+    at: str
+
+
+class RunSuspended(WireModel):
+    """The run waits for a person; `result.suspendPayload` says for what."""
+
+    type: Literal["run.suspended"] = "run.suspended"
+    run_id: str
+    at: str
+    result: RunResult
+
+
+class RunFinished(WireModel):
+    """The one terminal event of a run."""
+
+    type: Literal["run.finished"] = "run.finished"
+    run_id: str
+    at: str
+    result: RunResult
+
+
+class RequestRejected(WireModel):
+    """A later request under the id of an existing run, with another body; that run is not touched."""
+
+    type: Literal["request.rejected"] = "request.rejected"
+    run_id: str
+    at: str
+    error: Failure
+
+
+class ProcessorViolation(WireModel):
+    """An abort, stored on `procession.v1.violation.<tenant>.<processor>`."""
+
+    type: Literal["violation"] = "violation"
+    run_id: str
+    tenant: str
+    agent: str
+    processor_id: str
+    hook: str
+    message: str
+    detail: Any = None
+    retry: bool = False
+    step: int | None = Field(default=None)

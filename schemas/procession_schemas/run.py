@@ -1,0 +1,109 @@
+"""A run request, and what a run ends with."""
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from procession_schemas.agent import Agent, AgentOptions, AnyTool
+from procession_schemas.base import JsonObject, StrictModel, WireModel
+
+
+class RequestMemory(StrictModel):
+    """The thread of a request; both are needed (R-ME-8)."""
+
+    thread: str = Field(min_length=1, max_length=512)
+    resource: str = Field(min_length=1, max_length=512)
+    read_only: bool | None = None
+    last_messages: int | Literal[False] | None = None
+
+
+class RunRequest(AgentOptions):
+    """A request on `procession.v1.run.<tenant>.<agent>`: `{"input": "Hello"}` is enough.
+
+    `runId` is the idempotency key: the same id with the same body is the same run; with another body it is
+    a conflict. Without one, the run is called `run-<stream sequence>`, which the publish acknowledgement tells.
+    """
+
+    run_id: str | None = Field(default=None, min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_-]+$")
+    input: str | JsonObject | list[str | JsonObject] = Field(description="A text, a message, or a list of these.")
+    agent: Agent | None = Field(default=None, description="An inline agent; the subject's agent name is then a label.")
+    tools: list[AnyTool] | None = Field(default=None, description="Replaces the agent's tools for this request.")
+    memory: RequestMemory | None = None
+    system: str | list[str] | None = Field(default=None, description="System messages after the instructions.")
+    context: list[str | JsonObject] | None = Field(default=None, description="Messages shown but never stored.")
+    request_context: JsonObject = Field(default_factory=dict, description="Visible to hooks, never to the model.")
+    tracing_context: JsonObject = Field(default_factory=dict)
+    stream: bool = Field(default=True, description="False: no chunks are sent, the result comes at the end.")
+
+
+class Failure(WireModel):
+    """An error as it is told: what, where, and how to mend it where that is known (D-30)."""
+
+    code: str
+    message: str
+    field: str | None = Field(default=None, description="Path in the request, such as `inputProcessors.0.id`.")
+    processor_id: str | None = None
+    hook: str | None = None
+    name: str | None = None
+    status_code: int | None = None
+    is_retryable: bool | None = None
+    detail: JsonObject | None = None
+
+
+class Tripwire(WireModel):
+    """Why a processor blocked a run."""
+
+    reason: str
+    processor_id: str
+    retry: bool | None = None
+    metadata: Any = None
+
+
+class HookReport(WireModel):
+    """What one processor did in one hook, summed over a run."""
+
+    processor: str
+    hook: str
+    calls: int = 0
+    micros: float = Field(default=0, description="Wall time in the hook, microseconds.")
+    changed: int = 0
+    dropped: int = 0
+    aborts: int = 0
+    errors: int = 0
+
+
+class ModelReport(WireModel):
+    """What the model calls of a run cost."""
+
+    model: str
+    calls: int = 0
+    usage: dict[str, int | None] = Field(default_factory=dict)
+    cost: float | None = Field(default=None, description="US dollars; absent when the price is not known.")
+
+
+class RunResult(WireModel):
+    """The final result of a run (core.md 10.1), the body of its one terminal event."""
+
+    run_id: str
+    agent: str
+    status: Literal["finished", "blocked", "failed", "cancelled", "suspended"]
+    finish_reason: str
+    text: str = ""
+    usage: dict[str, int | None] = Field(default_factory=dict)
+    steps: list[JsonObject] = Field(default_factory=list)
+    tool_calls: list[JsonObject] = Field(default_factory=list)
+    tool_results: list[JsonObject] = Field(default_factory=list)
+    reasoning_text: str | None = None
+    sources: list[JsonObject] = Field(default_factory=list)
+    files: list[JsonObject] = Field(default_factory=list)
+    object: Any = None
+    used_fallback_value: bool | None = None
+    messages: list[JsonObject] = Field(default_factory=list)
+    response: JsonObject = Field(default_factory=dict, description="`messages` generated in this run, `id`, `modelId`.")
+    tripwire: Tripwire | None = None
+    error: Failure | None = None
+    suspend_payload: JsonObject | None = None
+    processors: list[HookReport] = Field(default_factory=list)
+    models: list[ModelReport] = Field(default_factory=list)
+    retries: int = 0
+    duration_ms: int | None = None

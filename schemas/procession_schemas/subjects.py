@@ -1,0 +1,93 @@
+"""The subject grammar; no other module spells a subject. Tenant is a token of every subject (design.md 3)."""
+
+import re
+from typing import Final
+
+ROOT: Final = "procession.v1"
+_TOKEN: Final = re.compile(r"^[A-Za-z0-9_-]{1,200}$")
+
+
+class InvalidSubjectError(ValueError):
+    """A tenant, agent or run id that cannot be a subject token."""
+
+
+def token(value: str, what: str) -> str:
+    """Returns the value when it can be a token of a subject.
+
+    Raises:
+        InvalidSubjectError: It is empty, too long, or has other characters than letters, digits, `_` and `-`.
+    """
+    if not _TOKEN.match(value):
+        raise InvalidSubjectError(f"{what} {value[:60]!r} must be 1 to 200 letters, digits, '_' or '-'")
+    return value
+
+
+def run(tenant: str, agent: str) -> str:
+    """Run requests for one agent; stream RUNS."""
+    return f"{ROOT}.run.{token(tenant, 'tenant')}.{token(agent, 'agent')}"
+
+
+def work(service: str, tenant: str, run_id: str) -> str:
+    """Work for a service (`orchestrator` gets the results); stream WORK."""
+    return f"{ROOT}.work.{service}.{token(tenant, 'tenant')}.{token(run_id, 'run id')}"
+
+
+def control(tenant: str, run_id: str) -> str:
+    """Cancel and resume; stream WORK."""
+    return f"{ROOT}.control.{token(tenant, 'tenant')}.{token(run_id, 'run id')}"
+
+
+def event(tenant: str, run_id: str, type_: str) -> str:
+    """Events of a run; stream EVENTS. Types: `run.accepted`, `run.suspended`, `run.finished`, `request.rejected`."""
+    return f"{ROOT}.event.{token(tenant, 'tenant')}.{token(run_id, 'run id')}.{type_}"
+
+
+def chunk(tenant: str, run_id: str) -> str:
+    """Chunk batches of a run; stream CHUNKS."""
+    return f"{ROOT}.chunk.{token(tenant, 'tenant')}.{token(run_id, 'run id')}"
+
+
+def violation(tenant: str, processor: str) -> str:
+    """Every abort, by processor; stream VIOLATIONS."""
+    return f"{ROOT}.violation.{token(tenant, 'tenant')}.{re.sub('[^A-Za-z0-9_-]', '_', processor)}"
+
+
+def dead(stream: str, service: str, tenant: str, run_id: str) -> str:
+    """Messages that could not be handled; stream DEAD."""
+    return f"{ROOT}.dead.{stream}.{service}.{tenant}.{run_id}"
+
+
+def cancelled(tenant: str, run_id: str) -> str:
+    """Signal to whoever works on a run that it was cancelled; not stored."""
+    return f"{ROOT}.signal.cancel.{tenant}.{run_id}"
+
+
+def lease(service: str, replica: str | None = None) -> str:
+    """Request for a stream lease: of any replica (queue group) or of one."""
+    return f"{ROOT}.lease.{service}" + (f".{replica}" if replica else "")
+
+
+def inbox(replica: str) -> str:
+    """Raw chunk batches for one output replica, or acknowledgements for one gateway replica."""
+    return f"{ROOT}.inbox.{replica}"
+
+
+def api(service: str, tenant: str, operation: str) -> str:
+    """Request and reply, such as the memory service's threads."""
+    return f"{ROOT}.api.{service}.{tenant}.{operation}"
+
+
+STREAMS: Final[dict[str, tuple[str, ...]]] = {
+    "RUNS": (f"{ROOT}.run.>",),
+    "WORK": (f"{ROOT}.work.>", f"{ROOT}.control.>"),
+    "EVENTS": (f"{ROOT}.event.>",),
+    "CHUNKS": (f"{ROOT}.chunk.>",),
+    "VIOLATIONS": (f"{ROOT}.violation.>",),
+    "DEAD": (f"{ROOT}.dead.>",),
+}
+"""Which stream holds which subjects."""
+
+
+def parse(subject: str) -> list[str]:
+    """The tokens after the root: `procession.v1.run.acme.demo` gives `["run", "acme", "demo"]`."""
+    return subject.split(".")[2:]

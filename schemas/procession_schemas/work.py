@@ -1,0 +1,247 @@
+"""Work between the orchestrator and the services: a command is a short program of operations for one service.
+
+The orchestrator compiles each phase of a run into operations and sends every longest stretch that falls to one
+service as one command. A service runs the operations in order on the run's context (in Redis) and answers with one
+result. An operation without processors can run anywhere and joins its neighbour, so a phase that no configured
+processor implements costs no message.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from procession_schemas.agent import ModelEntry, ProcessorRef, StructuredOutput, ToolRef
+from procession_schemas.base import JsonObject, WireModel
+from procession_schemas.run import Failure, HookReport, ModelReport, RunResult, Tripwire
+
+
+class StepConfig(WireModel):
+    """What a step is run with; the step hooks may override it for that step (R-IS-8)."""
+
+    model: str
+    tools: dict[str, ToolRef] = Field(default_factory=dict)
+    tool_choice: Any = "auto"
+    active_tools: list[str] | None = None
+    model_settings: JsonObject = Field(default_factory=dict)
+    provider_options: JsonObject = Field(default_factory=dict)
+    structured_output: StructuredOutput | None = None
+
+
+class OpenOp(WireModel):
+    """Creates the context of a run from its request: instructions, messages, request context."""
+
+    op: Literal["open"] = "open"
+    instructions: list[str] = Field(default_factory=list)
+    system: list[str] = Field(default_factory=list)
+    context: list[Any] = Field(default_factory=list)
+    input: list[Any] = Field(default_factory=list)
+    request_context: JsonObject = Field(default_factory=dict)
+    tracing_context: JsonObject = Field(default_factory=dict)
+    memory: JsonObject | None = Field(default=None, description="What memory processors read from the request context.")
+    thread: str | None = None
+    resource: str | None = None
+
+
+class HookOp(WireModel):
+    """Runs one hook of these processors, in order."""
+
+    op: Literal["hook"] = "hook"
+    hook: str
+    processors: list[ProcessorRef]
+    offset: int = Field(default=0, description="`processorIndex` of the first.")
+    finish_reason: str | None = Field(default=None, description="For processOutputResult.")
+    stream_processors: list[ProcessorRef] = Field(
+        default_factory=list, description="The output chain, where some of it opted in to `data-*` chunks (R-WR-7)."
+    )
+
+
+class BaselineOp(WireModel):
+    """Freezes the baseline of the system messages (R-SY-2)."""
+
+    op: Literal["baseline"] = "baseline"
+
+
+class BeginOp(WireModel):
+    """Begins an attempt: resets system messages, settings and the response (R-SY-3, R-IS-8)."""
+
+    op: Literal["begin"] = "begin"
+    step: int
+    retry_count: int
+    feedback: list[str] = Field(default_factory=list)
+    config: StepConfig
+
+
+class EmitOp(WireModel):
+    """Sends chunks to the client as they are."""
+
+    op: Literal["emit"] = "emit"
+    chunks: list[JsonObject]
+
+
+class StreamOp(WireModel):
+    """Sends chunks through processOutputStream."""
+
+    op: Literal["stream"] = "stream"
+    chunks: list[JsonObject]
+    processors: list[ProcessorRef] = Field(default_factory=list)
+
+
+class ModelOp(WireModel):
+    """Calls the model (or replays a cached response) and streams its answer through processOutputStream."""
+
+    op: Literal["model"] = "model"
+    processors: list[ProcessorRef] = Field(default_factory=list, description="Those with processOutputStream.")
+    keep_chunks: bool = Field(default=False, description="Some processor implements processLLMResponse.")
+    entry: ModelEntry | None = None
+    max_retries: int = 0
+    api_base: str | None = None
+    include_raw_chunks: bool = False
+    replica: str | None = Field(default=None, description="The output replica that had the last stream of this run.")
+
+
+class ToolsOp(WireModel):
+    """Runs the tool calls of the accepted response (R-TX)."""
+
+    op: Literal["tools"] = "tools"
+    require_approval: bool = False
+    decisions: dict[str, JsonObject] = Field(
+        default_factory=dict, description="toolCallId -> {approved, reason?} or {resumeData} when a run is resumed."
+    )
+    processors: list[ProcessorRef] = Field(default_factory=list, description="Those with processOutputStream.")
+
+
+class ToolResultsOp(WireModel):
+    """Records the outcomes of the tools in call order: processToolResult, the list, then the stream."""
+
+    op: Literal["toolResults"] = "toolResults"
+    result_processors: list[ProcessorRef] = Field(default_factory=list)
+    processors: list[ProcessorRef] = Field(default_factory=list)
+
+
+class StopOp(WireModel):
+    """Evaluates stop conditions (R-LP-3)."""
+
+    op: Literal["stop"] = "stop"
+    conditions: list[ProcessorRef]
+
+
+class RejectOp(WireModel):
+    """Takes the output of the current attempt back (R-AB-28); with a retry it becomes an entry of `steps`."""
+
+    op: Literal["reject"] = "reject"
+    tripwire: Tripwire | None = None
+    finish_reason: Literal["retry", "tripwire", "error"] = "retry"
+
+
+class AcceptOp(WireModel):
+    """Accepts the current attempt: its step result counts from here on."""
+
+    op: Literal["accept"] = "accept"
+
+
+class StepFinishOp(WireModel):
+    """Sends `step-finish` through processOutputStream."""
+
+    op: Literal["stepFinish"] = "stepFinish"
+    reason: str
+    is_continued: bool
+    tripwire: Tripwire | None = Field(default=None, description="Why a retried attempt was rejected.")
+    processors: list[ProcessorRef] = Field(default_factory=list)
+
+
+class FailOp(WireModel):
+    """Records an unrecovered model failure on the assistant message (R-AE-14)."""
+
+    op: Literal["fail"] = "fail"
+    error: Failure
+
+
+class ResultOp(WireModel):
+    """Compiles the final result; sends `finish` unless the run ended otherwise."""
+
+    op: Literal["result"] = "result"
+    finish_reason: str
+    status: Literal["finished", "blocked", "failed", "cancelled", "suspended"]
+    finish: bool = True
+    tripwire: Tripwire | None = None
+    error: Failure | None = None
+    suspend_payload: JsonObject | None = None
+
+
+Op = Annotated[
+    OpenOp | HookOp | BaselineOp | BeginOp | EmitOp | StreamOp | ModelOp | ToolsOp | ToolResultsOp | StopOp
+    | RejectOp | AcceptOp | StepFinishOp | FailOp | ResultOp,
+    Field(discriminator="op"),
+]  # fmt: skip
+
+
+class WorkCommand(WireModel):
+    """Operations for one service, on `procession.v1.work.<service>.<tenant>.<run>`.
+
+    `seq` numbers the commands of a run; a result is only accepted for the outstanding number (fencing). `version` is
+    the version of the context that the operations start from.
+    """
+
+    run: str
+    tenant: str
+    agent: str
+    seq: int
+    service: str
+    version: int
+    out_seq: int = Field(description="Number of the next chunk.")
+    message_id: str = Field(description="Id of the run's assistant message.")
+    stream: bool = True
+    ops: list[Op]
+
+    @property
+    def id(self) -> str:
+        """Identity of the command: the same for every delivery of it."""
+        return f"{self.run}:{self.seq}"
+
+
+class StepFacts(WireModel):
+    """What the orchestrator needs to know of a response to go on."""
+
+    finish_reason: str = "other"
+    tool_calls: int = 0
+    outcomes: int = Field(default=0, description="Local tool calls that got an outcome.")
+    started: bool = Field(default=False, description="The model's stream had begun when it failed.")
+    stop: bool = Field(default=False, description="A stop condition holds.")
+
+
+class WorkResult(WireModel):
+    """The answer to a command, on `procession.v1.work.orchestrator.<tenant>.<run>`.
+
+    Outcomes: `ok` all operations ran; `tripwire` a processor aborted; `failed` a processor or the runtime failed;
+    `modelFailed` the provider did (error processors are asked); `cancelled`; `suspended` a tool waits for a person.
+    """
+
+    type: Literal["result"] = "result"
+    run: str
+    tenant: str
+    seq: int
+    service: str
+    outcome: Literal["ok", "tripwire", "failed", "modelFailed", "cancelled", "suspended"]
+    at: int = Field(default=0, description="Index of the operation that ended the command, where it is not `ok`.")
+    version: int
+    out_seq: int
+    tripwire: Tripwire | None = None
+    error: Failure | None = None
+    suspend: list[JsonObject] | None = Field(default=None, description="The calls that wait, with their payloads.")
+    facts: StepFacts | None = None
+    retry: bool | None = Field(default=None, description="What the error processors decided.")
+    stop: bool | None = Field(default=None, description="What the stop conditions decided.")
+    replica: str | None = None
+    reports: list[HookReport] = Field(default_factory=list)
+    model: ModelReport | None = None
+    result: RunResult | None = None
+
+
+class Control(WireModel):
+    """What a person tells a run in flight, on `procession.v1.control.<tenant>.<run>`."""
+
+    type: Literal["cancel", "resume"]
+    tool_call_id: str | None = None
+    approved: bool | None = None
+    reason: str | None = None
+    resume_data: Any = None

@@ -1,0 +1,144 @@
+"""The SDK of Procession: what authors of processors and tools, and clients, import.
+
+    from procession import Options, Processor, InputArgs        # write a processor
+    from procession import Procession                           # talk to a running system
+
+The client is loaded on first use, so that a processor does not pull in a broker's library.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from procession.args import (
+    AbortSignal,
+    APIError,
+    APIErrorArgs,
+    APIErrorResult,
+    InputArgs,
+    InputResult,
+    InputReturn,
+    InputStepArgs,
+    InputStepResult,
+    InputStepReturn,
+    LLMRequestArgs,
+    LLMRequestResult,
+    LLMResponseArgs,
+    MessagesReturn,
+    ModelInfo,
+    OutputResult,
+    OutputResultArgs,
+    OutputStepArgs,
+    OutputStreamArgs,
+    RequestContext,
+    State,
+    StreamReturn,
+    ToolResultArgs,
+    Violation,
+    Writer,
+)
+from procession.errors import (
+    InvalidOptionsError,
+    ProcessionError,
+    ProcessorError,
+    TripWire,
+    UnknownComponentError,
+)
+from procession.message_list import MessageList
+from procession.processor import Hook, Options, Processor
+from procession.registry import Registry
+from procession.tools import Tool, ToolContext, tool
+from procession_schemas.agent import Agent, MemoryConfig, ModelEntry, ProcessorRef, StructuredOutput, ToolRef
+from procession_schemas.chunks import Chunk
+from procession_schemas.messages import Message, Part, SystemMessage
+from procession_schemas.run import Failure, RunRequest, RunResult
+
+if TYPE_CHECKING:
+    from procession.client import (
+        ChunksLostError,
+        NotAcceptedError,
+        NotConnectedError,
+        NotWaitingError,
+        Procession,
+        RequestTooLargeError,
+        RunConflictError,
+        RunFailedError,
+        RunHandle,
+        UnknownRunError,
+    )
+
+__all__ = [
+    "APIError",
+    "APIErrorArgs",
+    "APIErrorResult",
+    "AbortSignal",
+    "Agent",
+    "Chunk",
+    "ChunksLostError",
+    "Failure",
+    "Hook",
+    "InputArgs",
+    "InputResult",
+    "InputReturn",
+    "InputStepArgs",
+    "InputStepResult",
+    "InputStepReturn",
+    "InvalidOptionsError",
+    "LLMRequestArgs",
+    "LLMRequestResult",
+    "LLMResponseArgs",
+    "MemoryConfig",
+    "Message",
+    "MessageList",
+    "MessagesReturn",
+    "ModelEntry",
+    "ModelInfo",
+    "NotAcceptedError",
+    "NotConnectedError",
+    "NotWaitingError",
+    "Options",
+    "OutputResult",
+    "OutputResultArgs",
+    "OutputStepArgs",
+    "OutputStreamArgs",
+    "Part",
+    "Procession",
+    "ProcessionError",
+    "Processor",
+    "ProcessorError",
+    "ProcessorRef",
+    "Registry",
+    "RequestContext",
+    "RequestTooLargeError",
+    "RunConflictError",
+    "RunFailedError",
+    "RunHandle",
+    "RunRequest",
+    "RunResult",
+    "State",
+    "StreamReturn",
+    "StructuredOutput",
+    "SystemMessage",
+    "Tool",
+    "ToolContext",
+    "ToolRef",
+    "ToolResultArgs",
+    "TripWire",
+    "UnknownComponentError",
+    "UnknownRunError",
+    "Violation",
+    "Writer",
+    "tool",
+]
+
+_CLIENT = frozenset(
+    {
+        "ChunksLostError", "NotAcceptedError", "NotConnectedError", "NotWaitingError", "Procession",
+        "RequestTooLargeError", "RunConflictError", "RunFailedError", "RunHandle", "UnknownRunError",
+    }
+)  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name in _CLIENT:
+        return getattr(importlib.import_module("procession.client"), name)
+    raise AttributeError(f"module 'procession' has no attribute {name!r}")

@@ -1,0 +1,140 @@
+"""Calls one hook of one processor: sync or async, timed, limited, and with errors that name where they come from."""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NoReturn
+
+from procession.args import AbortSignal, Violation, Writer
+from procession.errors import ProcessionError, ProcessorError, TripWire
+from procession.processor import METHODS, Hook, Processor
+from procession_schemas.chunks import CORE_TYPES
+from procession_schemas.run import HookReport
+
+Clock = Callable[[], int]
+"""Nanoseconds, monotonic."""
+ViolationSink = Callable[[Violation, Hook, bool], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class Link:
+    """A processor in its place in an array: the instance, its id there, and how its failures are treated."""
+
+    processor: Processor[Any]
+    id: str
+    index: int = 0
+    on_error: Literal["fail", "skip"] | None = None
+    timeout: float | None = None
+
+    def skips(self, hook: Hook) -> bool:
+        """Whether an exception in this hook leaves the value unchanged in place of ending the run (D-1, D-2)."""
+        default = "skip" if hook is Hook.OUTPUT_STREAM else "fail"
+        return (self.on_error or self.processor.on_error or default) == "skip"
+
+
+async def _ignore(_violation: Violation, _hook: Hook, _retry: bool) -> None:  # noqa: FBT001 - a callback's shape
+    """The violation sink of a chain that nobody watches."""
+
+
+@dataclass(slots=True)
+class Calls:
+    """What all hook calls of a command share."""
+
+    clock: Clock
+    abort_signal: AbortSignal = field(default_factory=AbortSignal)
+    violation: ViolationSink = _ignore
+    reports: dict[tuple[str, str], HookReport] = field(default_factory=dict)
+
+    def report(self, link: Link, hook: Hook) -> HookReport:
+        """The running tally of a processor and hook."""
+        key = (link.id, hook.value)
+        if key not in self.reports:
+            self.reports[key] = HookReport(processor=link.id, hook=hook.value)
+        return self.reports[key]
+
+    async def call(self, link: Link, hook: Hook, args: Any) -> Any:
+        """Calls the hook and returns what it returns; None where its failure is skipped.
+
+        Raises:
+            TripWire: The processor aborted; `on_violation` has been awaited (R-AB-6).
+            ProcessorError: It raised anything else, or took longer than its timeout.
+        """
+        report = self.report(link, hook)
+        report.calls += 1
+        link.processor.processor_index = link.index
+        started = self.clock()
+        try:
+            value = getattr(link.processor, METHODS[hook])(args)
+            if inspect.isawaitable(value):
+                value = await (asyncio.wait_for(value, link.timeout) if link.timeout else value)
+        except TripWire as tripwire:
+            report.aborts += 1
+            await self.violated(link, hook, tripwire)
+            raise
+        except Exception as error:  # whatever an author's code raises is reported with its place
+            report.errors += 1
+            if link.skips(hook):
+                return None
+            raise failure(link, hook, error) from error
+        finally:
+            report.micros += (self.clock() - started) / 1000
+        return value
+
+    async def violated(self, link: Link, hook: Hook, tripwire: TripWire) -> None:
+        """Completes the tripwire, tells the processor's `on_violation`, and stores the violation (R-VI, D-17).
+
+        Once per tripwire: one that passes through another processor's hook on its way has been told already.
+        """
+        if tripwire.processor_id:
+            return
+        tripwire.processor_id = link.id
+        tripwire.reason = tripwire.reason or f"Tripwire triggered by {link.id}"
+        violation = Violation(link.id, tripwire.reason, tripwire.metadata)
+        try:
+            told = link.processor.on_violation(violation)
+            if inspect.isawaitable(told):
+                await told
+        except Exception:  # noqa: BLE001 - R-VI-4: counted, never changes the pipeline
+            self.report(link, hook).errors += 1
+        await self.violation(violation, hook, tripwire.retry)
+
+
+def failure(link: Link, hook: Hook, error: Exception) -> ProcessorError:
+    """Wraps what a hook raised; an error that already names a processor stays as it is."""
+    if isinstance(error, ProcessorError):
+        return error
+    if isinstance(error, TimeoutError) and link.timeout:
+        text = f"took longer than its timeout of {link.timeout:g} s"
+        return ProcessorError(text, processor_id=link.id, hook=hook.value, code="PROCESSOR_TIMEOUT", name="TimeoutError")
+    return ProcessorError(str(error) or type(error).__name__, processor_id=link.id, hook=hook.value, name=type(error).__name__)
+
+
+def abort(reason: str = "", *, retry: bool = False, metadata: Any = None) -> NoReturn:
+    """The `abort` that hooks get; the runtime fills in the processor's id."""
+    raise TripWire(reason or "", retry=bool(retry), metadata=metadata)
+
+
+def check_custom(chunk: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a copy of a chunk that a writer may send.
+
+    Raises:
+        ValueError: Its type is missing or belongs to the runtime (R-WR-2).
+    """
+    kind = chunk.get("type")
+    if not isinstance(kind, str) or not kind:
+        raise ValueError("a custom chunk needs a `type` such as `data-progress`")
+    if kind in CORE_TYPES:
+        raise ValueError(f"chunk type {kind!r} belongs to the runtime; custom types start with `data-`")
+    return dict(chunk)
+
+
+class NullWriter(Writer):
+    """A writer that goes nowhere, for hooks run without a client."""
+
+    async def custom(self, chunk: Mapping[str, Any]) -> None:
+        """Checks the chunk and forgets it."""
+        check_custom(chunk)
+
+
+__all__ = ["Calls", "Clock", "Link", "NullWriter", "ProcessionError", "abort", "check_custom", "failure"]

@@ -1,0 +1,39 @@
+"""The client: publishes run requests on the bus and reads their chunks and results.
+
+    async with Procession("nats://127.0.0.1:4222") as procession:
+        async for chunk in procession.stream("Hello", agent="demo"):
+            print(chunk)
+
+A chunk arrives over a core subscription, made before the request is published; what that misses (a lost
+connection, a slow reader, a late caller) is read from the streams CHUNKS and EVENTS. A client that goes away
+cancels nothing.
+"""
+
+from procession.client.errors import (
+    ChunksLostError,
+    NotAcceptedError,
+    NotConnectedError,
+    NotWaitingError,
+    RequestTooLargeError,
+    RunConflictError,
+    RunFailedError,
+    UnknownRunError,
+)
+from procession.client.handle import RunHandle
+from procession.client.ordering import ChunkOrder
+from procession.client.procession import Input, Procession
+
+__all__ = [
+    "ChunkOrder",
+    "ChunksLostError",
+    "Input",
+    "NotAcceptedError",
+    "NotConnectedError",
+    "NotWaitingError",
+    "Procession",
+    "RequestTooLargeError",
+    "RunConflictError",
+    "RunFailedError",
+    "RunHandle",
+    "UnknownRunError",
+]

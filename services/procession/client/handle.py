@@ -1,0 +1,266 @@
+"""One run, as the client who started it or came later sees it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final
+
+import orjson
+from nats.aio.subscription import Subscription
+
+from procession.client.errors import (
+    ChunksLostError,
+    NotConnectedError,
+    NotWaitingError,
+    RunConflictError,
+    RunFailedError,
+)
+from procession.client.link import Link, UnreachableError
+from procession.client.ordering import ChunkOrder
+from procession_schemas import subjects
+from procession_schemas.run import Failure, RunResult
+from procession_schemas.work import Control
+
+_RETRY_SECONDS: Final = 0.5
+_PROBE_SECONDS: Final = 10.0
+_SETTLE_SECONDS: Final = 0.25
+_LOST_SECONDS: Final = 3.0
+_SUSPENSION_SECONDS: Final = 10.0
+
+
+class RunHandle:
+    """One run: an asynchronous iterator of its chunks, its result, and ways to steer it.
+
+    Iteration ends with the stream of the run, or when the run waits for a person; after `approve`, `decline`
+    or `resume`, iterating goes on where it ended.
+
+    Attributes:
+        run_id: The run.
+        accepted: Whether the services have said that they took the run on.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        tenant: str,
+        run_id: str,
+        *,
+        streams: bool = True,
+        known: bool = False,
+        after: int = 0,
+    ) -> None:
+        # Made by `Procession`; `known` says that the run may have begun before this handle listens.
+        self.run_id = run_id
+        self.accepted = False
+        self._link = link
+        self._tenant = tenant
+        self._streams = streams
+        self._order = ChunkOrder(after)
+        self._bell = _Bell()
+        self._subscriptions: list[Subscription] = []
+        self._result: RunResult | None = None
+        self._suspension: RunResult | None = None
+        self._suspended_at = ""
+        self._decided: set[str] = set()
+        self._rejection: Failure | None = None
+        self._stale = known
+        self._complete = not streams
+        self._looking = asyncio.Lock()
+
+    @property
+    def position(self) -> int:
+        """How many chunks were handed out; `attach(run_id, after=position)` goes on behind them."""
+        return self._order.position
+
+    def __aiter__(self) -> AsyncIterator[dict[str, Any]]:
+        """The chunks, in order, each once; see `chunks`."""
+        return self.chunks()
+
+    async def chunks(self, *, idle_timeout: float | None = None) -> AsyncIterator[dict[str, Any]]:
+        """Yields the chunks in order, each once.
+
+        A chunk of type `reset` says that those from number `payload["from"]` on are replaced by what follows.
+
+        Args:
+            idle_timeout: Seconds to wait for the next chunk; None waits as long as the run takes.
+
+        Raises:
+            TimeoutError: No chunk came in time.
+            ChunksLostError: Chunks are missing, and the stream that keeps them no longer has them.
+            RunConflictError: The id belongs to a run with another request.
+            NotConnectedError: The client was closed.
+        """
+        while True:
+            while (chunk := self._order.pop()) is not None:
+                yield chunk
+            if self._over():
+                return
+            async with asyncio.timeout(idle_timeout):
+                await self._more()
+
+    async def result(self, *, timeout: float | None = None, raise_on_error: bool = False) -> RunResult:  # noqa: ASYNC109
+        """Waits for the result: of the finished run, or of one that waits for a person (status `suspended`).
+
+        Raises:
+            TimeoutError: It did not come within `timeout` seconds; the run goes on.
+            RunFailedError: With `raise_on_error`, when the run was blocked, failed or cancelled.
+            RunConflictError: The id belongs to a run with another request.
+            NotConnectedError: The client was closed.
+        """
+        async with asyncio.timeout(timeout):
+            while self._result is None:
+                await self._advance()
+        if raise_on_error and self._result.status not in ("finished", "suspended"):
+            raise RunFailedError(self._result)
+        return self._result
+
+    async def cancel(self) -> None:
+        """Cancels the run: its chunks end, and `result()` says what there was."""
+        await self._send(Control(type="cancel"), "cancel")
+
+    async def approve(self, tool_call_id: str) -> None:
+        """Lets a tool call go ahead; raises NotWaitingError when the run does not wait."""
+        await self._decide(Control(type="resume", tool_call_id=tool_call_id, approved=True))
+
+    async def decline(self, tool_call_id: str, reason: str | None = None) -> None:
+        """Refuses a tool call; the model reads the reason. Raises NotWaitingError as `approve` does."""
+        await self._decide(Control(type="resume", tool_call_id=tool_call_id, approved=False, reason=reason))
+
+    async def resume(self, tool_call_id: str, data: Any) -> None:
+        """Gives a suspended tool its data; raises NotWaitingError when the run does not wait."""
+        await self._decide(Control(type="resume", tool_call_id=tool_call_id, resume_data=data))
+
+    async def open(self) -> None:
+        """Begins to listen; raises NotConnectedError. `Procession` does it."""
+        self._link.on_doubt.add(self._doubt)
+        callbacks: dict[str, Callable[[bytes], None]] = {
+            subjects.event(self._tenant, self.run_id, ">"): self._on_event
+        }
+        if self._streams:
+            callbacks[subjects.chunk(self._tenant, self.run_id)] = self._on_chunks
+        self._subscriptions = await self._link.subscribe(callbacks)
+
+    async def close(self) -> None:
+        """Stops listening; the run goes on."""
+        self._link.on_doubt.discard(self._doubt)
+        subscriptions, self._subscriptions = self._subscriptions, []
+        await self._link.unsubscribe(subscriptions)
+
+    def _on_chunks(self, body: bytes) -> None:
+        self._order.add(orjson.loads(body))
+        self._bell.ring()
+
+    def _on_event(self, body: bytes) -> None:
+        event = orjson.loads(body)
+        match event.get("type"):
+            case "run.accepted":
+                self.accepted = True
+            case "run.finished":
+                self._result, self._suspension = RunResult.model_validate(event["result"]), None
+            case "run.suspended" if event["at"] != self._suspended_at:
+                self._suspended_at, self._decided = event["at"], set()
+                self._result = self._suspension = RunResult.model_validate(event["result"])
+            case "request.rejected" if not self.accepted:
+                self._rejection = Failure.model_validate(event["error"])
+            case _:
+                return
+        self._bell.ring()
+
+    def _doubt(self) -> None:
+        """Takes it that something may have been missed."""
+        self._stale = True
+        self._bell.ring()
+
+    def _over(self) -> bool:
+        """Tells whether no further chunk will come."""
+        return self._order.ended or (self._result is not None and self._complete and self._order.gap is None)
+
+    async def _more(self) -> None:
+        """Returns when there is a next chunk, or none will come."""
+        clock = asyncio.get_running_loop().time
+        gap_since: float | None = None
+        while not self._order.ready and not self._over():
+            if (gap := self._order.gap) is not None:
+                if gap_since is None:
+                    gap_since, self._stale = clock(), True
+                elif clock() > gap_since + _LOST_SECONDS and not self._stale:
+                    lost = f"chunks {gap[0]} to {gap[1]} of run {self.run_id} were lost"
+                    raise ChunksLostError(f"{lost}; result() has the whole answer")
+            await self._advance()
+
+    async def _advance(self) -> None:
+        """Returns when something may have changed: a message came, or the streams were read again."""
+        if self._rejection is not None:
+            raise RunConflictError(self._rejection)
+        if self._link.closed:
+            raise NotConnectedError(f"the client was closed; run {self.run_id} goes on")
+        if self._stale and await self._catch_up():
+            return
+        if self._stale or self._order.gap is not None:
+            patience = _RETRY_SECONDS
+        else:
+            patience = _PROBE_SECONDS if self._result is None else _SETTLE_SECONDS
+        if not await self._bell.heard(patience):
+            self._stale = True
+
+    async def _catch_up(self) -> bool:
+        """Reads what the streams hold; False when they cannot be reached now."""
+        async with self._looking:
+            self._stale = False
+            try:
+                event = await self._link.last("EVENTS", subjects.event(self._tenant, self.run_id, "run.>"))
+                if event is not None:
+                    self.accepted = True
+                    self._on_event(event)
+                result_known = self._result is not None
+                if self._streams:
+                    async for body in self._link.stored("CHUNKS", subjects.chunk(self._tenant, self.run_id)):
+                        self._order.add(orjson.loads(body))
+            except UnreachableError:
+                self._stale = True
+                return False
+            self._complete = result_known
+            return True
+
+    async def _decide(self, control: Control) -> None:
+        call = control.tool_call_id or ""
+        try:
+            async with asyncio.timeout(_SUSPENSION_SECONDS):
+                while self._suspension is None or call in self._decided:
+                    if self._result is not None and self._suspension is None:
+                        break
+                    await self._advance()
+        except TimeoutError:
+            pass
+        if self._suspension is None:
+            status = self._result.status if self._result else "running"
+            raise NotWaitingError(f"run {self.run_id} does not wait for a decision on {call}: it is {status}")
+        self._decided.add(call)
+        self._result, self._complete = None, not self._streams
+        self._order.reopen()
+        await self._send(control, f"{control.type}:{call}:{self._suspended_at}")
+
+    async def _send(self, control: Control, key: str) -> None:
+        await self._link.publish(
+            subjects.control(self._tenant, self.run_id), control.to_json(), f"{self.run_id}:{key}"
+        )
+
+
+class _Bell:
+    """Wakes everybody who waits at this moment."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def ring(self) -> None:
+        self._event.set()
+        self._event = asyncio.Event()
+
+    async def heard(self, seconds: float) -> bool:
+        """Waits for the next ring; False when it did not come in time."""
+        event = self._event
+        try:
+            async with asyncio.timeout(seconds):
+                await event.wait()
+        except TimeoutError:
+            return False
+        return True

@@ -1,0 +1,169 @@
+"""A client's connection: publishes with acknowledgement, and says when something may have been missed."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final
+
+import nats.errors
+import nats.js.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+
+from procession.client.errors import NotAcceptedError, NotConnectedError, RequestTooLargeError
+
+_ACK_SECONDS: Final = 5.0
+_ACK_ATTEMPTS: Final = 3
+_NO_STREAM: Final = 10059
+_UNREACHABLE: Final = (
+    nats.errors.TimeoutError,
+    nats.errors.NoRespondersError,
+    nats.errors.ConnectionReconnectingError,
+    nats.errors.ConnectionClosedError,
+    nats.errors.OutboundBufferLimitError,
+    nats.js.errors.ServiceUnavailableError,
+    nats.js.errors.ServerError,
+)
+
+
+class UnreachableError(Exception):
+    """The stream did not answer; it may later."""
+
+
+class Link:
+    """A NATS connection that never gives up once it was open.
+
+    Attributes:
+        on_doubt: Called after a reconnect, a dropped message or the end of the connection.
+    """
+
+    def __init__(self, url: str, connect_timeout: float, options: dict[str, Any]) -> None:
+        self.url = url
+        self.on_doubt: set[Callable[[], None]] = set()
+        self._connect_timeout = connect_timeout
+        self._options = {"name": "procession-client", "reconnect_time_wait": 0.2, **options}
+        self._client = Client()
+        self._jetstream = self._client.jetstream()
+        self._trouble: Exception | None = None
+
+    @property
+    def closed(self) -> bool:
+        """Tells whether the connection was closed for good."""
+        return self._client.is_closed
+
+    async def open(self) -> None:
+        """Connects; raises NotConnectedError when the server does not answer in time or does not let us in.
+
+        It may still be starting, so we knock until the time is up.
+        """
+        try:
+            async with asyncio.timeout(self._connect_timeout):
+                await self._client.connect(
+                    self.url.split(","),
+                    error_cb=self._on_error,
+                    reconnected_cb=self._doubt,
+                    closed_cb=self._doubt,
+                    max_reconnect_attempts=-1,
+                    **self._options,
+                )
+        except (TimeoutError, nats.errors.Error, OSError) as error:
+            why = self._trouble or error
+            told = str(why) or type(why).__name__
+            raise NotConnectedError(
+                f"cannot reach NATS at {self.url} ({told}): is it running? `procession up` starts one"
+            ) from error
+
+    async def close(self) -> None:
+        """Closes the connection."""
+        await self._client.close()
+
+    async def subscribe(self, callbacks: dict[str, Callable[[bytes], None]]) -> list[Subscription]:
+        """Subscribes to subjects, and returns when the server knows.
+
+        Raises:
+            NotConnectedError: The connection is not open.
+        """
+        if not (self._client.is_connected or self._client.is_reconnecting):
+            raise NotConnectedError("this client is not connected: use `async with Procession(...)`")
+        made = [await self._client.subscribe(s, cb=_calling(callback)) for s, callback in callbacks.items()]
+        await self._client.flush()
+        return made
+
+    async def unsubscribe(self, subscriptions: list[Subscription]) -> None:
+        """Ends subscriptions."""
+        for subscription in subscriptions:
+            if not self._client.is_closed:
+                await subscription.unsubscribe()
+
+    async def publish(self, subject: str, body: bytes, message_id: str) -> None:
+        """Publishes until a stream acknowledges; repeats are harmless, since the stream knows the message id.
+
+        Raises:
+            NotAcceptedError: No stream takes the subject, it refuses, or it does not answer.
+            RequestTooLargeError: The server does not take messages of that size.
+        """
+        if len(body) > self._client.max_payload:
+            limit = f"NATS at {self.url} takes {self._client.max_payload:,} (max_payload)"
+            raise RequestTooLargeError(f"the request has {len(body):,} bytes; {limit}")
+        headers = {"Nats-Msg-Id": message_id}
+        for _ in range(_ACK_ATTEMPTS):
+            try:
+                await self._jetstream.publish(subject, body, timeout=_ACK_SECONDS, headers=headers)
+            except nats.js.errors.NoStreamResponseError as error:
+                hint = "are the services running? `procession up` starts them"
+                raise NotAcceptedError(f"no stream at {self.url} takes {subject}: {hint}") from error
+            except nats.js.errors.APIError as error:
+                raise NotAcceptedError(f"the stream refused {subject}: {error.description}") from error
+            except nats.errors.TimeoutError:
+                continue
+            else:
+                return
+        waited = _ACK_ATTEMPTS * _ACK_SECONDS
+        raise NotAcceptedError(f"{subject} was not acknowledged within {waited:g} seconds")
+
+    async def last(self, stream: str, subject: str) -> bytes | None:
+        """The newest stored message of a subject (wildcards allowed), or None; raises UnreachableError."""
+        try:
+            message = await self._jetstream.get_last_msg(stream, subject)
+        except nats.js.errors.NotFoundError as error:
+            if error.err_code == _NO_STREAM:
+                raise UnreachableError from error
+            return None
+        except _UNREACHABLE as error:
+            raise UnreachableError from error
+        return message.data
+
+    async def stored(self, stream: str, subject: str) -> AsyncIterator[bytes]:
+        """All stored messages of a subject, oldest first; raises UnreachableError.
+
+        One request a message: nothing is left behind on the server, however this ends.
+        """
+        sequence = 1
+        while True:
+            try:
+                message = await self._jetstream.get_msg(
+                    stream, seq=sequence, subject=subject, direct=True, next=True
+                )
+            except nats.js.errors.NotFoundError:
+                return
+            except _UNREACHABLE as error:
+                raise UnreachableError from error
+            if message.data:
+                yield message.data
+            sequence = (message.seq or sequence) + 1
+
+    async def _on_error(self, error: Exception) -> None:
+        self._trouble = error
+        if isinstance(error, nats.errors.SlowConsumerError):
+            await self._doubt()
+
+    async def _doubt(self) -> None:
+        for callback in tuple(self.on_doubt):
+            callback()
+
+
+def _calling(callback: Callable[[bytes], None]) -> Any:
+    async def deliver(message: Msg) -> None:
+        callback(message.data)
+
+    return deliver

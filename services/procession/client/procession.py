@@ -1,0 +1,167 @@
+"""The client's front door: starts runs, finds them again, cancels them."""
+
+import hashlib
+import secrets
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Any, Self
+
+from procession.client.errors import NotConnectedError, UnknownRunError
+from procession.client.handle import RunHandle
+from procession.client.link import Link, UnreachableError
+from procession_schemas import subjects
+from procession_schemas.agent import Agent
+from procession_schemas.run import RunRequest, RunResult
+
+Input = str | dict[str, Any] | list[str | dict[str, Any]]
+"""What a run is about: a text, a message, or a list of these."""
+
+
+class Procession:
+    """A connection to the services of one tenant; an asynchronous context manager.
+
+    Args:
+        url: Address of the NATS server, or several separated by commas.
+        tenant: Token of every subject; letters, digits, `_` and `-`.
+        connect_timeout: Seconds to reach the server at first. A lost connection is restored for ever.
+        nats_options: Further options of `nats.connect`, such as `user_credentials` or `tls`.
+    """
+
+    def __init__(
+        self,
+        url: str = "nats://127.0.0.1:4222",
+        *,
+        tenant: str = "default",
+        connect_timeout: float = 5.0,
+        **nats_options: Any,
+    ) -> None:
+        self.tenant = subjects.token(tenant, "tenant")
+        self._link = Link(url, connect_timeout, nats_options)
+
+    async def __aenter__(self) -> Self:
+        """Connects; raises NotConnectedError when the server does not answer or does not let us in."""
+        await self._link.open()
+        return self
+
+    async def __aexit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Closes the connection; runs go on, and readers of this client get NotConnectedError."""
+        await self._link.close()
+
+    async def start(self, input: Input | RunRequest, *, agent: str | Agent, **options: Any) -> RunHandle:  # noqa: A002
+        """Publishes a run request and returns as soon as it is stored.
+
+        Args:
+            input: A text, a message, a list of these, or a whole request, to which `options` are added.
+            agent: Name of an agent that the services know, or an agent that travels with the request.
+            options: Any field of RunRequest, for example `memory={"thread": "t1", "resource": "ann"}`. The
+                same `run_id` with the same request is the same run, however often it is sent.
+
+        Raises:
+            pydantic.ValidationError: An option is unknown or wrong; the error names it.
+            NotAcceptedError: Nobody stored the request: the services are not running.
+            RequestTooLargeError: The server does not take messages of that size.
+            NotConnectedError: The client is not connected.
+        """
+        request = _request(input, agent, options)
+        name = agent.name if isinstance(agent, Agent) else agent
+        subject = subjects.run(self.tenant, name)
+        known = request.run_id is not None
+        run_id = request.run_id = request.run_id or f"run-{secrets.token_hex(12)}"
+        body = request.model_dump_json(by_alias=True, exclude_unset=True).encode()
+        handle = RunHandle(self._link, self.tenant, run_id, streams=request.stream, known=known)
+        try:
+            await handle.open()
+            # The stream drops the same request; another one under this id must get through, to be rejected.
+            digest = hashlib.sha256(subject.encode() + body).hexdigest()[:16]
+            await self._link.publish(subject, body, f"{run_id}:{digest}")
+        except BaseException:
+            await handle.close()
+            raise
+        return handle
+
+    async def stream(
+        self,
+        input: Input | RunRequest,  # noqa: A002
+        *,
+        agent: str | Agent,
+        raise_on_error: bool = False,
+        **options: Any,
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Starts a run and yields its chunks as they come; see `start` and `chunks`.
+
+        Raises:
+            RunFailedError: With `raise_on_error`, behind the last chunk.
+        """
+        handle = await self.start(input, agent=agent, **options)
+        try:
+            async for chunk in handle:
+                yield chunk
+            if raise_on_error:
+                await handle.result(raise_on_error=True)
+        finally:
+            await handle.close()
+
+    async def generate(
+        self,
+        input: Input | RunRequest,  # noqa: A002
+        *,
+        agent: str | Agent,
+        raise_on_error: bool = False,
+        **options: Any,
+    ) -> RunResult:
+        """Starts a run without chunks and waits for its result; see `start` and `result`.
+
+        Raises:
+            RunFailedError: With `raise_on_error`, when the run was blocked, failed or cancelled.
+        """
+        handle = await self.start(input, agent=agent, **{"stream": False, **options})
+        try:
+            return await handle.result(raise_on_error=raise_on_error)
+        finally:
+            await handle.close()
+
+    async def attach(self, run_id: str, *, after: int = 0) -> RunHandle:
+        """Gives a handle on a run that somebody started.
+
+        Args:
+            run_id: The run.
+            after: How many chunks were read already: the `position` of an earlier handle.
+
+        Raises:
+            UnknownRunError: No event of the run is stored.
+            NotConnectedError: The client is not connected, or the streams do not answer.
+        """
+        handle = RunHandle(self._link, self.tenant, run_id, known=True, after=after)
+        try:
+            await handle.open()
+            event = await self._link.last("EVENTS", subjects.event(self.tenant, run_id, ">"))
+        except UnreachableError as error:
+            await handle.close()
+            where = f"the streams at {self._link.url}"
+            raise NotConnectedError(f"{where} do not answer: are the services running?") from error
+        except BaseException:
+            await handle.close()
+            raise
+        if event is None:
+            await handle.close()
+            what = f"no event of run {run_id} of tenant {self.tenant} is stored"
+            raise UnknownRunError(f"{what}: wrong id, not accepted yet, or expired")
+        return handle
+
+    async def cancel(self, run_id: str) -> None:
+        """Cancels a run, whoever started it; one that is over stays as it is. Raises NotAcceptedError."""
+        await RunHandle(self._link, self.tenant, run_id).cancel()
+
+
+def _request(given: Input | RunRequest, agent: str | Agent, options: dict[str, Any]) -> RunRequest:
+    fields: dict[str, Any] = {"input": given}
+    if isinstance(given, RunRequest):
+        fields = given.model_dump(exclude_unset=True)
+    if isinstance(agent, Agent):
+        fields["agent"] = agent
+    return RunRequest.model_validate(fields | options)

@@ -1,0 +1,124 @@
+"""The context of a run: everything that hooks see and change, as it travels between services."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from procession.args import RequestContext, State
+from procession.message_list import MessageList
+from procession_schemas.messages import StepResult
+from procession_schemas.work import StepConfig
+
+USAGE_FIELDS = ("inputTokens", "outputTokens", "totalTokens", "reasoningTokens", "cachedInputTokens")
+
+
+def add_usage(total: dict[str, int | None], more: dict[str, int | None]) -> dict[str, int | None]:
+    """Field-wise sum; a field that neither reports stays unknown (R-US-4)."""
+    out: dict[str, int | None] = {}
+    for key in USAGE_FIELDS:
+        a, b = total.get(key), more.get(key)
+        if a is not None or b is not None:
+            out[key] = (a or 0) + (b or 0)
+    return out
+
+
+@dataclass(slots=True)
+class RunContext:
+    """One run as the services see it.
+
+    `steps` holds every attempt so far; a rejected one has `tripwire` or finish reason `retry` and is left out of what
+    hooks get (R-AB-32). `response` is the attempt in hand, `outcomes` are what its tools gave, `pending_parts` are
+    data chunks written before there is a response to keep them with (R-WR-8).
+    """
+
+    run_id: str
+    tenant: str
+    agent: str
+    message_id: str
+    messages: MessageList
+    states: dict[str, State] = field(default_factory=dict)
+    request_context: RequestContext = field(default_factory=RequestContext)
+    tracing_context: dict[str, Any] = field(default_factory=dict)
+    step_number: int = 0
+    retry_count: int = 0
+    config: StepConfig = field(default_factory=lambda: StepConfig(model=""))
+    steps: list[StepResult] = field(default_factory=list)
+    prompt: list[dict[str, Any]] | None = None
+    cached: dict[str, Any] | None = None
+    response: dict[str, Any] | None = None
+    outcomes: list[dict[str, Any]] = field(default_factory=list)
+    pending_parts: list[Any] = field(default_factory=list)
+    usage: dict[str, int | None] = field(default_factory=dict)
+    object: Any = None
+    used_fallback: bool = False
+    final: dict[str, Any] | None = None
+
+    def state(self, processor: str) -> State:
+        """The state of a processor, made on first use (R-SS-1)."""
+        return self.states.setdefault(processor, {})
+
+    def accepted_steps(self) -> list[StepResult]:
+        """Completed steps as hooks get them, rejected attempts left out."""
+        return [s for s in self.steps if not is_rejected(s)]
+
+    def text(self) -> str:
+        """The texts of the accepted steps, in order (R-FR-2)."""
+        return "".join(s.get("text", "") for s in self.accepted_steps())
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form in which it is stored between services."""
+        return {
+            "runId": self.run_id,
+            "tenant": self.tenant,
+            "agent": self.agent,
+            "messageId": self.message_id,
+            "messages": self.messages.serialize(),
+            "states": self.states,
+            "requestContext": self.request_context,
+            "tracingContext": self.tracing_context,
+            "stepNumber": self.step_number,
+            "retryCount": self.retry_count,
+            "config": self.config.model_dump(by_alias=True),
+            "steps": self.steps,
+            "prompt": self.prompt,
+            "cached": self.cached,
+            "response": self.response,
+            "outcomes": self.outcomes,
+            "pendingParts": self.pending_parts,
+            "usage": self.usage,
+            "object": self.object,
+            "usedFallback": self.used_fallback,
+            "final": self.final,
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any], *, new_id: Callable[[], str], now: Callable[[], str]) -> Self:
+        """The inverse of `to_dict`."""
+        return cls(
+            run_id=data["runId"],
+            tenant=data["tenant"],
+            agent=data["agent"],
+            message_id=data["messageId"],
+            messages=MessageList.deserialize(data["messages"], new_id=new_id, now=now),
+            states=data["states"],
+            request_context=RequestContext(data["requestContext"]),
+            tracing_context=data["tracingContext"],
+            step_number=data["stepNumber"],
+            retry_count=data["retryCount"],
+            config=StepConfig.model_validate(data["config"]),
+            steps=data["steps"],
+            prompt=data["prompt"],
+            cached=data["cached"],
+            response=data["response"],
+            outcomes=data["outcomes"],
+            pending_parts=data["pendingParts"],
+            usage=data["usage"],
+            object=data["object"],
+            used_fallback=data["usedFallback"],
+            final=data["final"],
+        )
+
+
+def is_rejected(step: StepResult) -> bool:
+    """Whether an attempt was rejected, so that it does not count as a step."""
+    return "tripwire" in step or step.get("finishReason") == "retry"

@@ -1,0 +1,48 @@
+"""What can end a hook: a decision (`TripWire`) or a failure (`ProcessorError`)."""
+
+from typing import Any
+
+
+class ProcessionError(Exception):
+    """Base of every error that Procession raises on purpose."""
+
+
+class TripWire(ProcessionError):  # noqa: N818 - the contract's name
+    """A processor blocks the run, or asks for the step to be tried again (R-AB-1..5).
+
+    `abort(...)` raises it; raising it directly has the same effect. It is a decision, never an error.
+    """
+
+    def __init__(
+        self, reason: str = "", *, retry: bool = False, metadata: Any = None, processor_id: str = ""
+    ) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.retry = retry
+        self.metadata = metadata
+        self.processor_id = processor_id
+
+
+class ProcessorError(ProcessionError):
+    """A hook failed, or returned what its contract does not allow; names processor and hook (D-30)."""
+
+    def __init__(
+        self, message: str, *, processor_id: str, hook: str, code: str = "PROCESSOR_FAILED", name: str = "Error"
+    ) -> None:
+        super().__init__(message)
+        self.processor_id = processor_id
+        self.hook = hook
+        self.code = code
+        self.name = name
+
+
+class UnknownComponentError(ProcessionError):
+    """No processor, tool, factory or stop condition is registered under that id."""
+
+
+class InvalidOptionsError(ProcessionError):
+    """Options do not fit; `fields` maps the path of each wrong option to what is wrong with it."""
+
+    def __init__(self, message: str, fields: dict[str, str]) -> None:
+        super().__init__(message)
+        self.fields = fields

@@ -1,0 +1,334 @@
+"""Runs the hooks outside the stream over an array of processors, with the contract's return shapes.
+
+Each function takes the run's context and changes it; a tripwire or a processor's failure comes out as an exception.
+"""
+
+import copy
+from typing import Any
+
+from procession import args as a
+from procession.calls import Calls, Link, abort
+from procession.context import RunContext, add_usage, is_rejected
+from procession.errors import ProcessorError
+from procession.message_list import MessageList
+from procession.processor import Hook
+from procession.prompt import to_prompt
+from procession_schemas.messages import StepResult
+from procession_schemas.work import StepConfig
+
+EXTERNAL_LIST = "PROCESSOR_RETURNED_EXTERNAL_MESSAGE_LIST"
+BOTH = "PROCESSOR_RETURNED_MESSAGES_AND_MESSAGE_LIST"
+UNSUPPORTED_MODEL = "PROCESSOR_RETURNED_UNSUPPORTED_MODEL"
+INVALID_RETURN = "PROCESSOR_RETURNED_INVALID_VALUE"
+
+_OVERRIDES = ("tool_choice", "active_tools", "tools", "provider_options", "model_settings", "structured_output")
+_EMPTY: dict[str, Any] = {"tools": {}, "provider_options": {}, "model_settings": {}, "tool_choice": "auto"}
+
+
+def _base(ctx: RunContext, link: Link) -> dict[str, Any]:
+    return {
+        "abort": abort,
+        "retry_count": ctx.retry_count,
+        "request_context": ctx.request_context,
+        "tracing_context": ctx.tracing_context,
+        "state": ctx.state(link.id),
+        "run_id": ctx.run_id,
+    }
+
+
+def _step(ctx: RunContext, link: Link, calls: Calls, writer: a.Writer | None, steps: list[StepResult]) -> dict[str, Any]:
+    return {
+        **_base(ctx, link),
+        "step_number": ctx.step_number,
+        "steps": steps,
+        "writer": writer,
+        "abort_signal": calls.abort_signal,
+    }
+
+
+def model_info(model: str) -> a.ModelInfo:
+    """Splits `provider/name` (R-IS-7)."""
+    provider, _, name = model.partition("/")
+    return a.ModelInfo(model, provider if name else "", name or model)
+
+
+def _wrong(link: Link, hook: Hook, code: str, message: str) -> ProcessorError:
+    return ProcessorError(message, processor_id=link.id, hook=hook.value, code=code, name="ProcessorReturnError")
+
+
+def _same_list(ctx: RunContext, link: Link, hook: Hook, returned: MessageList) -> None:
+    if returned is not ctx.messages:
+        text = "returned a MessageList that is not the one it was given; change and return that one"
+        raise _wrong(link, hook, EXTERNAL_LIST, text)
+
+
+def _invalid(link: Link, hook: Hook, value: Any, allowed: str) -> ProcessorError:
+    return _wrong(link, hook, INVALID_RETURN, f"returned {type(value).__name__}; {allowed}")
+
+
+async def run_input(ctx: RunContext, links: list[Link], calls: Calls) -> None:
+    """`process_input` of each processor (R-IN)."""
+    hook = Hook.INPUT
+    for link in links:
+        stage = ctx.messages.get.all.db()
+        args = a.InputArgs(
+            **_base(ctx, link),
+            messages=list(stage),
+            system_messages=copy.deepcopy(ctx.messages.get_all_system_messages()),
+            message_list=ctx.messages,
+        )
+        value = await calls.call(link, hook, args)
+        if value is None:
+            continue
+        if isinstance(value, MessageList):
+            _same_list(ctx, link, hook, value)
+        elif isinstance(value, list):
+            ctx.messages.reconcile(stage, value, "input")
+        elif isinstance(value, dict) and isinstance(value.get("messages"), list) and isinstance(value.get("system_messages"), list):
+            ctx.messages.reconcile(stage, value["messages"], "input")
+            ctx.messages.replace_system(value["system_messages"])
+        else:
+            allowed = "allowed are a list of messages, the message list, {messages, system_messages}, or nothing"
+            raise _invalid(link, hook, value, allowed)
+
+
+async def run_input_step(ctx: RunContext, links: list[Link], calls: Calls, writer: a.Writer | None) -> None:
+    """`process_input_step` of each processor; overrides go into `ctx.config`, for this step only (R-IS)."""
+    hook = Hook.INPUT_STEP
+    for link in links:
+        stage, config = ctx.messages.get.all.db(), ctx.config
+        structured = config.structured_output
+        args = a.InputStepArgs(
+            **_step(ctx, link, calls, writer, ctx.accepted_steps()),
+            messages=list(stage),
+            message_list=ctx.messages,
+            system_messages=copy.deepcopy(ctx.messages.get_all_system_messages()),
+            model=model_info(config.model),
+            tool_choice=config.tool_choice,
+            active_tools=config.active_tools,
+            tools={name: ref.model_dump(by_alias=True, exclude_none=True) for name, ref in config.tools.items()},
+            provider_options=copy.deepcopy(config.provider_options),
+            model_settings=dict(config.model_settings),
+            structured_output=structured.model_dump(by_alias=True) if structured else None,
+            message_id=ctx.message_id,
+        )
+        value = await calls.call(link, hook, args)
+        if value is None:
+            continue
+        if isinstance(value, MessageList):
+            _same_list(ctx, link, hook, value)
+        elif isinstance(value, list):
+            ctx.messages.reconcile(stage, value, "input")
+        elif isinstance(value, dict):
+            _apply_step(ctx, link, stage, value)
+        else:
+            allowed = "allowed are a list of messages, the message list, an object of overrides, or nothing"
+            raise _invalid(link, hook, value, allowed)
+
+
+def _apply_step(ctx: RunContext, link: Link, stage: list[Any], value: dict[str, Any]) -> None:
+    hook = Hook.INPUT_STEP
+    if value.get("messages") is not None and value.get("message_list") is not None:
+        raise _wrong(link, hook, BOTH, "returned both messages and message_list; return one of them")
+    if value.get("message_list") is not None:
+        _same_list(ctx, link, hook, value["message_list"])
+    if value.get("messages") is not None:
+        ctx.messages.reconcile(stage, value["messages"], "input")
+    if value.get("system_messages") is not None:
+        ctx.messages.replace_system(value["system_messages"])
+    update: dict[str, Any] = {}
+    model = value.get("model")
+    if isinstance(model, a.ModelInfo):
+        model = model.id
+    if model is not None and (not isinstance(model, str) or not model.strip()):
+        raise _wrong(link, hook, UNSUPPORTED_MODEL, f"returned model {model!r}; a model is a string 'provider/name'")
+    if model:
+        update["model"] = model
+    for key in _OVERRIDES:
+        if key in value:
+            update[key] = _EMPTY.get(key) if value[key] is None else value[key]
+    if "model_settings" in update:
+        kept = {k: v for k, v in ctx.config.model_settings.items() if k in ("maxRetries", "timeout")}
+        update["model_settings"] = {**kept, **update["model_settings"]}
+    if update:
+        merged = {**ctx.config.model_dump(by_alias=False), **update}
+        ctx.config = StepConfig.model_validate(merged)
+
+
+async def run_llm_request(ctx: RunContext, links: list[Link], calls: Calls, writer: a.Writer | None) -> None:
+    """`process_llm_request` of each processor, on the prompt of this call (R-RQ)."""
+    prompt = ctx.prompt if ctx.prompt is not None else to_prompt(ctx.messages)
+    for link in links:
+        args = a.LLMRequestArgs(
+            **_step(ctx, link, calls, writer, ctx.accepted_steps()),
+            prompt=prompt,
+            model=model_info(ctx.config.model),
+            message_list=ctx.messages,
+        )
+        value = await calls.call(link, Hook.LLM_REQUEST, args)
+        if value is None:
+            continue
+        if not isinstance(value, dict):
+            raise _invalid(link, Hook.LLM_REQUEST, value, "allowed are {prompt}, {response}, or nothing")
+        if value.get("prompt") is not None:
+            prompt = value["prompt"]
+        if value.get("response") is not None and ctx.cached is None:
+            ctx.cached = copy.deepcopy(value["response"])
+    ctx.prompt = prompt
+
+
+def current_step(ctx: RunContext) -> StepResult:
+    """The step result of the attempt in hand (core.md 7.6)."""
+    response = ctx.response or {}
+    outcomes = {o["toolCallId"]: o for o in ctx.outcomes}
+    step: StepResult = {
+        "stepNumber": ctx.step_number,
+        "stepType": "initial" if ctx.step_number == 0 else "tool-result",
+        "text": response.get("text", ""),
+        "toolCalls": [_flat_call(c) for c in response.get("toolCalls", [])],
+        "toolResults": [
+            {"toolCallId": o["toolCallId"], "toolName": o["toolName"], "output": o["streamed"] if "streamed" in o else o["result"]}
+            for o in outcomes.values()
+            if "result" in o and not o.get("hidden")
+        ],
+        "finishReason": response.get("finishReason", "other"),
+        "usage": response.get("usage", {}),
+        "model": ctx.config.model,
+        "warnings": response.get("warnings", []),
+    }
+    if response.get("reasoningText"):
+        step["reasoningText"] = response["reasoningText"]
+    return step
+
+
+def _flat_call(call: dict[str, Any]) -> dict[str, Any]:
+    return {"toolCallId": call["toolCallId"], "toolName": call["toolName"], "input": call.get("args")}
+
+
+async def run_llm_response(ctx: RunContext, links: list[Link], calls: Calls, writer: a.Writer | None) -> None:
+    """`process_llm_response` of each processor; what it returns is ignored (R-RS)."""
+    response = ctx.response or {}
+    for link in links:
+        args = a.LLMResponseArgs(
+            **_step(ctx, link, calls, writer, [*ctx.accepted_steps(), current_step(ctx)]),
+            chunks=copy.deepcopy(response.get("chunks", [])),
+            model=model_info(ctx.config.model),
+            from_cache=bool(response.get("fromCache")),
+            warnings=response.get("warnings", []),
+            request=response.get("request", {}),
+            raw_response=response.get("metadata", {}),
+        )
+        await calls.call(link, Hook.LLM_RESPONSE, args)
+
+
+async def run_api_error(
+    ctx: RunContext, links: list[Link], calls: Calls, writer: a.Writer | None, error: a.APIError
+) -> bool:
+    """Asks the error processors in order; the first `{"retry": True}` decides (R-AE-6). Returns that decision."""
+    for link in links:
+        args = a.APIErrorArgs(
+            **_step(ctx, link, calls, writer, ctx.accepted_steps()),
+            error=error,
+            messages=list(ctx.messages.get.all.db()),
+            message_list=ctx.messages,
+        )
+        try:
+            value = await calls.call(link, Hook.API_ERROR, args)
+        except ProcessorError:  # R-AE-7: counted in the report, the next one is asked
+            continue
+        if isinstance(value, dict) and value.get("retry"):
+            return True
+    return False
+
+
+async def run_output_step(ctx: RunContext, links: list[Link], calls: Calls, writer: a.Writer | None) -> None:
+    """`process_output_step` of each processor (R-ST)."""
+    hook, response = Hook.OUTPUT_STEP, ctx.response or {}
+    tool_calls = [{k: c.get(k) for k in ("toolName", "toolCallId", "args")} for c in response.get("toolCalls", [])]
+    for link in links:
+        stage = ctx.messages.get.all.db()
+        args = a.OutputStepArgs(
+            **_step(ctx, link, calls, writer, [*ctx.accepted_steps(), current_step(ctx)]),
+            messages=list(stage),
+            message_list=ctx.messages,
+            system_messages=copy.deepcopy(ctx.messages.get_all_system_messages()),
+            finish_reason=response.get("finishReason", "other"),
+            tool_calls=copy.deepcopy(tool_calls) or None,
+            text=response.get("text", ""),
+            usage=dict(response.get("usage", {})),
+            provider_metadata=response.get("metadata", {}).get("providerMetadata", {}),
+        )
+        value = await calls.call(link, hook, args)
+        if isinstance(value, list) and not value:
+            continue
+        _take_messages(ctx, link, hook, stage, value)
+
+
+def _take_messages(ctx: RunContext, link: Link, hook: Hook, stage: list[Any], value: Any) -> None:
+    if isinstance(value, MessageList):
+        _same_list(ctx, link, hook, value)
+    elif isinstance(value, list):
+        ctx.messages.reconcile(stage, value, "response")
+    elif value is not None:
+        raise _invalid(link, hook, value, "allowed are a list of messages, the message list, or nothing")
+
+
+async def run_tool_result(
+    ctx: RunContext, links: list[Link], calls: Calls, writer: a.Writer | None, outcome: dict[str, Any]
+) -> None:
+    """`process_tool_result` of each processor on one outcome; each sees what the one before made of it (D-34)."""
+    hook, call_id = Hook.TOOL_RESULT, outcome["toolCallId"]
+    for link in links:
+        before = find_invocation(ctx.messages, call_id)
+        stage = ctx.messages.get.all.db()
+        args = a.ToolResultArgs(
+            **_step(ctx, link, calls, writer, ctx.accepted_steps()),
+            messages=list(stage),
+            message_list=ctx.messages,
+            tool_name=outcome["toolName"],
+            tool_call_id=call_id,
+            args=copy.deepcopy(outcome.get("args")),
+            result=copy.deepcopy(outcome["result"]),
+            provider_executed=bool(outcome.get("providerExecuted")),
+        )
+        value = await calls.call(link, hook, args)
+        if not (isinstance(value, list) and not value):
+            _take_messages(ctx, link, hook, stage, value)
+        after = find_invocation(ctx.messages, call_id)
+        if after and after.get("state") == "result" and after != before:
+            outcome["result"] = after.get("result")
+
+
+def find_invocation(messages: MessageList, call_id: str) -> dict[str, Any] | None:
+    """A copy of the stored tool invocation with that call id, searched from the end."""
+    for message in reversed(messages.get.all.db()):
+        for part in reversed(message["content"]["parts"]):
+            invocation = part.get("toolInvocation")
+            if invocation and invocation["toolCallId"] == call_id:
+                return dict(copy.deepcopy(invocation))
+    return None
+
+
+async def run_output_result(
+    ctx: RunContext, links: list[Link], calls: Calls, writer: a.Writer, finish_reason: str
+) -> None:
+    """`process_output_result` of each processor; `result` is the snapshot taken before the first (R-OR)."""
+    hook = Hook.OUTPUT_RESULT
+    if ctx.final is None:
+        text = ctx.text() + (ctx.response or {}).get("text", "") if ctx.response else ctx.text()
+        ctx.final = {"text": text, "usage": ctx.usage, "finishReason": finish_reason}
+    result = a.OutputResult(
+        ctx.final["text"], dict(ctx.final["usage"]), ctx.final["finishReason"], copy.deepcopy(ctx.steps)
+    )
+    for link in links:
+        stage = ctx.messages.get.response.db()
+        args = a.OutputResultArgs(
+            **_base(ctx, link), messages=list(stage), message_list=ctx.messages, result=result, writer=writer
+        )
+        _take_messages(ctx, link, hook, stage, await calls.call(link, hook, args))
+
+
+__all__ = [
+    "add_usage", "current_step", "find_invocation", "is_rejected", "model_info", "run_api_error", "run_input",
+    "run_input_step", "run_llm_request", "run_llm_response", "run_output_result", "run_output_step", "run_tool_result",
+]  # fmt: skip

@@ -1,0 +1,104 @@
+"""Joins assistant messages, and records the outcomes of tool calls in their parts (R-ML-6, R-ML-7)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
+
+from procession.messages import refresh_flat
+from procession_schemas.messages import Message, Part, ToolInvocation
+
+STEP_START: Final = "step-start"
+
+_ORDER: Final = {"partial-call": 0, "call": 1, "approval-requested": 2, "approval-responded": 3}
+_FINAL: Final = len(_ORDER)
+_FIXED: Final = frozenset({"toolCallId", "toolName", "args"})
+_OUTCOME: Final = frozenset({"result", "errorText", "modelOutput"})
+
+
+def may_merge(last: Message, message: Message) -> bool:
+    """Tells whether an assistant message continues the last one of the conversation (R-ML-6).
+
+    Not when another thread is meant, the last one is sealed (`content.metadata.sealed`), is younger, or holds
+    nothing but data parts.
+    """
+    content = last["content"]
+    return (
+        last["role"] == message["role"] == "assistant"
+        and last.get("threadId") == message.get("threadId")
+        and last["createdAt"] <= message["createdAt"]
+        and not content.get("metadata", {}).get("sealed")
+        and not (content["parts"] and all(part["type"].startswith("data-") for part in content["parts"]))
+    )
+
+
+def merge(last: Message, message: Message) -> None:
+    """Takes the parts and metadata of `message` into `last`, which is changed in place (R-ML-7)."""
+    content, more = last["content"], message["content"]
+    parts = content["parts"]
+    for part in more["parts"]:
+        _take_part(parts, part)
+    if more.get("metadata"):
+        content["metadata"] = {**content.get("metadata", {}), **more["metadata"]}
+    if "content" in more:
+        content["content"] = more["content"]
+    refresh_flat(last)
+
+
+def _take_part(parts: list[Part], part: Part) -> None:
+    kind, invocation = part["type"], part.get("toolInvocation")
+    known = find_part(parts, invocation["toolCallId"]) if invocation else None
+    if invocation and known:
+        advance(known, invocation)
+    elif kind == STEP_START:
+        if parts and parts[-1]["type"] != STEP_START:
+            parts.append(part)
+    elif part not in parts:
+        if kind == "text" and parts and parts[-1]["type"] == "tool-invocation":
+            parts.append({"type": STEP_START})
+        parts.append(part)
+
+
+def find_part(parts: Sequence[Part], call_id: str) -> Part | None:
+    """Returns the tool part with that call id, searched from the end."""
+    for part in reversed(parts):
+        invocation = part.get("toolInvocation")
+        if invocation and invocation["toolCallId"] == call_id:
+            return part
+    return None
+
+
+def advance(part: Part, update: Mapping[str, Any]) -> bool:
+    """Takes state and outcome of `update` into a tool part, which keeps its arguments (R-ML-4).
+
+    States only move forward; a final state stays, though its result may be rewritten (R-TR-2).
+
+    Returns:
+        Whether the move was legal; if not, nothing changed.
+    """
+    invocation = cast("dict[str, Any]", part["toolInvocation"])
+    old, new = invocation["state"], update.get("state", invocation["state"])
+    if new != old and _rank(new) <= _rank(old):
+        return False
+    if new != old:
+        for key in _OUTCOME:
+            invocation.pop(key, None)
+    invocation.update({key: value for key, value in update.items() if key not in _FIXED})
+    return True
+
+
+def is_open(invocation: ToolInvocation) -> bool:
+    """Tells whether a tool call still waits for its outcome."""
+    return _rank(invocation["state"]) < _FINAL
+
+
+def keep_outcomes(message: Message, older: Message) -> None:
+    """Gives tool calls of `message` that still wait the outcome which an older copy of it already has."""
+    for part in message["content"]["parts"]:
+        invocation = part.get("toolInvocation")
+        if invocation and is_open(invocation):
+            known = find_part(older["content"]["parts"], invocation["toolCallId"])
+            if known and not is_open(known["toolInvocation"]):
+                advance(part, known["toolInvocation"])
+
+
+def _rank(state: str) -> int:
+    return _ORDER.get(state, _FINAL)

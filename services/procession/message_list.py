@@ -1,0 +1,410 @@
+"""The conversation of a run: messages with their sources, system messages, the response in the making.
+
+Messages are plain dicts, and those that come out are the live ones: an edit shows up everywhere (R-AR-6).
+Those that go in are copied. The rules are in core.md 7.3 to 7.5.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final, Self, cast
+
+from procession.attempt import Attempt, write
+from procession.merging import advance, find_part, is_open, keep_outcomes, may_merge, merge
+from procession.messages import normalise, refresh_flat, system_text, timestamp
+from procession.parts import InvalidMessageError, copy_json
+from procession.system_messages import SystemMessages
+from procession.views import Clear, Views
+from procession_schemas.messages import Message, Part, Source, SystemMessage, ToolInvocation
+
+_SOURCES: Final[dict[str, Source]] = {
+    "memory": "memory",
+    "input": "input",
+    "user": "input",
+    "response": "response",
+    "context": "context",
+}
+_TICK: Final = timedelta(milliseconds=1)
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """A stored message; `saved` once it was drained."""
+
+    message: Message
+    source: Source
+    saved: bool = False
+
+
+class MessageList:
+    """The live conversation of one run (R-AR-7).
+
+    Args:
+        new_id: Makes the id of a message that has none.
+        now: Tells the time as `2026-01-31T12:00:00.000Z`.
+        thread_id: Thread of messages that name none.
+        resource_id: Resource of messages that name none.
+    """
+
+    def __init__(
+        self,
+        *,
+        new_id: Callable[[], str],
+        now: Callable[[], str],
+        thread_id: str | None = None,
+        resource_id: str | None = None,
+    ) -> None:
+        self.thread_id = thread_id
+        self.resource_id = resource_id
+        self.get = Views(lambda source: self._select(source, drained=False))
+        self.get_persisted = Views(lambda source: self._select(source, drained=True))
+        self.clear = Clear(self._clear)
+        self._new_id = new_id
+        self._now = now
+        self._entries: list[_Entry] = []
+        self._last_stamp = ""
+        self._system = SystemMessages()
+        self._response_id: str | None = None
+        self._attempt: Attempt | None = None
+
+    # --- messages ------------------------------------------------------------------------------
+
+    def add(self, messages: Any, source: str, *, merge: bool = True) -> Self:
+        """Adds a text, a message in any format that `messages.normalise` reads, or a list (R-ML-4..10).
+
+        A known id replaces the stored message; an incoming copy beats one of memory, whichever came first
+        (D-18). An assistant message right after another one becomes part of it, unless `merge` is False.
+
+        Raises:
+            InvalidMessageError: One of them cannot be read; none is added then.
+            ValueError: The source is unknown.
+        """
+        if source not in _SOURCES:
+            raise ValueError(f"unknown source {source!r}; use one of {', '.join(_SOURCES)}")
+        kind, index = _SOURCES[source], self._index()
+        likes = [messages] if isinstance(messages, str | Mapping) else messages
+        if not isinstance(likes, Iterable):
+            raise InvalidMessageError(
+                "messages", f"is of type {type(likes).__name__}; give a message or a list of them"
+            )
+        for message in [self._read(like, index, f"messages.{i}") for i, like in enumerate(likes)]:
+            if message["role"] == "system":
+                self._take_system(message, kind)
+            elif known := index.get(message["id"]):
+                _replace(known, message, kind)
+            elif not (merge and self._merge(message, kind)):
+                index[message["id"]] = self._append(message, kind)
+        return self
+
+    def reconcile(self, stage: Sequence[Message], returned: Sequence[Any], default_source: str) -> None:
+        """Takes over the array that a hook returned for its stage messages (R-RC-1..5).
+
+        What is missing in `returned` goes; what is the stored object itself stays; a known id is replaced and
+        keeps its source; an unknown one is added with the default source, never merged. Messages outside the
+        stage stay.
+
+        Raises:
+            InvalidMessageError: A returned message cannot be read; nothing changes then.
+        """
+        index = self._index()
+        read: list[Message] = []
+        kept: set[str] = set()
+        for i, like in enumerate(returned):
+            known = _known(like, index)
+            same = known is not None and known.message is like
+            message = like if same else self._read(like, index, f"messages.{i}")
+            read.append(message)
+            kept.add(message["id"])
+        gone = {message["id"] for message in stage} - kept
+        self.remove_by_ids(gone)
+        for message in read:
+            known = index.get(message["id"])
+            if message["role"] == "system":
+                self._system.add(system_text(message))
+            elif known is None:
+                index[message["id"]] = self._append(message, _SOURCES[default_source])
+            elif known.message != message:
+                known.message = message
+
+    def remove_by_ids(self, ids: Collection[str]) -> list[Message]:
+        """Removes messages and returns them; unknown ids are ignored."""
+        wanted = {ids} if isinstance(ids, str) else set(ids)
+        return self._remove(lambda entry: entry.message["id"] in wanted)
+
+    def source_of(self, message_id: str) -> Source | None:
+        """Returns where a message came from, None if there is no such message (R-ML-1)."""
+        entry = self._find(message_id)
+        return entry.source if entry else None
+
+    def drain_unsaved_messages(self) -> list[Message]:
+        """Returns input and response messages not drained before; they stay in the conversation (R-PE-2)."""
+        drained = [e for e in self._ordered() if e.source in ("input", "response") and not e.saved]
+        for entry in drained:
+            entry.saved = True
+        return [entry.message for entry in drained]
+
+    # --- system messages -----------------------------------------------------------------------
+
+    def add_system(self, messages: Any, tag: str | None = None) -> Self:
+        """Adds a text, a system message or a list of these; duplicates under one tag are ignored (R-ML-4)."""
+        self._system.add(messages, tag)
+        return self
+
+    def get_system_messages(self, tag: str | None = None) -> list[SystemMessage]:
+        """Returns copies of the untagged system messages, or of those of one tag."""
+        return self._system.get(tag)
+
+    def get_all_system_messages(self) -> list[SystemMessage]:
+        """Returns copies of all system messages in prompt order: untagged, then tagged groups (R-SY-1)."""
+        return self._system.all()
+
+    def clear_system_messages(self, tag: str | None = None) -> None:
+        """Removes the untagged system messages, or those of one tag."""
+        self._system.clear(tag)
+
+    def replace_all_system_messages(self, messages: Sequence[Any]) -> None:
+        """Replaces the untagged system messages only; entries of another role are ignored (R-ML-4)."""
+        self._system.replace_untagged(messages)
+
+    def replace_system(self, messages: Sequence[Any]) -> None:
+        """Replaces all system messages, tagged ones too, by what a hook returned (R-IS-10, A-17)."""
+        self._system.replace_all(messages)
+
+    def freeze_baseline(self) -> None:
+        """Takes the baseline of the system messages, once `process_input` is through (R-SY-2)."""
+        self._system.freeze()
+
+    def reset_system(self, feedback: Iterable[str] = ()) -> None:
+        """Goes back to the baseline, then one system message per feedback text (R-SY-3, R-AB-29, R-AB-30).
+
+        Raises:
+            RuntimeError: No baseline was taken.
+        """
+        self._system.reset(feedback)
+
+    # --- the response in the making ------------------------------------------------------------
+
+    def begin_response(self, message_id: str) -> None:
+        """Starts an attempt that writes into the assistant message with that id; accepts the one before."""
+        self._response_id = message_id
+        self._attempt = Attempt()
+
+    def append_response_parts(
+        self, parts: Iterable[Part], *, metadata: Mapping[str, Any] | None = None
+    ) -> None:
+        """Adds parts and metadata to the run's assistant message; an attempt's first open a step (R-DM-2).
+
+        Without parts no message is made. After `accept_response`, parts join the last step.
+
+        Raises:
+            RuntimeError: No response was begun.
+        """
+        if self._response_id is None:
+            raise RuntimeError("there is no response to add to; call begin_response(message_id) first")
+        new, entry = list(parts), self._find(self._response_id)
+        if entry is None:
+            if not new:
+                return
+            entry = self._append(self._empty_response(self._response_id), "response")
+        if self._attempt:
+            self._attempt.write(entry.message, new, metadata or {})
+        else:
+            write(entry.message, new, metadata or {})
+        entry.source, entry.saved = "response", False
+
+    def rollback_response(self) -> None:
+        """Removes what this attempt added, and only that; edits of anything else stay (R-AB-28, R-AE-12)."""
+        attempt, entry = self._attempt, self._find(self._response_id or "")
+        self._attempt = None
+        if attempt and entry:
+            attempt.undo(entry.message)
+            if attempt.started and not entry.message["content"]["parts"]:
+                self._entries.remove(entry)
+
+    def accept_response(self) -> None:
+        """Keeps what the attempt added; nothing can be rolled back any more."""
+        self._attempt = None
+
+    def add_error_part(self, name: str, message: str) -> None:
+        """Adds the failure that ended the run to its assistant message (R-AE-14)."""
+        self.append_response_parts([{"type": "error", "error": {"name": name, "message": message}}])
+
+    # --- tool calls ----------------------------------------------------------------------------
+
+    def update_tool_invocation(self, part: Mapping[str, Any]) -> bool:
+        """Stores state and outcome of a tool call; arguments stay, its message becomes a response (R-ML-4).
+
+        Args:
+            part: `{"type": "tool-invocation", "toolInvocation": {"toolCallId", "state", "result"?, ...}}`.
+
+        Returns:
+            Whether the call was found and the move was a forward one.
+
+        Raises:
+            InvalidMessageError: The part names no tool call.
+        """
+        update = part.get("toolInvocation")
+        if not isinstance(update, Mapping) or not isinstance(update.get("toolCallId"), str):
+            raise InvalidMessageError(
+                "part.toolInvocation", "names no tool call; give an object with toolCallId and state"
+            )
+        return self._advance(update["toolCallId"], update)
+
+    def set_tool_result(self, tool_call_id: str, result: Any) -> bool:
+        """Records what a tool returned; tells whether there was such a call to record it with."""
+        return self._advance(tool_call_id, {"state": "result", "result": copy_json(result)})
+
+    def set_tool_error(self, tool_call_id: str, message: str) -> bool:
+        """Records that a tool failed (R-TX-4); tells whether there was such a call."""
+        return self._advance(tool_call_id, {"state": "output-error", "errorText": message})
+
+    def set_tool_denied(self, tool_call_id: str, reason: str | None = None) -> bool:
+        """Records that a call was not approved (R-AP-3); tells whether there was such a call."""
+        approval = {"approved": False} | ({"reason": reason} if reason else {})
+        return self._advance(tool_call_id, {"state": "output-denied", "approval": approval})
+
+    def pending_tool_calls(self) -> list[ToolInvocation]:
+        """Returns copies of the tool calls of this run that still wait for an outcome, in call order."""
+        parts = [part for message in self.get_persisted.response.db() for part in message["content"]["parts"]]
+        calls = [part["toolInvocation"] for part in parts if "toolInvocation" in part]
+        return [copy_json(call) for call in calls if is_open(call)]
+
+    # --- travelling between services -----------------------------------------------------------
+
+    def serialize(self) -> dict[str, Any]:
+        """Returns the full state for JSON; it shares the live messages: encode it before they change."""
+        return {
+            "threadId": self.thread_id,
+            "resourceId": self.resource_id,
+            "lastStamp": self._last_stamp,
+            "messages": [
+                {"message": entry.message, "source": entry.source, "saved": entry.saved}
+                for entry in self._ordered()
+            ],
+            "system": self._system.to_dict(),
+            "responseId": self._response_id,
+            "attempt": asdict(self._attempt) if self._attempt else None,
+        }
+
+    @classmethod
+    def deserialize(cls, data: dict[str, Any], *, new_id: Callable[[], str], now: Callable[[], str]) -> Self:
+        """The inverse of `serialize`; takes the data over."""
+        made = cls(new_id=new_id, now=now, thread_id=data["threadId"], resource_id=data["resourceId"])
+        made._last_stamp = data["lastStamp"]
+        made._entries = [_Entry(**entry) for entry in data["messages"]]
+        made._system = SystemMessages.from_dict(data["system"])
+        made._response_id = data["responseId"]
+        made._attempt = Attempt(**data["attempt"]) if data["attempt"] else None
+        return made
+
+    # --- inside --------------------------------------------------------------------------------
+
+    def _ordered(self) -> list[_Entry]:
+        """The entries by `createdAt`, stable (R-ML-5); an edit in place may have changed it."""
+        self._entries.sort(key=lambda entry: entry.message["createdAt"])
+        return self._entries
+
+    def _select(self, source: Source | None, *, drained: bool) -> list[Message]:
+        found = []
+        for entry in self._ordered():
+            unseen = entry.saved and not drained and source is not None
+            if source in (None, entry.source) and not unseen:
+                refresh_flat(entry.message)
+                found.append(entry.message)
+        return found
+
+    def _index(self) -> dict[str, _Entry]:
+        return {entry.message["id"]: entry for entry in self._entries}
+
+    def _find(self, message_id: str) -> _Entry | None:
+        return next((entry for entry in reversed(self._entries) if entry.message["id"] == message_id), None)
+
+    def _remove(self, doomed: Callable[[_Entry], bool]) -> list[Message]:
+        gone = [entry for entry in self._ordered() if doomed(entry)]
+        self._entries = [entry for entry in self._entries if not doomed(entry)]
+        return [entry.message for entry in gone]
+
+    def _clear(self, source: Source | None) -> list[Message]:
+        return self._remove(lambda entry: source is None or (entry.source == source and not entry.saved))
+
+    def _stamp(self) -> str:
+        """A timestamp after every one so far (R-ML-5)."""
+        latest = max((entry.message["createdAt"] for entry in self._ordered()[-1:]), default="")
+        latest = max(latest, self._last_stamp)
+        now = self._now()
+        self._last_stamp = now if now > latest else timestamp(datetime.fromisoformat(latest) + _TICK)
+        return self._last_stamp
+
+    def _read(self, like: Any, index: Mapping[str, _Entry], where: str) -> Message:
+        """Normalises a message; a known one keeps the time, thread and resource that it does not name."""
+        defaults: dict[str, Any] = {"threadId": self.thread_id, "resourceId": self.resource_id}
+        if known := _known(like, index):
+            like = _without_stale_flat(like, known.message)
+            defaults |= {key: value for key, value in known.message.items() if key != "content"}
+        now = (lambda: str(known.message["createdAt"])) if known else self._stamp
+        message = normalise(like, new_id=self._new_id, now=now, where=where)
+        present = {key: value for key, value in defaults.items() if value is not None}
+        return cast("Message", {**present, **message})
+
+    def _append(self, message: Message, source: Source) -> _Entry:
+        entry = _Entry(message, source)
+        self._entries.append(entry)
+        return entry
+
+    def _take_system(self, message: Message, source: Source) -> None:
+        """System messages have their own place; those of memory are dropped (R-ML-9)."""
+        if source != "memory":
+            self._system.add(system_text(message))
+
+    def _merge(self, message: Message, source: Source) -> bool:
+        if source == "memory" or message["role"] != "assistant" or not self._entries:
+            return False
+        last = self._ordered()[-1]
+        if not may_merge(last.message, message):
+            return False
+        merge(last.message, message)
+        last.source, last.saved = source, False
+        return True
+
+    def _advance(self, call_id: str, update: Mapping[str, Any]) -> bool:
+        for entry in reversed(self._ordered()):
+            part = find_part(entry.message["content"]["parts"], call_id)
+            if part:
+                moved = advance(part, update)
+                if moved:
+                    entry.source, entry.saved = "response", False
+                return moved
+        return False
+
+    def _empty_response(self, message_id: str) -> Message:
+        like = {"id": message_id, "role": "assistant", "content": []}
+        return self._read(like, {}, "response")
+
+
+def _known(like: Any, index: Mapping[str, _Entry]) -> _Entry | None:
+    message_id = like.get("id") if isinstance(like, Mapping) else None
+    return index.get(message_id) if isinstance(message_id, str) else None
+
+
+def _replace(entry: _Entry, message: Message, source: Source) -> None:
+    """Puts a message in the place of the stored one with its id (R-ML-8, D-18)."""
+    stored = entry.message
+    if source == "memory" and entry.source != "memory":
+        keep_outcomes(stored, message)
+        return
+    if source != "memory" and entry.source == "memory":
+        keep_outcomes(message, stored)
+    if stored["role"] != message["role"] or stored["content"] != message["content"]:
+        entry.message, entry.source, entry.saved = message, source, False
+
+
+def _without_stale_flat(like: Mapping[str, Any], stored: Message) -> Mapping[str, Any]:
+    """Drops a flat copy left as it was while the text parts were taken out: it would bring them back."""
+    content = like.get("content")
+    if not isinstance(content, Mapping) or not isinstance(content.get("parts"), list):
+        return like
+    if "content" not in content or content["content"] != stored["content"].get("content"):
+        return like
+    if any(isinstance(part, Mapping) and part.get("type") == "text" for part in content["parts"]):
+        return like
+    return {**like, "content": {key: value for key, value in content.items() if key != "content"}}

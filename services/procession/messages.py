@@ -1,0 +1,240 @@
+"""Conversation messages as plain dicts (core.md 7.1): reading, making, copying and rewriting them."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, cast
+
+from procession.parts import (
+    InvalidMessageError,
+    copy_json,
+    read_foreign_parts,
+    read_own_parts,
+    read_tool_answer,
+    read_tool_calls,
+)
+from procession_schemas.messages import Message, Part
+
+__all__ = [
+    "InvalidMessageError",
+    "clone",
+    "map_text",
+    "new_message",
+    "normalise",
+    "refresh_flat",
+    "system_text",
+    "text_of",
+    "texts_of",
+    "timestamp",
+    "user_message",
+]
+
+_ROLES: Final = ("user", "assistant", "system", "tool")
+_END_OF_TIME: Final = "9999"  # a message after it could not get a later time
+_KEPT: Final = ("threadId", "resourceId", "type")
+
+
+def text_of(message: Mapping[str, Any]) -> str:
+    """Returns the text of a message: its text parts joined, else its flat `content.content` (R-DM-1)."""
+    content = message["content"]
+    text = "".join(_texts(content))
+    flat = content.get("content")
+    return text if text or not isinstance(flat, str) else flat
+
+
+def texts_of(messages: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Returns the text of each message, in order."""
+    return [text_of(message) for message in messages]
+
+
+def system_text(message: Mapping[str, Any]) -> str:
+    """Returns the text of a system message: the flat string, else its text parts by newlines (R-IN-7)."""
+    content = message["content"]
+    if isinstance(content, str):
+        return content
+    flat = content.get("content")
+    return flat if isinstance(flat, str) else "\n".join(_texts(content))
+
+
+def new_message(
+    role: str,
+    content: str | Sequence[Mapping[str, Any]],
+    *,
+    id: str | None = None,  # noqa: A002 - the contract's name
+    created_at: str | None = None,
+) -> dict[str, Any]:
+    """Makes a message out of a text or of parts.
+
+    Without `id` and `created_at` it lacks them; a `MessageList` fills them in when it takes the message.
+    """
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else copy_json(list(content))
+    message: dict[str, Any] = {"role": role, "content": {"format": 2, "parts": parts}}
+    if id is not None:
+        message["id"] = id
+    if created_at is not None:
+        message["createdAt"] = created_at
+    return message
+
+
+def user_message(
+    content: str | Sequence[Mapping[str, Any]],
+    *,
+    id: str | None = None,  # noqa: A002 - the contract's name
+    created_at: str | None = None,
+) -> dict[str, Any]:
+    """Makes a user message, as `new_message` does."""
+    return new_message("user", content, id=id, created_at=created_at)
+
+
+def clone(message: Message) -> Message:
+    """Returns a deep copy that can be edited freely."""
+    return copy_json(message)
+
+
+def map_text(message: Message, rewrite: Callable[[str], str]) -> Message:
+    """Returns a copy in which each text part went through `rewrite`; all other parts stay (D-6)."""
+    copy = clone(message)
+    content = cast("dict[str, Any]", copy["content"])
+    texts = [part for part in content.get("parts", ()) if part["type"] == "text"]
+    for part in texts:
+        part["text"] = rewrite(part["text"])
+    if texts:
+        refresh_flat(copy)
+    elif isinstance(content.get("content"), str):
+        content["content"] = rewrite(content["content"])
+    return copy
+
+
+def refresh_flat(message: Message) -> None:
+    """Brings `content.content` in line with the parts, if the message has it.
+
+    The flat copy is for old readers only. Left behind, it would keep what a processor took out of the parts.
+    """
+    content = message["content"]
+    if "content" in content:
+        texts = _texts(content)
+        if texts:
+            content["content"] = texts[-1]
+        else:
+            del content["content"]
+
+
+def timestamp(value: datetime) -> str:
+    """Returns ISO-8601 in UTC with milliseconds and `Z`; a time without zone counts as UTC."""
+    aware = value if value.tzinfo else value.replace(tzinfo=UTC)
+    return aware.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+
+
+def normalise(
+    like: Any, *, new_id: Callable[[], str], now: Callable[[], str], where: str = "message"
+) -> Message:
+    """Returns a new stored message out of whatever stands for one.
+
+    Understood are a string (a user message), `{"role", "content"}` with a string or with content parts of the
+    AI SDK or OpenAI, OpenAI's `tool_calls` and role `tool`, a UI message (`{"role", "parts"}`), and a full
+    message. A flat `content.content` without a text part becomes one (D-28).
+
+    Args:
+        like: The message; it is copied, never kept.
+        new_id: Makes the id if there is none.
+        now: Makes the timestamp if there is none.
+        where: Path of the message, for errors.
+
+    Raises:
+        InvalidMessageError: Content is missing or null, something has a wrong type, or the role is unknown
+            (R-ML-10).
+    """
+    if isinstance(like, str):
+        like = {"role": "user", "content": like}
+    if not isinstance(like, Mapping):
+        raise InvalidMessageError(
+            where, f"is {type(like).__name__}; give a string, or an object with role and content"
+        )
+    role = like.get("role")
+    if role not in _ROLES:
+        raise InvalidMessageError(f"{where}.role", f"is {role!r}; use one of {', '.join(_ROLES)}")
+    try:
+        content = _content(like, where)
+    except ValueError as error:
+        raise InvalidMessageError(f"{where}.content", str(error)) from None
+    fields: dict[str, Any] = {
+        "id": _optional(like, "id", where) or new_id(),
+        "role": "assistant" if role == "tool" else role,
+        "createdAt": _created_at(like.get("createdAt"), where) or now(),
+        "content": content,
+    }
+    for key in _KEPT:
+        if (value := _optional(like, key, where)) is not None:
+            fields[key] = value
+    message = cast("Message", fields)
+    refresh_flat(message)
+    return message
+
+
+def _content(like: Mapping[str, Any], where: str) -> dict[str, Any]:
+    content, path = like.get("content"), f"{where}.content"
+    if isinstance(content, Mapping):
+        return _full_content(content, path)
+    if like["role"] == "tool" and "tool_call_id" in like:
+        return {"format": 2, "parts": [read_tool_answer(like, where)]}
+    calls = read_tool_calls(like["tool_calls"], f"{where}.tool_calls") if like.get("tool_calls") else []
+    if content is None:
+        given = like.get("parts")
+        if isinstance(given, list):
+            return _with_metadata({"format": 2, "parts": read_foreign_parts(given, f"{where}.parts")}, like)
+        if not calls:
+            raise InvalidMessageError(
+                path, "is missing; give a string or a list of parts (an empty string is fine)"
+            )
+        content = []
+    if isinstance(content, str):
+        content = [{"type": "text", "text": content}]
+    elif not isinstance(content, list):
+        raise InvalidMessageError(
+            path, f"is of type {type(content).__name__}; give a string or a list of parts"
+        )
+    return _with_metadata({"format": 2, "parts": [*read_foreign_parts(content, path), *calls]}, like)
+
+
+def _full_content(content: Mapping[str, Any], where: str) -> dict[str, Any]:
+    given, flat = content.get("parts"), content.get("content")
+    if given is None and flat is None:
+        raise InvalidMessageError(where, "has neither parts nor content; give a list of parts")
+    if not isinstance(given, list | None):
+        raise InvalidMessageError(f"{where}.parts", f"is of type {type(given).__name__}; give a list")
+    if not isinstance(flat, str | None):
+        raise InvalidMessageError(f"{where}.content", f"is of type {type(flat).__name__}; give a string")
+    parts = read_own_parts(given or [], f"{where}.parts")
+    if flat is not None and not any(part["type"] == "text" for part in parts):
+        parts.insert(0, Part(type="text", text=flat))
+    rest = {key: value for key, value in content.items() if value is not None and key != "parts"}
+    return copy_json(rest) | {"format": 2, "parts": parts}
+
+
+def _with_metadata(content: dict[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:
+    if isinstance(like.get("metadata"), Mapping):
+        content["metadata"] = copy_json(dict(like["metadata"]))
+    return content
+
+
+def _optional(like: Mapping[str, Any], key: str, where: str) -> str | None:
+    value = like.get(key)
+    if not isinstance(value, str | None):
+        raise InvalidMessageError(f"{where}.{key}", f"is of type {type(value).__name__}; give a string")
+    return value
+
+
+def _created_at(value: Any, where: str) -> str | None:
+    if value is None:
+        return None
+    try:
+        stamp = timestamp(value if isinstance(value, datetime) else datetime.fromisoformat(value))
+    except (TypeError, ValueError, OverflowError):
+        stamp = _END_OF_TIME
+    if stamp >= _END_OF_TIME:
+        problem = f"is {value!r}; give a time such as 2026-01-31T12:00:00.000Z"
+        raise InvalidMessageError(f"{where}.createdAt", problem)
+    return stamp
+
+
+def _texts(content: Mapping[str, Any]) -> list[str]:
+    return [part["text"] for part in content.get("parts") or () if part.get("type") == "text"]

@@ -1,0 +1,306 @@
+"""Parts of messages: copying them, and reading those of other formats.
+
+The own format is core.md 7.2. Read as well: content parts of the AI SDK (prompt and UI form) and of OpenAI's
+chat completions. A part of an unknown type is kept untouched.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar, cast
+
+from procession.errors import ProcessionError
+from procession_schemas.messages import Part, ToolInvocation
+
+T = TypeVar("T")
+
+MAX_DEPTH: Final = 200
+"""Levels of nesting that a message may have; JSON encoders give up not far beyond."""
+
+_AUDIO_TYPES: Final = {"mp3": "audio/mpeg", "wav": "audio/wav"}
+_UI_STATES: Final = {
+    "input-streaming": "partial-call",
+    "input-available": "call",
+    "output-available": "result",
+}
+
+
+class InvalidMessageError(ProcessionError):
+    """A message that cannot be read (R-ML-10); `field` is the path of what is wrong: `messages.2.content`."""
+
+    code: Final = "INVALID_MESSAGE_CONTENT"
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field} {problem}")
+        self.field = field
+
+
+def copy_json(value: T, levels: int = MAX_DEPTH) -> T:
+    """Returns a deep copy of a JSON value.
+
+    Raises:
+        ValueError: The value nests deeper than `levels`.
+    """
+    if not isinstance(value, dict | list | tuple):
+        return value
+    if not levels:
+        raise ValueError(f"nests deeper than {MAX_DEPTH} levels")
+    if isinstance(value, dict):
+        return cast("T", {key: copy_json(item, levels - 1) for key, item in value.items()})
+    return cast("T", [copy_json(item, levels - 1) for item in value])
+
+
+def tool_part(invocation: Mapping[str, Any], **extra: Any) -> Part:
+    """Returns a `tool-invocation` part; extra keys that are None are left out."""
+    part = {"type": "tool-invocation", "toolInvocation": dict(invocation)}
+    return cast("Part", part | {key: value for key, value in extra.items() if value is not None})
+
+
+def read_own_parts(parts: list[Any], where: str) -> list[Part]:
+    """Copies parts of the own format and checks what every reader relies on.
+
+    Raises:
+        InvalidMessageError: A part has no type, a text part no text, or a tool part no invocation.
+    """
+    return [_own_part(part, f"{where}.{i}") for i, part in enumerate(parts)]
+
+
+def read_foreign_parts(parts: list[Any], where: str) -> list[Part]:
+    """Translates content parts of the AI SDK, its UI messages or OpenAI; a tool result joins its call.
+
+    Raises:
+        InvalidMessageError: A part is no object, has no type, or lacks what its type needs.
+    """
+    out: list[Part] = []
+    for i, part in enumerate(parts):
+        read = _foreign_part(_typed(part, f"{where}.{i}"), f"{where}.{i}")
+        invocation = read.get("toolInvocation")
+        call = _call_of(out, invocation["toolCallId"]) if invocation else None
+        if invocation is None or call is None:
+            out.append(read)
+        else:
+            call.update(
+                cast("ToolInvocation", invocation | {"args": call["args"], "toolName": call["toolName"]})
+            )
+    return out
+
+
+def read_tool_calls(calls: Any, where: str) -> list[Part]:
+    """Translates OpenAI's `tool_calls`; arguments that are no JSON object stay as they are.
+
+    Raises:
+        InvalidMessageError: `calls` is no list, or one of them has no id or no function name.
+    """
+    if not isinstance(calls, list):
+        raise InvalidMessageError(where, f"is {_kind(calls)}; give a list of tool calls")
+    parts = []
+    for i, call in enumerate(calls):
+        path = f"{where}.{i}"
+        call_id = _string(call if isinstance(call, Mapping) else {}, "id", path)
+        function = call.get("function")
+        name = _string(function if isinstance(function, Mapping) else {}, "name", f"{path}.function")
+        arguments = parse_json(function.get("arguments") or {})
+        parts.append(tool_part({"state": "call", "toolCallId": call_id, "toolName": name, "args": arguments}))
+    return parts
+
+
+def read_tool_answer(message: Mapping[str, Any], where: str) -> Part:
+    """Translates an OpenAI message of role `tool` with plain content into a finished tool part.
+
+    Raises:
+        InvalidMessageError: `tool_call_id` is missing.
+    """
+    content = message.get("content")
+    if isinstance(content, list):
+        content = "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
+    return tool_part(
+        {
+            "state": "result",
+            "toolCallId": _string(message, "tool_call_id", where),
+            "toolName": message.get("name") or "unknown",
+            "args": {},
+            "result": content,
+        }
+    )
+
+
+def _call_of(parts: list[Part], call_id: str) -> ToolInvocation | None:
+    for part in parts:
+        invocation = part.get("toolInvocation")
+        if invocation and invocation["toolCallId"] == call_id:
+            return invocation
+    return None
+
+
+def _own_part(part: Any, where: str) -> Part:
+    typed = _typed(part, where)
+    if typed["type"] == "text":
+        _string(typed, "text", where, empty=True)
+    elif typed["type"] == "tool-invocation":
+        path, invocation = f"{where}.toolInvocation", typed.get("toolInvocation")
+        if not isinstance(invocation, Mapping):
+            raise InvalidMessageError(
+                path, f"is {_kind(invocation)}; give an object with state, toolCallId and toolName"
+            )
+        for key in ("state", "toolCallId", "toolName"):
+            _string(invocation, key, path)
+        typed["toolInvocation"].setdefault("args", {})
+    return cast("Part", typed)
+
+
+def _foreign_part(part: dict[str, Any], where: str) -> Part:
+    kind = part["type"]
+    reader = _READERS.get(kind)
+    if reader is None and (kind == "dynamic-tool" or kind.startswith("tool-")) and "toolCallId" in part:
+        reader = _ui_tool
+    read = reader(part, where) if reader else part
+    options = part.get("providerMetadata") or part.get("providerOptions")
+    if reader and options:
+        read["providerMetadata"] = options
+    return cast("Part", read)
+
+
+def _text(part: dict[str, Any], where: str) -> dict[str, Any]:
+    return {"type": "text", "text": _string(part, "text", where, empty=True)}
+
+
+def _reasoning(part: dict[str, Any], where: str) -> dict[str, Any]:
+    if "reasoning" in part:
+        return part
+    text = _string(part, "text", where, empty=True)
+    return {"type": "reasoning", "reasoning": text, "details": [{"type": "text", "text": text}]}
+
+
+def _image(part: dict[str, Any], where: str) -> dict[str, Any]:
+    read = {"type": "image", "image": _string(part, "image", where)}
+    media = part.get("mediaType") or part.get("mimeType")
+    return read | ({"mimeType": media} if media else {})
+
+
+def _image_url(part: dict[str, Any], where: str) -> dict[str, Any]:
+    given = part.get("image_url")
+    url = (
+        given
+        if isinstance(given, str)
+        else _string(given if isinstance(given, Mapping) else {}, "url", f"{where}.image_url")
+    )
+    return {"type": "image", "image": url}
+
+
+def _file(part: dict[str, Any], where: str) -> dict[str, Any]:
+    own = part["file"] if isinstance(part.get("file"), Mapping) else part
+    data = own.get("data") or own.get("url") or own.get("file_data") or own.get("file_id")
+    if not isinstance(data, str):
+        raise InvalidMessageError(where, "has no data; give `data` as base64 text, a data URI or a URL")
+    media = own.get("mediaType") or own.get("mimeType") or media_type(data, "application/octet-stream")
+    read = {"type": "file", "data": data, "mimeType": media}
+    return read | ({"filename": own["filename"]} if own.get("filename") else {})
+
+
+def _audio(part: dict[str, Any], where: str) -> dict[str, Any]:
+    audio = part.get("input_audio")
+    data = _string(audio if isinstance(audio, Mapping) else {}, "data", f"{where}.input_audio")
+    form = str(audio.get("format") or "wav") if audio else "wav"
+    return {"type": "file", "data": data, "mimeType": _AUDIO_TYPES.get(form, f"audio/{form}")}
+
+
+def _tool_call(part: dict[str, Any], where: str) -> dict[str, Any]:
+    args = part.get("input") if "input" in part else part.get("args", {})
+    call = {"state": "call", **_call_names(part, where), "args": args}
+    return cast("dict[str, Any]", tool_part(call, providerExecuted=part.get("providerExecuted")))
+
+
+def _tool_result(part: dict[str, Any], where: str) -> dict[str, Any]:
+    output = part.get("output") if "output" in part else part.get("result")
+    failed = bool(part.get("isError"))
+    if isinstance(output, Mapping) and "value" in output and isinstance(output.get("type"), str):
+        failed = failed or output["type"].startswith("error")
+        output = output["value"]
+    call = {**_call_names(part, where), "args": part.get("input", part.get("args", {}))}
+    outcome = (
+        {"state": "output-error", "errorText": _as_text(output)}
+        if failed
+        else {"state": "result", "result": output}
+    )
+    return cast("dict[str, Any]", tool_part({**call, **outcome}))
+
+
+def _ui_tool(part: dict[str, Any], where: str) -> dict[str, Any]:
+    state = str(part.get("state") or "input-available")
+    call = {
+        "state": _UI_STATES.get(state, state),
+        "toolCallId": _string(part, "toolCallId", where),
+        "toolName": part.get("toolName") or part["type"].removeprefix("tool-"),
+        "args": part.get("input", {}),
+    }
+    renamed = {"output": "result", "errorText": "errorText", "approval": "approval"}
+    call |= {own: part[theirs] for theirs, own in renamed.items() if theirs in part}
+    read = tool_part(call, providerExecuted=part.get("providerExecuted"), title=part.get("title"))
+    return cast("dict[str, Any]", read)
+
+
+def _source_url(part: dict[str, Any], _where: str) -> dict[str, Any]:
+    source = {
+        "sourceType": "url",
+        "id": part.get("sourceId"),
+        "url": part.get("url"),
+        "title": part.get("title"),
+    }
+    return {"type": "source", "source": source}
+
+
+_READERS: Final[dict[str, Callable[[dict[str, Any], str], dict[str, Any]]]] = {
+    "text": _text,
+    "reasoning": _reasoning,
+    "image": _image,
+    "image_url": _image_url,
+    "file": _file,
+    "input_audio": _audio,
+    "tool-call": _tool_call,
+    "tool-result": _tool_result,
+    "tool-invocation": lambda part, where: cast("dict[str, Any]", _own_part(part, where)),
+    "source-url": _source_url,
+}
+
+
+def media_type(data: str, default: str) -> str:
+    """Returns the media type that a data URI names, else the default."""
+    named = data[5:].partition(",")[0].partition(";")[0] if data.startswith("data:") else ""
+    return named or default
+
+
+def parse_json(value: Any) -> Any:
+    """Parses JSON text; anything else, also text that is no JSON, comes back as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
+def _call_names(part: dict[str, Any], where: str) -> dict[str, Any]:
+    return {"toolCallId": _string(part, "toolCallId", where), "toolName": _string(part, "toolName", where)}
+
+
+def _typed(part: Any, where: str) -> dict[str, Any]:
+    if not isinstance(part, Mapping):
+        raise InvalidMessageError(where, f"is {_kind(part)}; a part is an object with a type")
+    _string(part, "type", where)
+    return copy_json(dict(part))
+
+
+def _string(owner: Mapping[str, Any], key: str, where: str, *, empty: bool = False) -> str:
+    value = owner.get(key)
+    if isinstance(value, str) and (value or empty):
+        return value
+    raise InvalidMessageError(f"{where}.{key}", f"is {_kind(value)}; give a string")
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "missing"
+    return "empty" if value == "" else f"of type {type(value).__name__}"
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,155 @@
+"""The class that processor authors derive from.
+
+Override the hooks that you need, as `def` or `async def`; the runtime finds them by override. State between hooks
+belongs into `args.state`, never on the instance: one instance serves many runs, and every service has its own.
+"""
+
+from collections.abc import Awaitable
+from enum import StrEnum
+from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.alias_generators import to_camel
+
+from procession import args as a
+from procession.errors import InvalidOptionsError
+
+
+class Hook(StrEnum):
+    """The nine hooks, by their names on the wire."""
+
+    INPUT = "processInput"
+    INPUT_STEP = "processInputStep"
+    LLM_REQUEST = "processLLMRequest"
+    LLM_RESPONSE = "processLLMResponse"
+    API_ERROR = "processAPIError"
+    OUTPUT_STREAM = "processOutputStream"
+    OUTPUT_STEP = "processOutputStep"
+    TOOL_RESULT = "processToolResult"
+    OUTPUT_RESULT = "processOutputResult"
+
+
+METHODS: dict[Hook, str] = {
+    Hook.INPUT: "process_input",
+    Hook.INPUT_STEP: "process_input_step",
+    Hook.LLM_REQUEST: "process_llm_request",
+    Hook.LLM_RESPONSE: "process_llm_response",
+    Hook.API_ERROR: "process_api_error",
+    Hook.OUTPUT_STREAM: "process_output_stream",
+    Hook.OUTPUT_STEP: "process_output_step",
+    Hook.TOOL_RESULT: "process_tool_result",
+    Hook.OUTPUT_RESULT: "process_output_result",
+}
+INPUT_HOOKS = (Hook.INPUT, Hook.INPUT_STEP, Hook.LLM_REQUEST, Hook.LLM_RESPONSE)
+OUTPUT_HOOKS = (Hook.OUTPUT_STREAM, Hook.OUTPUT_STEP, Hook.TOOL_RESULT, Hook.OUTPUT_RESULT)
+
+
+class Options(BaseModel):
+    """Base of option models: frozen, both spellings, unknown options are errors."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True)
+
+
+OptionsT = TypeVar("OptionsT", bound=Options)
+
+
+class Processor(Generic[OptionsT]):
+    """A processor: an id, an option model, and any subset of the hooks (R-PR-1).
+
+    Class attributes:
+        id: Registered id, the contract's spelling (`unicode-normalizer`).
+        name, description: For people; `name` falls back to the id.
+        process_data_parts: Whether `process_output_stream` also gets `data-*` chunks (R-WR-5).
+        on_error: What an exception in a hook does where the agent does not say: `fail` or `skip`. None means the
+            contract's default: `skip` for `process_output_stream`, `fail` elsewhere. Guardrails set `fail` (D-2).
+        host: The service that runs this processor, where it is not the one of the array.
+    """
+
+    id: ClassVar[str]
+    name: ClassVar[str] = ""
+    description: ClassVar[str] = ""
+    on_error: ClassVar[Literal["fail", "skip"] | None] = None
+    host: ClassVar[str | None] = None
+    process_data_parts: bool = False
+    processor_index: int | None = None
+
+    def __init__(self, options: OptionsT) -> None:
+        self.options = options
+
+    @classmethod
+    def options_type(cls) -> type[Options]:
+        """The option model: the type argument of `Processor[...]`, or one without options."""
+        for base in cls.__mro__:
+            for generic in base.__dict__.get("__orig_bases__", ()):
+                if get_origin(generic) is Processor:
+                    argument = get_args(generic)[0]
+                    if isinstance(argument, type) and issubclass(argument, Options):
+                        return argument
+        return Options
+
+    @classmethod
+    def build(cls, options: dict[str, Any] | None = None) -> "Processor[Any]":
+        """Makes an instance from raw options.
+
+        Raises:
+            InvalidOptionsError: An option is unknown or wrong; the message names each.
+        """
+        try:
+            return cls(cls.options_type().model_validate(options or {}))  # type: ignore[arg-type]  # bound by options_type
+        except ValidationError as error:
+            fields = {".".join(map(str, e["loc"])): e["msg"] for e in error.errors()}
+            told = "; ".join(f"{path or 'options'}: {what}" for path, what in fields.items())
+            raise InvalidOptionsError(f"processor {cls.id}: {told}", fields) from error
+
+    @classmethod
+    def hooks_for(cls, options: dict[str, Any]) -> frozenset[Hook]:  # noqa: ARG003 - for overriding
+        """The hooks an instance with these options has; by default those that the class overrides."""
+        return frozenset(h for h, m in METHODS.items() if getattr(cls, m) is not getattr(Processor, m))
+
+    @classmethod
+    def sees_data_parts(cls, options: dict[str, Any]) -> bool:  # noqa: ARG003 - for overriding
+        """Whether an instance with these options gets `data-*` chunks (R-WR-6)."""
+        return cls.process_data_parts
+
+    def process_input(self, args: a.InputArgs) -> a.InputReturn | Awaitable[a.InputReturn]:
+        """Changes the messages of a request, once, before the loop (R-IN)."""
+        raise NotImplementedError
+
+    def process_input_step(self, args: a.InputStepArgs) -> a.InputStepReturn | Awaitable[a.InputStepReturn]:
+        """Changes messages or settings of one step, before its prompt is built (R-IS)."""
+        raise NotImplementedError
+
+    def process_llm_request(
+        self, args: a.LLMRequestArgs
+    ) -> a.LLMRequestResult | None | Awaitable[a.LLMRequestResult | None]:
+        """Changes the prompt of one call, or answers in the model's place (R-RQ)."""
+        raise NotImplementedError
+
+    def process_llm_response(self, args: a.LLMResponseArgs) -> None | Awaitable[None]:
+        """Sees the complete response of one call (R-RS)."""
+        raise NotImplementedError
+
+    def process_api_error(
+        self, args: a.APIErrorArgs
+    ) -> a.APIErrorResult | None | Awaitable[a.APIErrorResult | None]:
+        """Decides about a failed model call (R-AE)."""
+        raise NotImplementedError
+
+    def process_output_stream(self, args: a.OutputStreamArgs) -> a.StreamReturn | Awaitable[a.StreamReturn]:
+        """Passes on, changes or drops (None) one chunk; a list emits several (R-OS)."""
+        raise NotImplementedError
+
+    def process_output_step(self, args: a.OutputStepArgs) -> a.MessagesReturn | Awaitable[a.MessagesReturn]:
+        """Judges a response before its tools run (R-ST)."""
+        raise NotImplementedError
+
+    def process_tool_result(self, args: a.ToolResultArgs) -> a.MessagesReturn | Awaitable[a.MessagesReturn]:
+        """Sees a tool result before it is recorded; changes it with `message_list.update_tool_invocation` (R-TR)."""
+        raise NotImplementedError
+
+    def process_output_result(self, args: a.OutputResultArgs) -> a.MessagesReturn | Awaitable[a.MessagesReturn]:
+        """Changes the final messages, once (R-OR)."""
+        raise NotImplementedError
+
+    def on_violation(self, violation: a.Violation) -> None | Awaitable[None]:
+        """Called for every abort of this processor; what it raises is counted and ignored (R-VI)."""

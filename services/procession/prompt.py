@@ -1,0 +1,139 @@
+"""Turns a conversation into the prompt of a provider call (core.md 6.1).
+
+Entries are `system` (text), `user` (text and file parts), `assistant` (text, reasoning, file and tool-call
+parts) and `tool` (tool-result parts). Nothing in a prompt is shared with the conversation (R-RQ-4).
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from procession.parts import copy_json, media_type
+from procession_schemas.messages import Message, Part
+
+if TYPE_CHECKING:
+    from procession.message_list import MessageList  # its `core()` views are made here
+
+Prompt = list[dict[str, Any]]
+
+_OPENING: Final = "."
+_DENIED: Final = "The user did not approve this tool call."
+_OUTPUT_TYPES: Final = frozenset({"text", "json", "error-text", "error-json", "content"})
+
+
+def to_prompt(messages: "MessageList") -> Prompt:
+    """Returns system entries, then the conversation.
+
+    A conversation that starts with an assistant turn gets a minimal user turn in front (R-ML-11); of an empty
+    one the system entries alone remain (R-IN-8).
+    """
+    entries = conversation_entries(messages.get.all.db())
+    if entries and entries[0]["role"] == "assistant":
+        entries.insert(0, {"role": "user", "content": [{"type": "text", "text": _OPENING}]})
+    return [
+        *({"role": "system", "content": m["content"]} for m in messages.get_all_system_messages()),
+        *entries,
+    ]
+
+
+def conversation_entries(messages: Iterable[Message]) -> Prompt:
+    """Returns the entries of stored messages; messages of which a model sees nothing are left out."""
+    entries: Prompt = []
+    for message in messages:
+        parts = message["content"]["parts"]
+        if message["role"] == "user":
+            content = [entry for part in parts for entry in _content(part)]
+            entries += [{"role": "user", "content": content}] if content else []
+        else:
+            entries += _turns(parts)
+    return entries
+
+
+def _turns(parts: Iterable[Part]) -> Iterator[dict[str, Any]]:
+    """Splits an assistant message: a step ends at `step-start` or where content follows tool results."""
+    said: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
+    for part in parts:
+        if part["type"] == "tool-invocation":
+            call, result = _tool(part)
+            if result is None:
+                continue
+            said.append(call)
+            (said if part.get("providerExecuted") else results).append(result)
+            continue
+        if part["type"] == "step-start" or results:
+            yield from _flush(said, results)
+            said, results = [], []
+        said += [entry for entry in _content(part) if entry["type"] != "text" or entry["text"]]
+    yield from _flush(said, results)
+
+
+def _flush(said: list[dict[str, Any]], results: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    if said:
+        yield {"role": "assistant", "content": said}
+    if results:
+        yield {"role": "tool", "content": results}
+
+
+def _content(part: Part) -> list[dict[str, Any]]:
+    """Returns what a model sees of a part that is no tool part; sources, errors and data are not for it."""
+    own: dict[str, Any] = copy_json(dict(part))
+    options = {"providerOptions": own["providerMetadata"]} if own.get("providerMetadata") else {}
+    match own["type"]:
+        case "text":
+            return [{"type": "text", "text": own["text"], **options}]
+        case "reasoning":
+            return [{**entry, **options} for entry in _reasoning(own)]
+        case "file" | "image":
+            return [{**_file(own), **options}]
+        case _:
+            return []
+
+
+def _reasoning(part: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns one entry per detail, with its signature; edited reasoning is one entry without any."""
+    details, text = part.get("details") or [], part.get("reasoning")
+    if not details or (text is not None and text != "".join(d.get("text", "") for d in details)):
+        return [{"type": "reasoning", "text": text}] if text else []
+    entries = []
+    for detail in details:
+        if detail.get("type") == "redacted":
+            entries.append({"type": "reasoning", "text": "", "redactedData": detail.get("data")})
+        elif detail.get("text") or detail.get("signature"):
+            signature = {"signature": detail["signature"]} if detail.get("signature") else {}
+            entries.append({"type": "reasoning", "text": detail.get("text", ""), **signature})
+    return entries
+
+
+def _file(part: dict[str, Any]) -> dict[str, Any]:
+    default = "image/*" if part["type"] == "image" else "application/octet-stream"
+    data = part.get("data") or part.get("url") or part.get("image") or ""
+    media = part.get("mimeType") or part.get("mediaType") or media_type(str(data), default)
+    entry = {"type": "file", "data": data, "mediaType": media}
+    return entry | ({"filename": part["filename"]} if part.get("filename") else {})
+
+
+def _tool(part: Part) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Returns the call and, if there is an outcome, the result entry."""
+    invocation: dict[str, Any] = copy_json(dict(part["toolInvocation"]))
+    names = {"toolCallId": invocation["toolCallId"], "toolName": invocation["toolName"]}
+    call = {"type": "tool-call", **names, "input": invocation.get("args")}
+    if part.get("providerExecuted"):
+        call["providerExecuted"] = True
+    if part.get("providerMetadata"):
+        call["providerOptions"] = copy_json(part["providerMetadata"])
+    output = _output(invocation)
+    return call, None if output is None else {"type": "tool-result", **names, "output": output}
+
+
+def _output(invocation: dict[str, Any]) -> dict[str, Any] | None:
+    state, mapped = invocation["state"], invocation.get("modelOutput")
+    if state == "output-error":
+        return {"type": "error-text", "value": invocation.get("errorText") or ""}
+    if state == "output-denied":
+        return {"type": "text", "value": (invocation.get("approval") or {}).get("reason") or _DENIED}
+    if state != "result":
+        return None
+    if isinstance(mapped, dict) and mapped.get("type") in _OUTPUT_TYPES and "value" in mapped:
+        return mapped
+    value = invocation.get("result") if mapped is None else mapped
+    return {"type": "text" if isinstance(value, str) else "json", "value": value}

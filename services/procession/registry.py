@@ -1,0 +1,90 @@
+"""What is installed: processors, tools, factories and stop conditions, by id.
+
+Everything registers alike: an entry point in `procession.processors`, `procession.tools`, `procession.factories` or
+`procession.stop_conditions`, or a plugin module with a function `register(registry)`. Ids from the wire select among
+what is registered and can do nothing else.
+"""
+
+import importlib
+import importlib.metadata
+import inspect
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Self
+
+from procession.args import RequestContext
+from procession.errors import UnknownComponentError
+from procession.processor import Processor
+from procession.tools import Tool
+from procession_schemas.messages import StepResult
+
+Factory = Callable[[RequestContext, dict[str, Any]], "list[Any] | Awaitable[list[Any]]"]
+"""Builds an array of processor refs (ids, or `{"id", "options"}`) for one request (R-CF-2)."""
+StopCondition = Callable[[list[StepResult], dict[str, Any]], bool]
+"""Given the steps so far and its options: whether the run stops (R-LP-3)."""
+
+_GROUPS = ("processors", "tools", "factories", "stop_conditions")
+
+
+class Registry:
+    """The installed components of one process."""
+
+    def __init__(self) -> None:
+        self.processors: dict[str, type[Processor[Any]]] = {}
+        self.tools: dict[str, type[Tool]] = {}
+        self.factories: dict[str, Factory] = {}
+        self.stop_conditions: dict[str, StopCondition] = {}
+
+    @classmethod
+    def load(cls, plugins: Iterable[str] = ()) -> Self:
+        """Collects every entry point, then lets each plugin module register its own.
+
+        Raises:
+            UnknownComponentError: A plugin module has no function `register`.
+        """
+        registry = cls()
+        for group in _GROUPS:
+            for point in importlib.metadata.entry_points(group=f"procession.{group}"):
+                getattr(registry, group)[point.name] = point.load()
+        for name in plugins:
+            module = importlib.import_module(name)
+            if not callable(getattr(module, "register", None)):
+                raise UnknownComponentError(f"plugin {name} has no function register(registry)")
+            module.register(registry)
+        return registry
+
+    def add_processor(self, processor: type[Processor[Any]]) -> None:
+        """Registers a processor class under its id."""
+        self.processors[processor.id] = processor
+
+    def add_tool(self, tool: type[Tool]) -> None:
+        """Registers a tool class under its id."""
+        self.tools[tool.id] = tool
+
+    def processor(self, id: str) -> type[Processor[Any]]:  # noqa: A002 - the contract's word
+        """The processor class with that id.
+
+        Raises:
+            UnknownComponentError: None is registered; the message lists the nearest ids.
+        """
+        return _find(self.processors, id, "processor")
+
+    def tool(self, id: str) -> type[Tool]:  # noqa: A002 - the contract's word
+        """The tool class with that id; raises UnknownComponentError."""
+        return _find(self.tools, id, "tool")
+
+    async def make_array(self, factory: str, context: RequestContext, options: dict[str, Any]) -> list[Any]:
+        """Calls a factory; raises UnknownComponentError when none has that name."""
+        made = _find(self.factories, factory, "factory")(context, options)
+        return await made if inspect.isawaitable(made) else made
+
+    def stop_condition(self, id: str) -> StopCondition:  # noqa: A002 - the contract's word
+        """The stop condition with that id; raises UnknownComponentError."""
+        return _find(self.stop_conditions, id, "stop condition")
+
+
+def _find(table: dict[str, Any], id: str, kind: str) -> Any:  # noqa: A002
+    if id in table:
+        return table[id]
+    near = sorted(table, key=lambda known: (not known.startswith(id[:3]), known))[:8]
+    known = ", ".join(near) or "none"
+    raise UnknownComponentError(f"unknown {kind} {id!r}; registered: {known}")

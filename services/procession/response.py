@@ -1,0 +1,156 @@
+"""Collects what a model's answer amounts to once the stream hooks have had it (R-OS-7).
+
+Run control (finish reason, usage) is read from the chunks as the provider sent them; text, reasoning and tool calls
+from the chunks as the processors left them, so dropping a control chunk only hides it (A-12), and dropping or editing a
+`tool-call` decides what runs (D-20).
+"""
+
+from typing import Any
+
+from procession_schemas.chunks import Chunk
+from procession_schemas.messages import Part
+
+
+
+class ResponseCollector:
+    """Builds the parts of the assistant message and the facts of one response."""
+
+    def __init__(self, *, keep_chunks: bool = False) -> None:
+        self._parts: list[Part] = []
+        self.tool_calls: list[dict[str, Any]] = []
+        self.finish_reason = "other"
+        self.finished = False
+        self.usage: dict[str, int | None] = {}
+        self.metadata: dict[str, Any] = {}
+        self.chunks: list[dict[str, Any]] = []
+        self._keep = keep_chunks
+        self._open: dict[tuple[str, str], Part] = {}
+        self._pieces: dict[int, list[str]] = {}
+
+    def arrived(self, chunk: Chunk) -> None:
+        """Notes what the provider said, whatever processors do with the chunk."""
+        if chunk["type"] == "finish":
+            payload = chunk.get("payload") or {}
+            self.finished = True
+            self.finish_reason = (payload.get("stepResult") or {}).get("reason") or "other"
+            self.usage = dict((payload.get("output") or {}).get("usage") or {})
+            provider = (payload.get("metadata") or {}).get("providerMetadata")
+            if provider:
+                self.metadata["providerMetadata"] = provider
+        elif chunk["type"] == "response-metadata":
+            self.metadata.update(chunk.get("payload") or {})
+
+    def passed(self, chunk: Chunk) -> None:
+        """Takes a chunk that got through the processors."""
+        kind = chunk["type"]
+        if self._keep and not kind.startswith("data-"):
+            self.chunks.append({"type": kind, "payload": chunk.get("payload")})
+        payload = chunk.get("payload") or {}
+        if kind == "text-delta":
+            self._text(payload)
+        elif kind in ("reasoning-delta", "reasoning-signature", "redacted-reasoning"):
+            self._reasoning(kind, payload)
+        elif kind in ("text-end", "reasoning-end"):
+            self._open.pop((kind[:-4], str(payload.get("id"))), None)
+        elif kind == "tool-call":
+            self._tool_call(payload)
+        elif kind == "tool-result" and payload.get("providerExecuted"):
+            self._provider_result(payload)
+        elif kind == "source":
+            self._parts.append({"type": "source", "source": payload})
+        elif kind == "file":
+            self._parts.append({"type": "file", "data": payload.get("data"), "mimeType": payload.get("mimeType", "")})
+        elif kind.startswith("data-") and not chunk.get("transient"):
+            self._parts.append({"type": kind, "data": chunk.get("data")})
+
+    def _text(self, payload: dict[str, Any]) -> None:
+        key = ("text", str(payload.get("id")))
+        part = self._open.get(key)
+        if part is None:
+            part = {"type": "text", "text": ""}
+            self._open[key] = part
+            self._pieces[id(part)] = []
+            self._parts.append(part)
+        self._pieces[id(part)].append(payload.get("text") or "")
+        if payload.get("providerMetadata"):
+            part["providerMetadata"] = payload["providerMetadata"]
+
+    def _reasoning(self, kind: str, payload: dict[str, Any]) -> None:
+        key = ("reasoning", str(payload.get("id")))
+        part = self._open.get(key)
+        if part is None:
+            part = {"type": "reasoning", "reasoning": "", "details": []}
+            self._open[key] = part
+            self._pieces[id(part)] = []
+            self._parts.append(part)
+        details = part["details"]
+        if kind == "redacted-reasoning":
+            details.append({"type": "redacted", "data": payload.get("data")})
+            return
+        if not details or details[-1]["type"] != "text":
+            details.append({"type": "text", "text": ""})
+        if kind == "reasoning-signature":
+            details[-1]["signature"] = payload.get("signature")
+        else:
+            self._pieces[id(part)].append(payload.get("text") or "")
+
+    def _tool_call(self, payload: dict[str, Any]) -> None:
+        call = {k: payload[k] for k in ("toolCallId", "toolName", "args", "argsText", "providerExecuted") if k in payload}
+        if any(known["toolCallId"] == call["toolCallId"] for known in self.tool_calls):
+            return
+        self.tool_calls.append(call)
+        part: Part = {
+            "type": "tool-invocation",
+            "toolInvocation": {
+                "state": "call",
+                "toolCallId": call["toolCallId"],
+                "toolName": call["toolName"],
+                "args": call.get("args", {}),
+            },
+        }
+        if call.get("providerExecuted"):
+            part["providerExecuted"] = True
+        self._parts.append(part)
+
+    def _provider_result(self, payload: dict[str, Any]) -> None:
+        for part in self._parts:
+            invocation = part.get("toolInvocation")
+            if invocation and invocation["toolCallId"] == payload.get("toolCallId"):
+                invocation["state"] = "result"
+                invocation["result"] = payload.get("result")
+
+    @property
+    def parts(self) -> list[Part]:
+        """The parts of the assistant message so far; pieces are joined here, so that the cost stays linear."""
+        for part in self._parts:
+            joined = "".join(self._pieces.get(id(part), ()))
+            if part["type"] == "text":
+                part["text"] = joined
+            elif part["type"] == "reasoning":
+                part["reasoning"] = joined
+                texts = [d for d in part["details"] if d["type"] == "text"]
+                if texts:
+                    texts[-1]["text"] = joined
+        return self._parts
+
+    @property
+    def text(self) -> str:
+        """The text of the answer as the processors left it."""
+        return "".join(p["text"] for p in self.parts if p["type"] == "text")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The response as the run's context keeps it."""
+        reasoning = "".join(p["reasoning"] for p in self.parts if p["type"] == "reasoning")
+        response: dict[str, Any] = {
+            "text": self.text,
+            "toolCalls": self.tool_calls,
+            "finishReason": self.finish_reason,
+            "usage": self.usage,
+            "metadata": self.metadata,
+            "warnings": [],
+        }
+        if reasoning:
+            response["reasoningText"] = reasoning
+        if self._keep:
+            response["chunks"] = self.chunks
+        return response

@@ -1,0 +1,131 @@
+"""The processOutputStream chain of a run: pure control flow, no bus (R-OS)."""
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from procession.args import OutputStreamArgs
+from procession.calls import Calls, Link, abort, check_custom, failure
+from procession.context import RunContext
+from procession.errors import TripWire
+from procession.processor import Hook
+from procession.response import ResponseCollector
+from procession_schemas.chunks import HIDDEN_TYPES, Chunk
+
+_UNDELIVERED = HIDDEN_TYPES | {"finish"}
+_HOOK = Hook.OUTPUT_STREAM
+
+
+class _StreamWriter:
+    """The writer of one link: what it sends goes past the links behind it, then to the client (D-19, R-WR-7)."""
+
+    def __init__(self, chain: "StreamChain", position: int) -> None:
+        self._chain = chain
+        self._position = position
+
+    async def custom(self, chunk: Mapping[str, Any]) -> None:
+        """Sends a `data-*` chunk before the chunk in hand."""
+        await self._chain.send(check_custom(chunk), self._position + 1)  # type: ignore[arg-type]  # has a type
+
+
+class StreamChain:
+    """Runs chunks through processors, one after another, and hands on what comes out.
+
+    `parts[k]` is what link k has received in this run; the caller keeps it between steps. `deliver` gets each chunk
+    for the client.
+    """
+
+    def __init__(
+        self,
+        links: list[Link],
+        ctx: RunContext,
+        calls: Calls,
+        deliver: Callable[[Chunk], None],
+        *,
+        parts: list[list[Chunk]] | None = None,
+        collector: ResponseCollector | None = None,
+    ) -> None:
+        self.parts = parts if parts is not None else [[] for _ in links]
+        self.links = links
+        self._calls = calls
+        self._deliver = deliver
+        self._collector = collector
+        self._reports = [calls.report(link, _HOOK) for link in links]
+        self._data = [link.processor.process_data_parts for link in links]
+        self._args = [
+            OutputStreamArgs(
+                abort=abort,
+                retry_count=ctx.retry_count,
+                request_context=ctx.request_context,
+                tracing_context=ctx.tracing_context,
+                state=ctx.state(link.id),
+                run_id=ctx.run_id,
+                part={"type": ""},
+                stream_parts=self.parts[k],
+                message_list=ctx.messages,
+                writer=_StreamWriter(self, k),
+            )
+            for k, link in enumerate(links)
+        ]
+        self._hooks = [link.processor.process_output_stream for link in links]
+
+    async def feed(self, chunk: Chunk) -> None:
+        """Takes one chunk from the provider (or the runtime) through the chain.
+
+        Raises:
+            TripWire: A processor aborted; the chunk in hand is not delivered (R-OS-14).
+            ProcessorError: A processor failed whose policy is `fail`.
+        """
+        if self._collector is not None:
+            self._collector.arrived(chunk)
+        await self.send(chunk, 0)
+
+    async def send(self, chunk: Chunk, start: int) -> None:
+        """Takes a chunk through the links from `start` on and delivers what is left of it."""
+        is_data = chunk["type"].startswith("data-")
+        for k in range(start, len(self.links)):
+            if is_data and not self._data[k]:
+                continue
+            out = await self._one(k, chunk)
+            if out is None:
+                return
+            if isinstance(out, list):
+                for each in out:
+                    await self.send(each, k + 1)
+                return
+            chunk = out
+            is_data = chunk["type"].startswith("data-")
+        if self._collector is not None:
+            self._collector.passed(chunk)
+        if chunk["type"] not in _UNDELIVERED:
+            self._deliver(chunk)
+
+    async def _one(self, k: int, chunk: Chunk) -> Chunk | list[Chunk] | None:
+        args, report = self._args[k], self._reports[k]
+        self.parts[k].append(chunk)
+        args.part = chunk
+        report.calls += 1
+        clock = self._calls.clock
+        started = clock()
+        try:
+            out = self._hooks[k](args)
+            if inspect.isawaitable(out):
+                limit = self.links[k].timeout
+                out = await (asyncio.wait_for(out, limit) if limit else out)
+        except TripWire as tripwire:
+            report.aborts += 1
+            await self._calls.violated(self.links[k], _HOOK, tripwire)
+            raise
+        except Exception as error:  # an author's code: skipped or reported with its place (D-2)
+            report.errors += 1
+            if self.links[k].skips(_HOOK):
+                return chunk
+            raise failure(self.links[k], _HOOK, error) from error
+        finally:
+            report.micros += (clock() - started) / 1000
+        if out is None:
+            report.dropped += 1
+        elif out is not chunk:
+            report.changed += 1
+        return out

@@ -1,0 +1,60 @@
+"""Structured output: the object grows while its text streams, and is validated at the end (R-SO-2)."""
+
+import re
+from typing import Any
+
+from jsonschema import Draft202012Validator
+from pydantic_core import from_json
+
+from procession_schemas.chunks import Chunk
+
+_FENCE = re.compile(r"^\s*```[a-zA-Z]*\s*\n?|\n?\s*```\s*$")
+_UNSET = object()
+
+
+class ObjectStream:
+    """Makes `object` chunks from the text that goes by."""
+
+    def __init__(self) -> None:
+        self._text: list[str] = []
+        self._last: Any = _UNSET
+
+    def after(self, chunk: Chunk) -> list[Chunk]:
+        """The chunks to send behind this one: an `object` when the partial value changed."""
+        if chunk["type"] != "text-delta":
+            return []
+        self._text.append((chunk.get("payload") or {}).get("text") or "")
+        value = partial("".join(self._text))
+        if value is _UNSET or value == self._last or not isinstance(value, dict | list):
+            return []
+        self._last = value
+        return [{"type": "object", "object": value}]
+
+
+def partial(text: str) -> Any:
+    """The value that an unfinished JSON text already says, or a marker when it says nothing."""
+    try:
+        return from_json(_strip(text), allow_partial="trailing-strings")
+    except ValueError:
+        return _UNSET
+
+
+def _strip(text: str) -> str:
+    return _FENCE.sub("", text)
+
+
+def parse_object(text: str, schema: dict[str, Any]) -> tuple[Any, str | None]:
+    """Parses and validates a finished answer.
+
+    Returns:
+        The object and None, or None and what is wrong with it.
+    """
+    try:
+        value = from_json(_strip(text))
+    except ValueError as error:
+        return None, f"the answer is not JSON: {error}"
+    errors = sorted(Draft202012Validator(schema).iter_errors(value), key=lambda e: list(map(str, e.absolute_path)))
+    if errors:
+        told = "; ".join(f"{'.'.join(map(str, e.absolute_path)) or 'the object'}: {e.message}" for e in errors)
+        return None, f"Structured output validation failed: {told}"
+    return value, None

@@ -1,0 +1,1 @@
+"""The application: one subpackage per service, what they share, and the command line."""

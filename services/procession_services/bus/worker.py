@@ -1,0 +1,196 @@
+"""A durable pull consumer that works on many messages at once and acknowledges each when it is done.
+
+A continuous pull with a callback costs a third of `fetch` and a quarter of FastStream's pull subscriber (bus.md). A
+message stays ours while its handler runs (`in_progress`); a handler that raises has it delivered again, later each time;
+what was delivered too often goes to DEAD, and its handler's `give_up` says so to whoever waits.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import orjson
+from nats.aio.msg import Msg
+from nats.js.api import AckPolicy, ConsumerConfig
+
+from procession_schemas import subjects
+from procession_services.bus.connection import Bus
+
+log = logging.getLogger(__name__)
+_PULL_SECONDS = 30
+_BACKOFF = (0.1, 0.5, 2.0, 5.0, 10.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One delivery of a message."""
+
+    subject: str
+    body: bytes
+    sequence: int
+    attempt: int
+    message_id: str | None
+    stored_at: str
+    traceparent: str | None
+
+
+Handler = Callable[[Delivery], Awaitable[None]]
+GiveUp = Callable[[Delivery, str], Awaitable[None]]
+
+
+class Worker:
+    """Pulls work for one service."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        *,
+        stream: str,
+        durable: str,
+        filters: list[str],
+        handler: Handler,
+        give_up: GiveUp,
+        concurrency: int,
+        ack_wait: float,
+        max_deliver: int,
+    ) -> None:
+        self._bus = bus
+        self._stream, self._durable, self._filters = stream, durable, filters
+        self._handler, self._give_up = handler, give_up
+        self._concurrency, self._ack_wait, self._max_deliver = concurrency, ack_wait, max_deliver
+        self._tasks: dict[asyncio.Task[None], Msg] = {}
+        self._asked = 0
+        self._inbox = ""
+        self._stopping = False
+        self._background: list[asyncio.Task[None]] = []
+        self._wake = asyncio.Event()
+
+    async def start(self) -> None:
+        """Creates the consumer if it is missing and begins to pull; returns when the subscription is live."""
+        config = ConsumerConfig(
+            durable_name=self._durable,
+            filter_subjects=self._filters,
+            ack_policy=AckPolicy.EXPLICIT,
+            ack_wait=self._ack_wait,
+            max_deliver=self._max_deliver + 1,
+            max_ack_pending=100_000,
+        )
+        await self._bus.js.add_consumer(self._stream, config)
+        self._inbox = self._bus.client.new_inbox()
+        self._subscription = await self._bus.client.subscribe(self._inbox, cb=self._on_message)
+        await self._bus.flush()
+        self._background = [asyncio.create_task(self._keep_pulling()), asyncio.create_task(self._keep_alive())]
+        self._wake.set()
+
+    async def stop(self, grace: float) -> None:
+        """Stops pulling, lets work in flight finish within `grace` seconds, and hands back the rest."""
+        self._stopping = True
+        for task in self._background:
+            task.cancel()
+        await self._subscription.unsubscribe()
+        if self._tasks:
+            _, pending = await asyncio.wait(self._tasks, timeout=grace)
+            messages = [self._tasks[task] for task in pending if task in self._tasks]
+            for task in pending:
+                task.cancel()
+            await asyncio.gather(*pending, return_exceptions=True)
+            for message in messages:
+                await message.nak()
+        await self._bus.flush()
+
+    async def _keep_pulling(self) -> None:
+        """Keeps enough requests open: when half is used up, when the server drops them, and after their time."""
+        subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._durable}"
+        while True:
+            free = self._concurrency - len(self._tasks)
+            if free > 0 and self._asked <= free // 2:
+                want = free - self._asked
+                self._asked += want
+                body = orjson.dumps({"batch": want, "expires": _PULL_SECONDS * 1_000_000_000})
+                await self._bus.client.publish(subject, body, reply=self._inbox)
+            self._wake.clear()
+            try:
+                await asyncio.wait_for(self._wake.wait(), _PULL_SECONDS + 2)
+            except TimeoutError:
+                self._asked = 0
+
+    async def _keep_alive(self) -> None:
+        """Tells the server that work in flight is still worked on."""
+        while True:
+            await asyncio.sleep(self._ack_wait / 3)
+            for message in list(self._tasks.values()):
+                await message.in_progress()
+
+    def reconnected(self) -> None:
+        """Asks again after a restart of the server, which forgets open requests."""
+        self._asked = 0
+        self._wake.set()
+
+    async def _on_message(self, message: Msg) -> None:
+        status = (message.headers or {}).get("Status")
+        if status and not message.reply:
+            self._asked = 0
+            if status != "408":
+                await asyncio.sleep(0.2)
+            self._wake.set()
+            return
+        self._asked = max(0, self._asked - 1)
+        if self._stopping:
+            await message.nak()
+            return
+        task = asyncio.create_task(self._work(message))
+        self._tasks[task] = message
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(task, None)
+        free = self._concurrency - len(self._tasks)
+        if self._asked <= free // 2:
+            self._wake.set()
+
+    async def _work(self, message: Msg) -> None:
+        delivery = _delivery(message)
+        if delivery.attempt > self._max_deliver:
+            await self._bury(message, delivery, f"not handled in {self._max_deliver} deliveries")
+            return
+        try:
+            await self._handler(delivery)
+        except Exception as error:  # any failure of a handler means: deliver again, later
+            log.exception("%s: delivery %d of %s failed", self._durable, delivery.attempt, delivery.subject)
+            if delivery.attempt >= self._max_deliver:
+                await self._bury(message, delivery, repr(error))
+            else:
+                await message.nak(delay=_BACKOFF[min(delivery.attempt, len(_BACKOFF)) - 1])
+        else:
+            await message.ack()
+
+    async def _bury(self, message: Msg, delivery: Delivery, reason: str) -> None:
+        """Stores the message in DEAD, tells whoever waits, then acknowledges the original."""
+        kind, *rest = subjects.parse(delivery.subject)
+        tail = rest if kind == "work" else [kind, *rest]
+        headers = {"Procession-Subject": delivery.subject, "Procession-Reason": reason[:500]}
+        await self._bus.publish_stored(
+            subjects.dead(self._stream, *tail[-3:]),
+            delivery.body,
+            message_id=f"dead:{self._stream}:{delivery.sequence}",
+            headers=headers,
+        )
+        await self._give_up(delivery, reason)
+        await message.ack()
+
+
+def _delivery(message: Msg) -> Delivery:
+    metadata = message.metadata
+    headers = message.headers or {}
+    return Delivery(
+        subject=message.subject,
+        body=message.data,
+        sequence=metadata.sequence.stream,
+        attempt=metadata.num_delivered,
+        message_id=headers.get("Nats-Msg-Id"),
+        stored_at=metadata.timestamp.isoformat(),
+        traceparent=headers.get("traceparent"),
+    )
+
+

@@ -1,0 +1,1 @@
+"""Input processors: processInput, processInputStep, processLLMRequest, processLLMResponse."""

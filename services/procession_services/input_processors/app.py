@@ -1,0 +1,14 @@
+"""The input processors service, put together."""
+
+from procession_services.processor_host.service import Host
+from procession_services.processor_host.streams import StreamClient
+
+SERVICE = "input_processors"
+
+
+async def start(host: Host) -> None:
+    """Starts taking commands."""
+    streams = StreamClient(host.bus, host.settings.replica)
+    await streams.start()
+    host.on_stop.append(streams.stop)
+    await host.work_on_commands(streams.sink)

@@ -1,0 +1,1 @@
+"""The LLM gateway: provider calls through LiteLLM, provider events to chunks."""

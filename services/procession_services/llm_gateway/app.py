@@ -1,0 +1,19 @@
+"""The LLM gateway service, put together."""
+
+from procession_services.llm_gateway.handlers import ModelRunner
+from procession_services.llm_gateway.providers.litellm_provider import LiteLLMProvider
+from procession_services.processor_host.service import Host
+from procession_services.processor_host.streams import StreamClient
+
+SERVICE = "llm_gateway"
+
+
+async def start(host: Host) -> None:
+    """Loads LiteLLM, then starts taking commands."""
+    provider = LiteLLMProvider()
+    await provider.prepare()
+    streams = StreamClient(host.bus, host.settings.replica)
+    await streams.start()
+    runner = ModelRunner(host.bus, provider, streams)
+    host.on_stop += [provider.aclose, streams.stop]
+    await host.work_on_commands(streams.sink, {"model": runner.run})

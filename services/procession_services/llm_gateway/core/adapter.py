@@ -1,0 +1,214 @@
+"""Provider events -> chunks (core.md 11.4): OpenAI-shaped stream deltas in, the contract's chunks out.
+
+Pure and incremental: the reader of the provider's stream feeds every event as it comes and sends on what it
+gets. Chunks are `{"type", "payload"}`; `runId` and `from` are the runtime's.
+"""
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from procession_services.llm_gateway.core.text import valid_unicode
+from procession_services.llm_gateway.core.tool_calls import ToolCallAssembler
+
+Chunk = dict[str, Any]
+
+_REASONS: Final = {
+    "stop": "stop",
+    "length": "length",
+    "tool_calls": "tool-calls",
+    "function_call": "tool-calls",
+    "content_filter": "content-filter",
+    "error": "error",
+}
+_CUT_OFF: Final = frozenset({"length", "content_filter", "error"})
+_YEAR_3000: Final = 32_503_680_000
+_BLOCK_IDS: Final = {"text": "txt", "reasoning": "rsn"}
+
+
+class ChunkAdapter:
+    """Adapts the events of one answer.
+
+    Blocks never overlap: text ends before reasoning or a tool call begins, and the other way round.
+
+    Args:
+        provider: Name under which provider metadata is given on.
+        include_raw: Put a `raw` chunk with the event itself before what the event becomes.
+    """
+
+    def __init__(self, provider: str = "", *, include_raw: bool = False) -> None:
+        self._provider = provider
+        self._include_raw = include_raw
+        self._response_id = ""
+        self._begun = False
+        self._block: tuple[str, str] | None = None
+        self._numbers = {"text": 0, "reasoning": 0, "source": 0}
+        self._calls = ToolCallAssembler()
+        self._reason: str | None = None
+        self._usage: dict[str, Any] = {}
+        self._metadata: dict[str, Any] = {}
+
+    def feed(self, event: dict[str, Any]) -> list[Chunk]:
+        """Return the chunks of one event, possibly none.
+
+        `event` is a `chat.completion.chunk` as a dict; keys without a value may be missing. Only its first
+        choice counts.
+        """
+        raw: list[Chunk] = [{"type": "raw", "payload": event}] if self._include_raw else []
+        if usage := event.get("usage"):
+            _merge_usage(self._usage, usage)
+        self._metadata.update(event.get("provider_specific_fields") or {})
+        choice: dict[str, Any] = next(iter(event.get("choices") or ()), {})
+        reason = choice.get("finish_reason")
+        if reason and self._reason in (None, "stop"):  # some send "stop" with every event
+            self._reason = reason
+        self._response_id = self._response_id or event.get("id") or ""
+        chunks = self._delta(choice.get("delta") or {})
+        if not self._begun and (chunks or self._response_id):
+            self._begun = True
+            chunks.insert(0, self._response_metadata(event))
+        return raw + chunks
+
+    def finish(self) -> list[Chunk]:
+        """Return the last chunks: the ends of what is still open, and `finish`."""
+        metadata = {"providerMetadata": {self._provider: self._metadata}} if self._metadata else {}
+        payload = {
+            "stepResult": {"reason": _REASONS.get(self._reason or "", "other")},
+            "output": {"usage": _contract_usage(self._usage)},
+            "metadata": metadata,
+        }
+        whole = self._reason is not None and self._reason not in _CUT_OFF
+        ends = [*self._close_block(), *self._calls.close_all(repair=whole)]
+        return [*ends, {"type": "finish", "payload": payload}]
+
+    def _response_metadata(self, event: dict[str, Any]) -> Chunk:
+        payload = {
+            "id": self._response_id or None,
+            "modelId": event.get("model"),
+            "timestamp": _timestamp(event.get("created")),
+        }
+        known = {name: value for name, value in payload.items() if value is not None}
+        return {"type": "response-metadata", "payload": known}
+
+    def _delta(self, delta: dict[str, Any]) -> list[Chunk]:
+        chunks = self._reasoning(delta)
+        if text := delta.get("content") or delta.get("refusal"):
+            chunks += self._text("text", text)
+        for annotation in delta.get("annotations") or ():
+            chunks += self._source(annotation)
+        for image in delta.get("images") or ():
+            chunks += _file(image)
+        if calls := delta.get("tool_calls"):
+            chunks += self._close_block()
+            for call in calls:
+                chunks += self._calls.feed(call, self._response_id, self._provider)
+        return chunks
+
+    def _text(self, kind: str, text: str) -> list[Chunk]:
+        """Add text to the open block of this kind, and open one if there is none."""
+        chunks = self._open_block(kind)
+        if text:
+            payload = {"id": self._block_id(), "text": valid_unicode(text)}
+            chunks.append({"type": f"{kind}-delta", "payload": payload})
+        return chunks
+
+    def _reasoning(self, delta: dict[str, Any]) -> list[Chunk]:
+        blocks = delta.get("thinking_blocks") or ()
+        text = delta.get("reasoning_content") or delta.get("reasoning")
+        text = text or "".join(block.get("thinking") or "" for block in blocks)
+        chunks = self._text("reasoning", text) if isinstance(text, str) and text else []
+        for block in blocks:
+            if signature := block.get("signature"):
+                chunks += self._open_block("reasoning")
+                payload = {"id": self._block_id(), "signature": signature}
+                chunks.append({"type": "reasoning-signature", "payload": payload})
+            elif block.get("data"):
+                chunks += self._close_block()
+                payload = {"id": self._next_id("reasoning"), "data": block["data"]}
+                chunks.append({"type": "redacted-reasoning", "payload": payload})
+        return chunks
+
+    def _source(self, annotation: dict[str, Any]) -> list[Chunk]:
+        citation = annotation.get("url_citation") or annotation
+        if annotation.get("type") != "url_citation" or not citation.get("url"):
+            return []
+        number = self._numbers["source"]
+        self._numbers["source"] += 1
+        payload = {
+            "id": f"src-{number}",
+            "sourceType": "url",
+            "url": citation["url"],
+            "title": citation.get("title") or "",
+        }
+        return [{"type": "source", "payload": payload}]
+
+    def _open_block(self, kind: str) -> list[Chunk]:
+        if self._block is not None and self._block[0] == kind:
+            return []
+        chunks = [*self._close_block(), *self._calls.close_complete()]
+        self._block = (kind, self._next_id(kind))
+        return [*chunks, {"type": f"{kind}-start", "payload": {"id": self._block_id()}}]
+
+    def _close_block(self) -> list[Chunk]:
+        if self._block is None:
+            return []
+        (kind, block_id), self._block = self._block, None
+        return [{"type": f"{kind}-end", "payload": {"id": block_id}}]
+
+    def _block_id(self) -> str:
+        return self._block[1] if self._block else ""
+
+    def _next_id(self, kind: str) -> str:
+        number = self._numbers[kind]
+        self._numbers[kind] += 1
+        return f"{_BLOCK_IDS[kind]}-{number}"
+
+
+def _timestamp(created: Any) -> str | None:
+    """Return seconds since 1970 as ISO 8601; None for what cannot be such a time."""
+    if not isinstance(created, int | float) or not 0 < created < _YEAR_3000:
+        return None
+    return datetime.fromtimestamp(created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _file(image: dict[str, Any]) -> list[Chunk]:
+    url = (image.get("image_url") or {}).get("url") or ""
+    if not url.startswith("data:"):
+        payload = {"data": url, "mimeType": "image/*"}
+        return [{"type": "file", "payload": payload}] if url else []
+    head, _, data = url.removeprefix("data:").partition(",")
+    payload = {"data": data, "base64": data, "mimeType": head.partition(";")[0] or "image/png"}
+    return [{"type": "file", "payload": payload}]
+
+
+def _merge_usage(known: dict[str, Any], usage: dict[str, Any]) -> None:
+    """Add a report of usage: later numbers win, but a zero says nothing against an earlier number.
+
+    Providers report prompt tokens at the beginning and the rest at the end, or everything with every event.
+    """
+    for name, value in usage.items():
+        if isinstance(value, dict):
+            _merge_usage(known.setdefault(name, {}), value)
+        elif value is not None and (value or not known.get(name)):
+            known[name] = value
+
+
+def _contract_usage(usage: dict[str, Any]) -> dict[str, int | None]:
+    """Return usage in the contract's words (R-US-1..3); what was not reported is None."""
+    prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
+    total = usage.get("total_tokens")
+    if prompt is not None or completion is not None:
+        total = max(total or 0, (prompt or 0) + (completion or 0))
+    of_prompt = usage.get("prompt_tokens_details") or {}
+    of_completion = usage.get("completion_tokens_details") or {}
+    details = {
+        "reasoningTokens": of_completion.get("reasoning_tokens"),
+        "cachedInputTokens": of_prompt.get("cached_tokens"),
+        "cacheCreationInputTokens": of_prompt.get("cache_creation_tokens")
+        or usage.get("cache_creation_input_tokens"),
+    }
+    return {
+        "inputTokens": prompt,
+        "outputTokens": completion,
+        "totalTokens": total,
+        **{name: value for name, value in details.items() if value is not None},
+    }

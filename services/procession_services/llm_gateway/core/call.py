@@ -1,0 +1,46 @@
+"""One call to a model, as the gateway hands it to a provider."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    """Everything a provider needs for one streamed answer, in the contract's words.
+
+    Attributes:
+        model: `provider/name`, as LiteLLM spells it.
+        prompt: The prompt of core.md 6.1: entries of role system, user, assistant and tool, whose content is
+            a string or a list of parts.
+        tools: Tool name -> `{"description", "parameters"}`; the key is the name the model sees (R-TL-5).
+        tool_choice: `auto`, `none`, `required` or `{"type": "tool", "toolName": ...}` (R-TL-1).
+        active_tools: Names the model may see; None shows all, an empty list none (R-TL-3).
+        model_settings: `temperature`, `maxOutputTokens`, `topP`, `topK`, `presencePenalty`,
+            `frequencyPenalty`, `stopSequences`, `seed`, `maxRetries`, `headers`, `timeout` (R-MS-1).
+            `timeout` is in milliseconds: a number for the whole answer, or `{"totalMs", "stepMs",
+            "firstChunkMs", "chunkMs"}`.
+        provider_options: Provider -> options; only the entry of the call's own provider counts (R-MS-2).
+        response_format: JSON Schema of a structured answer, or None for free text.
+        headers: Extra HTTP headers; they win over those in `model_settings` (R-MS-5).
+        api_base: Base URL, where it is not the provider's default.
+        api_key: Key; None leaves it to the environment variable that LiteLLM reads for the provider.
+        include_raw_chunks: Also give every provider event as a `raw` chunk.
+    """
+
+    model: str
+    prompt: list[dict[str, Any]]
+    tools: dict[str, dict[str, Any]] = field(default_factory=dict)
+    tool_choice: Any = "auto"
+    active_tools: list[str] | None = None
+    model_settings: dict[str, Any] = field(default_factory=dict)
+    provider_options: dict[str, Any] = field(default_factory=dict)
+    response_format: dict[str, Any] | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    api_base: str | None = None
+    api_key: str | None = field(default=None, repr=False)
+    include_raw_chunks: bool = False
+
+    @property
+    def provider(self) -> str:
+        """The provider's name: what stands before the first slash of `model`."""
+        return self.model.partition("/")[0]

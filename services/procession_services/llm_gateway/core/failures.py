@@ -1,0 +1,133 @@
+"""What a failed model call is: one error type, its wire form, and whether and when it may be tried again."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from typing import Any, Final, Literal, cast
+
+FailureKind = Literal["api", "network", "timeout", "stream"]
+
+MAX_RETRY_AFTER: Final = 30.0
+"""Seconds; a provider cannot make a run wait longer (R-MS-3)."""
+
+_NAMES: Final[Mapping[FailureKind, str]] = {
+    "api": "APICallError",
+    "network": "NetworkError",
+    "timeout": "TimeoutError",
+    "stream": "StreamError",
+}
+_RETRYABLE_STATUSES: Final = frozenset({408, 409, 429})
+_SERVER_ERROR: Final = 500
+_MAX_BODY: Final = 8192
+
+
+@dataclass(slots=True, eq=False)
+class ProviderError(Exception):
+    """A model call failed.
+
+    Attributes:
+        message: The provider's own words, without what libraries wrap around them.
+        kind: `api`: the provider refused the request. `network`: the connection could not be made, or broke.
+            `timeout`: it took too long. `stream`: the provider reported an error in an answer that had begun.
+        retryable: Whether the same request may succeed later.
+        provider: Name before the slash of the model.
+        model: The model asked for.
+        status_code: HTTP status, when there was a response.
+        code: The provider's own code of the error.
+        type: The provider's own class of the error.
+        response_body: Start of the response's body, for processors that look for a phrase (R-PRE-3).
+        headers: Response headers that say when to come back, names in lower case.
+        cause: What the error is made of, in wire form: for `stream` the event itself, as R-SER-2 reads it.
+    """
+
+    message: str
+    kind: FailureKind = "api"
+    retryable: bool = False
+    provider: str = ""
+    model: str = ""
+    status_code: int | None = None
+    code: str | None = None
+    type: str | None = None
+    response_body: str | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    cause: dict[str, Any] | None = None
+
+    def __str__(self) -> str:
+        return self.message
+
+    @property
+    def name(self) -> str:
+        """The error's name on the wire; it follows from its kind."""
+        return _NAMES[self.kind]
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return the error as a JSON object; only what is known is in it."""
+        known = {
+            "statusCode": self.status_code,
+            "code": self.code,
+            "type": self.type,
+            "responseBody": self.response_body and self.response_body[:_MAX_BODY],
+            "responseHeaders": self.headers or None,
+            "cause": self.cause,
+        }
+        return {
+            "name": self.name,
+            "message": self.message,
+            "kind": self.kind,
+            "isRetryable": self.retryable,
+            "provider": self.provider,
+            "model": self.model,
+            **{name: value for name, value in known.items() if value is not None},
+        }
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> "ProviderError":
+        """Return the error that `to_wire` described."""
+        kind = wire.get("kind")
+        return cls(
+            message=str(wire.get("message", "")),
+            kind=cast("FailureKind", kind) if kind in _NAMES else "api",
+            retryable=wire.get("isRetryable") is True,
+            provider=wire.get("provider", ""),
+            model=wire.get("model", ""),
+            status_code=wire.get("statusCode"),
+            code=wire.get("code"),
+            type=wire.get("type"),
+            response_body=wire.get("responseBody"),
+            headers=dict(wire.get("responseHeaders") or {}),
+            cause=wire.get("cause"),
+        )
+
+
+def retryable_status(status: int) -> bool:
+    """Whether an HTTP status says that the same request may succeed later."""
+    return status in _RETRYABLE_STATUSES or status >= _SERVER_ERROR
+
+
+def may_retry(error: ProviderError) -> bool:
+    """Whether the gateway may repeat the call by itself: never after a timeout or a refusal (R-MS-3)."""
+    return error.retryable and error.kind != "timeout"
+
+
+def retry_delay(attempt: int, error: ProviderError) -> float:
+    """Return the seconds to wait before the next try.
+
+    `attempt` counts the retries already made: 1, 2, 4 ... seconds. What the provider asks for lengthens that,
+    up to 30 seconds.
+    """
+    return max(2.0**attempt, min(_retry_after(error.headers), MAX_RETRY_AFTER))
+
+
+def _retry_after(headers: Mapping[str, str]) -> float:
+    """Read `retry-after-ms` (digits), else `retry-after`: digits, or a date after the response's own."""
+    millis = headers.get("retry-after-ms", "").strip()
+    if millis.isdecimal():
+        return int(millis) / 1000
+    value = headers.get("retry-after", "").strip()
+    if value.isdecimal():
+        return float(value)
+    try:
+        wait = parsedate_to_datetime(value) - parsedate_to_datetime(headers["date"])
+    except (KeyError, TypeError, ValueError):
+        return 0.0
+    return max(wait.total_seconds(), 0.0)

@@ -1,0 +1,154 @@
+"""Turns the contract's prompt (core.md 6.1) into the messages of OpenAI's chat completions."""
+
+import json
+from collections.abc import Iterable
+from typing import Any, Final
+
+_SIGNED_REASONING: Final = frozenset({"anthropic", "bedrock", "vertex_ai", "azure_ai", "databricks"})
+"""Providers that want their own signed reasoning back; to all others reasoning is not repeated."""
+
+_AUDIO_FORMATS: Final = {"audio/mpeg": "mp3", "audio/mp3": "mp3", "audio/wav": "wav", "audio/x-wav": "wav"}
+
+
+def openai_messages(prompt: list[dict[str, Any]], provider: str = "") -> list[dict[str, Any]]:
+    """Return the prompt as chat messages; the prompt itself is left as it is.
+
+    Args:
+        prompt: Entries of role system, user, assistant and tool.
+        provider: Name of the provider asked; it decides whether signed reasoning is repeated.
+
+    Raises:
+        ValueError: when an entry has another role.
+    """
+    messages: list[dict[str, Any]] = []
+    for entry in prompt:
+        role, content = entry.get("role"), entry.get("content")
+        if role == "system":
+            messages.append({"role": "system", "content": _text(content)})
+        elif role == "user":
+            messages.append({"role": "user", "content": _user_content(content)})
+        elif role == "assistant":
+            messages.append(_assistant(content, provider))
+        elif role == "tool":
+            messages.extend(
+                _tool_message(part) for part in _parts(content) if part.get("type") == "tool-result"
+            )
+        else:
+            raise ValueError(f"a prompt entry has the role {role!r}; use system, user, assistant or tool")
+    return messages
+
+
+def compact_json(value: Any) -> str:
+    """Return JSON without blanks and without escapes that nobody needs."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _parts(content: Any) -> list[dict[str, Any]]:
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    return [part for part in content or [] if isinstance(part, dict)]
+
+
+def _text(content: Any) -> str:
+    return "".join(part.get("text", "") for part in _parts(content) if part.get("type") == "text")
+
+
+def _user_content(content: Any) -> str | list[dict[str, Any]]:
+    """Plain text stays a string, which every provider understands; a list is for what text cannot say."""
+    parts = _parts(content)
+    if all(part.get("type") == "text" for part in parts) and len(parts) <= 1:
+        return _text(parts)
+    return list(_rendered(parts))
+
+
+def _rendered(parts: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
+    for part in parts:
+        if part.get("type") == "text":
+            yield {"type": "text", "text": part.get("text", "")}
+        elif part.get("type") in ("file", "image", "media"):
+            yield _file(part)
+
+
+def _file(part: dict[str, Any]) -> dict[str, Any]:
+    data = str(part.get("data") or part.get("image") or part.get("url") or "")
+    media_type = str(part.get("mediaType") or part.get("mimeType") or "")
+    if not media_type:
+        media_type = data[5:].partition(";")[0] if data.startswith("data:") else "image/png"
+    remote = data.startswith(("http://", "https://"))
+    url = data if remote or data.startswith("data:") else f"data:{media_type};base64,{data}"
+    if media_type.startswith("image/"):
+        return {"type": "image_url", "image_url": {"url": url}}
+    if media_type in _AUDIO_FORMATS and not remote:
+        audio = {"data": url.partition(",")[2], "format": _AUDIO_FORMATS[media_type]}
+        return {"type": "input_audio", "input_audio": audio}
+    if remote:
+        return {"type": "file", "file": {"file_id": url, "format": media_type}}
+    return {"type": "file", "file": {"file_data": url, "filename": part.get("filename") or "file"}}
+
+
+def _assistant(content: Any, provider: str) -> dict[str, Any]:
+    parts = _parts(content)
+    calls = [_tool_call(part, provider) for part in parts if part.get("type") == "tool-call"]
+    message: dict[str, Any] = {"role": "assistant", "content": _text(parts) or (None if calls else "")}
+    if calls:
+        message["tool_calls"] = calls
+    if provider in _SIGNED_REASONING:
+        signed = [block for part in parts if (block := _thinking_block(part))]
+        if signed:
+            message["thinking_blocks"] = signed
+    return message
+
+
+def _tool_call(part: dict[str, Any], provider: str) -> dict[str, Any]:
+    arguments = part.get("input")
+    call = {
+        "id": part.get("toolCallId"),
+        "type": "function",
+        "function": {
+            "name": part.get("toolName"),
+            "arguments": compact_json(arguments if isinstance(arguments, dict) else {}),
+        },
+    }
+    own = _metadata(part).get(provider)
+    if own:
+        call["provider_specific_fields"] = own
+    return call
+
+
+def _thinking_block(part: dict[str, Any]) -> dict[str, Any] | None:
+    """The signed form of a reasoning part; without a signature the provider would refuse it."""
+    if part.get("type") != "reasoning":
+        return None
+    own = [part, *(entry for entry in _metadata(part).values() if isinstance(entry, dict))]
+    signature = next((entry["signature"] for entry in own if entry.get("signature")), None)
+    redacted = next((entry["redactedData"] for entry in own if entry.get("redactedData")), None)
+    if redacted:
+        return {"type": "redacted_thinking", "data": redacted}
+    if signature:
+        return {"type": "thinking", "thinking": part.get("text", ""), "signature": signature}
+    return None
+
+
+def _metadata(part: dict[str, Any]) -> dict[str, Any]:
+    metadata = part.get("providerOptions") or part.get("providerMetadata")
+    return metadata if isinstance(metadata, dict) else {}
+
+
+def _tool_message(part: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "role": "tool",
+        "tool_call_id": part.get("toolCallId"),
+        "content": _tool_output(part.get("output")),
+    }
+
+
+def _tool_output(output: Any) -> str | list[dict[str, Any]]:
+    """Render a tool's output as the prompt encodes it; what has no such encoding counts as JSON."""
+    if isinstance(output, dict) and "value" in output:
+        value = output["value"]
+        if output.get("type") in ("text", "error-text"):
+            return value if isinstance(value, str) else compact_json(value)
+        if output.get("type") == "content" and isinstance(value, list):
+            return list(_rendered(_parts(value)))
+        return compact_json(value)
+    return output if isinstance(output, str) else compact_json(output)

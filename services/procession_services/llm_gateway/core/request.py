@@ -1,0 +1,179 @@
+"""Turns a `ModelCall` into the arguments of LiteLLM's `acompletion`."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from procession_services.llm_gateway.core.call import ModelCall
+from procession_services.llm_gateway.core.messages import openai_messages
+
+_SETTINGS: Final = {
+    "temperature": "temperature",
+    "maxOutputTokens": "max_tokens",
+    "topP": "top_p",
+    "topK": "top_k",
+    "presencePenalty": "presence_penalty",
+    "frequencyPenalty": "frequency_penalty",
+    "stopSequences": "stop",
+    "seed": "seed",
+}
+
+_NAMED_OPTIONS: Final = {
+    "logitBias": "logit_bias",
+    "logprobs": "logprobs",
+    "maxCompletionTokens": "max_completion_tokens",
+    "parallelToolCalls": "parallel_tool_calls",
+    "prediction": "prediction",
+    "promptCacheKey": "prompt_cache_key",
+    "reasoningEffort": "reasoning_effort",
+    "safetyIdentifier": "safety_identifier",
+    "serviceTier": "service_tier",
+    "store": "store",
+    "thinking": "thinking",
+    "topLogprobs": "top_logprobs",
+    "user": "user",
+    "webSearchOptions": "web_search_options",
+}
+"""Options that LiteLLM translates for each provider; both spellings are taken."""
+
+_TAKEN: Final = frozenset({"model", "messages", "stream", "stream_options", "tools", "tool_choice"})
+"""Fields of the request body that belong to the call itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long a provider may take, in seconds; None waits for ever."""
+
+    whole: float | None = None
+    first: float | None = None
+    between: float | None = None
+
+
+def litellm_kwargs(call: ModelCall) -> dict[str, Any]:
+    """Return the keyword arguments for `litellm.acompletion`.
+
+    The answer is always asked for as a stream with usage at its end (D-37). LiteLLM never retries (retries
+    are the gateway's, R-MS-3) and drops parameters that the provider does not know.
+
+    Raises:
+        ValueError: when the prompt, a provider option or the tool choice cannot be sent; says which and why.
+    """
+    kwargs: dict[str, Any] = {
+        "model": call.model,
+        "messages": openai_messages(call.prompt, call.provider),
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "num_retries": 0,
+        "max_retries": 0,
+        "drop_params": True,
+        **_settings(call),
+        **_tools(call),
+        **_options(call),
+    }
+    headers = {**(call.model_settings.get("headers") or {}), **call.headers}
+    if headers:
+        kwargs["extra_headers"] = headers
+    if call.response_format is not None:
+        schema = {"name": "response", "schema": call.response_format}
+        kwargs["response_format"] = {"type": "json_schema", "json_schema": schema}
+    if call.api_base:
+        kwargs["api_base"] = call.api_base
+    if call.api_key:
+        kwargs["api_key"] = call.api_key
+    return kwargs
+
+
+def timeouts(model_settings: Mapping[str, Any]) -> Timeouts:
+    """Read `modelSettings.timeout`: milliseconds for the whole answer, or limits by name.
+
+    `totalMs` and `stepMs` limit the answer (the smaller one counts), `firstChunkMs` the wait for its first
+    event, `chunkMs` the wait between two events. What is no positive number is no limit.
+    """
+    limits = model_settings.get("timeout")
+    if not isinstance(limits, Mapping):
+        return Timeouts(whole=_seconds(limits))
+    whole = [value for name in ("totalMs", "stepMs") if (value := _seconds(limits.get(name)))]
+    return Timeouts(
+        whole=min(whole, default=None),
+        first=_seconds(limits.get("firstChunkMs")),
+        between=_seconds(limits.get("chunkMs")),
+    )
+
+
+def visible_tools(call: ModelCall) -> dict[str, dict[str, Any]]:
+    """Return the tools that the model gets to see, in order (R-TL-2, R-TL-3)."""
+    if call.tool_choice == "none":
+        return {}
+    if call.active_tools is None:
+        return call.tools
+    return {name: tool for name, tool in call.tools.items() if name in call.active_tools}
+
+
+def _seconds(millis: Any) -> float | None:
+    if isinstance(millis, bool) or not isinstance(millis, int | float):
+        return None
+    return millis / 1000 if millis > 0 and math.isfinite(millis) else None
+
+
+def _settings(call: ModelCall) -> dict[str, Any]:
+    given = {
+        name: value
+        for setting, name in _SETTINGS.items()
+        if (value := call.model_settings.get(setting)) is not None
+    }
+    if call.api_base is None and call.provider in ("openai", "azure"):
+        given.pop("top_k", None)  # LiteLLM would pass it on, and they would refuse the request
+    return given
+
+
+def _tools(call: ModelCall) -> dict[str, Any]:
+    tools = visible_tools(call)
+    if not tools:
+        return {}
+    return {
+        "tools": [{"type": "function", "function": _function(name, tool)} for name, tool in tools.items()],
+        "tool_choice": _choice(call.tool_choice, tools),
+    }
+
+
+def _function(name: str, tool: Mapping[str, Any]) -> dict[str, Any]:
+    function = {"name": name, "parameters": tool.get("parameters") or {"type": "object", "properties": {}}}
+    if tool.get("description"):
+        function["description"] = tool["description"]
+    return function
+
+
+def _choice(choice: Any, tools: Mapping[str, Any]) -> Any:
+    if choice in (None, "auto", "required"):
+        return choice or "auto"
+    name = choice.get("toolName") if isinstance(choice, Mapping) else None
+    if not isinstance(name, str):
+        form = '{"type": "tool", "toolName": ...}'
+        message = f'toolChoice is {choice!r}; use "auto", "none", "required" or {form}'
+        raise ValueError(message)  # noqa: TRY004 - one class for whatever cannot be sent
+    if name not in tools:
+        raise ValueError(f"toolChoice demands {name!r}, but the model sees only {', '.join(tools)}")
+    return {"type": "function", "function": {"name": name}}
+
+
+def _options(call: ModelCall) -> dict[str, Any]:
+    """Split the provider's options: those LiteLLM translates, and the rest, which joins the body as it is.
+
+    Nothing becomes an argument of LiteLLM by accident, so an option can reach the provider but not our
+    settings.
+    """
+    own = call.provider_options.get(call.provider) or {}
+    known = {**_NAMED_OPTIONS, **{name: name for name in _NAMED_OPTIONS.values()}}
+    kwargs = {known[name]: value for name, value in own.items() if name in known}
+    body = {name: value for name, value in own.items() if name not in known}
+    where = f"providerOptions.{call.provider}"
+    if taken := sorted(_TAKEN & body.keys()):
+        raise ValueError(f"{where} may not set {', '.join(taken)}: the call itself does")
+    if body and call.provider == "anthropic":
+        raise ValueError(f"{where} has no {', '.join(sorted(body))}; it knows {', '.join(sorted(known))}")
+    thinking = kwargs.get("thinking")
+    if isinstance(thinking, Mapping) and "budgetTokens" in thinking:
+        rest = {name: value for name, value in thinking.items() if name != "budgetTokens"}
+        kwargs["thinking"] = {**rest, "budget_tokens": thinking["budgetTokens"]}
+    return {**kwargs, "extra_body": body} if body else kwargs

@@ -1,0 +1,62 @@
+"""Small repairs of what providers send: JSON that ends too early, and text that is not Unicode."""
+
+import json
+import re
+from typing import Any, Final
+
+_CLOSERS: Final = {"{": "}", "[": "]"}
+_SURROGATE: Final = re.compile(r"\\u[dD]|[\ud800-\udfff]")
+
+
+class InvalidJsonError(ValueError):
+    """The text is not JSON, or none that can travel on."""
+
+
+def parse_json(text: str) -> Any:
+    """Return the value of a JSON text; control characters inside strings are forgiven.
+
+    Raises:
+        InvalidJsonError: when it is not JSON, or holds NaN or Infinity.
+    """
+    try:
+        value = json.loads(text, strict=False, parse_constant=_refuse)
+        if _SURROGATE.search(text):
+            value = json.loads(valid_unicode(json.dumps(value, ensure_ascii=False)))
+    except (ValueError, RecursionError) as error:
+        raise InvalidJsonError(str(error)) from error
+    return value
+
+
+def close_json(text: str) -> str:
+    """Return the text with the string, arrays and objects closed that were still open at its end."""
+    closers: list[str] = []
+    in_string = escaped = False
+    for character in text:
+        if in_string:
+            if escaped:
+                escaped = False
+            elif character == "\\":
+                escaped = True
+            elif character == '"':
+                in_string = False
+        elif character == '"':
+            in_string = True
+        elif character in _CLOSERS:
+            closers.append(_CLOSERS[character])
+        elif closers and character == closers[-1]:
+            closers.pop()
+    if in_string:
+        text = text.removesuffix("\\") if escaped else text
+        return text + '"' + "".join(reversed(closers))
+    return text.rstrip().removesuffix(",") + "".join(reversed(closers))
+
+
+def valid_unicode(text: str) -> str:
+    """Return the text with lone surrogates replaced, so that it can be encoded."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _refuse(constant: str) -> Any:
+    raise InvalidJsonError(f"{constant} is not JSON")

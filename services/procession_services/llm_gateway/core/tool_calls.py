@@ -1,0 +1,139 @@
+"""Puts tool calls together from the deltas of a stream (core.md 11.4, R-CH-6)."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from procession_services.llm_gateway.core.messages import compact_json
+from procession_services.llm_gateway.core.text import InvalidJsonError, close_json, parse_json, valid_unicode
+
+Chunk = dict[str, Any]
+
+
+@dataclass(slots=True)
+class _Call:
+    """One call that is being received; `announced` once its arguments are being streamed on."""
+
+    id: str
+    name: str = ""
+    pieces: list[str] = field(default_factory=list)
+    announced: bool = False
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        return valid_unicode("".join(self.pieces))
+
+    def complete(self) -> bool:
+        """Whether the arguments are a whole JSON object, to which nothing can be added."""
+        try:
+            return isinstance(parse_json(self.text), dict)
+        except InvalidJsonError:
+            return False
+
+    def add(self, piece: str) -> list[Chunk]:
+        """Take a piece of the arguments; announce the call when there is a second one."""
+        if piece or not self.pieces:
+            self.pieces.append(piece)
+        if self.announced:
+            return [self._delta(piece)] if piece else []
+        if len(self.pieces) == 1 or not self.name:
+            return []
+        self.announced = True
+        start = {"toolCallId": self.id, "toolName": self.name}
+        return [
+            {"type": "tool-call-input-streaming-start", "payload": start},
+            *(self._delta(each) for each in self.pieces if each),
+        ]
+
+    def end(self, *, repair: bool) -> list[Chunk]:
+        """Return the chunks that end the call."""
+        payload = {"toolCallId": self.id, "toolName": self.name, **_arguments(self.text, repair=repair)}
+        if self.metadata:
+            payload["providerMetadata"] = self.metadata
+        chunks: list[Chunk] = [{"type": "tool-call", "payload": payload}]
+        if self.announced:
+            chunks.insert(0, {"type": "tool-call-input-streaming-end", "payload": {"toolCallId": self.id}})
+        return chunks
+
+    def _delta(self, piece: str) -> Chunk:
+        payload = {"toolCallId": self.id, "toolName": self.name, "argsTextDelta": valid_unicode(piece)}
+        return {"type": "tool-call-delta", "payload": payload}
+
+
+class ToolCallAssembler:
+    """Turns tool-call deltas into chunks.
+
+    A call whose arguments come in one delta becomes one `tool-call`. As soon as a second piece of arguments
+    arrives, the call is announced and streamed: `tool-call-input-streaming-start`, `tool-call-delta`..., and
+    at its end `tool-call-input-streaming-end` and `tool-call`. Calls end in the order in which they began.
+    """
+
+    def __init__(self) -> None:
+        self._open: list[tuple[Any, _Call]] = []
+        self._ended: set[str] = set()
+        self._begun = 0
+
+    def feed(self, delta: dict[str, Any], response_id: str, provider: str) -> list[Chunk]:
+        """Take one entry of `delta.tool_calls`.
+
+        `response_id` names calls that the provider left nameless; `provider` is the key of
+        `providerMetadata`.
+        """
+        function = delta.get("function") or {}
+        call, chunks = self._find(delta), []
+        if call is None:
+            if delta.get("id") in self._ended or not (delta.get("id") or function.get("name")):
+                return []  # an afterthought to a call that was complete
+            chunks = self.close_complete()
+            call = self._begin(delta, response_id)
+        call.name = call.name or function.get("name") or ""
+        if own := delta.get("provider_specific_fields"):
+            call.metadata.setdefault(provider, {}).update(own)
+        arguments = function.get("arguments") or ""
+        return chunks + call.add(arguments if isinstance(arguments, str) else compact_json(arguments))
+
+    def close_complete(self) -> list[Chunk]:
+        """End the calls, oldest first, until one still lacks arguments."""
+        chunks: list[Chunk] = []
+        while self._open and self._open[0][1].complete():
+            chunks += self._end(self._open.pop(0)[1], repair=False)
+        return chunks
+
+    def close_all(self, *, repair: bool) -> list[Chunk]:
+        """End every call.
+
+        With `repair`, arguments that stop too early are closed. An answer that was cut off must not be
+        repaired: the tool would run with half a value.
+        """
+        calls, self._open = self._open, []
+        return [chunk for _, call in calls for chunk in self._end(call, repair=repair)]
+
+    def _find(self, delta: dict[str, Any]) -> _Call | None:
+        """Find the open call of a delta, by its id if it has one: some providers number every call 0."""
+        index, call_id = delta.get("index"), delta.get("id")
+        for key, call in self._open[::-1]:
+            if call_id == call.id or (not call_id and index in (None, key)):
+                return call
+        return None
+
+    def _begin(self, delta: dict[str, Any], response_id: str) -> _Call:
+        call = _Call(id=delta.get("id") or f"{response_id or 'call'}-{self._begun}")
+        self._begun += 1
+        self._open.append((delta.get("index"), call))
+        return call
+
+    def _end(self, call: _Call, *, repair: bool) -> list[Chunk]:
+        self._ended.add(call.id)
+        return call.end(repair=repair)
+
+
+def _arguments(text: str, *, repair: bool) -> dict[str, Any]:
+    """Return `{"args": ...}`, or `{"argsText": ...}` when the text is no JSON even after a repair."""
+    if not text.strip():
+        return {"args": {}}
+    for candidate in (text, close_json(text)) if repair else (text,):
+        try:
+            return {"args": parse_json(candidate)}
+        except InvalidJsonError:
+            continue
+    return {"argsText": text}

@@ -1,0 +1,263 @@
+"""Runs the model operation: calls the provider (or replays a cached answer) and streams it through the output chain."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import orjson
+
+from procession.context import add_usage
+from procession.errors import ProcessorError
+from procession.prompt import to_prompt
+from procession.response import ResponseCollector
+from procession.structured import ObjectStream, parse_object
+from procession_schemas import subjects
+from procession_schemas.chunks import HIDDEN_TYPES, Chunk
+from procession_schemas.run import ModelReport
+from procession_schemas.work import ModelOp, StepFacts
+from procession_services.bus import Bus
+from procession_services.llm_gateway.core.call import ModelCall
+from procession_services.llm_gateway.core.failures import ProviderError
+from procession_services.llm_gateway.providers import Provider
+from procession_services.llm_gateway.providers.retrying import stream_with_retries
+from procession_services.processor_host.errors import Cancelled, ModelFailed
+from procession_services.processor_host.job import Job
+from procession_services.processor_host.streams import Session, StreamClient, raise_outcome, take_outcome
+
+_UNDELIVERED = HIDDEN_TYPES | {"finish"}
+
+
+class ModelRunner:
+    """Runs `model` operations."""
+
+    def __init__(self, bus: Bus, provider: Provider, streams: StreamClient) -> None:
+        self._bus, self._provider, self._streams = bus, provider, streams
+
+    async def run(self, op: ModelOp, job: Job) -> None:
+        """Streams one answer and puts it into the context.
+
+        Raises:
+            ModelFailed: The provider failed for good.
+            Cancelled: The run was cancelled; what came until then is in the context.
+            TripWire: An output processor aborted; the provider's connection is closed (D-21).
+            ProcessorError: One failed, or the model is not one that can be called.
+        """
+        ctx = job.ctx
+        job.result.facts = StepFacts()
+        if job.abort_signal.aborted:
+            raise Cancelled
+        call = self._call(op, job)
+        cached = ctx.cached
+        if cached is None and not self._provider.knows(call.model):
+            message = f"unknown model {call.model!r}: write it as 'provider/name' with a provider that LiteLLM knows"
+            raise ProcessorError(message, processor_id="", hook="", code="UNKNOWN_MODEL", name="UnknownModelError")
+        if job.delivery > 1:
+            await self._renumber(job)
+        answer = _Answer(op, job, self._streams)
+        source = _replay(cached) if cached is not None else self._live(call, op)
+        failure: ProviderError | None = None
+        async with answer:
+            try:
+                await answer.take(_guarded(source, ctx))
+            except ProviderError as error:
+                failure = error
+        response = answer.response()
+        response["fromCache"] = cached is not None
+        if cached is None:
+            self._count(job, call, response)
+        ctx.usage = add_usage(ctx.usage, response["usage"])
+        ctx.prompt = None
+        ctx.response = response
+        parts = [*ctx.pending_parts, *answer.parts()]
+        ctx.pending_parts = []
+        answer.raise_early_end()
+        ctx.messages.append_response_parts(parts, metadata=_metadata(call.model))
+        job.result.facts = StepFacts(
+            finish_reason=response["finishReason"],
+            tool_calls=sum(1 for c in response["toolCalls"] if not c.get("providerExecuted")),
+            from_cache=cached is not None,
+            started=answer.started,
+        )
+        if failure is not None:
+            response["error"] = failure.to_wire()
+            response["finishReason"] = "error"
+            raise ModelFailed(response["error"])
+        if answer.cancelled:
+            raise Cancelled
+        await self._structure(job, response)
+
+    def _call(self, op: ModelOp, job: Job) -> ModelCall:
+        ctx, config = job.ctx, job.ctx.config
+        structured = config.structured_output
+        headers = dict(op.entry.headers) if op.entry else {}
+        memory = ctx.request_context.get("MastraMemory")
+        if memory:
+            headers.setdefault("x-thread-id", memory["thread"]["id"])
+            headers.setdefault("x-resource-id", memory["resourceId"])
+        return ModelCall(
+            model=config.model,
+            prompt=ctx.prompt if ctx.prompt is not None else to_prompt(ctx.messages),
+            tools={
+                name: {"description": ref.description or "", "parameters": ref.parameters or {}}
+                for name, ref in config.tools.items()
+            },
+            tool_choice=config.tool_choice,
+            active_tools=config.active_tools,
+            model_settings=config.model_settings,
+            provider_options=config.provider_options,
+            response_format=structured.schema_ if structured else None,
+            headers=headers,
+            api_base=op.api_base,
+            include_raw_chunks=op.include_raw_chunks,
+        )
+
+    def _live(self, call: ModelCall, op: ModelOp) -> AsyncIterator[list[Chunk]]:
+        return stream_with_retries(self._provider, call, op.max_retries, asyncio.sleep)  # type: ignore[return-value]  # chunks are plain dicts
+
+    async def _renumber(self, job: Job) -> None:
+        """After a gateway died in the middle: chunks go on behind what clients saw, and a marker says so."""
+        body = await self._bus.last_body("CHUNKS", subjects.chunk(job.command.tenant, job.command.run))
+        if body is None:
+            return
+        batch = orjson.loads(body)
+        after = int(batch["seq"]) + len(batch["chunks"])
+        if after > job.outbox.next_seq:
+            seen_from, job.outbox.next_seq = job.outbox.next_seq, after
+            await job.outbox.flush(reset=seen_from)
+
+    def _count(self, job: Job, call: ModelCall, response: dict[str, Any]) -> None:
+        cost = self._provider.cost(call, response["usage"])
+        usage = {k: v for k, v in response["usage"].items() if isinstance(v, int)}
+        job.result.model = ModelReport(model=call.model, calls=1, usage=usage, cost=cost)
+
+    async def _structure(self, job: Job, response: dict[str, Any]) -> None:
+        """Validates a structured answer (R-SO-2, R-SO-3)."""
+        structured = job.ctx.config.structured_output
+        if structured is None or response["toolCalls"] or response["finishReason"] == "tool-calls":
+            return
+        value, problem = parse_object(response["text"], structured.schema_)
+        if problem is None:
+            job.ctx.object = value
+            await job.emit({"type": "object-result", "object": value})
+        elif structured.error_strategy == "fallback":
+            job.ctx.object, job.ctx.used_fallback = structured.fallback_value, True
+            chunk: Chunk = {"type": "object-result", "object": structured.fallback_value, "metadata": {"fallback": True}}
+            await job.emit(chunk)
+        elif structured.error_strategy == "strict":
+            error = {"name": "StructuredOutputError", "message": problem, "kind": "structured-output"}
+            response["error"] = error
+            raise ModelFailed(error)
+
+
+def _metadata(model: str) -> dict[str, Any]:
+    provider, _, name = model.partition("/")
+    return {"modelId": name or model, "provider": provider if name else ""}
+
+
+class _Answer:
+    """One answer on its way: through an output replica, or straight to the client when no processor wants it."""
+
+    def __init__(self, op: ModelOp, job: Job, streams: StreamClient) -> None:
+        self.started = self.cancelled = self._was_cut = False
+        self._op, self._job, self._streams = op, job, streams
+        self._collector = ResponseCollector(keep_chunks=op.keep_chunks)
+        self._objects = ObjectStream() if job.ctx.config.structured_output else None
+        self._session: Session | None = None
+
+    async def __aenter__(self) -> "_Answer":
+        if self._op.processors:
+            options = {"keepChunks": self._op.keep_chunks, "objects": self._objects is not None}
+            self._session = await self._streams.open(
+                self._job, self._op.processors, kind="model", replica=self._op.replica, options=options
+            )
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        if self._session is None:
+            await self._job.outbox.flush()
+            return
+        try:
+            if error[0] is None:
+                take_outcome(self._job, await self._streams.finish(self._session))
+        finally:
+            self._streams.close(self._session)
+
+    async def take(self, source: AsyncIterator[list[Chunk]]) -> None:
+        """Reads the source to its end, or until a processor or the caller has had enough."""
+        pump = asyncio.ensure_future(self._pump(source))
+        self._job.abort_signal.on_abort(lambda: self._cut(pump, cancelled=True))
+        if self._session is not None:
+            self._session.ended_early.add_done_callback(lambda _: self._cut(pump))
+        try:
+            await pump
+        except asyncio.CancelledError:
+            if not self._was_cut:
+                pump.cancel()
+                raise
+
+    def _cut(self, pump: "asyncio.Future[None]", *, cancelled: bool = False) -> None:
+        if not pump.done():
+            self._was_cut = True
+            self.cancelled = self.cancelled or cancelled
+            pump.cancel()
+
+    async def _pump(self, source: AsyncIterator[list[Chunk]]) -> None:
+        async with aclosing(source) as chunks:  # type: ignore[type-var]  # an async generator
+            async for batch in chunks:
+                if not await self._send(batch):
+                    return
+
+    async def _send(self, chunks: list[Chunk]) -> bool:
+        self.started = True
+        if self._session is not None:
+            return await self._streams.send(self._session, chunks)
+        job = self._job
+        for chunk in chunks:
+            self._collector.arrived(chunk)
+            self._collector.passed(chunk)
+            if chunk["type"] in _UNDELIVERED:
+                continue
+            job.outbox.put(chunk)
+            for made in self._objects.after(chunk) if self._objects else ():
+                job.outbox.put(made)
+        await job.outbox.flush()
+        return True
+
+    def _outcome(self) -> dict[str, Any]:
+        return (self._session.outcome or {}) if self._session else {}
+
+    def response(self) -> dict[str, Any]:
+        """The facts of the answer as the output chain left it."""
+        if self._session is None:
+            return self._collector.to_dict()
+        empty = ResponseCollector(keep_chunks=self._op.keep_chunks).to_dict()
+        return {**empty, **self._outcome().get("response", {})}
+
+    def parts(self) -> list[Any]:
+        """The parts of the assistant message."""
+        return self._collector.parts if self._session is None else self._outcome().get("parts", [])
+
+    def raise_early_end(self) -> None:
+        """Raises what made a processor end the stream."""
+        raise_outcome(self._outcome())
+
+
+async def _guarded(source: AsyncIterator[list[Chunk]], ctx: Any) -> AsyncIterator[list[Chunk]]:
+    """Puts `step-start` in front of the answer, once it begins."""
+    begun = False
+    async with aclosing(source) as chunks:  # type: ignore[type-var]  # an async generator
+        async for batch in chunks:
+            if not begun:
+                begun = True
+                yield [{"type": "step-start", "payload": {"messageId": ctx.message_id, "request": {}, "warnings": []}}]
+            yield batch
+
+
+async def _replay(cached: dict[str, Any]) -> AsyncIterator[list[Chunk]]:
+    """A cached answer as a stream (R-CA-2); it goes through the output chain like a live one (D-22)."""
+    chunks = [c for c in cached.get("chunks", []) if c["type"] != "step-start"]
+    for chunk in chunks:
+        yield [{"type": chunk["type"], "payload": {k: v for k, v in (chunk.get("payload") or {}).items() if k != "startedAt"}}]
+    if not chunks:
+        yield []

@@ -1,0 +1,156 @@
+"""Finds out what really happened behind the exceptions that LiteLLM raises.
+
+LiteLLM wraps the exception of a client library, which wraps one of its HTTP library, and gives everything a
+status, also where no response ever came. The chain of causes still holds the truth, so it is read from its
+far end. Classes are recognised by name: this module must not import the libraries that raised them.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from procession_services.llm_gateway.core.call import ModelCall
+from procession_services.llm_gateway.core.failures import FailureKind, ProviderError, retryable_status
+
+_RESPONSE: Final = frozenset({"httpx.HTTPStatusError"})
+_TIMEOUT: Final = frozenset(
+    {"builtins.TimeoutError", "httpx.TimeoutException", "openai.APITimeoutError", "litellm.Timeout"}
+)
+_NETWORK: Final = frozenset(
+    {"builtins.ConnectionError", "socket.gaierror", "httpx.TransportError", "aiohttp.ClientError"}
+)
+_WRAPPING: Final = re.compile(r"^litellm\.\w+: (?:\w+(?:Error|Exception|Timeout): )*(?:\w+Exception - )?")
+_HEADERS: Final = ("retry-after", "retry-after-ms", "date")
+_MAX_DEPTH: Final = 20
+_SERVER_ERROR: Final = 500
+
+
+def provider_error(error: BaseException, call: ModelCall, *, begun: bool) -> ProviderError:
+    """Return what an exception raised by LiteLLM means; `begun`: events of the answer had already come."""
+    chain = list(_causes(error))
+    kind = _kind(chain, begun=begun)
+    facts: dict[str, Any] = {"kind": kind, "provider": call.provider, "model": call.model}
+    root = {"name": type(chain[-1]).__name__, "message": str(chain[-1])}
+    if kind == "timeout":
+        return ProviderError("the provider did not answer in time", **facts, cause=root)
+    if kind == "network":
+        unreachable = f"the provider cannot be reached: {root['message'] or root['name']}"
+        message = "the connection to the provider broke in the middle of its answer" if begun else unreachable
+        return ProviderError(message, retryable=True, **facts, cause=root)
+    payload = _payload(chain)
+    said = {name: payload[name] for name in ("message", "code", "type", "status", "param") if name in payload}
+    message = _message(payload) or _plain(error)
+    facts |= {"code": _word(payload.get("code")), "type": _word(payload.get("type") or payload.get("status"))}
+    if kind == "stream":
+        event = {"type": "error", "error": {**said, "message": message}}
+        return ProviderError(message, **facts, cause=event)
+    status = _status(chain)
+    return ProviderError(
+        message,
+        retryable=status is not None and retryable_status(status),
+        status_code=status,
+        response_body=_body(chain),
+        headers=_headers(chain),
+        **facts,
+    )
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Give an exception and what it came from, outermost first."""
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen and len(seen) < _MAX_DEPTH:
+        seen.add(id(current))
+        yield current
+        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+
+
+def _is(error: BaseException, names: frozenset[str]) -> bool:
+    return any(f"{cls.__module__.partition('.')[0]}.{cls.__name__}" in names for cls in type(error).__mro__)
+
+
+def _kind(chain: list[BaseException], *, begun: bool) -> FailureKind:
+    if any(_is(error, _RESPONSE) for error in chain):
+        return "api"
+    if any(_is(error, _TIMEOUT) for error in chain):
+        return "timeout"
+    if any(_is(error, _NETWORK) for error in chain):
+        return "network"
+    return "stream" if begun else "api"
+
+
+def _status(chain: list[BaseException]) -> int | None:
+    """Return the status of the response; without one LiteLLM's word counts, but its 500 says nothing."""
+    for error in reversed(chain):
+        if _is(error, _RESPONSE):
+            status: int = error.response.status_code  # type: ignore[attr-defined]
+            return status
+    guess = getattr(chain[0], "status_code", None)
+    return guess if isinstance(guess, int) and guess < _SERVER_ERROR else None
+
+
+def _texts(chain: list[BaseException]) -> Iterator[str]:
+    """Give the texts that may be the response's body, the most direct first."""
+    for error in reversed(chain):
+        try:
+            text = getattr(getattr(error, "response", None), "text", None)
+        except RuntimeError:  # the body of a streamed response that nobody has read
+            text = None
+        for candidate in (text, getattr(error, "message", None)):
+            if isinstance(candidate, str):
+                yield candidate
+
+
+def _body(chain: list[BaseException]) -> str | None:
+    return next((text for text in _texts(chain) if _json_object(text) is not None), None)
+
+
+def _payload(chain: list[BaseException]) -> dict[str, Any]:
+    """Return the provider's error object, such as `{"message", "type", "code"}`; empty when there is none."""
+    bodies = [body for error in reversed(chain) if isinstance(body := getattr(error, "body", None), dict)]
+    for found in (*bodies, *(_json_object(text) for text in _texts(chain))):
+        inner = found.get("error", found) if found else None
+        if isinstance(inner, str):
+            return {"message": inner}
+        if isinstance(inner, dict) and _message(inner):
+            return inner
+    return {}
+
+
+def _json_object(text: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    if isinstance(value, list) and value:
+        value = value[0]
+    return value if isinstance(value, dict) else None
+
+
+def _message(payload: Mapping[str, Any]) -> str:
+    for name in ("message", "detail", "msg"):
+        if isinstance(payload.get(name), str):
+            return str(payload[name])
+    return ""
+
+
+def _plain(error: BaseException) -> str:
+    """Return an exception's own words, without LiteLLM's."""
+    if isinstance(error, json.JSONDecodeError):
+        return "the provider sent an event that is not JSON"
+    text = _WRAPPING.sub("", str(error)).partition("\nTraceback (most recent call last):")[0].strip()
+    return text or f"the provider failed without a word ({type(error).__name__})"
+
+
+def _word(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def _headers(chain: list[BaseException]) -> dict[str, str]:
+    for error in reversed(chain):
+        headers = getattr(getattr(error, "response", None), "headers", None) or {}
+        found = {name: str(headers[name]) for name in _HEADERS if name in headers}
+        if found:
+            return found
+    return {}

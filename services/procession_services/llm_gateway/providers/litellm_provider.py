@@ -1,0 +1,216 @@
+"""Models of every provider that LiteLLM knows, read as streams.
+
+LiteLLM builds the request and opens the stream. The events are then read below its stream wrapper: that
+wrapper invents usage and a finish reason where the provider gave none, gives up on repeated text, and costs
+more than all the rest of a run. What its per-provider iterators yield is OpenAI-shaped already.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from functools import cache
+from importlib import import_module
+from typing import Any, Final
+
+from procession_services.llm_gateway.core.adapter import ChunkAdapter
+from procession_services.llm_gateway.core.call import ModelCall
+from procession_services.llm_gateway.core.failures import ProviderError
+from procession_services.llm_gateway.core.request import Timeouts, litellm_kwargs, timeouts
+from procession_services.llm_gateway.providers import Chunk
+from procession_services.llm_gateway.providers.litellm_errors import provider_error
+
+_END: Final = object()
+_DONE: Final = {
+    "text": "",
+    "is_finished": True,
+    "finish_reason": "stop",
+    "usage": None,
+    "index": 0,
+    "tool_use": None,
+}
+"""What some iterators make of the end of the stream; it says nothing about why the model stopped."""
+
+
+class LiteLLMProvider:
+    """The `Provider` that asks through LiteLLM.
+
+    LiteLLM is imported when it is first needed (it takes seconds; `prepare` does it ahead) and kept quiet: no
+    telemetry, no logging, no retries, no network at import, no `.env` file.
+    """
+
+    async def prepare(self) -> None:
+        """Load LiteLLM without holding up the event loop; a service does it before it takes work."""
+        if not _warmed_up.cache_info().currsize:
+            await asyncio.to_thread(_warmed_up)
+
+    async def stream(self, call: ModelCall) -> AsyncGenerator[list[Chunk], None]:
+        """Stream one answer; see `Provider.stream`.
+
+        Raises:
+            ProviderError: when the call cannot be made, is refused, or breaks off.
+        """
+        adapter = ChunkAdapter(call.provider, include_raw=call.include_raw_chunks)
+        begun = False
+        try:
+            async with aclosing(self._events(call)) as events:
+                async for event in events:
+                    begun = True
+                    if chunks := adapter.feed(event):
+                        yield chunks
+        except ProviderError:
+            raise
+        except Exception as error:  # LiteLLM and the libraries below it raise whatever they like
+            raise provider_error(error, call, begun=begun) from error
+        yield adapter.finish()
+
+    def knows(self, model: str) -> bool:
+        """Whether the model is written `provider/name`, with a provider that LiteLLM has."""
+        litellm = _litellm()
+        provider, slash, name = model.partition("/")
+        try:
+            litellm.get_llm_provider(model=model)
+        except litellm.BadRequestError:
+            return False
+        return bool(provider and slash and name)
+
+    def cost(self, call: ModelCall, usage: Mapping[str, int | None]) -> float | None:
+        """Return US dollars by LiteLLM's bundled prices; None when model or tokens are not known (D-24)."""
+        prompt, completion = usage.get("inputTokens"), usage.get("outputTokens")
+        if prompt is None and completion is None:
+            return None
+        try:
+            costs = _litellm().cost_per_token(
+                model=call.model,
+                prompt_tokens=prompt or 0,
+                completion_tokens=completion or 0,
+                cache_read_input_tokens=usage.get("cachedInputTokens") or 0,
+                cache_creation_input_tokens=usage.get("cacheCreationInputTokens") or 0,
+            )
+        except Exception:  # noqa: BLE001 - LiteLLM says "no price" in several ways
+            return None
+        return float(sum(costs))
+
+    async def aclose(self) -> None:
+        """Close the connections that LiteLLM keeps for this event loop's clients."""
+        if _litellm.cache_info().currsize == 0:
+            return
+        litellm = _litellm()
+        await litellm.close_litellm_async_clients()
+        litellm.in_memory_llm_clients_cache.flush_cache()
+
+    async def _events(self, call: ModelCall) -> AsyncGenerator[dict[str, Any], None]:
+        """Open the stream and give its events; the connection is closed when this generator is."""
+        await self.prepare()
+        try:
+            kwargs = litellm_kwargs(call)
+        except ValueError as error:
+            raise ProviderError(str(error), provider=call.provider, model=call.model) from error
+        deadlines = _Deadlines(timeouts(call.model_settings))
+        async with deadlines.next():
+            answer = await _litellm().acompletion(**kwargs, _skip_mcp_handler=True)
+        try:
+            async with deadlines.next():
+                if answer.completion_stream is None:
+                    await answer.fetch_stream()
+            source = answer.completion_stream
+            items = aiter(source if hasattr(source, "__aiter__") else answer)
+            while True:
+                async with deadlines.next():
+                    item = await anext(items, _END)
+                if item is _END:
+                    return
+                deadlines.begun = True
+                if (event := _event(item, answer)) is not None:
+                    yield event
+        finally:
+            await answer.aclose()
+
+
+class _Deadlines:
+    """The moments until which the next event may take."""
+
+    def __init__(self, limits: Timeouts) -> None:
+        self._limits = limits
+        self._loop = asyncio.get_running_loop()
+        self._start = self._loop.time()
+        self.begun = False
+
+    def next(self) -> asyncio.Timeout:
+        """Return the limit of one wait; without a limit it waits for ever."""
+        limits = self._limits
+        moments = []
+        if limits.whole is not None:
+            moments.append(self._start + limits.whole)
+        if not self.begun and limits.first is not None:
+            moments.append(self._start + limits.first)
+        if self.begun and limits.between is not None:
+            moments.append(self._loop.time() + limits.between)
+        return asyncio.timeout_at(min(moments, default=None))
+
+
+def _event(item: Any, answer: Any) -> dict[str, Any] | None:
+    """Return what a provider's iterator yielded as a `chat.completion.chunk`."""
+    if isinstance(item, dict) and "is_finished" in item:
+        return None if item == _DONE else _generic_event(item)
+    known = item if hasattr(item, "model_dump") else _unwrapped(item, answer)
+    return known and dict(known.model_dump(exclude_none=True, warnings=False))
+
+
+def _unwrapped(item: Any, answer: Any) -> Any:
+    """Let LiteLLM's wrapper read an item of an old iterator, which nobody else understands."""
+    try:
+        return answer.chunk_creator(chunk=item)
+    except StopIteration:
+        return None
+
+
+def _generic_event(item: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert LiteLLM's own generic chunk, which some of its iterators still yield."""
+    delta: dict[str, Any] = {"content": item.get("text") or ""}
+    if item.get("tool_use"):
+        delta["tool_calls"] = [item["tool_use"]]
+    usage: Any = item.get("usage")
+    return {
+        "choices": [{"delta": delta, "finish_reason": item.get("finish_reason") or None}],
+        "usage": usage.model_dump(exclude_none=True) if hasattr(usage, "model_dump") else usage,
+    }
+
+
+@cache
+def _litellm() -> Any:
+    """Import LiteLLM and silence it.
+
+    Raises:
+        ModuleNotFoundError: when it is not installed; says how to install it.
+    """
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+    os.environ["LITELLM_MODE"] = "PRODUCTION"
+    for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
+        logging.getLogger(name).disabled = True
+    for name in ("httpx", "openai"):  # they report every request, and its body when debugging
+        logging.getLogger(name).setLevel(logging.WARNING)
+    try:
+        import litellm  # noqa: PLC0415 - takes seconds
+    except ModuleNotFoundError as error:
+        if error.name != "litellm":
+            raise
+        raise ModuleNotFoundError("LiteLLM is missing: pip install 'procession[llm-gateway]'") from error
+    litellm.telemetry = False
+    litellm.suppress_debug_info = True
+    return litellm
+
+
+@cache
+def _warmed_up() -> None:
+    """Load what LiteLLM and the OpenAI client would load in the event loop during the first call."""
+    litellm = _litellm()
+    import_module("openai.resources")
+
+    async def pretend() -> None:
+        messages = [{"role": "user", "content": ""}]
+        answer = await litellm.acompletion("openai/none", messages, stream=True, mock_response="-")
+        await answer.aclose()
+
+    asyncio.run(pretend())

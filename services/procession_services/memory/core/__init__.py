@@ -1,0 +1,1 @@
+"""What memory decides without touching anything: no clock, no store."""

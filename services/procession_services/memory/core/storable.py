@@ -1,0 +1,67 @@
+"""What of a conversation is worth keeping (R-HIST-8, R-ME-5, A-32)."""
+
+import re
+from collections.abc import Iterable
+from typing import Any, cast
+
+from procession.messages import refresh_flat
+from procession_schemas.messages import Message, Part
+
+WORKING_MEMORY_TOOL = "updateWorkingMemory"
+"""The tool whose calls are bookkeeping: its effect is the working memory itself."""
+
+_WORKING_MEMORY = re.compile(r"<working_memory>.*?</working_memory>", re.DOTALL)
+
+
+def storable(messages: Iterable[Message]) -> list[Message]:
+    """Copies of the messages as they are stored, in order; the ones given stay as they are.
+
+    Left out are system messages and transient ones, half-streamed tool calls (a complete `call` stays), calls
+    of the working-memory tool, `<working_memory>` blocks, transient data parts, and messages without content.
+    """
+    kept = (_cleaned(message) for message in messages if _lasting(message))
+    return [message for message in kept if _says_something(message)]
+
+
+def _lasting(message: Message) -> bool:
+    signal = (message["content"].get("metadata") or {}).get("signal")
+    return message["role"] != "system" and not (isinstance(signal, dict) and signal.get("transient"))
+
+
+def _says_something(message: Message) -> bool:
+    return any(part.get("type") != "step-start" for part in message["content"]["parts"])
+
+
+def _cleaned(message: Message) -> Message:
+    content: dict[str, Any] = dict(message["content"])
+    content["parts"] = [cleaned for part in content["parts"] if (cleaned := _clean_part(part)) is not None]
+    if isinstance(content.get("toolInvocations"), list):
+        content["toolInvocations"] = [call for call in content["toolInvocations"] if _keeps_call(call)]
+    cleaned_message = cast("Message", {**message, "content": content})
+    refresh_flat(cleaned_message)
+    return cleaned_message
+
+
+def _clean_part(part: Part) -> Part | None:
+    if "toolInvocation" in part and not _keeps_call(part["toolInvocation"]):
+        return None
+    if part.get("type", "").startswith("data-") and part.get("transient"):
+        return None
+    if part.get("type") != "text" or not isinstance(part.get("text"), str):
+        return part
+    text = _without_blocks(part["text"])
+    if text == part["text"]:
+        return part
+    return {**part, "text": text} if text else None
+
+
+def _keeps_call(invocation: Any) -> bool:
+    return not (
+        invocation.get("state") == "partial-call" or invocation.get("toolName") == WORKING_MEMORY_TOOL
+    )
+
+
+def _without_blocks(text: str) -> str:
+    """The text without its blocks; it is trimmed only where something was cut, and an unclosed tag stays."""
+    cut, count = _WORKING_MEMORY.subn("", text)
+    return cut.strip() if count else text

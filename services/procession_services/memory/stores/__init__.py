@@ -1,0 +1,1 @@
+"""Where messages and threads are kept."""

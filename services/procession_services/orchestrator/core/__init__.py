@@ -1,0 +1,1 @@
+"""The run as a pure function: no I/O, no clock, no randomness."""

@@ -1,0 +1,48 @@
+"""What the reducer takes in and gives out."""
+
+from dataclasses import dataclass
+
+from procession_schemas.run import RunResult
+from procession_schemas.work import Control, WorkCommand, WorkResult
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The run was accepted; its state is fresh."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlinePassed:
+    """The run's time is up."""
+
+
+RunEvent = Started | WorkResult | Control | DeadlinePassed
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Give a service work; sending it twice is harmless."""
+
+    command: WorkCommand
+
+
+@dataclass(frozen=True, slots=True)
+class SignalCancel:
+    """Tell whoever works on the run to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class TellSuspended:
+    """Say that the run waits for a person."""
+
+    result: RunResult
+
+
+@dataclass(frozen=True, slots=True)
+class TellFinished:
+    """Publish the terminal event."""
+
+    result: RunResult
+
+
+Effect = Send | SignalCancel | TellSuspended | TellFinished

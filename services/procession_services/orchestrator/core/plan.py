@@ -1,0 +1,258 @@
+"""From an agent and a request to the frozen plan of a run (core.md 17)."""
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from procession.errors import InvalidOptionsError, UnknownComponentError
+from procession.processor import INPUT_HOOKS, OUTPUT_HOOKS, Hook
+from procession.registry import Registry
+from procession_schemas.agent import (
+    Agent,
+    AgentOptions,
+    ModelEntry,
+    ProcessorRef,
+    StructuredOutput,
+    ToolRef,
+)
+from procession_schemas.run import Failure, RunRequest
+from procession_schemas.work import OpenOp, StepConfig
+from procession_services.orchestrator.core.state import Placed, Plan
+
+DEFAULT_STEPS = 5
+DEFAULT_BUDGET = 10
+"""Retries where error processors are configured and nothing is said (A-2)."""
+HISTORY = "message-history"
+_HOSTS = {"input": "input_processors", "output": "output_processors", "error": "error_recovery"}
+_HOOKS = {"input": INPUT_HOOKS, "output": OUTPUT_HOOKS, "error": (Hook.API_ERROR,)}
+Arrays = dict[str, list[ProcessorRef]]
+
+
+class Invalid(Exception):  # noqa: N818 - an answer to the requester, not a defect
+    """A request that cannot become a run; `failure` says which field and why."""
+
+    def __init__(self, code: str, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.failure = Failure(code=code, message=message, field=field)
+
+
+def parse_request(body: bytes, limit: int) -> RunRequest:
+    """Reads a run request.
+
+    Raises:
+        Invalid: The body is too long, not JSON, or does not fit; each wrong field is named.
+    """
+    if len(body) > limit:
+        raise Invalid("REQUEST_TOO_LARGE", f"the request has {len(body)} bytes; at most {limit} are accepted")
+    try:
+        return RunRequest.model_validate_json(body)
+    except ValidationError as error:
+        raise from_validation(error) from error
+
+
+def from_validation(error: ValidationError, prefix: str = "") -> Invalid:
+    """The first wrong field as the code, all of them in the message."""
+    problems = [(".".join([prefix, *map(str, e["loc"])]).strip("."), e["msg"]) for e in error.errors()]
+    if error.errors()[0]["type"] == "json_invalid":
+        return Invalid("INVALID_JSON", f"the request is not JSON: {problems[0][1]}")
+    told = "; ".join(f"{path or 'request'}: {what}" for path, what in problems)
+    return Invalid("INVALID_REQUEST", told, problems[0][0] or None)
+
+
+def make_plan(
+    request: RunRequest, agent: Agent, arrays: Arrays, registry: Registry, defaults: dict[str, Any]
+) -> Plan:
+    """Freezes the configuration of a run.
+
+    `arrays` are the effective `input`, `output` and `error` arrays, factories already called. `defaults` holds
+    `api_base`.
+
+    Raises:
+        Invalid: Something named is unknown or wrong.
+    """
+    placed = {kind: _place(kind, refs, registry) for kind, refs in arrays.items()}
+    memory = _memory(request, agent)
+    if memory is not None:
+        _add_history(placed, memory, registry)
+    if prepare := _pick(request, agent, "prepare_step"):
+        placed["input"].append(_prepare_step(prepare, registry))
+    for index, ref in enumerate(_pick(request, agent, "stop_when") or []):
+        _known(lambda ref=ref: registry.stop_condition(ref.id), f"stopWhen.{index}.id")  # type: ignore[misc]
+    models = _models(request, agent)
+    stream_order = [p for p in placed["output"] if Hook.OUTPUT_STREAM in p.hooks]
+    for p in stream_order:
+        if p.host != _HOSTS["output"]:
+            raise Invalid("UNSUPPORTED_HOST", f"processor {p.ref.id} handles streams outside output_processors")
+    config = StepConfig(
+        model=models[0].model,
+        tools=_tools(request.tools if request.tools is not None else agent.tools, registry),
+        tool_choice=_tool_choice(request, agent),
+        active_tools=_pick(request, agent, "active_tools"),
+        model_settings={**(agent.model_settings or {}), **(request.model_settings or {})},
+        provider_options=_deep_merge(agent.provider_options or {}, request.provider_options or {}),
+        structured_output=_structured(request, agent),
+    )
+    budget = _pick(request, agent, "max_processor_retries")
+    stop_when = _pick(request, agent, "stop_when") or []
+    max_steps = _pick(request, agent, "max_steps") or (None if stop_when else DEFAULT_STEPS)
+    retries = config.model_settings.pop("maxRetries", None)
+    return Plan(
+        open=_open(request, agent, memory),
+        input=placed["input"],
+        output=placed["output"],
+        error=placed["error"],
+        config=config,
+        models=models,
+        max_steps=max_steps,
+        stop_when=stop_when,
+        budget=DEFAULT_BUDGET if budget is None and placed["error"] else budget,
+        max_retries=retries if retries is not None else _pick(request, agent, "max_retries") or 0,
+        require_tool_approval=bool(_pick(request, agent, "require_tool_approval")),
+        include_raw_chunks=bool(_pick(request, agent, "include_raw_chunks")),
+        api_base=agent.api_base or defaults.get("api_base"),
+        data_parts=any(registry.processor(p.ref.id).sees_data_parts(p.ref.options) for p in stream_order),
+        stream=request.stream,
+    )
+
+
+def _pick(request: RunRequest, agent: AgentOptions, name: str) -> Any:
+    value = getattr(request, name)
+    return value if value is not None else getattr(agent, name)
+
+
+def _known(find: Any, field: str) -> Any:
+    try:
+        return find()
+    except UnknownComponentError as error:
+        raise Invalid("UNKNOWN_COMPONENT", str(error), field) from error
+    except InvalidOptionsError as error:
+        path = next(iter(error.fields), "")
+        raise Invalid("INVALID_OPTIONS", str(error), f"{field.removesuffix('.id')}.options.{path}".rstrip(".")) from error
+
+
+def _place(kind: str, refs: list[ProcessorRef], registry: Registry) -> list[Placed]:
+    placed = []
+    for index, ref in enumerate(refs):
+        field = f"{kind}Processors.{index}.id"
+        cls = _known(lambda ref=ref: registry.processor(ref.id), field)  # type: ignore[misc]
+        _known(lambda ref=ref, cls=cls: cls.build(ref.options), field)  # type: ignore[misc]
+        hooks = cls.hooks_for(ref.options) & frozenset(_HOOKS[kind])
+        placed.append(Placed(ref=ref, hooks=hooks, host=cls.host or _HOSTS[kind]))
+    return placed
+
+
+def _prepare_step(ref: ProcessorRef, registry: Registry) -> Placed:
+    cls = _known(lambda: registry.processor(ref.id), "prepareStep.id")
+    _known(lambda: cls.build(ref.options), "prepareStep.id")
+    if Hook.INPUT_STEP not in cls.hooks_for(ref.options):
+        raise Invalid("INVALID_REQUEST", f"processor {ref.id} has no processInputStep hook", "prepareStep.id")
+    renamed = ref.model_copy(update={"as_": ref.as_ or "prepare-step"})
+    return Placed(ref=renamed, hooks=frozenset({Hook.INPUT_STEP}), host=cls.host or _HOSTS["input"])
+
+
+def _models(request: RunRequest, agent: Agent) -> list[ModelEntry]:
+    model = _pick(request, agent, "model")
+    if not model:
+        raise Invalid("INVALID_REQUEST", "no model: give the agent or the request one, as 'provider/name'", "model")
+    entries = [ModelEntry(model=model)] if isinstance(model, str) else [e for e in model if e.enabled]
+    if not entries:
+        raise Invalid("INVALID_REQUEST", "every model of the list is disabled", "model")
+    return entries
+
+
+def _tools(refs: list[ToolRef], registry: Registry) -> dict[str, ToolRef]:
+    tools: dict[str, ToolRef] = {}
+    for index, ref in enumerate(refs):
+        field = f"tools.{index}.id"
+        cls = _known(lambda ref=ref: registry.tool(ref.id), field)  # type: ignore[misc]
+        made = _known(lambda ref=ref, cls=cls: cls(ref.options), field)  # type: ignore[misc]
+        if ref.name in tools:
+            raise Invalid("INVALID_REQUEST", f"two tools are called {ref.name!r}; rename one with `as`", field)
+        update = {
+            "description": ref.description or made.description,
+            "parameters": ref.parameters or made.parameters,
+        }
+        tools[ref.name] = ref.model_copy(update=update)
+    return tools
+
+
+def _tool_choice(request: RunRequest, agent: Agent) -> Any:
+    choice = _pick(request, agent, "tool_choice")
+    if choice is None:
+        return "auto"
+    return choice if isinstance(choice, str) else choice.model_dump(by_alias=True)
+
+
+def _structured(request: RunRequest, agent: Agent) -> StructuredOutput | None:
+    structured: StructuredOutput | None = _pick(request, agent, "structured_output")
+    return structured
+
+
+def _deep_merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in over.items():
+        if isinstance(value, dict) and isinstance(merged.get(key), dict):
+            merged[key] = _deep_merge(merged[key], value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _memory(request: RunRequest, agent: Agent) -> dict[str, Any] | None:
+    """What memory processors read from the request context; None when this run has no memory (R-ME-8)."""
+    if agent.memory is None:
+        if request.memory is not None:
+            raise Invalid("INVALID_REQUEST", "the agent has no memory; configure `memory` on it", "memory")
+        return None
+    config = agent.memory
+    context = request.request_context
+    thread = context.get("mastra__threadId") or (request.memory.thread if request.memory else config.thread)
+    resource = context.get("mastra__resourceId") or (request.memory.resource if request.memory else config.resource)
+    if not thread and not resource:
+        return None
+    if not thread or not resource:
+        missing = "resource" if thread else "thread"
+        raise Invalid("AGENT_MEMORY_MISSING_RESOURCE_ID", f"memory needs a thread and a resource; {missing} is missing", f"memory.{missing}")
+    asked = request.memory
+    last = asked.last_messages if asked and asked.last_messages is not None else config.last_messages
+    read_only = asked.read_only if asked and asked.read_only is not None else config.read_only
+    return {
+        "thread": {"id": thread},
+        "resourceId": resource,
+        "memoryConfig": {"lastMessages": last, "readOnly": read_only},
+    }
+
+
+def _add_history(placed: dict[str, list[Placed]], memory: dict[str, Any], registry: Registry) -> None:
+    """Puts message history first on the input side and last on the output side, unless it is there (R-ME-1..3)."""
+    last = memory["memoryConfig"]["lastMessages"]
+    ref = ProcessorRef(id=HISTORY, options={"lastMessages": last})
+    made = {kind: _place(kind, [ref], registry)[0] for kind in ("input", "output")}
+    if all(p.ref.instance != HISTORY for p in placed["input"]):
+        placed["input"].insert(0, made["input"])
+    if all(p.ref.instance != HISTORY for p in placed["output"]):
+        placed["output"].append(made["output"])
+
+
+def _listed(value: str | list[Any] | None) -> list[Any]:
+    if value is None:
+        return []
+    return value if isinstance(value, list) else [value]
+
+
+def _open(request: RunRequest, agent: Agent, memory: dict[str, Any] | None) -> OpenOp:
+    instructions = request.instructions if request.instructions is not None else agent.instructions
+    return OpenOp(
+        instructions=_listed(instructions),
+        system=_listed(request.system),
+        context=_listed(request.context),
+        input=_listed(request.input),
+        request_context=request.request_context,
+        tracing_context=request.tracing_context,
+        memory=memory,
+        thread=memory["thread"]["id"] if memory else None,
+        resource=memory["resourceId"] if memory else None,
+    )
+
+
+__all__ = ["Arrays", "Invalid", "from_validation", "make_plan", "parse_request"]

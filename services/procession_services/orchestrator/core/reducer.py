@@ -1,0 +1,310 @@
+"""The run as a pure function of what happens to it.
+
+Laws, held by property tests: a run ends in exactly one terminal event; an event that comes again changes nothing and
+gives the same effects; an answer to a command that is no longer outstanding changes nothing (fencing).
+"""
+
+from procession.processor import Hook
+from procession_schemas.run import Failure, HookReport, ModelReport, RunResult, Tripwire
+from procession_schemas.work import Control, HookOp, ModelOp, ResultOp, StepFacts, ToolsOp, WorkCommand, WorkResult
+from procession_services.orchestrator.core import program
+from procession_services.orchestrator.core.events import (
+    DeadlinePassed,
+    Effect,
+    RunEvent,
+    Send,
+    SignalCancel,
+    Started,
+    TellFinished,
+    TellSuspended,
+)
+from procession_services.orchestrator.core.state import PlannedOp, RunState, Then
+
+LOCAL = "orchestrator"
+"""The service name of operations that need no other service."""
+ANY_VERSION = -1
+"""A command that starts from whatever the context has become."""
+_NO_RETRY = frozenset({Hook.INPUT.value, Hook.OUTPUT_RESULT.value})
+_ENDING_REASONS = frozenset({"error", "length", "content-filter"})
+
+
+def reduce(state: RunState, event: RunEvent) -> tuple[RunState, list[Effect]]:
+    """Takes one event; returns the new state and what is to be done."""
+    state = state.model_copy(deep=True)
+    if state.status == "done":
+        return state, outstanding(state)
+    if isinstance(event, WorkResult):
+        return _answered(state, event)
+    if isinstance(event, Control):
+        return _cancel(state) if event.type == "cancel" else _resume(state, event)
+    if isinstance(event, DeadlinePassed):
+        return _deadline(state)
+    assert isinstance(event, Started)
+    if state.seq == 0:
+        _go(state, program.start(state), "modelled")
+    return state, outstanding(state)
+
+
+def outstanding(state: RunState) -> list[Effect]:
+    """What follows from a state alone; doing it again is harmless."""
+    if state.status == "done" and state.result:
+        return [TellFinished(state.result)]
+    if state.status == "suspended" and state.result:
+        return [TellSuspended(state.result)]
+    return [Send(state.outstanding)] if state.outstanding else []
+
+
+def _go(state: RunState, ops: list[PlannedOp], then: Then) -> None:
+    """Makes `ops` what the run does next, and sends the first stretch that one service can do."""
+    state.pending, state.then = ops, then
+    while not state.pending:
+        _decide(state)
+    if state.cancel and not state.ending and isinstance(state.pending[0].op, ModelOp | ToolsOp):
+        state.ending = True
+        state.pending, state.then = program.cancelled(state), "done"
+    _send(state)
+
+
+def _send(state: RunState, *, version: int | None = None) -> None:
+    host: str | None = None
+    count = 0
+    for planned in state.pending:
+        if planned.host is not None and host is not None and planned.host != host:
+            break
+        host = host or planned.host
+        count += 1
+    state.seq += 1
+    state.outstanding = WorkCommand(
+        run=state.run,
+        tenant=state.tenant,
+        agent=state.agent,
+        seq=state.seq,
+        service=host or LOCAL,
+        version=state.version if version is None else version,
+        out_seq=state.out_seq,
+        message_id=state.message_id,
+        stream=state.plan.stream,
+        ops=[planned.op for planned in state.pending[:count]],
+    )
+
+
+def _answered(state: RunState, result: WorkResult) -> tuple[RunState, list[Effect]]:
+    command = state.outstanding
+    if command is None or result.seq != command.seq:
+        return state, outstanding(state)
+    state.version, state.out_seq = result.version, max(result.out_seq, state.out_seq)
+    state.replica = result.replica or state.replica
+    _count(state, result)
+    if result.facts and any(isinstance(op, ToolsOp) for op in command.ops):
+        state.facts = state.facts.model_copy(update={"outcomes": result.facts.outcomes})
+    elif result.facts:
+        state.facts = result.facts
+    failed_op = command.ops[min(result.at, len(command.ops) - 1)]
+    match result.outcome:
+        case "ok":
+            _through(state, command, result)
+        case "tripwire":
+            assert result.tripwire is not None
+            _tripped(state, result.tripwire, failed_op)
+        case "modelFailed":
+            state.error = (result.error or _unknown()).model_dump(by_alias=True, exclude_none=True)
+            _go(state, program.hook_ops(state.plan, state.plan.error, Hook.API_ERROR), "recovered")
+        case "cancelled":
+            state.ending = True
+            _go(state, program.cancelled(state), "done")
+        case "suspended":
+            state.waiting = result.suspend or []
+            _go(state, program.suspended(state), "suspended")
+        case "failed":
+            _failed(state, result.error or _unknown(), command)
+    return state, outstanding(state)
+
+
+def _unknown() -> Failure:
+    return Failure(code="INTERNAL", message="the service gave no reason")
+
+
+def _through(state: RunState, command: WorkCommand, result: WorkResult) -> None:
+    """The command did all its operations."""
+    state.pending = state.pending[len(command.ops) :]
+    if result.retry is not None:
+        state.decisions = {}
+        state.error = {**(state.error or {}), "retry": result.retry}
+    if result.stop:
+        state.facts = state.facts.model_copy(update={"stop": True})
+    if result.result is not None and not state.pending:
+        _told(state, result.result)
+        return
+    if state.cancel and not state.ending and not state.pending and state.then != "recovered":
+        state.ending = True
+        _go(state, program.cancelled(state), "done")
+        return
+    _go(state, state.pending, state.then)
+
+
+def _told(state: RunState, result: RunResult) -> None:
+    """The result is compiled: the run is over, or waits for a person."""
+    final = result.model_copy(
+        update={
+            "processors": list(state.reports.values()),
+            "models": list(state.models.values()),
+            "retries": state.retries,
+        }
+    )
+    state.result, state.outstanding = final, None
+    state.status = "suspended" if result.status == "suspended" else "done"
+
+
+def _decide(state: RunState) -> None:
+    """What comes after the pending operations."""
+    match state.then:
+        case "modelled":
+            state.pending, state.then = program.judge(state), "judged"
+        case "judged":
+            if state.facts.tool_calls and state.facts.finish_reason not in _ENDING_REASONS:
+                state.pending, state.then = program.tools(state), "tooled"
+            else:
+                _accepted(state)
+        case "tooled":
+            _accepted(state)
+        case "decide":
+            _step_over(state, accepted=True)
+        case "recovered":
+            _recovered(state)
+        case "suspended" | "done":
+            raise AssertionError(f"a run that is {state.then} has no next operation")
+
+
+def _accepted(state: RunState) -> None:
+    if state.plan.stop_when and _may_continue(state):
+        state.pending, state.then = program.stop_conditions(state), "decide"
+    else:
+        _step_over(state, accepted=False)
+
+
+def _may_continue(state: RunState) -> bool:
+    """R-LP-5: only local tool outcomes make another step (A-23)."""
+    limit = state.plan.max_steps
+    wants = state.facts.outcomes > 0 and state.facts.finish_reason not in _ENDING_REASONS
+    return wants and not state.facts.stop and (limit is None or state.step + 1 < limit)
+
+
+def _step_over(state: RunState, *, accepted: bool) -> None:
+    """The step is accepted: the next one, or the end."""
+    continued, reason = _may_continue(state), state.facts.finish_reason
+    ops = [] if accepted else program.anywhere(program.AcceptOp())
+    ops.append(program.step_finish(state, reason, continued=continued))
+    state.feedback, state.facts, state.decisions, state.model_index = [], StepFacts(), {}, 0
+    if continued:
+        state.step += 1
+        state.pending, state.then = [*ops, *program.attempt(state)], "modelled"
+    else:
+        state.ending = True
+        state.pending, state.then = [*ops, *program.finish(state, reason)], "done"
+
+
+def _has_budget(state: RunState) -> bool:
+    return state.plan.budget is not None and state.retries < state.plan.budget
+
+
+def _again(state: RunState, tripwire: Tripwire | None) -> list[PlannedOp]:
+    """Grants a retry of the same step (R-AB-28)."""
+    ending = program.retry(state, tripwire)
+    state.retries += 1
+    state.facts, state.decisions = StepFacts(), {}
+    if tripwire:
+        state.feedback = [*state.feedback, tripwire.reason]
+    return [*ending, *program.attempt(state)]
+
+
+def _tripped(state: RunState, tripwire: Tripwire, op: object) -> None:
+    plain = state.ending or (isinstance(op, HookOp) and op.hook in _NO_RETRY)
+    if tripwire.retry and not plain and not state.cancel and _has_budget(state):
+        _go(state, _again(state, tripwire), "modelled")
+        return
+    state.ending = True
+    _go(state, program.blocked(tripwire), "done")
+
+
+def _recovered(state: RunState) -> None:
+    """The error processors have spoken (R-AE-6..9, R-FB-2)."""
+    error = dict(state.error or {})
+    wants = error.pop("retry", False)
+    state.error = None
+    if wants and _has_budget(state) and not state.cancel:
+        state.pending, state.then = _again(state, None), "modelled"
+    elif not state.facts.started and state.model_index + 1 < len(state.plan.models) and not state.cancel:
+        state.model_index += 1
+        state.pending, state.then = program.attempt(state), "modelled"
+    else:
+        state.ending = True
+        state.pending, state.then = program.model_failed(state, Failure.model_validate(error)), "done"
+
+
+def _failed(state: RunState, error: Failure, command: WorkCommand) -> None:
+    if any(isinstance(op, ResultOp) and op.status == "failed" for op in command.ops):
+        _told(state, _bare_result(state, error))
+        return
+    state.ending = True
+    state.pending, state.then = program.failed(error), "done"
+    _send(state, version=ANY_VERSION)
+
+
+def _bare_result(state: RunState, error: Failure) -> RunResult:
+    return RunResult(run_id=state.run, agent=state.agent, status="failed", finish_reason="error", error=error)
+
+
+def _cancel(state: RunState) -> tuple[RunState, list[Effect]]:
+    if state.cancel or state.ending:
+        return state, outstanding(state)
+    state.cancel = True
+    if state.status == "suspended":
+        state.status, state.result, state.ending = "running", None, True
+        _go(state, program.cancelled(state), "done")
+    return state, [SignalCancel(), *outstanding(state)]
+
+
+def _resume(state: RunState, control: Control) -> tuple[RunState, list[Effect]]:
+    known = {entry["toolCallId"] for entry in state.waiting}
+    if state.status != "suspended" or control.tool_call_id not in known:
+        return state, outstanding(state)
+    decision = {"approved": control.approved, "reason": control.reason, "resumeData": control.resume_data}
+    state.decisions[control.tool_call_id] = {k: v for k, v in decision.items() if v is not None}
+    if all(entry["toolCallId"] in state.decisions for entry in state.waiting):
+        state.status, state.result, state.waiting = "running", None, []
+        _go(state, program.tools(state), "tooled")
+    return state, outstanding(state)
+
+
+def _deadline(state: RunState) -> tuple[RunState, list[Effect]]:
+    """Ends the run without waiting for whoever holds it up."""
+    error = Failure(code="DEADLINE_EXCEEDED", message="the run did not end within its timeout")
+    if state.ending and state.outstanding and state.outstanding.service == LOCAL:
+        _told(state, _bare_result(state, error))
+        return state, outstanding(state)
+    state.ending, state.status, state.result = True, "running", None
+    state.pending, state.then = program.failed(error), "done"
+    _send(state, version=ANY_VERSION)
+    return state, [SignalCancel(), *outstanding(state)]
+
+
+def _count(state: RunState, result: WorkResult) -> None:
+    """Adds the tallies of a command to those of the run."""
+    for report in result.reports:
+        key = f"{report.processor} {report.hook}"
+        have = state.reports.get(key, HookReport(processor=report.processor, hook=report.hook))
+        sums = {n: getattr(have, n) + getattr(report, n) for n in ("calls", "micros", "changed", "dropped", "aborts", "errors")}
+        state.reports[key] = have.model_copy(update=sums)
+    if result.model:
+        have_model = state.models.get(result.model.model, ModelReport(model=result.model.model))
+        usage = {
+            k: (have_model.usage.get(k) or 0) + (result.model.usage.get(k) or 0)
+            for k in {**have_model.usage, **result.model.usage}
+        }
+        costs = [c for c in (have_model.cost, result.model.cost) if c is not None]
+        state.models[result.model.model] = ModelReport(
+            model=result.model.model,
+            calls=have_model.calls + result.model.calls,
+            usage=usage,
+            cost=sum(costs) if costs else None,
+        )

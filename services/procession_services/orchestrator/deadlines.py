@@ -1,0 +1,50 @@
+"""Ends runs whose time is up. One timer a replica, set to the earliest deadline; no polling in between."""
+
+import asyncio
+import contextlib
+import logging
+
+from procession_services.orchestrator.handlers import Orchestrator
+from procession_services.runtime.clock import now
+from procession_services.runtime.store import RunStore
+
+log = logging.getLogger(__name__)
+_LOOK_AGAIN_SECONDS = 15.0
+"""Other replicas accept runs too: how late one whose replica died may be ended."""
+
+
+class Deadlines:
+    """Watches the earliest deadline."""
+
+    def __init__(self, store: RunStore, orchestrator: Orchestrator) -> None:
+        self._store, self._orchestrator = store, orchestrator
+        self._next = float("inf")
+        self._sooner = asyncio.Event()
+        orchestrator.on_deadline_added = self._added
+
+    def _added(self, deadline_ms: int) -> None:
+        if deadline_ms < self._next:
+            self._next = deadline_ms
+            self._sooner.set()
+
+    async def run(self) -> None:
+        """Waits for deadlines until it is cancelled."""
+        while True:
+            self._sooner.clear()
+            try:
+                await self._look()
+            except Exception:  # Redis may be away: the next look catches up
+                log.exception("deadlines could not be read")
+            wait = min(max(self._next - now().timestamp() * 1000, 0) / 1000, _LOOK_AGAIN_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._sooner.wait(), wait)
+
+    async def _look(self) -> None:
+        while True:
+            found = await self._store.next_deadline()
+            self._next = float("inf") if found is None else found[0]
+            if found is None or found[0] > now().timestamp() * 1000:
+                return
+            _, tenant, run = found
+            await self._orchestrator.on_deadline(tenant, run)
+            await self._store.drop_deadline(tenant, run)

@@ -1,0 +1,242 @@
+"""The shell around the reducer: load, reduce, save, then speak.
+
+Whoever saves first is the one who speaks; a crash in between only causes a repeat, which message ids and the context's
+compare-and-set make harmless (style of save-then-publish).
+"""
+
+import logging
+from datetime import timedelta
+
+from pydantic import ValidationError
+
+from procession.args import RequestContext
+from procession.errors import UnknownComponentError
+from procession_schemas import subjects
+from procession_schemas.agent import Agent, FactoryRef, ProcessorRef
+from procession_schemas.events import RequestRejected, RunAccepted, RunFinished, RunSuspended
+from procession_schemas.run import Failure, RunRequest, RunResult
+from procession_schemas.work import Control, WorkCommand, WorkResult
+from procession_services.bus import Delivery
+from procession_services.orchestrator.core.events import (
+    DeadlinePassed,
+    Effect,
+    RunEvent,
+    Send,
+    SignalCancel,
+    Started,
+    TellFinished,
+    TellSuspended,
+)
+from procession_services.orchestrator.core.fingerprint import fingerprint
+from procession_services.orchestrator.core.plan import Arrays, Invalid, from_validation, make_plan, parse_request
+from procession_services.orchestrator.core.reducer import LOCAL, outstanding, reduce
+from procession_services.orchestrator.core.state import RunState
+from procession_services.processor_host.executor import Executor
+from procession_services.processor_host.outbox import Outbox
+from procession_services.processor_host.service import Host
+from procession_services.runtime.clock import iso, now
+
+log = logging.getLogger(__name__)
+
+
+class Orchestrator:
+    """Handles what happens to runs. Any replica handles any event."""
+
+    def __init__(self, host: Host, executor: Executor, agents: dict[str, Agent]) -> None:
+        self.agents = agents
+        self._host, self._executor = host, executor
+        self._bus, self._store, self._settings = host.bus, host.store, host.settings
+        self.on_deadline_added = lambda _ms: None
+
+    async def on_request(self, delivery: Delivery) -> None:
+        """A run request: accept it, or answer with one clear error."""
+        _, tenant, agent_name = subjects.parse(delivery.subject)
+        run_id = delivery.message_id or f"run-{delivery.sequence}"
+        digest = fingerprint(delivery.body)
+        try:
+            request = parse_request(delivery.body, self._settings.max_request_bytes)
+            run_id = subjects.token(request.run_id or run_id, "run id")
+        except Invalid as invalid:
+            await self._refuse(tenant, _safe(run_id, delivery), agent_name, digest, invalid.failure)
+            return
+        except subjects.InvalidSubjectError:
+            run_id = f"run-{delivery.sequence}"
+        version, stored = await self._store.load_state(tenant, run_id)
+        if stored is not None:
+            await self._repeated(RunState.model_validate_json(stored), digest)
+            return
+        try:
+            state = await self._accept(tenant, agent_name, run_id, digest, request)
+        except Invalid as invalid:
+            await self._refuse(tenant, run_id, agent_name, digest, invalid.failure)
+            return
+        await self._apply(state, version, Started(), accepted=True)
+
+    async def _accept(self, tenant: str, agent_name: str, run_id: str, digest: str, request: RunRequest) -> RunState:
+        agent = request.agent or self.agents.get(agent_name)
+        if agent is None:
+            known = ", ".join(sorted(self.agents)) or "none"
+            raise Invalid("UNKNOWN_AGENT", f"unknown agent {agent_name!r}; configured: {known}", "agent")
+        arrays = await self._arrays(request, agent)
+        plan = make_plan(request, agent, arrays, self._host.registry, {"api_base": self._settings.api_base})
+        at = now()
+        timeout = request.timeout or agent.timeout or self._settings.run_timeout
+        deadline = at + timedelta(seconds=timeout)
+        state = RunState(
+            run=run_id,
+            tenant=tenant,
+            agent=agent.name,
+            plan=plan,
+            message_id=f"msg-{run_id}",
+            fingerprint=digest,
+            accepted_at=iso(at),
+            deadline_ms=int(deadline.timestamp() * 1000),
+        )
+        state.cancel = await self._store.is_cancelled(tenant, run_id)
+        return state
+
+    async def _arrays(self, request: RunRequest, agent: Agent) -> Arrays:
+        """The effective processor arrays; a factory is called once per request (R-CF-2, R-CF-4)."""
+        arrays: Arrays = {}
+        context = RequestContext(request.request_context)
+        for kind in ("input", "output", "error"):
+            name = f"{kind}_processors"
+            asked = getattr(request, name)
+            value = asked if asked is not None else getattr(agent, name)
+            if isinstance(value, FactoryRef):
+                value = await self._made(value, context, f"{kind}Processors")
+            arrays[kind] = value or []
+        return arrays
+
+    async def _made(self, factory: FactoryRef, context: RequestContext, field: str) -> list[ProcessorRef]:
+        try:
+            made = await self._host.registry.make_array(factory.factory, context, factory.options)
+            return [ProcessorRef.model_validate({"id": m} if isinstance(m, str) else m) for m in made]
+        except UnknownComponentError as error:
+            raise Invalid("UNKNOWN_COMPONENT", str(error), f"{field}.factory") from error
+        except ValidationError as error:
+            raise from_validation(error, field) from error
+        except Exception as error:  # a factory is a user's code: its failure is the requester's answer
+            raise Invalid("FACTORY_FAILED", f"factory {factory.factory}: {error!r}", f"{field}.factory") from error
+
+    async def _repeated(self, state: RunState, digest: str) -> None:
+        """The same id again: the same run for the same body, a conflict for another (design.md 3)."""
+        if state.fingerprint == digest:
+            await self._perform(state, outstanding(state))
+            return
+        text = f"run {state.run} exists with another request; use a new runId for a new request"
+        error = Failure(code="RUN_ID_CONFLICT", message=text, field="runId")
+        event = RequestRejected(run_id=state.run, at=iso(now()), error=error)
+        await self._event(state.tenant, state.run, event.type, event.to_json(), digest)
+
+    async def _refuse(self, tenant: str, run_id: str, agent: str, digest: str, failure: Failure) -> None:
+        """Answers a request that cannot run: an error chunk and the terminal event."""
+        _, stored = await self._store.load_state(tenant, run_id)
+        if stored is not None:
+            await self._repeated(RunState.model_validate_json(stored), digest)
+            return
+        outbox = Outbox(self._bus, tenant, run_id, 0, live=True)
+        error = failure.model_dump(by_alias=True, exclude_none=True)
+        outbox.put({"type": "error", "payload": {"error": error}})
+        await outbox.flush(end=True)
+        result = RunResult(run_id=run_id, agent=agent, status="failed", finish_reason="error", error=failure)
+        await self._finished(tenant, run_id, result)
+
+    async def on_work(self, delivery: Delivery) -> None:
+        """A service's answer."""
+        result = WorkResult.model_validate_json(delivery.body)
+        await self._event_for(result.tenant, result.run, result)
+
+    async def on_control(self, delivery: Delivery) -> None:
+        """A person cancels or resumes."""
+        _, tenant, run = subjects.parse(delivery.subject)
+        control = Control.model_validate_json(delivery.body)
+        if control.type == "cancel":
+            await self._store.mark_cancelled(tenant, run)
+        await self._event_for(tenant, run, control)
+
+    async def on_deadline(self, tenant: str, run: str) -> None:
+        """A run's time is up."""
+        if not await self._event_for(tenant, run, DeadlinePassed()):
+            await self._store.drop_deadline(tenant, run)
+
+    async def _event_for(self, tenant: str, run: str, event: RunEvent) -> bool:
+        version, stored = await self._store.load_state(tenant, run)
+        if stored is None:
+            return False
+        await self._apply(RunState.model_validate_json(stored), version, event)
+        return True
+
+    async def _apply(self, state: RunState, version: int, event: RunEvent, *, accepted: bool = False) -> None:
+        """Reduces, saves and acts until another service has the word; starts over when somebody else saved first."""
+        while True:
+            after, effects = reduce(state, event)
+            if accepted or after != state:
+                deadline = None if after.status == "done" else after.deadline_ms
+                body = after.to_json()
+                saved = await self._store.save_state(
+                    after.tenant, after.run, version=version, state=body, deadline_ms=deadline
+                )
+                if not saved:
+                    version, stored = await self._store.load_state(state.tenant, state.run)
+                    if stored is None:
+                        return
+                    state, accepted = RunState.model_validate_json(stored), False
+                    continue
+                version += 1
+            if accepted:
+                self.on_deadline_added(after.deadline_ms)
+                told = RunAccepted(run_id=after.run, agent=after.agent, message_id=after.message_id, at=after.accepted_at)
+                await self._event(after.tenant, after.run, told.type, told.to_json(), "accepted")
+            local = await self._perform(after, effects)
+            if local is None:
+                return
+            state, event, accepted = after, local, False
+
+    async def _perform(self, state: RunState, effects: list[Effect]) -> WorkResult | None:
+        """Does what the reducer wants; returns the result of work that needed no other service."""
+        local = None
+        for effect in effects:
+            match effect:
+                case Send(command) if command.service == LOCAL:
+                    local = await self._here(command)
+                case Send(command):
+                    subject = subjects.work(command.service, command.tenant, command.run)
+                    await self._bus.publish_stored(subject, command.to_json(), message_id=f"work:{command.id}")
+                case SignalCancel():
+                    await self._store.mark_cancelled(state.tenant, state.run)
+                    await self._bus.publish(subjects.cancelled(state.tenant, state.run), b"")
+                case TellSuspended(result):
+                    suspended = RunSuspended(run_id=state.run, at=iso(now()), result=result)
+                    await self._event(state.tenant, state.run, suspended.type, suspended.to_json(), str(state.seq))
+                case TellFinished(result):
+                    await self._finished(state.tenant, state.run, result)
+        return local
+
+    async def _here(self, command: WorkCommand) -> WorkResult | None:
+        body = await self._executor.execute(command)
+        return None if body is None else WorkResult.model_validate_json(body)
+
+    async def _finished(self, tenant: str, run: str, result: RunResult) -> None:
+        event = RunFinished(run_id=run, at=iso(now()), result=result)
+        subject = subjects.event(tenant, run, event.type)
+        await self._bus.publish_stored(subject, event.to_json(), message_id=f"finished:{tenant}:{run}", once=True)
+
+    async def _event(self, tenant: str, run: str, type_: str, body: bytes, key: str) -> None:
+        await self._bus.publish_stored(subjects.event(tenant, run, type_), body, message_id=f"{type_}:{tenant}:{run}:{key}")
+
+    async def give_up(self, delivery: Delivery, reason: str) -> None:
+        """What becomes of a message that could not be handled: a request gets its answer, the rest is in DEAD."""
+        kind, tenant, *rest = subjects.parse(delivery.subject)
+        if kind == "run":
+            run_id = _safe(delivery.message_id or "", delivery)
+            failure = Failure(code="INTERNAL", message=f"the request could not be handled: {reason}")
+            await self._refuse(tenant, run_id, rest[0], fingerprint(delivery.body), failure)
+
+
+def _safe(run_id: str, delivery: Delivery) -> str:
+    """The id under which a request is answered whose own id cannot be used."""
+    try:
+        return subjects.token(run_id, "run id")
+    except subjects.InvalidSubjectError:
+        return f"run-{delivery.sequence}"

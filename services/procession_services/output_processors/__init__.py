@@ -1,0 +1,1 @@
+"""Output processors: processOutputStream, processToolResult, processOutputStep, processOutputResult."""

@@ -1,0 +1,71 @@
+"""`streamParts` of every run that this replica works for (R-OS-6).
+
+They stay in memory and never travel; what one command added is appended to a log in Redis, from which another replica
+catches up by reading the entries that it lacks.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+import orjson
+
+from procession_schemas.chunks import Chunk
+from procession_services.runtime.store import RunStore
+
+_RUNS = 2048
+
+
+@dataclass(slots=True)
+class RunParts:
+    """What each stream processor of a run has received, by its place in the array."""
+
+    lists: list[list[Chunk]] = field(default_factory=list)
+    entries: int = 0
+    seqs: set[int] = field(default_factory=set)
+
+
+class PartsStore:
+    """Keeps the parts of recent runs."""
+
+    def __init__(self, store: RunStore) -> None:
+        self._store = store
+        self._runs: OrderedDict[tuple[str, str], RunParts] = OrderedDict()
+
+    async def open(self, tenant: str, run: str, seq: int, links: int) -> RunParts:
+        """The parts before command `seq`; the caller appends to the lists and then calls `save` or `forget`."""
+        parts = self._runs.setdefault((tenant, run), RunParts())
+        self._runs.move_to_end((tenant, run))
+        while len(self._runs) > _RUNS:
+            self._runs.popitem(last=False)
+        while len(parts.lists) < links:
+            parts.lists.append([])
+        if seq > 1:
+            await self._catch_up(parts, tenant, run, seq)
+        return parts
+
+    async def _catch_up(self, parts: RunParts, tenant: str, run: str, seq: int) -> None:
+        for raw in await self._store.load_parts(tenant, run, parts.entries):
+            parts.entries += 1
+            entry = orjson.loads(raw)
+            if entry["seq"] >= seq or entry["seq"] in parts.seqs:
+                continue
+            parts.seqs.add(entry["seq"])
+            first = entry["lists"][0] if entry["lists"] else []
+            for k, added in enumerate(entry["lists"]):
+                while len(parts.lists) <= k:
+                    parts.lists.append([])
+                parts.lists[k].extend(first if added is None else added)
+
+    async def save(self, tenant: str, run: str, seq: int, parts: RunParts, before: list[int]) -> None:
+        """Logs what came after the lengths in `before`."""
+        lists = [parts.lists[k][start:] for k, start in enumerate(before)]
+        if not any(lists):
+            return
+        compact = [None if k and added == lists[0] else added for k, added in enumerate(lists)]
+        parts.entries += 1
+        parts.seqs.add(seq)
+        await self._store.append_parts(tenant, run, orjson.dumps({"seq": seq, "lists": compact}))
+
+    def forget(self, tenant: str, run: str) -> None:
+        """Drops a run whose parts may be half-way; they are read again when needed."""
+        self._runs.pop((tenant, run), None)

@@ -1,0 +1,249 @@
+"""The receiving side of stream leases: a model's chunks through processOutputStream, on to the client."""
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from procession.args import AbortSignal, RequestContext
+from procession.calls import Calls
+from procession.context import RunContext
+from procession.errors import InvalidOptionsError, ProcessorError, TripWire, UnknownComponentError
+from procession.response import ResponseCollector
+from procession.stream import StreamChain
+from procession.structured import ObjectStream
+from procession_schemas import subjects
+from procession_schemas.agent import ProcessorRef
+from procession_schemas.chunks import Chunk
+from procession_schemas.work import WorkCommand, WorkResult
+from procession_services.output_processors.parts import PartsStore, RunParts
+from procession_services.processor_host.executor import Executor, restore, wire_failure, wire_tripwire
+from procession_services.processor_host.job import Job
+from procession_services.processor_host.outbox import Outbox
+from procession_services.processor_host.service import Host
+from procession_services.runtime.clock import monotonic_ns
+
+log = logging.getLogger(__name__)
+_ACK_CHUNKS = 64
+_HEARTBEAT_SECONDS = 0.5
+
+
+@dataclass(slots=True)
+class _Session:
+    id: str
+    answer: str
+    kind: str
+    ctx: RunContext
+    calls: Calls
+    chain: StreamChain
+    collector: ResponseCollector
+    outbox: Outbox
+    parts: RunParts
+    before: list[int]
+    seq: int
+    revision: int
+    frames: "asyncio.Queue[dict[str, Any]]" = field(default_factory=asyncio.Queue)
+    received: int = 0
+    processed: int = 0
+    acked: int = 0
+    task: "asyncio.Task[None] | None" = None
+
+
+class SessionServer:
+    """Serves stream leases on one replica."""
+
+    def __init__(self, host: Host, executor: Executor, parts: PartsStore) -> None:
+        self._host, self._bus, self._executor, self._parts = host, host.bus, executor, parts
+        self._inbox = subjects.inbox(f"s-{host.settings.replica}")
+        self._sessions: dict[str, _Session] = {}
+        self._heartbeat: asyncio.Task[None] | None = None
+        self._draining = False
+
+    async def start(self) -> None:
+        """Subscribes to frames, then to lease requests."""
+        await self._host.subscribe(self._inbox, self._on_frame)
+        await self._host.subscribe(subjects.lease(self._host.service), self._on_lease, queue="replicas")
+        await self._host.subscribe(subjects.lease(self._host.service, self._host.settings.replica), self._on_lease)
+        self._heartbeat = asyncio.create_task(self._beat())
+
+    async def stop(self) -> None:
+        """Takes no more leases and lets open streams end within the drain time; the rest goes to other replicas."""
+        self._draining = True
+        tasks = [s.task for s in self._sessions.values() if s.task]
+        if tasks:
+            await asyncio.wait(tasks, timeout=self._host.settings.drain_timeout)
+        if self._heartbeat:
+            self._heartbeat.cancel()
+
+    async def _on_lease(self, _subject: str, body: bytes, reply: str) -> None:
+        if self._draining:
+            return
+        lease = orjson.loads(body)
+        answer = {"inbox": self._inbox, "replica": self._host.settings.replica}
+        task = asyncio.create_task(self._open(lease, reply, answer))
+        task.add_done_callback(_report)
+
+    async def _open(self, lease: dict[str, Any], reply: str, answer: dict[str, Any]) -> None:
+        command = WorkCommand.model_validate(lease["command"])
+        address = f"{lease['acks']}.{lease['session']}"
+        try:
+            session = await self._build(lease, command, address)
+        except (UnknownComponentError, InvalidOptionsError) as error:
+            await self._bus.publish(reply, orjson.dumps(answer))
+            failure = wire_failure(error).model_dump(by_alias=True, exclude_none=True)
+            done = {
+                "kind": lease["kind"], "states": {}, "requestContext": lease["requestContext"], "parts": [],
+                "outSeq": lease["outSeq"], "replica": answer["replica"], "reports": [], "error": failure,
+            }  # fmt: skip
+            await self._bus.publish(address, orjson.dumps({"replica": answer["replica"], "done": done}))
+            return
+        self._sessions[session.id] = session
+        session.task = asyncio.create_task(self._serve(session))
+        session.task.add_done_callback(_report)
+        await self._bus.publish(reply, orjson.dumps(answer))
+
+    async def _build(self, lease: dict[str, Any], command: WorkCommand, address: str) -> _Session:
+        tenant, run = command.tenant, command.run
+        stored = await self._host.store.load_context(tenant, run)
+        ctx = restore(command, stored.data)
+        ctx.request_context = RequestContext(lease["requestContext"])
+        ctx.states.update(lease["states"])
+        links = self._host.instances.links([ProcessorRef.model_validate(p) for p in lease["processors"]])
+        calls = Calls(clock=monotonic_ns, abort_signal=AbortSignal())
+        calls.violation = self._executor.violation_sink(command)
+        suppress = await self._last_sent(tenant, run) if lease.get("resume") else -1
+        outbox = Outbox(self._bus, tenant, run, lease["outSeq"], live=command.stream, suppress=suppress)
+        await self._prelude(lease, command, ctx, calls, outbox)
+        ctx.step_number, ctx.retry_count = lease["stepNumber"], lease["retryCount"]
+        parts = await self._parts.open(tenant, run, command.seq, len(links))
+        collector = ResponseCollector(keep_chunks=bool(lease.get("keepChunks")))
+        objects = ObjectStream() if lease.get("objects") else None
+        return _Session(
+            id=lease["session"],
+            answer=address,
+            kind=lease["kind"],
+            ctx=ctx,
+            calls=calls,
+            chain=StreamChain(
+                links, ctx, calls, _deliverer(outbox, objects), parts=parts.lists[: len(links)], collector=collector
+            ),
+            collector=collector,
+            outbox=outbox,
+            parts=parts,
+            before=[len(received) for received in parts.lists[: len(links)]],
+            seq=command.seq,
+            revision=ctx.messages.revision,
+        )
+
+    async def _prelude(
+        self, lease: dict[str, Any], command: WorkCommand, ctx: RunContext, calls: Calls, outbox: Outbox
+    ) -> None:
+        """Repeats the sender's uncommitted operations on the context, so that hooks see the same conversation."""
+        prelude = WorkCommand.model_validate({**lease["command"], "ops": lease["prelude"]})
+        result = WorkResult(
+            run=command.run, tenant=command.tenant, seq=command.seq, service=self._host.service, outcome="ok",
+            version=command.version, out_seq=command.out_seq,
+        )  # fmt: skip
+        job = Job(
+            command=prelude, ctx=ctx, calls=calls, instances=self._host.instances, outbox=outbox, result=result,
+            open_sink=lambda _job, _refs: None,
+        )  # fmt: skip
+        for op in prelude.ops:
+            await self._executor.runner(op.op)(op, job)
+
+    async def _last_sent(self, tenant: str, run: str) -> int:
+        body = await self._bus.last_body("CHUNKS", subjects.chunk(tenant, run))
+        if body is None:
+            return -1
+        batch = orjson.loads(body)
+        return int(batch["seq"]) + len(batch["chunks"]) - 1
+
+    async def _on_frame(self, _subject: str, body: bytes, reply: str) -> None:
+        frame = orjson.loads(body)
+        session = self._sessions.get(frame["s"])
+        if session is None:
+            answer = {"replica": self._host.settings.replica, "unknown": True}
+            await self._bus.publish(reply, orjson.dumps(answer))
+            return
+        session.frames.put_nowait(frame)
+
+    async def _serve(self, session: _Session) -> None:
+        done: dict[str, Any] = {}
+        try:
+            await self._consume(session)
+        except TripWire as tripwire:
+            done["tripwire"] = wire_tripwire(tripwire).model_dump(by_alias=True, exclude_none=True)
+        except ProcessorError as error:
+            done["error"] = wire_failure(error).model_dump(by_alias=True, exclude_none=True)
+        except BaseException:
+            self._parts.forget(session.ctx.tenant, session.ctx.run_id)
+            self._sessions.pop(session.id, None)
+            raise
+        await session.outbox.flush()
+        await self._parts.save(session.ctx.tenant, session.ctx.run_id, session.seq, session.parts, session.before)
+        done.update(self._outcome(session))
+        self._sessions.pop(session.id, None)
+        answer = {"replica": self._host.settings.replica, "a": session.processed, "done": done}
+        await self._bus.publish(session.answer, orjson.dumps(answer))
+
+    async def _consume(self, session: _Session) -> None:
+        while True:
+            frame = await session.frames.get()
+            chunks = frame["c"][max(0, session.received - frame["n"]) :]
+            session.received += len(chunks)
+            for chunk in chunks:
+                await session.chain.feed(chunk)
+                session.processed += 1
+            await session.outbox.flush()
+            if frame.get("e"):
+                return
+            if session.processed - session.acked >= _ACK_CHUNKS:
+                await self._acknowledge(session)
+
+    async def _acknowledge(self, session: _Session) -> None:
+        session.acked = session.processed
+        answer = {"replica": self._host.settings.replica, "a": session.processed}
+        await self._bus.publish(session.answer, orjson.dumps(answer))
+
+    async def _beat(self) -> None:
+        """Tells senders that a stream is alive although a slow processor keeps it busy."""
+        while True:
+            await asyncio.sleep(_HEARTBEAT_SECONDS)
+            for session in list(self._sessions.values()):
+                if session.acked < session.received or session.processed:
+                    await self._acknowledge(session)
+
+    def _outcome(self, session: _Session) -> dict[str, Any]:
+        ctx = session.ctx
+        names = {link.id for link in session.chain.links}
+        return {
+            "kind": session.kind,
+            "replica": self._host.settings.replica,
+            "states": {name: ctx.states[name] for name in names if name in ctx.states},
+            "requestContext": ctx.request_context,
+            "response": session.collector.to_dict(),
+            "parts": session.collector.parts,
+            "finished": session.collector.finished,
+            "outSeq": session.outbox.next_seq,
+            "reports": [r.model_dump(by_alias=True) for r in session.calls.reports.values()],
+            "messages": ctx.messages.serialize() if ctx.messages.revision != session.revision else None,
+        }
+
+
+def _deliverer(outbox: Outbox, objects: ObjectStream | None) -> Any:
+    if objects is None:
+        return outbox.put
+
+    def deliver(chunk: Chunk) -> None:
+        outbox.put(chunk)
+        for made in objects.after(chunk):
+            outbox.put(made)
+
+    return deliver
+
+
+def _report(task: "asyncio.Task[None]") -> None:
+    if not task.cancelled() and task.exception():
+        log.error("stream session failed", exc_info=task.exception())

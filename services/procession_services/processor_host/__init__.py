@@ -1,0 +1,1 @@
+"""What all services share that run operations on a run's context."""

@@ -1,0 +1,23 @@
+"""How an operation ends its command early, besides a tripwire and a processor's failure."""
+
+from typing import Any
+
+
+class Suspended(Exception):  # noqa: N818 - a decision, not an error
+    """Tool calls wait for a person; `entries` say which, and for what."""
+
+    def __init__(self, entries: list[dict[str, Any]]) -> None:
+        super().__init__("the run waits for a person")
+        self.entries = entries
+
+
+class ModelFailed(Exception):  # noqa: N818 - a result: error processors are asked about it
+    """The model call failed for good; `error` is the provider's error as it goes over the wire."""
+
+    def __init__(self, error: dict[str, Any]) -> None:
+        super().__init__(str(error.get("message", "")))
+        self.error = error
+
+
+class Cancelled(Exception):  # noqa: N818 - a result
+    """The run was cancelled while the operation ran."""

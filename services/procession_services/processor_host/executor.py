@@ -1,0 +1,197 @@
+"""Runs a command's operations on the run's context, exactly once for what it stores."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from procession.args import AbortSignal, Violation
+from procession.calls import Calls
+from procession.context import RunContext
+from procession.errors import InvalidOptionsError, ProcessorError, TripWire, UnknownComponentError
+from procession.message_list import MessageList
+from procession.messages import InvalidMessageError
+from procession.processor import Hook
+from procession_schemas import subjects
+from procession_schemas.events import ProcessorViolation
+from procession_schemas.run import Failure, Tripwire
+from procession_schemas.work import WorkCommand, WorkResult
+from procession_services.bus import Bus
+from procession_services.processor_host.errors import Cancelled, ModelFailed, Suspended
+from procession_services.processor_host.instances import Instances
+from procession_services.processor_host.job import Job, OpRunner, SinkFactory
+from procession_services.processor_host.ops import RUNNERS, failure_of
+from procession_services.processor_host.outbox import Outbox
+from procession_services.runtime.clock import monotonic_ns, now_iso
+from procession_services.runtime.store import RunStore
+
+log = logging.getLogger(__name__)
+
+
+class Executor:
+    """Works on the commands of one service."""
+
+    def __init__(
+        self,
+        service: str,
+        bus: Bus,
+        store: RunStore,
+        instances: Instances,
+        open_sink: SinkFactory,
+        runners: dict[str, OpRunner] | None = None,
+    ) -> None:
+        self.service, self.bus, self.store, self.instances = service, bus, store, instances
+        self._open_sink = open_sink
+        self._runners = {**RUNNERS, **(runners or {})}
+        self._signals: dict[tuple[str, str], AbortSignal] = {}
+
+    def cancel(self, tenant: str, run: str) -> None:
+        """Fires the abort signal of a run that is being worked on here."""
+        signal = self._signals.get((tenant, run))
+        if signal:
+            signal.abort()
+
+    async def execute(self, command: WorkCommand, delivery: int = 1) -> bytes | None:
+        """Runs the command and returns the result's wire bytes.
+
+        A command that was done before returns its stored result; one that the run has left behind returns None.
+        """
+        key = (command.tenant, command.run)
+        signal = self._signals.setdefault(key, AbortSignal())
+        try:
+            stored = await self.store.load_context(command.tenant, command.run)
+            if stored.seq == command.seq and stored.result is not None:
+                return stored.result
+            if stored.version != command.version:
+                log.info("command %s is stale: context %d, wanted %d", command.id, stored.version, command.version)
+                return None
+            if stored.cancelled:
+                signal.abort()
+            job = self._job(command, stored.data, signal, delivery)
+            await self._run(job)
+            job.result.reports = list(job.calls.reports.values())
+            job.result.out_seq = job.outbox.next_seq
+            return await self.store.commit_context(
+                command.tenant,
+                command.run,
+                version=command.version,
+                seq=command.seq,
+                data=job.ctx.to_dict(),
+                result=job.result.to_json(),
+            )
+        finally:
+            if self._signals.get(key) is signal:
+                del self._signals[key]
+
+    def _job(self, command: WorkCommand, data: dict[str, Any] | None, signal: AbortSignal, delivery: int) -> Job:
+        calls = Calls(clock=monotonic_ns, abort_signal=signal)
+        calls.violation = self.violation_sink(command)
+        result = WorkResult(
+            run=command.run,
+            tenant=command.tenant,
+            seq=command.seq,
+            service=self.service,
+            outcome="ok",
+            version=command.version + 1,
+            out_seq=command.out_seq,
+        )
+        return Job(
+            command=command,
+            ctx=restore(command, data),
+            calls=calls,
+            instances=self.instances,
+            outbox=Outbox(self.bus, command.tenant, command.run, command.out_seq, live=command.stream),
+            result=result,
+            open_sink=self._open_sink,
+            delivery=delivery,
+        )
+
+    async def _run(self, job: Job) -> None:
+        result = job.result
+        for at, op in enumerate(job.command.ops):
+            try:
+                await self._runners[op.op](op, job)
+            except TripWire as tripwire:
+                result.outcome, result.tripwire = "tripwire", wire_tripwire(tripwire)
+            except ModelFailed as failed:
+                result.outcome, result.error = "modelFailed", failure_of(failed.error)
+            except Suspended as suspended:
+                result.outcome, result.suspend = "suspended", suspended.entries
+            except Cancelled:
+                result.outcome = "cancelled"
+            except (ProcessorError, UnknownComponentError, InvalidOptionsError, InvalidMessageError) as error:
+                result.outcome, result.error = "failed", wire_failure(error)
+            if result.outcome != "ok":
+                result.at = at
+                await job.outbox.flush()
+                return
+            job.done_ops.append(op)
+
+    def runner(self, op: str) -> OpRunner:
+        """The function that runs operations of that kind here."""
+        return self._runners[op]
+
+    def violation_sink(self, command: WorkCommand) -> Any:
+        """Where the violations of a command's processors are stored."""
+
+        async def store(violation: Violation, hook: Hook, retry: bool) -> None:  # noqa: FBT001 - a callback's shape
+            event = ProcessorViolation(
+                run_id=command.run,
+                tenant=command.tenant,
+                agent=command.agent,
+                processor_id=violation.processor_id,
+                hook=hook.value,
+                message=violation.message,
+                detail=violation.detail,
+                retry=retry,
+            )
+            subject = subjects.violation(command.tenant, violation.processor_id)
+            message_id = f"{command.id}:{violation.processor_id}:{hook.value}"
+            await self.bus.publish_stored(subject, event.to_json(), message_id=message_id)
+
+        return store
+
+
+def restore(command: WorkCommand, data: dict[str, Any] | None) -> RunContext:
+    """The context that a command starts from; message ids made during it are the same on every delivery."""
+    new_id = id_maker(command)
+    if data is not None:
+        return RunContext.from_dict(data, new_id=new_id, now=now_iso)
+    return RunContext(
+        run_id=command.run,
+        tenant=command.tenant,
+        agent=command.agent,
+        message_id=command.message_id,
+        messages=MessageList(new_id=new_id, now=now_iso),
+    )
+
+
+def id_maker(command: WorkCommand) -> Callable[[], str]:
+    """Message ids for one command: deterministic, so that a redelivery makes the same."""
+    count = 0
+
+    def new_id() -> str:
+        nonlocal count
+        count += 1
+        return f"msg-{command.run}-{command.seq}-{count}"
+
+    return new_id
+
+
+def wire_tripwire(tripwire: TripWire) -> Tripwire:
+    """The tripwire as it travels; `retry` only when it was asked for (R-AB-12)."""
+    return Tripwire(
+        reason=tripwire.reason,
+        processor_id=tripwire.processor_id,
+        retry=True if tripwire.retry else None,
+        metadata=tripwire.metadata,
+    )
+
+
+def wire_failure(error: Exception) -> Failure:
+    """A failure of a processor, or of the configuration, as it travels (D-30)."""
+    if isinstance(error, ProcessorError):
+        return Failure(
+            code=error.code, message=str(error), processor_id=error.processor_id, hook=error.hook, name=error.name
+        )
+    code = {"UnknownComponentError": "UNKNOWN_COMPONENT", "InvalidOptionsError": "INVALID_OPTIONS"}
+    return Failure(code=code.get(type(error).__name__, "INVALID_MESSAGE_CONTENT"), message=str(error), name=type(error).__name__)

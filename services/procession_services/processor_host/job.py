@@ -1,0 +1,110 @@
+"""One command being worked on."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from procession.args import AbortSignal
+from procession.calls import Calls, check_custom
+from procession.context import RunContext
+from procession.registry import Registry
+from procession_schemas.agent import ProcessorRef
+from procession_schemas.chunks import Chunk
+from procession_schemas.work import WorkCommand, WorkResult
+from procession_services.processor_host.instances import Instances
+from procession_services.processor_host.outbox import Outbox
+
+
+class ChunkSink(Protocol):
+    """Where chunks of a command go: through the output chain, or straight to the client."""
+
+    async def send(self, chunks: list[Chunk]) -> None:
+        """Hands chunks on, in order.
+
+        Raises:
+            TripWire: An output processor aborted.
+            ProcessorError: One failed whose policy is `fail`.
+        """
+
+
+SinkFactory = Callable[["Job", list[ProcessorRef]], Any]
+
+
+@dataclass(slots=True)
+class Job:
+    """A command, the context it works on, and the result that it fills."""
+
+    command: WorkCommand
+    ctx: RunContext
+    calls: Calls
+    instances: Instances
+    outbox: Outbox
+    result: WorkResult
+    open_sink: SinkFactory
+    delivery: int = 1
+    done_ops: list[Any] = field(default_factory=list)
+
+    @property
+    def registry(self) -> Registry:
+        """What is installed in this process."""
+        return self.instances.registry
+
+    @property
+    def abort_signal(self) -> AbortSignal:
+        """Fires when the run is cancelled."""
+        return self.calls.abort_signal
+
+    async def emit(self, *chunks: Chunk) -> None:
+        """Sends chunks straight to the client."""
+        for chunk in chunks:
+            self.outbox.put(chunk)
+        await self.outbox.flush()
+
+    @asynccontextmanager
+    async def sink(self, processors: list[ProcessorRef]) -> AsyncIterator[ChunkSink]:
+        """Opens the way through `processors`; what they keep of data chunks joins the conversation (R-WR-8)."""
+        if not processors:
+            yield _Direct(self)
+            return
+        async with self.open_sink(self, processors) as sink:
+            yield sink
+
+    def writer(self, processors: list[ProcessorRef]) -> "JobWriter":
+        """A writer for hooks outside the stream; `processors` are the output chain where some want data chunks."""
+        return JobWriter(self, processors)
+
+    def keep_data(self, chunk: Mapping[str, Any]) -> None:
+        """Keeps a data chunk that reached the client as a part of the assistant message, unless transient."""
+        if chunk["type"].startswith("data-") and not chunk.get("transient"):
+            self.ctx.pending_parts.append({"type": chunk["type"], "data": chunk.get("data")})
+
+
+class _Direct:
+    """The sink of a run without stream processors."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    async def send(self, chunks: list[Chunk]) -> None:
+        for chunk in chunks:
+            self._job.outbox.put(chunk)
+            self._job.keep_data(chunk)
+        await self._job.outbox.flush()
+
+
+class JobWriter:
+    """What `args.writer` is outside the stream (R-WR-1, R-WR-7)."""
+
+    def __init__(self, job: Job, processors: list[ProcessorRef]) -> None:
+        self._job = job
+        self._processors = processors
+
+    async def custom(self, chunk: Mapping[str, Any]) -> None:
+        """Sends a `data-*` chunk at once."""
+        checked: Any = check_custom(chunk)
+        async with self._job.sink(self._processors) as sink:
+            await sink.send([checked])
+
+
+OpRunner = Callable[[Any, Job], Awaitable[None]]

@@ -1,0 +1,282 @@
+"""The operations that any service can run on a run's context."""
+
+from typing import Any
+
+from procession import hooks
+from procession.args import APIError, RequestContext
+from procession.processor import Hook
+from procession_schemas import work
+from procession_schemas.messages import StepResult
+from procession_schemas.run import Failure
+from procession_services.processor_host.job import Job, OpRunner
+from procession_services.processor_host.results import compile_result
+
+
+async def open_run(op: work.OpenOp, job: Job) -> None:
+    """Builds the conversation and the request context from the request (R-SY-1)."""
+    messages = job.ctx.messages
+    for text in op.instructions:
+        messages.add_system(text)
+    messages.add(op.context, "context")
+    messages.add(op.input, "input")
+    for text in op.system:
+        messages.add_system(text, "user-provided")
+    job.ctx.request_context = RequestContext(op.request_context)
+    job.ctx.tracing_context = op.tracing_context
+    if op.memory is not None:
+        job.ctx.request_context["MastraMemory"] = op.memory
+
+
+async def baseline(_op: work.BaselineOp, job: Job) -> None:
+    """Freezes the system messages that every step starts from."""
+    job.ctx.messages.freeze_baseline()
+
+
+async def begin(op: work.BeginOp, job: Job) -> None:
+    """Sets the context up for an attempt."""
+    ctx = job.ctx
+    ctx.step_number, ctx.retry_count = op.step, op.retry_count
+    ctx.config = op.config.model_copy(deep=True)
+    ctx.prompt = ctx.cached = ctx.response = None
+    ctx.outcomes = []
+    ctx.messages.reset_system(op.feedback)
+    ctx.messages.begin_response(ctx.message_id)
+
+
+async def hook(op: work.HookOp, job: Job) -> None:
+    """Runs one hook over its processors."""
+    ctx, calls, kind = job.ctx, job.calls, Hook(op.hook)
+    links = job.instances.links(op.processors, op.offset)
+    writer = job.writer(op.stream_processors)
+    match kind:
+        case Hook.INPUT:
+            await hooks.run_input(ctx, links, calls)
+        case Hook.INPUT_STEP:
+            await hooks.run_input_step(ctx, links, calls, writer)
+            _complete_tools(job)
+        case Hook.LLM_REQUEST:
+            await hooks.run_llm_request(ctx, links, calls, writer)
+        case Hook.LLM_RESPONSE:
+            await hooks.run_llm_response(ctx, links, calls, writer)
+        case Hook.OUTPUT_STEP:
+            await hooks.run_output_step(ctx, links, calls, writer)
+        case Hook.OUTPUT_RESULT:
+            await hooks.run_output_result(ctx, links, calls, job.writer([]), op.finish_reason or "other")
+            keep_pending(job)
+        case Hook.API_ERROR:
+            error = api_error((ctx.response or {}).get("error") or {})
+            job.result.retry = await hooks.run_api_error(ctx, links, calls, writer, error)
+        case _:
+            raise ValueError(f"{op.hook} is not run by a hook operation")
+
+
+def api_error(error: dict[str, Any]) -> APIError:
+    """The provider's error as error processors see it, its cause chain included."""
+    cause = error.get("cause")
+    return APIError(
+        message=error.get("message", ""),
+        name=error.get("name", "APICallError"),
+        status_code=error.get("statusCode"),
+        is_retryable=error.get("isRetryable"),
+        code=error.get("code"),
+        type=error.get("type"),
+        kind=error.get("kind"),
+        response_headers=error.get("headers") or {},
+        response_body=error.get("responseBody"),
+        cause=api_error(cause) if isinstance(cause, dict) else None,
+        data=error,
+    )
+
+
+def _complete_tools(job: Job) -> None:
+    """Fills in description and schema of tools that a step hook added by id."""
+    for name, ref in job.ctx.config.tools.items():
+        if ref.parameters is None:
+            tool = job.registry.tool(ref.id)(ref.options)
+            update = {"description": ref.description or tool.description, "parameters": tool.parameters}
+            job.ctx.config.tools[name] = ref.model_copy(update=update)
+
+
+async def emit(op: work.EmitOp, job: Job) -> None:
+    """Sends chunks to the client as they are."""
+    await job.emit(*op.chunks)  # type: ignore[arg-type]  # chunks from the wire
+
+
+async def stream(op: work.StreamOp, job: Job) -> None:
+    """Sends chunks through the output chain."""
+    async with job.sink(op.processors) as sink:
+        await sink.send(op.chunks)  # type: ignore[arg-type]  # chunks from the wire
+
+
+async def tool_results(op: work.ToolResultsOp, job: Job) -> None:
+    """Records what the tools gave, in call order: hooks, conversation, stream (R-CH-7, R-TR)."""
+    ctx = job.ctx
+    links = job.instances.links(op.result_processors)
+    keep_pending(job)
+    async with job.sink(op.processors) as sink:
+        for outcome in ctx.outcomes:
+            call_id = outcome["toolCallId"]
+            base = {"toolCallId": call_id, "toolName": outcome["toolName"], "args": outcome.get("args")}
+            if "result" in outcome:
+                await hooks.run_tool_result(ctx, links, job.calls, job.writer([]), outcome)
+                ctx.messages.set_tool_result(call_id, outcome["result"])
+                if "modelOutput" in outcome:
+                    _set_model_output(job, call_id, outcome["modelOutput"])
+                sent = _Watch(sink, call_id)
+                await sent.send({"type": "tool-result", "payload": {**base, "result": outcome["result"]}})
+                outcome.update(sent.note(job))
+            elif "denied" in outcome:
+                denied = outcome["denied"]
+                ctx.messages.set_tool_denied(call_id, denied.get("reason") or "declined")
+                payload = {**base, "approval": denied.get("approval", {"approved": False})}
+                await sink.send([{"type": "tool-output-denied", "payload": payload}])
+            else:
+                error = outcome["error"]
+                ctx.messages.set_tool_error(call_id, error["message"])
+                await sink.send([{"type": "tool-error", "payload": {**base, "error": error}}])
+
+
+def _set_model_output(job: Job, call_id: str, output: Any) -> None:
+    for message in reversed(job.ctx.messages.get.all.db()):
+        for part in message["content"]["parts"]:
+            invocation: Any = part.get("toolInvocation")
+            if invocation and invocation["toolCallId"] == call_id:
+                invocation["modelOutput"] = output
+                return
+
+
+class _Watch:
+    """Sees what the output chain makes of a tool result, since `toolResults` of the step show that (R-OS-7)."""
+
+    def __init__(self, sink: Any, call_id: str) -> None:
+        self._sink = sink
+        self._call_id = call_id
+
+    async def send(self, chunk: Any) -> None:
+        self._before = chunk["payload"]["result"]
+        await self._sink.send([chunk])
+
+    def note(self, _job: Job) -> dict[str, Any]:
+        delivered = getattr(self._sink, "delivered", None)
+        if delivered is None:
+            return {}
+        for chunk in reversed(delivered):
+            if chunk["type"] == "tool-result" and chunk["payload"].get("toolCallId") == self._call_id:
+                return {} if chunk["payload"]["result"] is self._before else {"streamed": chunk["payload"]["result"]}
+        return {"hidden": True}
+
+
+async def stop(op: work.StopOp, job: Job) -> None:
+    """Asks the stop conditions (R-LP-3)."""
+    steps = job.ctx.accepted_steps()
+    job.result.stop = any(job.registry.stop_condition(ref.id)(steps, ref.options) for ref in op.conditions)
+
+
+async def reject(op: work.RejectOp, job: Job) -> None:
+    """Takes the attempt's output back; it stays visible only as an entry of the result's steps (R-AB-28, R-AB-32)."""
+    ctx = job.ctx
+    response = ctx.response or {}
+    ctx.messages.rollback_response()
+    if ctx.response is not None or op.finish_reason == "retry":
+        step: StepResult = {
+            "stepNumber": ctx.step_number,
+            "text": "",
+            "toolCalls": [],
+            "toolResults": [],
+            "finishReason": op.finish_reason,
+            "usage": response.get("usage", {}),
+            "model": ctx.config.model,
+        }
+        if op.tripwire:
+            step["tripwire"] = op.tripwire.model_dump(by_alias=True, exclude_none=True)
+        ctx.steps.append(step)
+    ctx.response, ctx.outcomes, ctx.pending_parts = None, [], []
+
+
+async def accept(_op: work.AcceptOp, job: Job) -> None:
+    """Counts the attempt as a step."""
+    ctx = job.ctx
+    ctx.steps.append(hooks.current_step(ctx))
+    ctx.messages.accept_response()
+    if ctx.response is not None:
+        ctx.response["accepted"] = True
+
+
+async def step_finish(op: work.StepFinishOp, job: Job) -> None:
+    """Sends `step-finish` with what the attempt used."""
+    response = job.ctx.response or {}
+    result: dict[str, Any] = {"reason": op.reason, "isContinued": op.is_continued, "warnings": []}
+    if op.tripwire:
+        result["retryReason"] = op.tripwire.reason
+        result["retryProcessorId"] = op.tripwire.processor_id
+        if op.tripwire.metadata is not None:
+            result["retryMetadata"] = op.tripwire.metadata
+    output: dict[str, Any] = {"text": response.get("text", "")}
+    if ctx_usage := response.get("usage"):
+        output["usage"] = ctx_usage
+    payload = {
+        "messageId": job.ctx.message_id,
+        "stepResult": result,
+        "output": output,
+        "metadata": response.get("metadata", {}),
+    }
+    async with job.sink(op.processors) as sink:
+        await sink.send([{"type": "step-finish", "payload": payload}])
+    keep_pending(job)
+
+
+async def fail(op: work.FailOp, job: Job) -> None:
+    """Notes the failure on the assistant message, so that memory keeps it (R-AE-14)."""
+    keep_pending(job)
+    job.ctx.messages.add_error_part(op.error.name or "Error", op.error.message)
+
+
+async def result(op: work.ResultOp, job: Job) -> None:
+    """Compiles the result and ends the stream."""
+    keep_pending(job)
+    final = compile_result(op, job.ctx)
+    job.result.result = final
+    if op.finish:
+        payload = {
+            "stepResult": {"reason": op.finish_reason, "isContinued": False},
+            "output": {"text": final.text, "usage": final.usage},
+            "messageId": job.ctx.message_id,
+        }
+        job.outbox.put({"type": "finish", "payload": payload})
+    await job.outbox.flush(end=True)
+
+
+def keep_pending(job: Job) -> None:
+    """Moves data parts that were written meanwhile to the assistant message."""
+    if job.ctx.pending_parts:
+        job.ctx.messages.append_response_parts(job.ctx.pending_parts)
+        job.ctx.pending_parts = []
+
+
+def failure_of(error: dict[str, Any]) -> Failure:
+    """A provider's error as the client is told."""
+    return Failure(
+        code="MODEL_FAILED",
+        message=error.get("message", ""),
+        name=error.get("name"),
+        status_code=error.get("statusCode"),
+        is_retryable=error.get("isRetryable"),
+    )
+
+
+RUNNERS: dict[str, OpRunner] = {
+    "open": open_run,
+    "baseline": baseline,
+    "begin": begin,
+    "hook": hook,
+    "emit": emit,
+    "stream": stream,
+    "toolResults": tool_results,
+    "stop": stop,
+    "reject": reject,
+    "accept": accept,
+    "stepFinish": step_finish,
+    "fail": fail,
+    "result": result,
+}
+__all__ = ["RUNNERS", "api_error", "failure_of", "keep_pending"]

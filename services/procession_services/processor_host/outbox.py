@@ -1,0 +1,44 @@
+"""The chunks of one command on their way to the client: identity, numbers, batches."""
+
+from typing import Any
+
+import orjson
+
+from procession_schemas import subjects
+from procession_schemas.chunks import Chunk
+from procession_services.bus import Bus
+
+
+class Outbox:
+    """Numbers chunks and publishes whatever is ready as one batch.
+
+    `suppress` is the last number that clients already have: after a failover the same chunks are made again and held
+    back up to it.
+    """
+
+    def __init__(self, bus: Bus, tenant: str, run: str, next_seq: int, *, live: bool, suppress: int = -1) -> None:
+        self.next_seq = next_seq
+        self._bus, self._run, self._live, self._suppress = bus, run, live, suppress
+        self._subject = subjects.chunk(tenant, run)
+        self._ready: list[dict[str, Any]] = []
+
+    def put(self, chunk: Chunk) -> None:
+        """Takes a chunk; custom `data-*` chunks go verbatim (R-WR-3), others get the run's identity (R-CH-1)."""
+        self.next_seq += 1
+        if self._live and self.next_seq - 1 > self._suppress:
+            if chunk["type"].startswith("data-"):
+                self._ready.append(dict(chunk))
+            else:
+                self._ready.append({"type": chunk["type"], "runId": self._run, "from": "AGENT", **chunk})
+
+    async def flush(self, *, end: bool = False, reset: int | None = None) -> None:
+        """Publishes what is ready."""
+        if not self._live or not (self._ready or end or reset is not None):
+            return
+        ready, self._ready = self._ready, []
+        batch: dict[str, Any] = {"run": self._run, "seq": self.next_seq - len(ready), "chunks": ready}
+        if end:
+            batch["end"] = True
+        if reset is not None:
+            batch["reset"] = reset
+        await self._bus.publish(self._subject, orjson.dumps(batch))

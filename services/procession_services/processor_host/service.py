@@ -1,0 +1,150 @@
+"""A service as a process: connect, subscribe, say that it is ready, work, drain on SIGTERM."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from procession.registry import Registry
+from procession_schemas import subjects
+from procession_schemas.run import Failure
+from procession_schemas.work import WorkCommand, WorkResult
+from procession_services.bus import Bus, Delivery, Worker
+from procession_services.processor_host.executor import Executor
+from procession_services.processor_host.instances import Instances
+from procession_services.processor_host.job import OpRunner, SinkFactory
+from procession_services.runtime.settings import Settings
+from procession_services.runtime.store import RunStore, connect
+
+log = logging.getLogger(__name__)
+
+
+class Host:
+    """What every service has: settings, bus, Redis, registry, and what it starts and stops."""
+
+    def __init__(self, service: str, settings: Settings, bus: Bus) -> None:
+        self.service, self.settings, self.bus = service, settings, bus
+        self.redis = connect(settings.redis_url)
+        self.store = RunStore(self.redis, ttl=settings.context_ttl, finished_ttl=settings.finished_ttl)
+        self.registry = Registry.load(settings.plugins)
+        self.instances = Instances(self.registry)
+        self.workers: list[Worker] = []
+        self.on_stop: list[Callable[[], Awaitable[None]]] = []
+        self._subscriptions: list[Any] = []
+
+    async def add_worker(self, **options: Any) -> Worker:
+        """Starts pulling from a stream."""
+        settings = self.settings
+        worker = Worker(
+            self.bus,
+            concurrency=settings.worker_concurrency,
+            ack_wait=settings.work_ack_wait,
+            max_deliver=settings.max_deliver,
+            **options,
+        )
+        self.workers.append(worker)
+        await worker.start()
+        return worker
+
+    async def subscribe(self, subject: str, callback: Any, *, queue: str = "") -> None:
+        """Subscribes for as long as the service runs."""
+        self._subscriptions.append(await self.bus.subscribe(subject, callback, queue=queue))
+
+    async def work_on_commands(self, open_sink: SinkFactory, runners: dict[str, OpRunner] | None = None) -> Executor:
+        """Takes the service's commands, runs them, and answers the orchestrator."""
+        executor = Executor(self.service, self.bus, self.store, self.instances, open_sink, runners)
+        await self.listen_for_cancel(executor)
+
+        async def handle(delivery: Delivery) -> None:
+            command = WorkCommand.model_validate_json(delivery.body)
+            result = await executor.execute(command, delivery.attempt)
+            if result is not None:
+                subject = subjects.work("orchestrator", command.tenant, command.run)
+                await self.bus.publish_stored(subject, result, message_id=f"result:{command.id}")
+
+        async def give_up(delivery: Delivery, reason: str) -> None:
+            command = WorkCommand.model_validate_json(delivery.body)
+            message = f"{self.service} could not do its part: {reason}"
+            result = WorkResult(
+                run=command.run,
+                tenant=command.tenant,
+                seq=command.seq,
+                service=self.service,
+                outcome="failed",
+                version=command.version,
+                out_seq=command.out_seq,
+                error=Failure(code="WORK_FAILED", message=message),
+            )
+            subject = subjects.work("orchestrator", command.tenant, command.run)
+            await self.bus.publish_stored(subject, result.to_json(), message_id=f"gave-up:{command.id}")
+
+        await self.add_worker(
+            stream="WORK",
+            durable=self.service,
+            filters=[f"{subjects.ROOT}.work.{self.service}.>"],
+            handler=handle,
+            give_up=give_up,
+        )
+        return executor
+
+    async def listen_for_cancel(self, executor: Executor) -> None:
+        """Fires the abort signals of runs that are cancelled while they are worked on here."""
+
+        async def on_cancel(subject: str, _body: bytes, _reply: str) -> None:
+            *_, tenant, run = subjects.parse(subject)
+            executor.cancel(tenant, run)
+
+        await self.subscribe(subjects.cancelled("*", "*"), on_cancel)
+
+    async def stop(self) -> None:
+        """Drains: finishes or hands back what is in flight, then closes."""
+        await asyncio.gather(*(worker.stop(self.settings.drain_timeout) for worker in self.workers))
+        for stop in reversed(self.on_stop):
+            await stop()
+        await self.bus.close()
+        await self.redis.aclose()
+
+
+Start = Callable[[Host], Awaitable[None]]
+
+
+async def serve(service: str, settings: Settings, start: Start) -> None:
+    """Runs a service until SIGTERM or SIGINT; prints one JSON line when its subscriptions are live."""
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    async with hosted(service, settings, start):
+        print(json.dumps({"ready": service, "replica": settings.replica}), flush=True)  # noqa: T201 - the protocol
+        await stopping.wait()
+
+
+@contextlib.asynccontextmanager
+async def hosted(service: str, settings: Settings, start: Start) -> Any:
+    """Runs a service inside this process; ready when entered, drained when left."""
+    bus = await Bus.connect(settings.nats_url, f"procession-{service}-{settings.replica}")
+    host = Host(service, settings, bus)
+    bus.on_reconnect = lambda: [worker.reconnected() for worker in host.workers]
+    await start(host)
+    await bus.flush()
+    try:
+        yield host
+    finally:
+        await host.stop()
+
+
+def run(service: str, settings: Settings, start: Start) -> None:
+    """The entry point of a service process."""
+    logging.basicConfig(
+        level=settings.log_level, stream=sys.stderr, format=f"%(asctime)s %(levelname)s {service} %(name)s: %(message)s"
+    )
+    try:
+        import uvloop  # noqa: PLC0415 - where the platform has it
+    except ImportError:
+        asyncio.run(serve(service, settings, start))
+    else:
+        uvloop.run(serve(service, settings, start))

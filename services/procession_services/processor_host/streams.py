@@ -1,0 +1,287 @@
+"""The sender's side of a stream lease: raw chunks to one output replica, failover to another (design.md 5).
+
+A lease names one replica's inbox. Frames carry a number; the replica acknowledges what it has processed. What is not
+acknowledged bounds what is in flight. A replica that is gone answers a frame with "no responders", one that stands
+still stops acknowledging: either way another replica takes over, gets every raw chunk of the step again from the
+start, and holds back what clients already have.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+
+from procession.args import RequestContext
+from procession.errors import ProcessorError, TripWire
+from procession.message_list import MessageList
+from procession_schemas import subjects
+from procession_schemas.agent import ProcessorRef
+from procession_schemas.chunks import Chunk
+from procession_schemas.run import HookReport
+from procession_services.bus import Bus, NoResponderError, RequestTimeoutError
+from procession_services.processor_host.executor import id_maker
+from procession_services.processor_host.job import Job
+from procession_services.runtime.clock import new_token, now_iso
+
+log = logging.getLogger(__name__)
+SERVICE: Final = "output_processors"
+WINDOW: Final = 1024
+"""Raw chunks that may be unacknowledged; a slow chain slows the reading of the provider's socket."""
+STALLED_SECONDS: Final = 2.0
+_LEASE_SECONDS: Final = 2.0
+_PRELUDE: Final = frozenset({"open", "baseline", "begin"})
+
+
+@dataclass(slots=True)
+class Session:
+    """One stream on its way through an output replica."""
+
+    id: str
+    lease: dict[str, Any]
+    raw: list[Chunk] = field(default_factory=list)
+    sent: int = 0
+    acked: int = 0
+    ended: bool = False
+    inbox: str = ""
+    replica: str | None = None
+    heard: float = 0.0
+    lost: bool = False
+    outcome: dict[str, Any] | None = None
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    ended_early: "asyncio.Future[None]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+class StreamClient:
+    """Opens streams through the output processors for one service process."""
+
+    def __init__(self, bus: Bus, replica: str) -> None:
+        self._bus = bus
+        self._address = subjects.inbox(f"c-{replica}-{new_token(6)}")
+        self._sessions: dict[str, Session] = {}
+        self._watch: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Subscribes to acknowledgements and begins to watch for replicas that stand still."""
+        await self._bus.subscribe(f"{self._address}.*", self._on_answer)
+        self._watch = asyncio.create_task(self._watch_replicas())
+
+    async def stop(self) -> None:
+        """Stops watching."""
+        if self._watch:
+            self._watch.cancel()
+
+    @asynccontextmanager
+    async def sink(self, job: Job, processors: list[ProcessorRef]) -> AsyncIterator[Any]:
+        """A way through the output chain for chunks of a command that is not a model's answer."""
+        session = await self.open(job, processors, kind="side")
+        try:
+            yield _SideSink(self, session)
+            await self.finish(session)
+        finally:
+            self.close(session)
+            if session.outcome:
+                take_outcome(job, session.outcome)
+        raise_outcome(session.outcome)
+
+    async def open(
+        self,
+        job: Job,
+        processors: list[ProcessorRef],
+        *,
+        kind: str,
+        replica: str | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> Session:
+        """Leases a replica; waits while there is none."""
+        command = job.command
+        names = {ref.instance for ref in processors}
+        lease = {
+            "session": new_token(16),
+            "kind": kind,
+            "acks": self._address,
+            "command": {**command.model_dump(by_alias=True, exclude={"ops"}), "ops": []},
+            "outSeq": job.outbox.next_seq,
+            "prelude": [op.model_dump(by_alias=True) for op in job.done_ops if op.op in _PRELUDE],
+            "processors": [ref.model_dump(by_alias=True) for ref in processors],
+            "states": {name: state for name, state in job.ctx.states.items() if name in names},
+            "requestContext": job.ctx.request_context,
+            "stepNumber": job.ctx.step_number,
+            "retryCount": job.ctx.retry_count,
+            **(options or {}),
+        }
+        session = Session(lease["session"], lease, replica=replica)
+        self._sessions[session.id] = session
+        subject = f"{self._address}.{session.id}"
+        self._bus.on_bounce[subject] = lambda: self._lose(session)
+        await self._lease(session)
+        return session
+
+    async def _lease(self, session: Session) -> None:
+        loop = asyncio.get_running_loop()
+        body = orjson.dumps(session.lease)
+        delay = 0.05
+        while True:
+            for replica in (session.replica, None) if session.replica else (None,):
+                try:
+                    answer = await self._bus.request(subjects.lease(SERVICE, replica), body, _LEASE_SECONDS)
+                except (NoResponderError, RequestTimeoutError):
+                    continue
+                reply = orjson.loads(answer)
+                session.inbox, session.replica = reply["inbox"], reply["replica"]
+                session.sent, session.acked, session.lost = 0, 0, False
+                session.heard = loop.time()
+                return
+            log.warning("no output_processors replica answers; trying again")
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, 1)
+
+    async def send(self, session: Session, chunks: list[Chunk], *, end: bool = False) -> bool:
+        """Sends raw chunks; waits while the window is full. False means that the replica has ended the stream."""
+        session.raw.extend(chunks)
+        session.ended = session.ended or end
+        while session.outcome is None:
+            if session.lost:
+                await self._fail_over(session)
+            if session.sent == len(session.raw) and not end:
+                return True
+            if session.sent - session.acked < WINDOW:
+                await self._transmit(session)
+                return True
+            session.changed.clear()
+            await session.changed.wait()
+        return False
+
+    async def _transmit(self, session: Session) -> None:
+        frame: dict[str, Any] = {"s": session.id, "n": session.sent, "c": session.raw[session.sent :]}
+        if session.ended:
+            frame["e"] = True
+        if session.sent == session.acked:
+            session.heard = asyncio.get_running_loop().time()
+        session.sent = len(session.raw)
+        await self._bus.publish(session.inbox, orjson.dumps(frame), reply=f"{self._address}.{session.id}")
+
+    async def _fail_over(self, session: Session) -> None:
+        log.warning("output replica %s is lost, taking another one", session.replica)
+        session.lease["resume"] = True
+        session.replica = None
+        await self._lease(session)
+        if session.raw or session.ended:
+            await self._transmit(session)
+
+    async def finish(self, session: Session) -> dict[str, Any]:
+        """Ends the stream and waits for what came of it."""
+        await self.send(session, [], end=True)
+        return await self.outcome(session)
+
+    async def outcome(self, session: Session) -> dict[str, Any]:
+        """Waits for the replica's last word, over failovers."""
+        while session.outcome is None:
+            if session.lost:
+                await self._fail_over(session)
+            session.changed.clear()
+            if session.outcome is None:
+                await session.changed.wait()
+        return session.outcome
+
+    def close(self, session: Session) -> None:
+        """Forgets the session."""
+        self._sessions.pop(session.id, None)
+        self._bus.on_bounce.pop(f"{self._address}.{session.id}", None)
+
+    def _lose(self, session: Session) -> None:
+        session.lost = True
+        session.changed.set()
+
+    async def _on_answer(self, subject: str, body: bytes, _reply: str) -> None:
+        session = self._sessions.get(subject.rsplit(".", 1)[-1])
+        if session is None:
+            return
+        answer = orjson.loads(body)
+        if answer["replica"] != session.replica:
+            return
+        session.heard = asyncio.get_running_loop().time()
+        session.acked = max(session.acked, answer.get("a", 0))
+        if "done" in answer:
+            session.outcome = answer["done"]
+            if not session.ended_early.done():
+                session.ended_early.set_result(None)
+        elif answer.get("unknown"):
+            session.lost = True
+        session.changed.set()
+
+    async def _watch_replicas(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(STALLED_SECONDS / 4)
+            for session in list(self._sessions.values()):
+                waiting = session.ended or session.acked < session.sent
+                if waiting and session.inbox and loop.time() - session.heard > STALLED_SECONDS:
+                    self._lose(session)
+
+
+class _SideSink:
+    """Chunks of tools and hooks on their way through the output chain."""
+
+    delivered = None
+
+    def __init__(self, client: StreamClient, session: Session) -> None:
+        self._client, self._session = client, session
+
+    async def send(self, chunks: list[Chunk]) -> None:
+        if not await self._client.send(self._session, chunks):
+            raise_outcome(self._session.outcome)
+
+
+def take_outcome(job: Job, outcome: dict[str, Any]) -> None:
+    """Puts what the output chain changed into the run's context."""
+    ctx = job.ctx
+    ctx.states.update(outcome["states"])
+    ctx.request_context.clear()
+    ctx.request_context.update(RequestContext(outcome["requestContext"]))
+    if outcome.get("messages"):
+        ctx.messages = MessageList.deserialize(outcome["messages"], new_id=id_maker(job.command), now=now_iso)
+    job.outbox.next_seq = outcome["outSeq"]
+    job.result.replica = outcome["replica"]
+    for raw in outcome["reports"]:
+        report = HookReport.model_validate(raw)
+        known = job.calls.reports.setdefault((report.processor, report.hook), report)
+        if known is not report:
+            add_report(known, report)
+    if outcome["kind"] == "side":
+        ctx.pending_parts.extend(outcome["parts"])
+
+
+def add_report(total: HookReport, more: HookReport) -> None:
+    """Adds one tally to another."""
+    for name in ("calls", "micros", "changed", "dropped", "aborts", "errors"):
+        setattr(total, name, getattr(total, name) + getattr(more, name))
+
+
+def raise_outcome(outcome: dict[str, Any] | None) -> None:
+    """Raises what ended the stream early, where it was a processor.
+
+    Raises:
+        TripWire: A processor aborted.
+        ProcessorError: A processor failed.
+    """
+    if not outcome:
+        return
+    if tripwire := outcome.get("tripwire"):
+        raise TripWire(
+            tripwire["reason"],
+            retry=bool(tripwire.get("retry")),
+            metadata=tripwire.get("metadata"),
+            processor_id=tripwire["processorId"],
+        )
+    if error := outcome.get("error"):
+        raise ProcessorError(
+            error["message"],
+            processor_id=error.get("processorId") or "",
+            hook=error.get("hook") or "",
+            code=error["code"],
+            name=error.get("name") or "Error",
+        )

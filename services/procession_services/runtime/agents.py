@@ -1,0 +1,276 @@
+"""Loads and validates the file that defines the agents: YAML, or Python with a module-level `agents`.
+
+Everything that is wrong is told at once, each with where it is and how to mend it.
+"""
+
+import importlib.util
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic.alias_generators import to_snake
+from pydantic_core import ErrorDetails
+
+from procession_schemas.agent import (
+    Agent,
+    FactoryRef,
+    MemoryConfig,
+    ModelEntry,
+    ProcessorRef,
+    StructuredOutput,
+    ToolChoiceTool,
+    ToolRef,
+)
+
+__all__ = ["AgentsError", "Problem", "load_agents", "suggestion"]
+
+_Path = tuple[str | int, ...]
+
+_MODELS: Final[dict[str, tuple[type[BaseModel], ...]]] = {
+    "inputProcessors": (ProcessorRef, FactoryRef),
+    "outputProcessors": (ProcessorRef, FactoryRef),
+    "errorProcessors": (ProcessorRef, FactoryRef),
+    "stopWhen": (ProcessorRef,),
+    "prepareStep": (ProcessorRef,),
+    "tools": (ToolRef,),
+    "memory": (MemoryConfig,),
+    "model": (ModelEntry,),
+    "structuredOutput": (StructuredOutput,),
+    "toolChoice": (ToolChoiceTool,),
+}
+"""Which models lie below a key of an agent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong.
+
+    Attributes:
+        where: The file, with a line where it is known, or the setting.
+        path: What in it, such as `agents.demo.inputProcessors.0.id`; may be empty.
+        message: What is wrong and how to mend it.
+        warning: Whether the system works all the same.
+    """
+
+    where: str
+    path: str
+    message: str
+    warning: bool = False
+
+    def __str__(self) -> str:
+        mark = "warning: " if self.warning else ""
+        return ": ".join(part for part in (self.where, self.path, f"{mark}{self.message}") if part)
+
+
+class AgentsError(Exception):
+    """The agents file is wrong; `problems` lists everything, and so does the message."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        super().__init__("\n".join(map(str, problems)))
+        self.problems = problems
+
+
+def load_agents(path: Path) -> dict[str, Agent]:
+    """Reads agents from a file.
+
+    YAML has one key, `agents`: a mapping from name to agent, or a list of agents. Python has a module-level
+    `agents`: the same, as dicts or `Agent` objects, or a function without arguments that returns it.
+
+    Returns:
+        The agents by name.
+
+    Raises:
+        AgentsError: The file cannot be read, or agents in it are wrong.
+    """
+    source = _Python(path) if path.suffix == ".py" else _Yaml(path)
+    problems: list[Problem] = []
+    agents: dict[str, Agent] = {}
+    for at, name, raw in _entries(source.read(), source, problems):
+        if isinstance(raw, Agent):
+            agent: Agent | None = raw
+        else:
+            agent = _validated(raw, name, at, source, problems)
+        if agent is None:
+            continue
+        if agent.name in agents:
+            problems.append(source.problem((*at, "name"), f"there is another agent {agent.name!r}"))
+        agents[agent.name] = agent
+    if problems:
+        raise AgentsError(problems)
+    return agents
+
+
+def suggestion(wrong: str, known: Iterable[str]) -> str:
+    """How to mend an unknown name: the nearest known one, or all when there are few; may be empty."""
+    names = sorted(known)
+    near = get_close_matches(wrong, names, n=1) or get_close_matches(wrong.lower(), names, n=1)
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    return f"; known: {', '.join(names)}" if names else ""
+
+
+class _Source:
+    """A file with agents, and how to tell where in it something is."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> Any:
+        """What the file says, from the top: a mapping with `agents`; raises AgentsError."""
+        raise NotImplementedError
+
+    def line(self, at: _Path) -> int | None:  # noqa: ARG002 - for overriding
+        """The line of an entry."""
+        return None
+
+    def problem(self, at: _Path, message: str) -> Problem:
+        """A problem with an entry."""
+        line = self.line(at)
+        return Problem(f"{self.path}:{line}" if line else str(self.path), ".".join(map(str, at)), message)
+
+    def text(self) -> str:
+        """The text of the file; raises AgentsError."""
+        try:
+            return self.path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise AgentsError([Problem(str(self.path), "", f"cannot be read: {error}")]) from error
+
+
+class _Yaml(_Source):
+    def read(self) -> Any:
+        text = self.text()
+        try:
+            self._tree = yaml.compose(text, Loader=yaml.SafeLoader)
+            return yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise AgentsError([Problem(str(self.path), "", f"is not YAML: {error}")]) from error
+
+    def line(self, at: _Path) -> int | None:
+        node, line = self._tree, 1
+        for key in at:
+            child = _child(node, key)
+            if child is None:
+                break
+            line, node = child
+        return line
+
+
+class _Python(_Source):
+    def read(self) -> Any:
+        self.text()
+        spec = importlib.util.spec_from_file_location("procession_agents_file", self.path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+            agents = getattr(module, "agents", None)
+            return {"agents": agents() if callable(agents) else agents}
+        except Exception as error:  # whatever the file's own code raises
+            told = f"cannot be run: {type(error).__name__}: {error}"
+            raise AgentsError([Problem(str(self.path), "", told)]) from error
+
+
+def _child(node: Any, key: str | int) -> tuple[int, Any] | None:
+    """The line and the node of an entry of a YAML node."""
+    if isinstance(node, yaml.MappingNode):
+        for name, value in node.value:
+            if name.value == key:
+                return name.start_mark.line + 1, value
+    if isinstance(node, yaml.SequenceNode) and isinstance(key, int) and key < len(node.value):
+        value = node.value[key]
+        return value.start_mark.line + 1, value
+    return None
+
+
+def _entries(content: Any, source: _Source, problems: list[Problem]) -> list[tuple[_Path, str | None, Any]]:
+    """The agents of a file: where each is, its name where its key says it, and its fields."""
+    if not isinstance(content, Mapping):
+        problems.append(source.problem((), "must be a mapping with the key 'agents'"))
+        return []
+    problems += [
+        source.problem((key,), f"unknown key {key!r}{suggestion(str(key), ['agents'])}")
+        for key in content
+        if key != "agents"
+    ]
+    match content.get("agents"):
+        case {**named} if named:
+            return [(("agents", str(name)), str(name), fields) for name, fields in named.items()]
+        case [*listed] if listed:
+            return [(("agents", index), None, fields) for index, fields in enumerate(listed)]
+    problems.append(source.problem((), "defines no agents; it needs `agents`: a mapping by name, or a list"))
+    return []
+
+
+def _validated(
+    raw: Any, name: str | None, at: _Path, source: _Source, problems: list[Problem]
+) -> Agent | None:
+    fields = raw if name is None or not isinstance(raw, Mapping) else {"name": name, **raw}
+    try:
+        return Agent.model_validate(fields)
+    except ValidationError as error:
+        problems += [source.problem((*at, *path), told) for path, told in _told(error.errors(), fields)]
+        return None
+
+
+def _told(errors: list[ErrorDetails], fields: Any) -> list[tuple[_Path, str]]:
+    """One message a place; what one branch of a union says of a value meant for another is left out."""
+    placed = [(_in_data(error["loc"], fields), error) for error in errors]
+    paths = {path for path, _ in placed}
+    told: dict[_Path, dict[str, str]] = {}
+    for path, error in placed:
+        if any(other[: len(path)] == path and other != path for other in paths):
+            continue
+        message, value = _message(path, error)
+        told.setdefault(path, {})[message] = value
+    return [(path, " or ".join(said) + next(iter(said.values()))) for path, said in told.items()]
+
+
+def _in_data(loc: tuple[str | int, ...], data: Any) -> _Path:
+    """An error's place as the author wrote it: in his spelling, without the names of union branches."""
+    path: list[str | int] = []
+    for index, item in enumerate(loc):
+        spelling = next((s for s in _spellings(item) if _has(data, s)), None)
+        if spelling is not None:
+            path.append(spelling)
+            data = data[spelling]
+        elif index == len(loc) - 1 and isinstance(data, Mapping) and re.fullmatch(r"\w+", str(item)):
+            path.append(item)  # a field that is missing
+    return tuple(path)
+
+
+def _spellings(item: str | int) -> tuple[str | int, ...]:
+    return (item, to_snake(item)) if isinstance(item, str) else (item,)
+
+
+def _has(data: Any, key: str | int) -> bool:
+    if isinstance(data, Mapping):
+        return key in data
+    return isinstance(data, list) and isinstance(key, int) and key < len(data)
+
+
+def _message(path: _Path, error: ErrorDetails) -> tuple[str, str]:
+    """What is wrong, and the value where showing it helps."""
+    if error["type"] == "extra_forbidden":
+        return f"unknown key{suggestion(str(path[-1]), _known_keys(path[:-1]))}", ""
+    if error["type"] == "missing":
+        return "is missing", ""
+    value = error["input"]
+    shown = f", not {value!r}" if isinstance(value, str | int | float | bool | None) else ""
+    return error["msg"].replace("Input should", "should"), shown
+
+
+def _known_keys(path: _Path) -> list[str]:
+    """The keys that a mapping at this place of an agent may have."""
+    places = [_MODELS[key] for item in path if (key := _camel(item)) in _MODELS]
+    models = places[-1] if places else (Agent,)
+    return [field.alias or name for model in models for name, field in model.model_fields.items()]
+
+
+def _camel(item: str | int) -> str:
+    return re.sub(r"_([a-z])", lambda match: match[1].upper(), str(item))

@@ -1,0 +1,147 @@
+"""Tells everything that is wrong with a configuration before anything runs: `procession check`."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from procession.client import NotConnectedError, Procession
+from procession.errors import InvalidOptionsError, UnknownComponentError
+from procession.processor import INPUT_HOOKS, OUTPUT_HOOKS, Hook
+from procession.registry import Registry
+from procession_schemas.agent import Agent, FactoryRef, ProcessorRef, ToolRef
+from procession_services.runtime.agents import AgentsError, Problem, load_agents, suggestion
+from procession_services.runtime.settings import Settings
+
+__all__ = ["check", "check_agent", "check_servers"]
+
+_ARRAYS: Final = (
+    ("input_processors", "inputProcessors", frozenset(INPUT_HOOKS)),
+    ("output_processors", "outputProcessors", frozenset(OUTPUT_HOOKS)),
+    ("error_processors", "errorProcessors", frozenset({Hook.API_ERROR})),
+)
+
+_PATIENCE: Final = 3.0
+
+ModelCheck = Callable[[str], str | None]
+"""What is wrong with a model's name, or None."""
+
+
+def check(settings: Settings, model_problem: ModelCheck | None = None) -> list[Problem]:
+    """Checks the plugins and the agents file, and in it every id, every option and every model.
+
+    Args:
+        settings: The settings of the services.
+        model_problem: Given a model such as `openai/gpt-4o-mini`, says what is wrong with it.
+    """
+    try:
+        registry = Registry.load(settings.plugins)
+    except (ImportError, UnknownComponentError) as error:
+        return [Problem("PROCESSION_PLUGINS", "", f"{error}; plugins are modules on the Python path")]
+    if settings.agents is None:
+        told = "no agents file; only requests that bring their own agent will run"
+        return [Problem("PROCESSION_AGENTS", "", told, warning=True)]
+    try:
+        agents = load_agents(settings.agents)
+    except AgentsError as error:
+        return error.problems
+    where = str(settings.agents)
+    return [told for agent in agents.values() for told in check_agent(agent, registry, where, model_problem)]
+
+
+def check_agent(
+    agent: Agent, registry: Registry, where: str, model_problem: ModelCheck | None = None
+) -> Iterator[Problem]:
+    """Checks one agent against what is installed; `where` names the file."""
+    base = f"agents.{agent.name}"
+    for attribute, key, hooks in _ARRAYS:
+        array = getattr(agent, attribute)
+        if isinstance(array, FactoryRef):
+            yield from _known(registry.factories, array.factory, "factory", where, f"{base}.{key}.factory")
+            continue
+        for index, ref in enumerate(array or ()):
+            yield from _processor(ref, hooks, registry, where, f"{base}.{key}.{index}")
+    if agent.prepare_step:
+        yield from _processor(agent.prepare_step, {Hook.INPUT_STEP}, registry, where, f"{base}.prepareStep")
+    for index, ref in enumerate(agent.stop_when or ()):
+        path = f"{base}.stopWhen.{index}.id"
+        yield from _known(registry.stop_conditions, ref.id, "stop condition", where, path)
+    for index, tool in enumerate(agent.tools):
+        yield from _tool(tool, registry, where, f"{base}.tools.{index}")
+    yield from _models(agent, where, base, model_problem)
+
+
+async def check_servers(settings: Settings) -> list[Problem]:
+    """Checks that NATS and Redis answer."""
+    problems = []
+    try:
+        async with Procession(settings.nats_url, connect_timeout=_PATIENCE):
+            pass
+    except NotConnectedError as error:
+        problems.append(Problem("PROCESSION_NATS_URL", "", str(error)))
+    redis = Redis.from_url(settings.redis_url, socket_connect_timeout=_PATIENCE)
+    try:
+        await redis.ping()
+    except (RedisError, OSError) as error:
+        told = f"cannot reach Redis at {settings.redis_url} ({error}): is it running?"
+        problems.append(Problem("PROCESSION_REDIS_URL", "", told))
+    finally:
+        await redis.aclose()
+    return problems
+
+
+def _known(table: dict[str, Any], name: str, kind: str, where: str, path: str) -> Iterator[Problem]:
+    if name not in table:
+        yield Problem(where, path, f"unknown {kind} {name!r}{suggestion(name, table)}")
+
+
+def _processor(
+    ref: ProcessorRef, hooks: set[Hook] | frozenset[Hook], registry: Registry, where: str, path: str
+) -> Iterator[Problem]:
+    """A processor must be known, take its options, and have a hook that its place runs."""
+    if ref.id not in registry.processors:
+        yield from _known(registry.processors, ref.id, "processor", where, f"{path}.id")
+        return
+    kind = registry.processors[ref.id]
+    try:
+        kind.build(ref.options)
+    except InvalidOptionsError as error:
+        known = [field.alias or name for name, field in kind.options_type().model_fields.items()]
+        yield from _options(error, known, where, path)
+        return
+    has = kind.hooks_for(ref.options)
+    if not has & hooks:
+        here, there = ", ".join(sorted(hooks)), ", ".join(sorted(has)) or "no hook"
+        told = f"{ref.id} would never run here: its hooks are {there}, and here run {here}"
+        yield Problem(where, f"{path}.id", told)
+
+
+def _tool(ref: ToolRef, registry: Registry, where: str, path: str) -> Iterator[Problem]:
+    if ref.id not in registry.tools:
+        yield from _known(registry.tools, ref.id, "tool", where, f"{path}.id")
+        return
+    try:
+        registry.tools[ref.id](ref.options)
+    except InvalidOptionsError as error:
+        yield from _options(error, [], where, path)
+
+
+def _options(error: InvalidOptionsError, known: list[str], where: str, path: str) -> Iterator[Problem]:
+    for name, told in error.fields.items():
+        hint = suggestion(name, known) if "Extra inputs" in told else ""
+        message = f"unknown option{hint}" if "Extra inputs" in told else told
+        yield Problem(where, f"{path}.options.{name}" if name else f"{path}.options", message)
+
+
+def _models(agent: Agent, where: str, base: str, model_problem: ModelCheck | None) -> Iterator[Problem]:
+    if agent.model is None:
+        yield Problem(where, f"{base}.model", "no model; every request must name one", warning=True)
+        return
+    names = [("model", agent.model)] if isinstance(agent.model, str) else []
+    if not isinstance(agent.model, str):
+        names = [(f"model.{index}.model", entry.model) for index, entry in enumerate(agent.model)]
+    for path, name in names:
+        told = model_problem(name) if model_problem else None
+        if told:
+            yield Problem(where, f"{base}.{path}", told)

@@ -1,0 +1,28 @@
+"""The only place that reads clocks and makes ids."""
+
+import secrets
+import time
+from datetime import UTC, datetime
+
+
+def now_iso() -> str:
+    """The time now as messages carry it: ISO-8601, UTC, milliseconds, `Z`."""
+    return iso(now())
+
+
+def iso(at: datetime) -> str:
+    """Formats a time as messages carry it."""
+    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def now() -> datetime:
+    """The time now, timezone-aware."""
+    return datetime.now(UTC)
+
+
+monotonic_ns = time.perf_counter_ns
+
+
+def new_token(length: int = 8) -> str:
+    """A random hexadecimal token of that many characters."""
+    return secrets.token_hex((length + 1) // 2)[:length]

@@ -1,0 +1,77 @@
+"""What the operator configures: the environment first (`PROCESSION_*`), one file second; unknown keys are errors."""
+
+import os
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import yaml
+from pydantic import Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from procession_services.runtime.clock import new_token
+
+_PREFIX = "PROCESSION_"
+
+
+class SettingsError(Exception):
+    """The settings are wrong; the message lists every problem."""
+
+
+class Settings(BaseSettings):
+    """Settings of one process."""
+
+    model_config = SettingsConfigDict(env_prefix=_PREFIX, extra="forbid", frozen=True)
+
+    nats_url: str = Field(default="nats://127.0.0.1:4222", description="NATS server, or several separated by commas.")
+    redis_url: str = Field(default="redis://127.0.0.1:6379/0", description="Redis with append-only persistence.")
+    agents: Path | None = Field(default=None, description="YAML or Python file that defines the agents.")
+    plugins: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(), description="Modules with `register(registry)`, separated by commas."
+    )
+    tenant: str = Field(default="default", description="Tenant that the command line speaks for.")
+    log_level: str = Field(default="WARNING", description="Level of the services' logs on stderr.")
+    replica: str = Field(default_factory=lambda: new_token(10), description="Id of this process; generated.")
+    max_request_bytes: int = Field(default=1_048_576, gt=0, description="Longest accepted run request.")
+    run_timeout: float = Field(default=600, gt=0, description="Seconds until a run is ended with an error.")
+    work_ack_wait: float = Field(default=30, gt=0, description="Seconds until unacknowledged work is redelivered.")
+    max_deliver: int = Field(default=5, gt=0, description="Deliveries of one work item before it is dead-lettered.")
+    worker_concurrency: int = Field(default=64, gt=0, description="Work items that one process handles at once.")
+    drain_timeout: float = Field(default=20, gt=0, description="Seconds a stopping service gives work in flight.")
+    context_ttl: int = Field(default=86_400, gt=0, description="Seconds that a run's state stays in Redis.")
+    finished_ttl: int = Field(default=3_600, gt=0, description="Seconds that it stays after the run has ended.")
+    api_base: str | None = Field(default=None, description="Base URL for model calls of agents that name none.")
+    model: str | None = Field(default=None, description="Model of the demo, where it is not the demo model.")
+
+    @field_validator("plugins", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return tuple(p.strip() for p in value.split(",") if p.strip()) if isinstance(value, str) else value
+
+    @classmethod
+    def load(cls, file: Path | None = None, **overrides: Any) -> Self:
+        """Reads the environment and the settings file (argument, or `PROCESSION_CONFIG`).
+
+        Raises:
+            SettingsError: A key is unknown or a value wrong; all problems at once.
+        """
+        path = file or (Path(os.environ["PROCESSION_CONFIG"]) if os.environ.get("PROCESSION_CONFIG") else None)
+        problems = [
+            f"environment variable {name} is not a setting"
+            for name in os.environ
+            if name.startswith(_PREFIX) and name[len(_PREFIX) :].lower() not in {*cls.model_fields, "config"}
+        ]
+        from_file: dict[str, Any] = {}
+        if path:
+            try:
+                from_file = yaml.safe_load(path.read_text()) or {}
+            except (OSError, yaml.YAMLError) as error:
+                problems.append(f"settings file {path}: {error}")
+            from_file = {k: v for k, v in from_file.items() if f"{_PREFIX}{k.upper()}" not in os.environ}
+        try:
+            settings = cls(**{**from_file, **{k: v for k, v in overrides.items() if v is not None}})
+        except ValidationError as error:
+            problems += [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+            raise SettingsError("\n".join(problems)) from error
+        if problems:
+            raise SettingsError("\n".join(problems))
+        return settings

@@ -1,0 +1,141 @@
+"""A run in Redis: the orchestrator's state and the context, each with its own version (design.md 6).
+
+One hash per run, `procession:<tenant>:run:<run>`, so that one command reads or writes all that belongs together, and a
+sorted set of deadlines. Every write is a compare-and-set in a script.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import ExponentialBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+_COMMIT = """
+local have = tonumber(redis.call('HGET', KEYS[1], 'ctx_v') or '0')
+local last = tonumber(redis.call('HGET', KEYS[1], 'ctx_seq') or '-1')
+local seq = tonumber(ARGV[2])
+if last == seq then return redis.call('HGET', KEYS[1], 'ctx_result') end
+if have ~= tonumber(ARGV[1]) or last > seq then return 0 end
+redis.call('HSET', KEYS[1], 'ctx_v', have + 1, 'ctx_seq', seq, 'ctx', ARGV[3], 'ctx_result', ARGV[4])
+redis.call('EXPIRE', KEYS[1], ARGV[5])
+return 1
+"""
+_SAVE = """
+local have = tonumber(redis.call('HGET', KEYS[1], 'state_v') or '0')
+if have ~= tonumber(ARGV[1]) then return 0 end
+redis.call('HSET', KEYS[1], 'state_v', have + 1, 'state', ARGV[2])
+redis.call('EXPIRE', KEYS[1], ARGV[3])
+if ARGV[4] == '' then redis.call('ZREM', KEYS[2], ARGV[5]) else redis.call('ZADD', KEYS[2], ARGV[4], ARGV[5]) end
+return 1
+"""
+DEADLINES = "procession:deadlines"
+
+
+def connect(url: str) -> "Redis":
+    """A Redis client that retries over restarts of the server."""
+    retry = Retry(ExponentialBackoff(cap=1, base=0.05), 12)
+    errors: list[type[Exception]] = [RedisConnectionError, RedisTimeoutError, ConnectionError, TimeoutError]
+    return Redis.from_url(url, retry=retry, retry_on_error=errors, health_check_interval=30, max_connections=512)
+
+
+def run_key(tenant: str, run: str) -> str:
+    """The key of a run's hash."""
+    return f"procession:{tenant}:run:{run}"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredContext:
+    """What Redis holds of a run's context; `result` answers command `seq`."""
+
+    version: int
+    seq: int
+    data: dict[str, Any] | None
+    result: bytes | None
+    cancelled: bool
+
+
+class RunStore:
+    """Reads and writes runs."""
+
+    def __init__(self, redis: "Redis", *, ttl: int, finished_ttl: int) -> None:
+        self.redis = redis
+        self._ttl = ttl
+        self._finished_ttl = finished_ttl
+        self._commit = redis.register_script(_COMMIT)
+        self._save = redis.register_script(_SAVE)
+
+    async def load_context(self, tenant: str, run: str) -> StoredContext:
+        """The context as last committed; version 0 when there is none yet."""
+        fields = ["ctx_v", "ctx_seq", "ctx", "ctx_result", "cancelled"]
+        version, seq, ctx, result, cancelled = await self.redis.hmget(run_key(tenant, run), fields)
+        data = orjson.loads(ctx) if ctx else None
+        return StoredContext(int(version or 0), int(seq or -1) if seq is not None else -1, data, result, bool(cancelled))
+
+    async def commit_context(
+        self, tenant: str, run: str, *, version: int, seq: int, data: dict[str, Any], result: bytes
+    ) -> bytes | None:
+        """Stores the context and the result of command `seq` together.
+
+        Returns:
+            The result that counts: ours, or the one stored before for the same command; None when the command is
+            stale (another one has moved on) and must say nothing.
+        """
+        payload = orjson.dumps(data)
+        done = await self._commit(keys=[run_key(tenant, run)], args=[version, seq, payload, result, self._ttl])
+        if done == 1:
+            return result
+        return done if isinstance(done, bytes) else None
+
+    async def load_state(self, tenant: str, run: str) -> tuple[int, bytes | None]:
+        """The orchestrator's state of a run with its version; (0, None) when there is none."""
+        version, state = await self.redis.hmget(run_key(tenant, run), ["state_v", "state"])
+        return int(version or 0), state
+
+    async def save_state(
+        self, tenant: str, run: str, *, version: int, state: bytes, deadline_ms: int | None
+    ) -> bool:
+        """Stores the state if nobody else did since `version`; a deadline of None takes the run off the list."""
+        ttl = self._ttl if deadline_ms is not None else self._finished_ttl
+        args: list[Any] = [version, state, ttl, "" if deadline_ms is None else deadline_ms, f"{tenant} {run}"]
+        return bool(await self._save(keys=[run_key(tenant, run), DEADLINES], args=args))
+
+    async def mark_cancelled(self, tenant: str, run: str) -> None:
+        """Lets every service that picks up work of the run see that it was cancelled."""
+        key = run_key(tenant, run)
+        async with self.redis.pipeline(transaction=True) as pipe:
+            pipe.hset(key, "cancelled", "1")
+            pipe.expire(key, self._ttl)
+            await pipe.execute()
+
+    async def is_cancelled(self, tenant: str, run: str) -> bool:
+        """Whether somebody cancelled the run, perhaps before it was accepted."""
+        return bool(await self.redis.hexists(run_key(tenant, run), "cancelled"))
+
+    async def next_deadline(self) -> tuple[int, str, str] | None:
+        """The earliest deadline (milliseconds since the epoch) with its tenant and run."""
+        found = await self.redis.zrange(DEADLINES, 0, 0, withscores=True)
+        if not found:
+            return None
+        member, score = found[0]
+        tenant, _, run = member.decode().partition(" ")
+        return int(score), tenant, run
+
+    async def drop_deadline(self, tenant: str, run: str) -> None:
+        """Takes a run off the list of deadlines."""
+        await self.redis.zrem(DEADLINES, f"{tenant} {run}")
+
+    async def append_parts(self, tenant: str, run: str, entry: bytes) -> None:
+        """Adds what the stream hooks received during one command to the run's log."""
+        key = f"{run_key(tenant, run)}:parts"
+        async with self.redis.pipeline(transaction=True) as pipe:
+            pipe.rpush(key, entry)
+            pipe.expire(key, self._ttl)
+            await pipe.execute()
+
+    async def load_parts(self, tenant: str, run: str, start: int) -> list[bytes]:
+        """The entries of that log from `start` on."""
+        return list(await self.redis.lrange(f"{run_key(tenant, run)}:parts", start, -1))

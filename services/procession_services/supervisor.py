@@ -1,0 +1,283 @@
+"""Starts every service as a process of its own, keeps it alive, and stops all of them in an orderly way.
+
+For one machine: `procession up`, the demo and the tests. Containers have their own supervisor.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import Final, Self
+
+from procession_services.runtime.embedded import embedded
+
+__all__ = ["SERVICES", "StartError", "Supervisor", "System", "system"]
+
+SERVICES: Final = (
+    "orchestrator",
+    "input_processors",
+    "llm_gateway",
+    "output_processors",
+    "error_recovery",
+    "memory",
+    "tools",
+)
+
+_READY_SECONDS: Final = 60.0
+_DRAIN_SECONDS: Final = 25.0
+_BACKOFF: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+_STABLE_SECONDS: Final = 30.0
+_TAIL_LINES: Final = 15
+_LINE_LIMIT: Final = 1024 * 1024
+
+OnLine = Callable[[str, str], None]
+"""Gets the name of a process and a line that it wrote, or that is about it."""
+
+
+class StartError(RuntimeError):
+    """A service did not become ready; the message says which, and shows the end of what it wrote."""
+
+
+@dataclass(slots=True, eq=False)
+class _Child:
+    """One replica of a service; `process` is its current incarnation."""
+
+    service: str
+    name: str
+    process: asyncio.subprocess.Process | None = None
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL_LINES))
+    starts: int = 0
+
+
+class Supervisor:
+    """Service processes; an asynchronous context manager that is entered when all of them are ready.
+
+    Args:
+        environment: Added to the environment of the processes, such as `{"PROCESSION_NATS_URL": ...}`.
+        replicas: How many processes of a service; one where it is not named, 0 leaves it out.
+        on_line: Gets what the processes write, and what becomes of them.
+        drain_seconds: How long a stopping process may take before it is killed.
+    """
+
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        *,
+        replicas: Mapping[str, int] | None = None,
+        on_line: OnLine | None = None,
+        drain_seconds: float = _DRAIN_SECONDS,
+    ) -> None:
+        self._environment = {**os.environ, **environment}
+        self._on_line = on_line or (lambda _name, _line: None)
+        self._drain_seconds = drain_seconds
+        self._stopping = False
+        self._keepers: list[asyncio.Task[None]] = []
+        self._children = [
+            _Child(service, f"{service}-{number}" if count > 1 else service)
+            for service in SERVICES
+            for count in [(replicas or {}).get(service, 1)]
+            for number in range(1, count + 1)
+        ]
+
+    async def __aenter__(self) -> Self:
+        """Starts all processes and returns when each has said that it is ready.
+
+        Raises:
+            StartError: One ended or was not ready in time; none is left running.
+        """
+        self._keepers = [asyncio.create_task(self._keep(child)) for child in self._children]
+        ready = asyncio.gather(*(child.ready.wait() for child in self._children))
+        try:
+            async with asyncio.timeout(_READY_SECONDS):
+                await asyncio.wait([ready, *self._keepers], return_when=asyncio.FIRST_COMPLETED)
+            for keeper in self._keepers:
+                if keeper.done():
+                    keeper.result()  # it ends only by raising
+        except TimeoutError:
+            late = ", ".join(child.name for child in self._children if not child.ready.is_set())
+            await self.stop()
+            raise StartError(f"not ready within {_READY_SECONDS:g} seconds: {late}") from None
+        except BaseException:
+            await self.stop()
+            raise
+        finally:
+            ready.cancel()
+        return self
+
+    async def __aexit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stops all processes."""
+        await self.stop()
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """The process ids of the replicas that run, by name (`tools`, or `tools-1`, `tools-2`)."""
+        return {c.name: c.process.pid for c in self._children if c.process and c.process.returncode is None}
+
+    async def stop(self) -> None:
+        """Asks all processes to drain and end, and kills those that have not after the drain period."""
+        self._stopping = True
+        running = [c.process for c in self._children if c.process and c.process.returncode is None]
+        for process in running:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+        try:
+            async with asyncio.timeout(self._drain_seconds):
+                await asyncio.gather(*(process.wait() for process in running))
+        except TimeoutError:
+            pass
+        finally:
+            for process in running:
+                if process.returncode is None:
+                    with contextlib.suppress(ProcessLookupError):
+                        process.kill()
+            for keeper in self._keepers:
+                keeper.cancel()
+        await asyncio.gather(*(process.wait() for process in running))
+        await asyncio.gather(*self._keepers, return_exceptions=True)
+
+    async def wait_ready(self, name: str) -> None:
+        """Returns when the replica of that name is ready, again after a crash."""
+        await next(child for child in self._children if child.name == name).ready.wait()
+
+    async def _keep(self, child: _Child) -> None:
+        """Runs a replica again and again, later each time; raises StartError when its first start fails."""
+        clock = asyncio.get_running_loop().time
+        failures = 0
+        while not self._stopping:
+            started = clock()
+            code = await self._run(child)
+            if self._stopping:
+                return
+            if child.starts == 1 and not child.ready.is_set():
+                tail = "\n".join(f"  {line}" for line in child.tail)
+                raise StartError(f"{child.name} ended with {_ending(code)} before it was ready:\n{tail}")
+            child.ready.clear()
+            failures = 0 if clock() - started > _STABLE_SECONDS else failures
+            pause = _BACKOFF[min(failures, len(_BACKOFF) - 1)]
+            failures += 1
+            self._on_line(child.name, f"ended with {_ending(code)}; it is started again in {pause:g} s")
+            await asyncio.sleep(pause)
+
+    async def _run(self, child: _Child) -> int:
+        """Runs one incarnation to its end and returns its exit code."""
+        command = ["-m", "procession_services", "serve", child.service, "--parent", str(os.getpid())]
+        process = child.process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *command,
+            env=self._environment,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C in a terminal reaches us, who stop the services in order
+            limit=_LINE_LIMIT,
+        )
+        child.starts += 1
+        try:
+            async with asyncio.TaskGroup() as readers:
+                readers.create_task(self._read(child, process.stdout))
+                readers.create_task(self._read(child, process.stderr))
+            return await process.wait()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+    async def _read(self, child: _Child, stream: asyncio.StreamReader | None) -> None:
+        assert stream is not None
+        async for raw in _lines(stream):
+            line = raw.decode(errors="replace").rstrip()
+            if stream is (child.process and child.process.stdout) and _is_ready(line):
+                if child.starts > 1:
+                    self._on_line(child.name, "is ready again")
+                child.ready.set()
+                continue
+            child.tail.append(line)
+            self._on_line(child.name, line)
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """A running system: where it is reached, and who looks after its processes."""
+
+    nats_url: str
+    redis_url: str
+    supervisor: Supervisor
+
+
+@asynccontextmanager
+async def system(
+    *,
+    directory: Path | None = None,
+    nats_url: str = "",
+    redis_url: str = "",
+    environment: Mapping[str, str] | None = None,
+    replicas: Mapping[str, int] | None = None,
+    on_line: OnLine | None = None,
+    drain_seconds: float = _DRAIN_SECONDS,
+) -> AsyncIterator[System]:
+    """Runs the whole system for as long as the block lasts.
+
+    Args:
+        directory: Where servers that are started keep their data; a temporary one that is deleted by default.
+        nats_url: A server that runs already; one is started without it.
+        redis_url: The same for Redis.
+        environment: Settings of the services, such as `{"PROCESSION_AGENTS": "agents.yaml"}`.
+        replicas: How many processes of a service.
+        on_line: Gets what the processes write.
+        drain_seconds: How long a stopping process may take.
+
+    Raises:
+        EmbeddedServerError: NATS or Redis did not start.
+        StartError: A service did not start.
+    """
+    async with AsyncExitStack() as stack:
+        if directory is None:
+            directory = Path(stack.enter_context(TemporaryDirectory(prefix="procession-")))
+        started = await stack.enter_async_context(embedded(directory, nats=not nats_url, redis=not redis_url))
+        nats_url, redis_url = nats_url or started.nats_url, redis_url or started.redis_url
+        settings = {"PROCESSION_NATS_URL": nats_url, "PROCESSION_REDIS_URL": redis_url, **(environment or {})}
+        supervisor = Supervisor(settings, replicas=replicas, on_line=on_line, drain_seconds=drain_seconds)
+        await stack.enter_async_context(supervisor)
+        yield System(nats_url, redis_url, supervisor)
+
+
+async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """The lines of a stream; one that is longer than the limit comes in pieces."""
+    while True:
+        try:
+            line = await stream.readuntil(b"\n")
+        except asyncio.IncompleteReadError as error:
+            if error.partial:
+                yield error.partial
+            return
+        except asyncio.LimitOverrunError as error:
+            line = await stream.readexactly(error.consumed)
+        yield line
+
+
+def _is_ready(line: str) -> bool:
+    try:
+        return "ready" in json.loads(line)
+    except (ValueError, TypeError):
+        return False
+
+
+def _ending(code: int) -> str:
+    if code < 0:
+        return f"signal {signal.Signals(-code).name}"
+    return f"code {code}"

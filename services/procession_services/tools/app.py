@@ -1,0 +1,15 @@
+"""The tools service, put together."""
+
+from procession_services.processor_host.service import Host
+from procession_services.processor_host.streams import StreamClient
+from procession_services.tools.execute import run_tools
+
+SERVICE = "tools"
+
+
+async def start(host: Host) -> None:
+    """Starts taking commands."""
+    streams = StreamClient(host.bus, host.settings.replica)
+    await streams.start()
+    host.on_stop.append(streams.stop)
+    await host.work_on_commands(streams.sink, {"tools": run_tools})

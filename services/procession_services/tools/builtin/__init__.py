@@ -1,0 +1,1 @@
+"""Tools that come with Procession: two to try things out, and the stand-in for tools of the caller."""

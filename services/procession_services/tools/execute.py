@@ -1,0 +1,178 @@
+"""Runs the tool calls of a response: the runner of the operation `tools`."""
+
+import asyncio
+import copy
+import logging
+import traceback
+from contextlib import AbstractAsyncContextManager
+from typing import Final, Protocol
+
+from procession.args import AbortSignal
+from procession.context import RunContext
+from procession.errors import TripWire
+from procession.registry import Registry
+from procession.tools import ToolContext, ToolSuspended
+from procession_schemas.agent import ProcessorRef
+from procession_schemas.base import JsonObject
+from procession_schemas.work import StepFacts, ToolsOp, WorkCommand, WorkResult
+from procession_services.processor_host.errors import Suspended
+from procession_services.tools.calling import CallWriter, ToolResultError, invoke, to_json
+from procession_services.tools.core.outcomes import Outcome, awaiting_approval, failed, suspended
+from procession_services.tools.core.plan import Plan, Ready, Settled, plan
+from procession_services.tools.execution import Ended, Execution, Executions, Sink
+from procession_services.tools.step_tools import StepTool, step_tools
+
+_log = logging.getLogger(__name__)
+CONCURRENCY: Final = 10
+"""Calls of one response that run at the same time (R-TX-1)."""
+
+
+class Job(Protocol):
+    """What running tools needs of the command in hand."""
+
+    command: WorkCommand
+    ctx: RunContext
+    result: WorkResult
+
+    @property
+    def abort_signal(self) -> AbortSignal:
+        """Fires when the run is cancelled."""
+
+    @property
+    def registry(self) -> Registry:
+        """What is installed in this process."""
+
+    def sink(self, processors: list[ProcessorRef]) -> AbstractAsyncContextManager[Sink]:
+        """Opens the way to the client through these processors."""
+
+
+_EXECUTIONS: Final = Executions()
+
+
+async def run_tools(op: ToolsOp, job: Job, executions: Executions = _EXECUTIONS) -> None:
+    """Runs the calls and puts their outcomes into `ctx.outcomes`, in call order (R-CH-7).
+
+    Outcomes that are there already, from a round that was suspended, stay and are not made again. Once the
+    run is cancelled no further call is begun; those that run may end, and count (R-CX-2).
+
+    Raises:
+        Suspended: A call waits for a person; outcomes so far are in the context (R-AP-2).
+        TripWire: An output processor aborted over a chunk that a tool wrote.
+        ProcessorError: One failed over it.
+    """
+    round_ = _Round(op, job)
+    execution = executions.join((job.command.tenant, job.command.id), lambda: Execution(round_.run))
+    job.abort_signal.on_abort(execution.signal.abort)
+    ended = await execution.follow(lambda: job.sink(op.processors))
+    job.ctx.outcomes = copy.deepcopy(ended.outcomes)
+    if job.ctx.request_context is not ended.request_context:  # a delivery that joined
+        job.ctx.request_context.clear()
+        job.ctx.request_context.update(copy.deepcopy(ended.request_context))
+    job.result.facts = job.result.facts or StepFacts()
+    job.result.facts.outcomes = len(ended.outcomes)
+    if ended.waiting:
+        raise Suspended(copy.deepcopy(ended.waiting))
+
+
+class _Round:
+    """The calls of one response, as far as they get before one of them waits for a person."""
+
+    def __init__(self, op: ToolsOp, job: Job) -> None:
+        self._op = op
+        self._ctx = job.ctx
+        self._tools = step_tools(job.registry, job.ctx.config)
+        one_by_one = op.require_approval or any(tool.may_wait for tool in self._tools.values())
+        self._gate = asyncio.Semaphore(1 if one_by_one else CONCURRENCY)
+        self._waiting: list[JsonObject] = []
+
+    async def run(self, execution: Execution) -> Ended:
+        """Runs what can run; a tripwire that a tool raises is raised when the other calls have ended."""
+        plans = plan(
+            (self._ctx.response or {}).get("toolCalls", []),
+            {name: tool.offer for name, tool in self._tools.items()},
+            decisions=self._op.decisions,
+            done=self._ctx.outcomes,
+        )
+        running = (self._one(each, execution) for each in plans)
+        results = await asyncio.gather(*running, return_exceptions=True)
+        outcomes: list[Outcome] = []
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+            if result is not None:
+                outcomes.append(result)
+        return Ended(outcomes, self._waiting, self._ctx.request_context)
+
+    async def _one(self, call: Plan, execution: Execution) -> Outcome | None:
+        """The outcome of a call; None when it is not ours, waits, or comes after one that waits."""
+        if isinstance(call, Settled):
+            return call.outcome
+        if not isinstance(call, Ready):
+            return None
+        async with self._gate:
+            if self._waiting or execution.signal.aborted:
+                return None
+            tool, context = self._tools[call.tool], self._ctx.request_context
+            if not call.approved and await tool.needs_approval(
+                call.begun["args"], context, required=self._op.require_approval
+            ):
+                self._waiting.append(awaiting_approval(call.begun))
+                return None
+            return await self._call(tool, call, execution)
+
+    async def _call(self, tool: StepTool, call: Ready, execution: Execution) -> Outcome | None:
+        writer = CallWriter(execution, call.begun["toolCallId"], call.tool)
+        context, args = self._context(call, execution, writer), copy.deepcopy(call.begun["args"])
+        try:
+            return {**call.begun, **await invoke(tool.tool, args, context, tool.ref.timeout)}
+        except TripWire:
+            execution.signal.abort()
+            raise
+        except ToolSuspended as suspension:
+            return self._suspended(tool, call, suspension)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            return self._failed(call, error)  # not ours: the tool awaited something that was cancelled
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - R-TX-4; a tool must not end the service either
+            return self._failed(call, error)
+        finally:
+            writer.close()
+
+    def _context(self, call: Ready, execution: Execution, writer: CallWriter) -> ToolContext:
+        ctx = self._ctx
+        signal = AbortSignal()
+        execution.signal.on_abort(signal.abort)
+        return ToolContext(
+            tool_call_id=call.begun["toolCallId"],
+            tool_name=call.tool,
+            run_id=ctx.run_id,
+            tenant=ctx.tenant,
+            writer=writer,
+            request_context=ctx.request_context,
+            abort_signal=signal,
+            tracing_context=ctx.tracing_context,
+            messages=list(ctx.messages.get.all.db()),
+            resume_data=call.resume_data,
+        )
+
+    def _suspended(self, tool: StepTool, call: Ready, suspension: ToolSuspended) -> Outcome | None:
+        schema = tool.tool.resume_schema
+        if schema is None:
+            text = (
+                f"The tool {call.tool!r} suspends, so it must declare a `resume_schema`; {{}} takes any data."
+            )
+            return failed(call.begun, "ToolSuspendedError", text)
+        try:
+            self._waiting.append(suspended(call.begun, to_json(suspension.payload), schema))
+        except ToolResultError as error:
+            return self._failed(call, error)
+        return None
+
+    def _failed(self, call: Ready, error: BaseException) -> Outcome:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        kind = type(error).__name__
+        at = f"{place.filename}:{place.lineno}"
+        _log.warning("tool %s of run %s raised %s at %s", call.tool, self._ctx.run_id, kind, at)
+        return failed(call.begun, kind, str(error) or kind)

@@ -1,0 +1,130 @@
+"""The tool calls of one command while they run, apart from the delivery that started them.
+
+A delivery may be lost in the middle: its acknowledgement came too late, or its handler was cancelled. The
+calls then run on, and the next delivery of the same command to this process joins them: it sends every
+chunk from the first on, so that numbers come out the same, and gets the same outcomes. No tool runs twice
+for one command while the process lives; after a crash another process runs the calls again (at least
+once, with run id and call id as the key).
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Hashable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from procession.args import AbortSignal, RequestContext
+from procession.errors import ProcessionError
+from procession_schemas.chunks import Chunk
+from procession_services.tools.core.outcomes import Outcome
+
+
+class Sink(Protocol):
+    """Where chunks of a command go."""
+
+    async def send(self, chunks: list[Chunk]) -> None:
+        """Hands chunks on, in order."""
+
+
+OpenSink = Callable[[], AbstractAsyncContextManager[Sink]]
+
+
+@dataclass(slots=True)
+class Ended:
+    """What calls came to: outcomes in call order, calls that wait for a person, what tools set for hooks."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    waiting: list[dict[str, Any]] = field(default_factory=list)
+    request_context: RequestContext = field(default_factory=RequestContext)
+
+
+class Execution:
+    """A task that runs calls, and the log of the chunks that they write."""
+
+    def __init__(self, work: Callable[["Execution"], Coroutine[Any, Any, Ended]]) -> None:
+        self.signal = AbortSignal()
+        self._log: list[Chunk] = []
+        self._sent = 0
+        self._readers = 0
+        self._changed = asyncio.Event()
+        self._task = asyncio.create_task(work(self))
+        self._task.add_done_callback(self._finish)
+
+    @property
+    def done(self) -> bool:
+        """Whether all calls have ended."""
+        return self._task.done()
+
+    async def write(self, chunk: Chunk) -> None:
+        """Logs a chunk and returns when it is sent; at once while no delivery listens."""
+        self._log.append(chunk)
+        number = len(self._log)
+        self._wake()
+        while self._readers and self._sent < number:
+            await self._changed.wait()
+
+    async def follow(self, open_sink: OpenSink) -> Ended:
+        """Sends the chunks of the calls, from the first on, until the calls have ended.
+
+        The sink is opened for the first chunk.
+
+        Raises:
+            ProcessionError: A processor aborted or failed over a chunk, or a tool raised a tripwire; no
+                further call is begun.
+        """
+        self._readers += 1
+        try:
+            async with AsyncExitStack() as stack:
+                await self._pump(stack, open_sink)
+        except ProcessionError:
+            self.signal.abort()
+            raise
+        finally:
+            self._readers -= 1
+            self._wake()
+        return self._task.result()
+
+    async def _pump(self, stack: AsyncExitStack, open_sink: OpenSink) -> None:
+        sink: Sink | None = None
+        sent = 0
+        while True:
+            changed = self._changed
+            if sent < len(self._log):
+                if sink is None:
+                    sink = await stack.enter_async_context(open_sink())
+                fresh = self._log[sent:]
+                await sink.send(fresh)
+                sent += len(fresh)
+                self._sent = max(self._sent, sent)
+                self._wake()
+            elif self._task.done():
+                return
+            else:
+                await changed.wait()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _finish(self, task: "asyncio.Future[Ended]") -> None:
+        if not task.cancelled():
+            task.exception()  # seen, also when no delivery comes to hear of it
+        self._wake()
+
+
+class Executions:
+    """The executions of this process by command; of finished ones only the newest `keep` are remembered."""
+
+    def __init__(self, keep: int = 256) -> None:
+        self._keep = keep
+        self._table: dict[Hashable, Execution] = {}
+
+    def join(self, key: Hashable, start: Callable[[], Execution]) -> Execution:
+        """The execution of that command, started if it is not known here."""
+        found = self._table.get(key)
+        if found is None:
+            excess = len(self._table) + 1 - self._keep
+            for old in [k for k, execution in self._table.items() if execution.done][: max(excess, 0)]:
+                del self._table[old]
+            found = self._table[key] = start()
+        return found

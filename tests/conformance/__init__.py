@@ -1,0 +1,1 @@
+"""Replays the recorded scenarios of the processor contract on a whole, running Procession."""

@@ -1,0 +1,1 @@
+"""Plain modules that tests share; `conftest.py` is never imported."""

@@ -1,0 +1,374 @@
+"""The client against a real server; the services are played by `Services`, which speaks the wire."""
+
+import asyncio
+import contextlib
+import itertools
+
+import nats
+import orjson
+import pydantic
+import pytest
+
+from procession.client import (
+    ChunksLostError,
+    NotAcceptedError,
+    NotConnectedError,
+    NotWaitingError,
+    Procession,
+    RequestTooLargeError,
+    RunConflictError,
+    RunFailedError,
+    UnknownRunError,
+)
+from procession_schemas import subjects
+from procession_schemas.agent import Agent
+from procession_schemas.run import RunRequest
+from procession_services.bus.streams import ensure_streams
+from procession_services.runtime.embedded import EmbeddedServers, embedded
+
+TENANTS = (f"client-{number}" for number in itertools.count())
+
+
+class Services:
+    """Takes the requests of one tenant and sends what a test wants sent."""
+
+    def __init__(self, connection, tenant):
+        self.nats, self.tenant = connection, tenant
+        self.requests = asyncio.Queue()
+        self.controls = asyncio.Queue()
+
+    async def listen(self):
+        await self.nats.subscribe(f"{subjects.ROOT}.run.{self.tenant}.*", cb=self.requests.put)
+        await self.nats.subscribe(f"{subjects.ROOT}.control.{self.tenant}.*", cb=self.controls.put)
+        await self.nats.flush()
+
+    async def request(self):
+        message = await self.requests.get()
+        return message, orjson.loads(message.data)
+
+    async def control(self):
+        return orjson.loads((await self.controls.get()).data)
+
+    async def event(self, run, type_, **fields):
+        body = {"type": type_, "runId": run, "at": f"2026-01-01T00:00:00.{id(fields) % 1000:03}Z", **fields}
+        await self.nats.jetstream().publish(subjects.event(self.tenant, run, type_), orjson.dumps(body))
+
+    async def accept(self, run):
+        await self.event(run, "run.accepted", agent="demo", messageId="m1")
+
+    async def chunks(self, run, seq, *texts, **more):
+        chunks = [{"type": "text-delta", "runId": run, "payload": {"text": text}} for text in texts]
+        body = orjson.dumps({"run": run, "seq": seq, "chunks": chunks, **more})
+        await self.nats.jetstream().publish(subjects.chunk(self.tenant, run), body)
+
+    async def finish(self, run, text="", status="finished", **more):
+        result = {
+            "runId": run,
+            "agent": "demo",
+            "status": status,
+            "finishReason": "stop",
+            "text": text,
+        } | more
+        await self.event(run, "run.suspended" if status == "suspended" else "run.finished", result=result)
+
+
+@contextlib.asynccontextmanager
+async def services_at(url):
+    connection = await nats.connect(url, max_reconnect_attempts=-1, reconnect_time_wait=0.05, error_cb=quiet)
+    await ensure_streams(connection.jetstream())
+    services = Services(connection, next(TENANTS))
+    await services.listen()
+    yield services
+    await connection.close()
+
+
+async def quiet(_error):
+    pass
+
+
+def texts(chunks):
+    return [chunk["payload"]["text"] for chunk in chunks]
+
+
+async def collect(handle):
+    return texts([chunk async for chunk in handle])
+
+
+@pytest.fixture
+async def services(servers):
+    async with services_at(servers.nats_url) as services:
+        yield services
+
+
+@pytest.fixture
+async def procession(servers, services):
+    async with Procession(servers.nats_url, tenant=services.tenant) as procession:
+        yield procession
+
+
+async def test_three_lines_stream_an_answer(services, procession):
+    async def serve():
+        message, request = await services.request()
+        run = request["runId"]
+        await services.accept(run)
+        await services.chunks(run, 0, "Hel", "lo")
+        await services.chunks(run, 2, "!", end=True)
+        return message.subject, request
+
+    serving = asyncio.create_task(serve())
+    assert texts([chunk async for chunk in procession.stream("Hi", agent="demo")]) == ["Hel", "lo", "!"]
+    subject, request = await serving
+    assert subject == f"procession.v1.run.{services.tenant}.demo"
+    assert request["input"] == "Hi"
+    assert request["runId"].startswith("run-")
+
+
+async def test_a_request_takes_every_option_and_an_agent_of_its_own(services, procession):
+    agent = Agent(name="mine", model="demo/model")
+    request = RunRequest(input=["a", "b"], max_steps=3)
+    memory = {"thread": "t", "resource": "r"}
+    await procession.start(request, agent=agent, memory=memory, request_context={"k": 1})
+    message, sent = await services.request()
+    assert message.subject.endswith(".mine")
+    del sent["runId"]
+    assert sent == {
+        "input": ["a", "b"],
+        "maxSteps": 3,
+        "agent": {"name": "mine", "model": "demo/model"},
+        "memory": {"thread": "t", "resource": "r"},
+        "requestContext": {"k": 1},
+    }
+
+
+async def test_an_unknown_option_is_an_error_that_names_it(procession):
+    with pytest.raises(pydantic.ValidationError, match="max_stepz"):
+        await procession.start("Hi", agent="demo", max_stepz=3)
+
+
+async def test_chunks_that_come_twice_or_out_of_order_are_read_once_and_in_order(services, procession):
+    handle = await procession.start("Hi", agent="demo")
+    await services.chunks(handle.run_id, 2, "c", "d", end=True)
+    await services.chunks(handle.run_id, 0, "a", "b")
+    await services.chunks(handle.run_id, 1, "b", "c")
+    assert await collect(handle) == ["a", "b", "c", "d"]
+    assert handle.position == 4
+
+
+async def test_generate_asks_for_no_chunks_and_returns_the_result(services, procession):
+    answer = asyncio.create_task(procession.generate("Hi", agent="demo"))
+    _, request = await services.request()
+    assert request["stream"] is False
+    await services.accept(request["runId"])
+    await services.finish(request["runId"], "Hello", usage={"inputTokens": 3})
+    result = await answer
+    assert (result.text, result.usage) == ("Hello", {"inputTokens": 3})
+
+
+@pytest.mark.parametrize("status", ["blocked", "failed", "cancelled"])
+async def test_a_bad_end_raises_only_when_asked(services, procession, status):
+    handle = await procession.start("Hi", agent="demo")
+    await services.finish(handle.run_id, status=status, error={"code": "X", "message": "because"})
+    assert (await handle.result()).status == status
+    with pytest.raises(RunFailedError, match="because") as raised:
+        await handle.result(raise_on_error=True)
+    assert raised.value.result.status == status
+
+
+async def test_a_stream_whose_last_batch_never_comes_ends_with_the_run(services, procession):
+    handle = await procession.start("Hi", agent="demo")
+    await services.chunks(handle.run_id, 0, "a")
+    await services.finish(handle.run_id, "a")
+    assert await collect(handle) == ["a"]
+
+
+async def test_lost_chunks_are_an_error_and_not_a_shorter_answer(services, procession, monkeypatch):
+    monkeypatch.setattr("procession.client.handle._LOST_SECONDS", 0.2)
+    monkeypatch.setattr("procession.client.handle._RETRY_SECONDS", 0.1)
+    handle = await procession.start("Hi", agent="demo")
+    await services.chunks(handle.run_id, 0, "a")
+    await services.chunks(handle.run_id, 3, "d", end=True)
+    chunks = aiter(handle)
+    assert texts([await anext(chunks)]) == ["a"]
+    with pytest.raises(ChunksLostError, match="chunks 1 to 2"):
+        await anext(chunks)
+
+
+async def test_a_late_client_reads_everything_or_the_rest(services, procession):
+    await services.accept("late-1")
+    await services.chunks("late-1", 0, "a", "b")
+    await services.chunks("late-1", 2, "c", end=True)
+    await services.finish("late-1", "abc")
+    handle = await procession.attach("late-1")
+    assert await collect(handle) == ["a", "b", "c"]
+    assert (await handle.result()).text == "abc"
+    assert await collect(await procession.attach("late-1", after=2)) == ["c"]
+
+
+async def test_a_client_that_comes_in_the_middle_gets_both_halves(services, procession):
+    await services.accept("mid-1")
+    await services.chunks("mid-1", 0, "a")
+    handle = await procession.attach("mid-1")
+    chunks = aiter(handle)
+    assert (await anext(chunks))["payload"]["text"] == "a"
+    await services.chunks("mid-1", 1, "b", end=True)
+    assert texts([chunk async for chunk in chunks]) == ["b"]
+
+
+async def test_nobody_can_attach_to_a_run_that_does_not_exist(procession):
+    with pytest.raises(UnknownRunError, match="nowhere"):
+        await procession.attach("nowhere")
+
+
+async def test_the_same_request_again_is_the_same_run(services, procession):
+    first = await procession.start("Hi", agent="demo", run_id="again-1")
+    await services.accept("again-1")
+    await services.chunks("again-1", 0, "a", end=True)
+    await services.finish("again-1", "a")
+    assert await collect(first) == ["a"]
+    before = await stored_requests(services)
+    second = await procession.start("Hi", agent="demo", run_id="again-1")
+    assert await collect(second) == ["a"]
+    assert await stored_requests(services) == before
+
+
+async def test_another_request_under_the_same_id_reaches_the_services_who_reject_it(services, procession):
+    await procession.start("Hi", agent="demo", run_id="conflict-1")
+    before = await stored_requests(services)
+    second = await procession.start("Something else", agent="demo", run_id="conflict-1")
+    assert await stored_requests(services) == before + 1
+    await services.event("conflict-1", "request.rejected", error={"code": "CONFLICT", "message": "taken"})
+    with pytest.raises(RunConflictError, match="taken"):
+        await second.result()
+    with pytest.raises(RunConflictError):
+        await collect(second)
+
+
+async def stored_requests(services):
+    return (await services.nats.jetstream().stream_info("RUNS")).state.messages
+
+
+async def test_a_conflict_of_somebody_else_leaves_an_accepted_run_alone(services, procession):
+    handle = await procession.start("Hi", agent="demo")
+    await services.accept(handle.run_id)
+    await services.event(handle.run_id, "request.rejected", error={"code": "CONFLICT", "message": "taken"})
+    await services.finish(handle.run_id, "fine")
+    assert (await handle.result()).text == "fine"
+
+
+async def test_cancel_goes_out_as_a_control_message(services, procession):
+    handle = await procession.start("Hi", agent="demo")
+    await handle.cancel()
+    assert await services.control() == {"type": "cancel"}
+    await procession.cancel("another-run")
+    assert await services.control() == {"type": "cancel"}
+
+
+async def test_a_run_that_waits_ends_the_iteration_and_goes_on_after_a_decision(services, procession):
+    handle = await procession.start("Hi", agent="demo")
+    run = handle.run_id
+    await services.chunks(run, 0, "a")
+    calls = [{"toolCallId": "c1"}, {"toolCallId": "c2"}]
+    await services.finish(run, status="suspended", suspendPayload={"calls": calls})
+    assert await collect(handle) == ["a"]
+    assert (await handle.result()).status == "suspended"
+    await handle.approve("c1")
+    await handle.decline("c2", "not today")
+    assert await services.control() == {"type": "resume", "toolCallId": "c1", "approved": True}
+    assert await services.control() == {
+        "type": "resume", "toolCallId": "c2", "approved": False, "reason": "not today",
+    }  # fmt: skip
+    await services.chunks(run, 1, "b", end=True)
+    await services.finish(run, "ab")
+    assert await collect(handle) == ["b"]
+    assert (await handle.result()).text == "ab"
+
+
+async def test_a_decision_inside_the_loop_keeps_the_loop_going(services, procession):
+    handle = await procession.start("Hi", agent="demo")
+    run = handle.run_id
+
+    async def serve():
+        await services.chunks(run, 0, "may I?")
+        await services.finish(run, status="suspended", suspendPayload={"toolCallId": "c1"})
+        assert (await services.control())["resumeData"] == {"ok": True}
+        await services.chunks(run, 1, "done", end=True)
+        await services.finish(run, "done")
+
+    serving = asyncio.create_task(serve())
+    read = []
+    async for chunk in handle:
+        read.append(chunk["payload"]["text"])
+        if read == ["may I?"]:
+            await handle.resume("c1", {"ok": True})
+    await serving
+    assert read == ["may I?", "done"]
+
+
+async def test_a_run_that_does_not_wait_takes_no_decision(services, procession):
+    handle = await procession.start("Hi", agent="demo")
+    await services.finish(handle.run_id, "over")
+    with pytest.raises(NotWaitingError, match="it is finished"):
+        await handle.approve("c1")
+
+
+async def test_an_idle_timeout_ends_the_waiting_and_not_the_run(services, procession):
+    handle = await procession.start("Hi", agent="demo")
+    with pytest.raises(TimeoutError):
+        await anext(handle.chunks(idle_timeout=0.05))
+    with pytest.raises(TimeoutError):
+        await handle.result(timeout=0.05)
+    await services.finish(handle.run_id, "late")
+    assert (await handle.result()).text == "late"
+
+
+async def test_closing_the_client_wakes_its_readers(servers, services):
+    async with Procession(servers.nats_url, tenant=services.tenant) as procession:
+        handle = await procession.start("Hi", agent="demo")
+        waiting = asyncio.create_task(handle.result())
+        await asyncio.sleep(0)
+    with pytest.raises(NotConnectedError, match="goes on"):
+        await waiting
+
+
+async def test_a_request_that_is_too_large_says_how_large(procession):
+    with pytest.raises(RequestTooLargeError, match="8,388,608"):
+        await procession.start("x" * 9_000_000, agent="demo")
+
+
+async def test_a_server_that_is_not_there_is_told_at_once():
+    with pytest.raises(NotConnectedError, match=r"nats://127\.0\.0\.1:9"):
+        async with Procession("nats://127.0.0.1:9", connect_timeout=0.5):
+            pass
+
+
+async def test_a_request_that_nobody_stores_is_not_accepted(tmp_path):
+    async with embedded(tmp_path, redis=False) as servers, Procession(servers.nats_url) as procession:
+        with pytest.raises(NotAcceptedError, match="are the services running"):
+            await procession.start("Hi", agent="demo")
+        with pytest.raises(NotConnectedError, match="are the services running"):
+            await procession.attach("run-1")
+
+
+async def test_what_came_while_the_connection_was_lost_is_read_from_the_streams(tmp_path):
+    async with EmbeddedServers(tmp_path, redis=False) as servers:
+        url = servers.endpoints.nats_url
+        async with (
+            services_at(url) as services,
+            Procession(url, tenant=services.tenant, reconnect_time_wait=1.0) as procession,
+        ):
+            handle = await procession.start("Hi", agent="demo")
+            run = handle.run_id
+            await services.chunks(run, 0, "a")
+            chunks = aiter(handle)
+            assert (await anext(chunks))["payload"]["text"] == "a"
+            waiting = asyncio.create_task(anext(chunks))
+            await servers.restart_nats()
+            await ensure_streams(services.nats.jetstream())
+            assert not procession._link._client.is_connected
+            await services.chunks(run, 1, "b")
+            await services.chunks(run, 2, "c", end=True)
+            await services.finish(run, "abc")
+            assert not procession._link._client.is_connected
+            assert texts([await waiting]) == ["b"]
+            assert texts([chunk async for chunk in chunks]) == ["c"]
+            assert (await handle.result()).text == "abc"

@@ -1,0 +1,101 @@
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from procession.client import ChunkOrder
+
+
+def batch(seq, *texts, **more):
+    chunks = [{"type": "text-delta", "payload": {"text": text}} for text in texts]
+    return {"run": "r", "seq": seq, "chunks": chunks, **more}
+
+
+def drain(order):
+    texts = []
+    while (chunk := order.pop()) is not None:
+        texts.append(chunk["type"] if chunk["type"] == "reset" else chunk["payload"]["text"])
+    return texts
+
+
+@st.composite
+def deliveries(draw):
+    """Batches that cover `total` chunks, some of them twice and cut elsewhere, in any order."""
+    total = draw(st.integers(1, 30))
+    batches = []
+    for _ in range(draw(st.integers(1, 3))):
+        cuts = sorted({0, total, *draw(st.lists(st.integers(0, total), max_size=6))})
+        for first, last in itertools.pairwise(cuts):
+            texts = [str(number) for number in range(first, last)]
+            batches.append(batch(first, *texts, end=last == total))
+    return total, draw(st.permutations(batches))
+
+
+@given(deliveries())
+def test_every_chunk_comes_once_and_in_order(case):
+    total, batches = case
+    order, texts = ChunkOrder(), []
+    for one in batches:
+        order.add(one)
+        texts += drain(order)
+        assert order.ended == (len(texts) == total)
+    assert texts == [str(number) for number in range(total)]
+    assert order.position == total
+
+
+def test_a_later_reader_goes_on_where_the_first_one_stopped():
+    first = ChunkOrder()
+    first.add(batch(0, "a", "b", "c"))
+    first.pop()
+    later = ChunkOrder(after=first.position)
+    later.add(batch(0, "a", "b", "c", end=True))
+    assert drain(later) == ["b", "c"]
+    assert later.ended
+
+
+def test_a_gap_is_told_until_it_is_filled():
+    order = ChunkOrder()
+    order.add(batch(0, "a"))
+    order.add(batch(3, "d"))
+    assert drain(order) == ["a"]
+    assert order.gap == (1, 2)
+    order.add(batch(1, "b", "c"))
+    assert order.gap is None
+    assert drain(order) == ["b", "c", "d"]
+
+
+def test_an_end_behind_a_gap_does_not_end_the_stream():
+    order = ChunkOrder()
+    order.add(batch(1, "b", end=True))
+    assert not order.ended
+    order.add(batch(0, "a"))
+    assert drain(order) == ["a", "b"]
+    assert order.ended
+
+
+def test_a_reset_is_announced_once_in_front_of_what_replaces():
+    order = ChunkOrder()
+    order.add(batch(0, "a", "b"))
+    order.add(batch(2, "A", reset=0))
+    order.add(batch(2, "A", reset=0))
+    assert drain(order) == ["a", "b", "reset", "A"]
+
+
+def test_a_reset_without_chunks_is_announced_too():
+    order = ChunkOrder()
+    order.add(batch(0, "a"))
+    order.add(batch(1, reset=0))
+    order.add(batch(1, "A", end=True))
+    assert drain(order) == ["a", "reset", "A"]
+    assert order.ended
+
+
+def test_a_resumed_run_has_no_end_any_more():
+    order = ChunkOrder()
+    order.add(batch(0, "a", end=True))
+    drain(order)
+    order.reopen()
+    assert not order.ended
+    order.add(batch(1, "b", end=True))
+    assert drain(order) == ["b"]
+    assert order.ended

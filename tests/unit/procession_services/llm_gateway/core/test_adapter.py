@@ -1,0 +1,427 @@
+"""Provider events -> chunks (core.md 11.4, R-CH-5, R-CH-6, R-US-1..3, 7.9)."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from procession_services.llm_gateway.core.adapter import ChunkAdapter
+from tests.unit.procession_services.llm_gateway.loopback import event
+
+Chunks = list[dict[str, Any]]
+
+
+def adapted(*events: dict[str, Any], **options: Any) -> Chunks:
+    adapter = ChunkAdapter("openai", **options)
+    return [chunk for each in events for chunk in adapter.feed(each)] + adapter.finish()
+
+
+def content(chunks: Chunks) -> Chunks:
+    """Leave out what frames every answer."""
+    return [chunk for chunk in chunks if chunk["type"] not in ("response-metadata", "finish")]
+
+
+def types(chunks: Chunks) -> list[str]:
+    return [chunk["type"] for chunk in content(chunks)]
+
+
+def payloads(chunks: Chunks, kind: str) -> list[Any]:
+    return [chunk["payload"] for chunk in chunks if chunk["type"] == kind]
+
+
+def call(index: int = 0, *, name: str | None = None, id: str | None = None, args: str = "") -> dict[str, Any]:  # noqa: A002
+    function = {"arguments": args, **({"name": name} if name else {})}
+    entry = {"index": index, "type": "function", "function": function, **({"id": id} if id else {})}
+    return event(tool_calls=[entry])
+
+
+def finish(chunks: Chunks) -> Any:
+    assert [chunk["type"] for chunk in chunks].count("finish") == 1
+    assert chunks[-1]["type"] == "finish"
+    return chunks[-1]["payload"]
+
+
+# --- text and reasoning ----------------------------------------------------------------------
+
+
+def test_text_is_one_block() -> None:
+    chunks = adapted(event(role="assistant", content=""), event(content="He"), event(content="llo"), event(finish="stop"))
+    assert chunks == [
+        {
+            "type": "response-metadata",
+            "payload": {"id": "resp-1", "modelId": "demo-1", "timestamp": "2026-01-01T00:00:00.000Z"},
+        },
+        {"type": "text-start", "payload": {"id": "txt-0"}},
+        {"type": "text-delta", "payload": {"id": "txt-0", "text": "He"}},
+        {"type": "text-delta", "payload": {"id": "txt-0", "text": "llo"}},
+        {"type": "text-end", "payload": {"id": "txt-0"}},
+        {
+            "type": "finish",
+            "payload": {
+                "stepResult": {"reason": "stop"},
+                "output": {"usage": {"inputTokens": None, "outputTokens": None, "totalTokens": None}},
+                "metadata": {},
+            },
+        },
+    ]
+
+
+def test_chunks_come_as_soon_as_their_event() -> None:
+    adapter = ChunkAdapter("openai")
+    assert [chunk["type"] for chunk in adapter.feed(event(content="He"))] == [
+        "response-metadata",
+        "text-start",
+        "text-delta",
+    ]
+    assert [chunk["type"] for chunk in adapter.feed(event(content="llo"))] == ["text-delta"]
+
+
+def test_blocks_follow_one_another() -> None:
+    chunks = adapted(
+        event(reasoning_content="hm"),
+        event(reasoning_content=" so"),
+        event(content="a"),
+        event(reasoning_content="wait"),
+        event(content="b"),
+    )
+    assert [(chunk["type"], chunk["payload"]["id"]) for chunk in content(chunks)] == [
+        ("reasoning-start", "rsn-0"),
+        ("reasoning-delta", "rsn-0"),
+        ("reasoning-delta", "rsn-0"),
+        ("reasoning-end", "rsn-0"),
+        ("text-start", "txt-0"),
+        ("text-delta", "txt-0"),
+        ("text-end", "txt-0"),
+        ("reasoning-start", "rsn-1"),
+        ("reasoning-delta", "rsn-1"),
+        ("reasoning-end", "rsn-1"),
+        ("text-start", "txt-1"),
+        ("text-delta", "txt-1"),
+        ("text-end", "txt-1"),
+    ]
+
+
+def test_an_empty_answer_has_no_block() -> None:
+    assert types(adapted(event(role="assistant", content=""), event(content=""), event(finish="stop"))) == []
+
+
+def test_signatures_belong_to_their_reasoning() -> None:
+    chunks = adapted(
+        event(reasoning_content="hm", thinking_blocks=[{"type": "thinking", "thinking": "hm"}]),
+        event(thinking_blocks=[{"type": "thinking", "thinking": "", "signature": "SIG"}]),
+        event(thinking_blocks=[{"type": "redacted_thinking", "data": "RED"}]),
+        event(content="so"),
+    )
+    assert types(chunks)[:5] == [
+        "reasoning-start",
+        "reasoning-delta",
+        "reasoning-signature",
+        "reasoning-end",
+        "redacted-reasoning",
+    ]
+    assert payloads(chunks, "reasoning-signature") == [{"id": "rsn-0", "signature": "SIG"}]
+    assert payloads(chunks, "redacted-reasoning") == [{"id": "rsn-1", "data": "RED"}]
+
+
+def test_a_refusal_is_text() -> None:
+    assert payloads(adapted(event(refusal="I cannot")), "text-delta") == [{"id": "txt-0", "text": "I cannot"}]
+
+
+@given(st.lists(st.text()))
+def test_the_text_is_the_sum_of_its_deltas(pieces: list[str]) -> None:
+    chunks = adapted(*(event(content=piece) for piece in pieces))
+    assert "".join(payload["text"] for payload in payloads(chunks, "text-delta")) == "".join(pieces)
+    assert all(payload["text"] for payload in payloads(chunks, "text-delta"))
+    assert len(payloads(chunks, "text-start")) == len(payloads(chunks, "text-end")) == bool("".join(pieces))
+
+
+# --- tool calls ------------------------------------------------------------------------------
+
+
+def test_a_whole_call_is_one_chunk() -> None:
+    chunks = adapted(call(name="f", id="c1", args='{"x": 1}'), event(finish="tool_calls"))
+    assert content(chunks) == [
+        {"type": "tool-call", "payload": {"toolCallId": "c1", "toolName": "f", "args": {"x": 1}}}
+    ]
+    assert finish(chunks)["stepResult"] == {"reason": "tool-calls"}
+
+
+def test_a_call_is_held_until_it_is_known_to_be_whole() -> None:
+    adapter = ChunkAdapter("openai")
+    assert [chunk["type"] for chunk in adapter.feed(call(name="f", id="c1", args="{}"))] == ["response-metadata"]
+    assert types(adapter.feed(call(1, name="g", id="c2", args="{}"))) == ["tool-call"]
+
+
+def test_a_call_in_pieces_is_streamed() -> None:
+    chunks = adapted(call(name="f", id="c1"), call(args='{"x"'), call(args=": 1}"), event(finish="tool_calls"))
+    common = {"toolCallId": "c1", "toolName": "f"}
+    assert content(chunks) == [
+        {"type": "tool-call-input-streaming-start", "payload": common},
+        {"type": "tool-call-delta", "payload": {**common, "argsTextDelta": '{"x"'}},
+        {"type": "tool-call-delta", "payload": {**common, "argsTextDelta": ": 1}"}},
+        {"type": "tool-call-input-streaming-end", "payload": {"toolCallId": "c1"}},
+        {"type": "tool-call", "payload": {**common, "args": {"x": 1}}},
+    ]
+
+
+def test_an_empty_delta_after_a_whole_call_does_not_make_it_a_streamed_one() -> None:
+    assert types(adapted(call(name="f", id="c1", args="{}"), call(args=""))) == ["tool-call"]
+
+
+def test_a_call_without_arguments_has_empty_ones() -> None:
+    [payload] = payloads(adapted(call(name="f", id="c1"), event(finish="tool_calls")), "tool-call")
+    assert payload == {"toolCallId": "c1", "toolName": "f", "args": {}}
+
+
+def test_text_ends_before_a_call_begins() -> None:
+    chunks = adapted(event(content="look"), call(name="f", id="c1", args="{}"), event(finish="tool_calls"))
+    assert types(chunks) == ["text-start", "text-delta", "text-end", "tool-call"]
+
+
+def test_a_whole_call_comes_before_the_text_after_it() -> None:
+    chunks = adapted(call(name="f", id="c1", args="{}"), event(content="done"))
+    assert types(chunks) == ["tool-call", "text-start", "text-delta", "text-end"]
+
+
+def test_calls_that_share_an_index_are_told_apart_by_their_ids() -> None:
+    chunks = adapted(call(name="f", id="c1", args='{"a":1}'), call(name="f", id="c2", args='{"a":2}'))
+    assert [(each["toolCallId"], each["args"]) for each in payloads(chunks, "tool-call")] == [
+        ("c1", {"a": 1}),
+        ("c2", {"a": 2}),
+    ]
+
+
+def test_calls_may_interleave() -> None:
+    chunks = adapted(
+        call(0, name="f", id="c1", args='{"a"'),
+        call(1, name="g", id="c2", args='{"b"'),
+        call(0, args=":1}"),
+        call(1, args=":2}"),
+        event(finish="tool_calls"),
+    )
+    assert [(each["toolCallId"], each["args"]) for each in payloads(chunks, "tool-call")] == [
+        ("c1", {"a": 1}),
+        ("c2", {"b": 2}),
+    ]
+
+
+def test_an_afterthought_to_a_call_that_has_ended_is_dropped() -> None:
+    chunks = adapted(
+        call(0, name="f", id="c1", args="{}"), call(1, name="g", id="c2", args="{}"), call(0, args=" "), call(0, id="c1")
+    )
+    assert [each["toolCallId"] for each in payloads(chunks, "tool-call")] == ["c1", "c2"]
+
+
+def test_nameless_calls_get_ids_of_their_response() -> None:
+    whole = {"function": {"name": "f", "arguments": "{}"}}
+    chunks = adapted(event(tool_calls=[{"index": 0, **whole}, {"index": 1, **whole}]))
+    assert [each["toolCallId"] for each in payloads(chunks, "tool-call")] == ["resp-1-0", "resp-1-1"]
+
+
+def test_arguments_that_are_no_json_are_given_as_text() -> None:
+    [payload] = payloads(adapted(call(name="f", id="c1", args='{"x": '), event(finish="tool_calls")), "tool-call")
+    assert payload == {"toolCallId": "c1", "toolName": "f", "argsText": '{"x": '}
+
+
+def test_arguments_that_end_too_early_are_closed() -> None:
+    [payload] = payloads(adapted(call(name="f", id="c1", args='{"x": [1'), event(finish="tool_calls")), "tool-call")
+    assert payload["args"] == {"x": [1]}
+
+
+@pytest.mark.parametrize("reason", ["length", "content_filter", None])
+def test_arguments_of_an_answer_that_was_cut_off_are_not_repaired(reason: str | None) -> None:
+    [payload] = payloads(adapted(call(name="f", id="c1", args='{"amount": 12'), event(finish=reason)), "tool-call")
+    assert "args" not in payload
+    assert payload["argsText"] == '{"amount": 12'
+
+
+def test_a_calls_own_metadata_goes_along() -> None:
+    entry = {
+        "index": 0,
+        "id": "c1",
+        "function": {"name": "f", "arguments": "{}"},
+        "provider_specific_fields": {"thought_signature": "S"},
+    }
+    [payload] = payloads(adapted(event(tool_calls=[entry])), "tool-call")
+    assert payload["providerMetadata"] == {"openai": {"thought_signature": "S"}}
+
+
+ARGUMENTS = st.dictionaries(
+    st.text(max_size=5), st.integers() | st.text(max_size=8) | st.lists(st.booleans(), max_size=3), max_size=4
+)
+
+
+@given(ARGUMENTS, st.data())
+def test_any_split_of_the_arguments_gives_the_same_call(arguments: dict[str, Any], data: st.DataObject) -> None:
+    text = json.dumps(arguments)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
+    edges = [0, *cuts, len(text)]
+    first, *rest = [text[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    chunks = adapted(
+        call(name="f", id="c1", args=first), *(call(args=piece) for piece in rest), event(finish="tool_calls")
+    )
+    assert payloads(chunks, "tool-call") == [{"toolCallId": "c1", "toolName": "f", "args": arguments}]
+    deltas = payloads(chunks, "tool-call-delta")
+    streamed = types(chunks) != ["tool-call"]
+    assert streamed == any(rest)
+    assert "".join(delta["argsTextDelta"] for delta in deltas) == (text if streamed else "")
+
+
+STEPS = st.lists(
+    st.sampled_from(["text", "reasoning", "whole", "begin", "more"]),
+    max_size=12,
+)
+
+
+@given(STEPS)
+def test_any_order_of_events_keeps_the_order_guarantees(steps: list[str]) -> None:
+    events, begun = [], 0
+    for step in steps:
+        if step == "text":
+            events.append(event(content="t"))
+        elif step == "reasoning":
+            events.append(event(reasoning_content="r"))
+        elif step == "more":
+            events.append(call(max(begun - 1, 0), args=" "))
+        else:
+            events.append(call(begun, name="f", id=f"c{begun}", args="{}" if step == "whole" else ""))
+            begun += 1
+    chunks = adapted(*events, event(finish="tool_calls"))
+    assert [each["toolCallId"] for each in payloads(chunks, "tool-call")] == [f"c{number}" for number in range(begun)]
+    opened: list[str] = []
+    for chunk in content(chunks):
+        kind, _, phase = chunk["type"].rpartition("-")
+        if kind in ("text", "reasoning"):
+            if phase == "start":
+                assert not opened
+                opened.append(chunk["payload"]["id"])
+            else:
+                assert opened == [chunk["payload"]["id"]]
+                opened = [] if phase == "end" else opened
+        else:
+            assert not opened
+    assert not opened
+
+
+# --- sources, files, raw ---------------------------------------------------------------------
+
+
+def test_citations_become_sources() -> None:
+    cited = {"type": "url_citation", "url_citation": {"url": "https://x.org", "title": "X", "start_index": 0}}
+    other = {"type": "url_citation", "url_citation": {"url": "https://y.org"}}
+    chunks = adapted(event(content="see"), event(annotations=[cited, other, {"type": "file_citation"}]))
+    assert payloads(chunks, "source") == [
+        {"id": "src-0", "sourceType": "url", "url": "https://x.org", "title": "X"},
+        {"id": "src-1", "sourceType": "url", "url": "https://y.org", "title": ""},
+    ]
+
+
+def test_images_become_files() -> None:
+    drawn = {"type": "image_url", "image_url": {"url": "data:image/webp;base64,QUJD"}}
+    linked = {"type": "image_url", "image_url": {"url": "https://x.org/a.png"}}
+    assert payloads(adapted(event(images=[drawn, linked])), "file") == [
+        {"data": "QUJD", "base64": "QUJD", "mimeType": "image/webp"},
+        {"data": "https://x.org/a.png", "mimeType": "image/*"},
+    ]
+
+
+def test_raw_events_on_demand() -> None:
+    first, last = event(content="a"), event(finish="stop")
+    assert payloads(adapted(first, last, include_raw=True), "raw") == [first, last]
+    assert payloads(adapted(first, last), "raw") == []
+
+
+# --- the end ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given_reason", "expected"),
+    [
+        ("stop", "stop"),
+        ("length", "length"),
+        ("tool_calls", "tool-calls"),
+        ("function_call", "tool-calls"),
+        ("content_filter", "content-filter"),
+        ("error", "error"),
+        ("eos", "other"),
+        (None, "other"),
+    ],
+)
+def test_reasons(given_reason: str | None, expected: str) -> None:
+    assert finish(adapted(event(content="a"), event(finish=given_reason)))["stepResult"] == {"reason": expected}
+
+
+def test_a_provider_that_says_stop_all_the_time_is_heard_at_the_end() -> None:
+    chunks = adapted(event(content="a", finish="stop"), event(content="b", finish="stop"), event(finish="length"))
+    assert finish(chunks)["stepResult"] == {"reason": "length"}
+    assert types(chunks) == ["text-start", "text-delta", "text-delta", "text-end"]
+
+
+@pytest.mark.parametrize(
+    ("reports", "expected"),
+    [
+        ([], {"inputTokens": None, "outputTokens": None, "totalTokens": None}),
+        (
+            [{"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 17}],
+            {"inputTokens": 10, "outputTokens": 5, "totalTokens": 17},
+        ),
+        (
+            [{"prompt_tokens": 10, "completion_tokens": 5}],
+            {"inputTokens": 10, "outputTokens": 5, "totalTokens": 15},
+        ),
+        ([{"prompt_tokens": 10}], {"inputTokens": 10, "outputTokens": None, "totalTokens": 10}),
+        (
+            [{"prompt_tokens": 10, "completion_tokens": 1}, {"prompt_tokens": 0, "completion_tokens": 5}],
+            {"inputTokens": 10, "outputTokens": 5, "totalTokens": 15},
+        ),
+        (
+            [{"prompt_tokens": 0, "completion_tokens": 0}],
+            {"inputTokens": 0, "outputTokens": 0, "totalTokens": 0},
+        ),
+        (
+            [
+                {
+                    "prompt_tokens": 10,
+                    "completion_tokens": 5,
+                    "prompt_tokens_details": {"cached_tokens": 8, "cache_creation_tokens": 2},
+                    "completion_tokens_details": {"reasoning_tokens": 3},
+                }
+            ],
+            {
+                "inputTokens": 10,
+                "outputTokens": 5,
+                "totalTokens": 15,
+                "reasoningTokens": 3,
+                "cachedInputTokens": 8,
+                "cacheCreationInputTokens": 2,
+            },
+        ),
+    ],
+)
+def test_usage(reports: list[dict[str, Any]], expected: dict[str, Any]) -> None:
+    chunks = adapted(event(content="a"), *(event(usage=report) for report in reports))
+    assert finish(chunks)["output"] == {"usage": expected}
+
+
+def test_metadata_of_the_provider_is_given_at_the_end() -> None:
+    chunks = adapted(event(content="a"), {**event(finish="stop"), "provider_specific_fields": {"tier": "flex"}})
+    assert finish(chunks)["metadata"] == {"providerMetadata": {"openai": {"tier": "flex"}}}
+
+
+def test_an_event_that_says_nothing_yet_is_not_the_response() -> None:
+    adapter = ChunkAdapter("openai")
+    assert adapter.feed({"choices": [{"delta": {"content": ""}}], "usage": {"prompt_tokens": 1}}) == []
+    assert [chunk["type"] for chunk in adapter.feed(event(content=""))] == ["response-metadata"]
+
+
+@pytest.mark.parametrize("created", [None, "soon", 10**15, -1])
+def test_a_strange_time_is_left_out(created: Any) -> None:
+    chunks = adapted({**event(content="a"), "created": created})
+    assert chunks[0] == {"type": "response-metadata", "payload": {"id": "resp-1", "modelId": "demo-1"}}
+
+
+def test_lone_surrogates_do_not_leave_the_adapter() -> None:
+    chunks = adapted(event(content="a\ud83d"), call(name="f", id="c1", args='{"x": "\ud83d'), call(args='"}'))
+    json.dumps(chunks, ensure_ascii=False).encode()

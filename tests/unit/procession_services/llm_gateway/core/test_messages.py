@@ -1,0 +1,163 @@
+"""The contract's prompt as chat messages (core.md 6.1)."""
+
+import json
+from typing import Any
+
+import pytest
+
+from procession_services.llm_gateway.core.messages import openai_messages
+
+
+def one(entry: dict[str, Any], provider: str = "openai") -> dict[str, Any]:
+    [message] = openai_messages([entry], provider)
+    return message
+
+
+def tool_result(output: Any) -> Any:
+    part = {"type": "tool-result", "toolCallId": "c1", "toolName": "f", "output": output}
+    message = one({"role": "tool", "content": [part]})
+    assert (message["role"], message["tool_call_id"]) == ("tool", "c1")
+    return message["content"]
+
+
+def user_part(part: dict[str, Any]) -> dict[str, Any]:
+    content = one({"role": "user", "content": [part]})["content"]
+    assert len(content) == 1
+    return dict(content[0])
+
+
+def test_system_and_user_texts_stay_strings() -> None:
+    prompt = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "text", "text": "hi"}]},
+        {"role": "user", "content": "there"},
+    ]
+    assert openai_messages(prompt) == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "hi"},
+        {"role": "user", "content": "there"},
+    ]
+
+
+def test_several_user_texts_stay_apart() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    assert one({"role": "user", "content": parts})["content"] == parts
+
+
+@pytest.mark.parametrize(
+    ("part", "expected"),
+    [
+        ({"data": "QUJD", "mediaType": "image/png"}, "data:image/png;base64,QUJD"),
+        ({"data": "data:image/gif;base64,QUJD"}, "data:image/gif;base64,QUJD"),
+        ({"data": "https://x.org/a.png", "mimeType": "image/png"}, "https://x.org/a.png"),
+    ],
+)
+def test_images_become_image_urls(part: dict[str, Any], expected: str) -> None:
+    assert user_part({"type": "file", **part}) == {"type": "image_url", "image_url": {"url": expected}}
+
+
+def test_other_files_become_file_parts() -> None:
+    pdf = {"type": "file", "data": "QUJD", "mediaType": "application/pdf", "filename": "a.pdf"}
+    assert user_part(pdf) == {
+        "type": "file",
+        "file": {"file_data": "data:application/pdf;base64,QUJD", "filename": "a.pdf"},
+    }
+    remote = {"type": "file", "data": "https://x.org/a.pdf", "mediaType": "application/pdf"}
+    assert user_part(remote)["file"] == {"file_id": "https://x.org/a.pdf", "format": "application/pdf"}
+    sound = {"type": "file", "data": "data:audio/wav;base64,QUJD", "mediaType": "audio/wav"}
+    assert user_part(sound) == {"type": "input_audio", "input_audio": {"data": "QUJD", "format": "wav"}}
+
+
+def test_assistant_texts_are_joined_and_calls_carry_json() -> None:
+    content = [
+        {"type": "reasoning", "text": "hm"},
+        {"type": "text", "text": "Let me "},
+        {"type": "text", "text": "look."},
+        {"type": "tool-call", "toolCallId": "c1", "toolName": "f", "input": {"q": "ä", "n": 1}},
+    ]
+    message = one({"role": "assistant", "content": content})
+    assert message["content"] == "Let me look."
+    [call] = message["tool_calls"]
+    assert (call["id"], call["type"], call["function"]["name"]) == ("c1", "function", "f")
+    assert json.loads(call["function"]["arguments"]) == {"q": "ä", "n": 1}
+    assert message.keys() == {"role", "content", "tool_calls"}
+
+
+def test_an_assistant_turn_of_calls_only_has_no_content() -> None:
+    call = {"type": "tool-call", "toolCallId": "c1", "toolName": "f", "input": None}
+    message = one({"role": "assistant", "content": [call]})
+    assert message["content"] is None
+    assert message["tool_calls"][0]["function"]["arguments"] == "{}"
+    assert one({"role": "assistant", "content": [{"type": "reasoning", "text": "hm"}]})["content"] == ""
+
+
+def test_signed_reasoning_goes_back_to_those_who_sign() -> None:
+    content = [
+        {"type": "reasoning", "text": "hm", "signature": "S1"},
+        {"type": "reasoning", "text": "", "providerMetadata": {"anthropic": {"redactedData": "R"}}},
+        {"type": "reasoning", "text": "unsigned"},
+        {"type": "text", "text": "so"},
+    ]
+    message = one({"role": "assistant", "content": content}, "anthropic")
+    assert message["thinking_blocks"] == [
+        {"type": "thinking", "thinking": "hm", "signature": "S1"},
+        {"type": "redacted_thinking", "data": "R"},
+    ]
+    assert "thinking_blocks" not in one({"role": "assistant", "content": content}, "openai")
+
+
+def test_a_call_keeps_its_own_providers_metadata() -> None:
+    part = {
+        "type": "tool-call",
+        "toolCallId": "c1",
+        "toolName": "f",
+        "input": {},
+        "providerMetadata": {"gemini": {"thought_signature": "S"}},
+    }
+    entry = {"role": "assistant", "content": [part]}
+    assert one(entry, "gemini")["tool_calls"][0]["provider_specific_fields"] == {"thought_signature": "S"}
+    assert "provider_specific_fields" not in one(entry, "openai")["tool_calls"][0]
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        ({"type": "text", "value": "raw"}, "raw"),
+        ({"type": "json", "value": {"x": 1, "ü": [True]}}, '{"x":1,"ü":[true]}'),
+        ({"type": "json", "value": "quoted"}, '"quoted"'),
+        ({"type": "error-text", "value": "went wrong"}, "went wrong"),
+        ("bare", "bare"),
+        ({"no": "encoding"}, '{"no":"encoding"}'),
+    ],
+)
+def test_tool_outputs(output: Any, expected: str) -> None:
+    assert tool_result(output) == expected
+
+
+def test_a_tool_may_answer_with_parts() -> None:
+    value = [{"type": "text", "text": "see"}, {"type": "media", "data": "QUJD", "mediaType": "image/png"}]
+    assert tool_result({"type": "content", "value": value}) == [
+        {"type": "text", "text": "see"},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,QUJD"}},
+    ]
+
+
+def test_each_result_is_a_message() -> None:
+    results = [
+        {"type": "tool-result", "toolCallId": name, "toolName": "f", "output": {"type": "text", "value": name}}
+        for name in ("a", "b")
+    ]
+    messages = openai_messages([{"role": "tool", "content": results}])
+    assert [message["tool_call_id"] for message in messages] == ["a", "b"]
+
+
+def test_an_unknown_role_is_refused() -> None:
+    with pytest.raises(ValueError, match="role 'oracle'"):
+        openai_messages([{"role": "oracle", "content": "x"}])
+
+
+def test_the_prompt_is_left_as_it_is() -> None:
+    prompt = [{"role": "assistant", "content": [{"type": "tool-call", "toolCallId": "c", "input": {"a": []}}]}]
+    before = json.dumps(prompt)
+    openai_messages(prompt, "anthropic")
+    assert json.dumps(prompt) == before
