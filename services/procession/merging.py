@@ -59,7 +59,7 @@ def _take_part(parts: list[Part], part: Part) -> None:
 
 def find_part(parts: Sequence[Part], call_id: str) -> Part | None:
     """Returns the tool part with that call id, searched from the end."""
-    for part in reversed(parts):
+    for part in parts[::-1]:
         invocation = part.get("toolInvocation")
         if invocation and invocation["toolCallId"] == call_id:
             return part

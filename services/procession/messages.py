@@ -203,6 +203,10 @@ def _full_content(content: Mapping[str, Any], where: str) -> dict[str, Any]:
         raise InvalidMessageError(f"{where}.parts", f"is of type {type(given).__name__}; give a list")
     if not isinstance(flat, str | None):
         raise InvalidMessageError(f"{where}.content", f"is of type {type(flat).__name__}; give a string")
+    if not isinstance(metadata := content.get("metadata"), Mapping | None):
+        raise InvalidMessageError(
+            f"{where}.metadata", f"is of type {type(metadata).__name__}; give an object"
+        )
     parts = read_own_parts(given or [], f"{where}.parts")
     if flat is not None and not any(part["type"] == "text" for part in parts):
         parts.insert(0, Part(type="text", text=flat))
@@ -237,4 +241,4 @@ def _created_at(value: Any, where: str) -> str | None:
 
 
 def _texts(content: Mapping[str, Any]) -> list[str]:
-    return [part["text"] for part in content.get("parts") or () if part.get("type") == "text"]
+    return [part.get("text") or "" for part in content.get("parts") or () if part.get("type") == "text"]

@@ -6,6 +6,7 @@ chat completions. A part of an unknown type is kept untouched.
 
 import json
 from collections.abc import Callable, Mapping
+from types import NoneType
 from typing import Any, Final, TypeVar, cast
 
 from procession.errors import ProcessionError
@@ -17,6 +18,18 @@ MAX_DEPTH: Final = 200
 """Levels of nesting that a message may have; JSON encoders give up not far beyond."""
 
 _AUDIO_TYPES: Final = {"mp3": "audio/mpeg", "wav": "audio/wav"}
+_NAMES: Final[dict[type, str]] = {str: "a string", dict: "an object", list: "a list"}
+_OPTIONAL_TEXT: Final = (str, NoneType)
+_OPTIONAL_MAP: Final = (dict, NoneType)
+_FIELDS: Final[dict[str, dict[str, tuple[type, ...]]]] = {
+    "text": {"text": (str,)},
+    "reasoning": {"reasoning": _OPTIONAL_TEXT, "details": (list, NoneType)},
+    "image": {"image": _OPTIONAL_TEXT},
+    "file": {"data": _OPTIONAL_TEXT, "url": _OPTIONAL_TEXT},
+    "source": {"source": (dict,)},
+    "tool-invocation": {"toolInvocation": (dict,)},
+}
+"""What readers of the own format rely on, per type of part."""
 _UI_STATES: Final = {
     "input-streaming": "partial-call",
     "input-available": "call",
@@ -133,17 +146,18 @@ def _call_of(parts: list[Part], call_id: str) -> ToolInvocation | None:
 
 def _own_part(part: Any, where: str) -> Part:
     typed = _typed(part, where)
-    if typed["type"] == "text":
-        _string(typed, "text", where, empty=True)
-    elif typed["type"] == "tool-invocation":
-        path, invocation = f"{where}.toolInvocation", typed.get("toolInvocation")
-        if not isinstance(invocation, Mapping):
-            raise InvalidMessageError(
-                path, f"is {_kind(invocation)}; give an object with state, toolCallId and toolName"
-            )
+    for key, kinds in {"providerMetadata": _OPTIONAL_MAP, **_FIELDS.get(typed["type"], {})}.items():
+        _check(typed, key, kinds, where)
+    for i, detail in enumerate(typed.get("details") or () if typed["type"] == "reasoning" else ()):
+        _check({"": detail}, "", (dict,), f"{where}.details.{i}")
+        _check(detail, "text", _OPTIONAL_TEXT, f"{where}.details.{i}")
+    if typed["type"] == "tool-invocation":
+        path, invocation = f"{where}.toolInvocation", typed["toolInvocation"]
         for key in ("state", "toolCallId", "toolName"):
             _string(invocation, key, path)
-        typed["toolInvocation"].setdefault("args", {})
+        _check(invocation, "errorText", _OPTIONAL_TEXT, path)
+        _check(invocation, "approval", _OPTIONAL_MAP, path)
+        invocation.setdefault("args", {})
     return cast("Part", typed)
 
 
@@ -156,7 +170,7 @@ def _foreign_part(part: dict[str, Any], where: str) -> Part:
     options = part.get("providerMetadata") or part.get("providerOptions")
     if reader and options:
         read["providerMetadata"] = options
-    return cast("Part", read)
+    return _own_part(read, where)
 
 
 def _text(part: dict[str, Any], where: str) -> dict[str, Any]:
@@ -257,7 +271,6 @@ _READERS: Final[dict[str, Callable[[dict[str, Any], str], dict[str, Any]]]] = {
     "input_audio": _audio,
     "tool-call": _tool_call,
     "tool-result": _tool_result,
-    "tool-invocation": lambda part, where: cast("dict[str, Any]", _own_part(part, where)),
     "source-url": _source_url,
 }
 
@@ -294,6 +307,13 @@ def _string(owner: Mapping[str, Any], key: str, where: str, *, empty: bool = Fal
     if isinstance(value, str) and (value or empty):
         return value
     raise InvalidMessageError(f"{where}.{key}", f"is {_kind(value)}; give a string")
+
+
+def _check(owner: Mapping[str, Any], key: str, kinds: tuple[type, ...], where: str) -> None:
+    value = owner.get(key)
+    if not isinstance(value, kinds):
+        wanted = _NAMES[kinds[0]]
+        raise InvalidMessageError(f"{where}.{key}".rstrip("."), f"is {_kind(value)}; give {wanted}")
 
 
 def _kind(value: Any) -> str:

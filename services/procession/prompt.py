@@ -60,10 +60,11 @@ def _turns(parts: Iterable[Part]) -> Iterator[dict[str, Any]]:
             said.append(call)
             (said if part.get("providerExecuted") else results).append(result)
             continue
-        if part["type"] == "step-start" or results:
+        content = [entry for entry in _content(part) if entry["type"] != "text" or entry["text"]]
+        if part["type"] == "step-start" or (results and content):
             yield from _flush(said, results)
             said, results = [], []
-        said += [entry for entry in _content(part) if entry["type"] != "text" or entry["text"]]
+        said += content
     yield from _flush(said, results)
 
 
@@ -92,7 +93,7 @@ def _content(part: Part) -> list[dict[str, Any]]:
 def _reasoning(part: dict[str, Any]) -> list[dict[str, Any]]:
     """Returns one entry per detail, with its signature; edited reasoning is one entry without any."""
     details, text = part.get("details") or [], part.get("reasoning")
-    if not details or (text is not None and text != "".join(d.get("text", "") for d in details)):
+    if not details or (text is not None and text != "".join(d.get("text") or "" for d in details)):
         return [{"type": "reasoning", "text": text}] if text else []
     entries = []
     for detail in details:
@@ -100,7 +101,7 @@ def _reasoning(part: dict[str, Any]) -> list[dict[str, Any]]:
             entries.append({"type": "reasoning", "text": "", "redactedData": detail.get("data")})
         elif detail.get("text") or detail.get("signature"):
             signature = {"signature": detail["signature"]} if detail.get("signature") else {}
-            entries.append({"type": "reasoning", "text": detail.get("text", ""), **signature})
+            entries.append({"type": "reasoning", "text": detail.get("text") or "", **signature})
     return entries
 
 

@@ -91,11 +91,8 @@ class SystemMessages:
 
 
 def _read(messages: Any) -> list[str]:
-    single = isinstance(messages, str | Mapping)
-    return [
-        _read_one(message, f"systemMessages.{i}")
-        for i, message in enumerate([messages] if single else messages)
-    ]
+    listed = messages if isinstance(messages, list | tuple) else [messages]
+    return [_read_one(message, f"systemMessages.{i}") for i, message in enumerate(listed)]
 
 
 def _read_one(message: Any, where: str) -> str:

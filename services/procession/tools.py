@@ -9,7 +9,7 @@ once while its host lives, and again when the host died in the middle: `context.
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NoReturn, Protocol, get_type_hints
+from typing import Any, ClassVar, NoReturn, Protocol, get_type_hints, overload
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
@@ -161,6 +161,16 @@ class _AsyncFunctionTool(_FunctionTool):
 
     async def execute(self, args: Any, context: ToolContext) -> Any:
         return await self._call(args, context)
+
+
+@overload
+def tool(function: Callable[..., Any]) -> type[Tool]: ...
+
+
+@overload
+def tool(
+    *, id: str | None = None, require_approval: bool = False, resume_schema: dict[str, Any] | None = None
+) -> Callable[[Callable[..., Any]], type[Tool]]: ...
 
 
 def tool(

@@ -96,10 +96,10 @@ class Supervisor:
             StartError: One ended or was not ready in time; none is left running.
         """
         self._keepers = [asyncio.create_task(self._keep(child)) for child in self._children]
-        ready = asyncio.gather(*(child.ready.wait() for child in self._children))
+        ready = asyncio.create_task(self._all_ready())
         try:
             async with asyncio.timeout(_READY_SECONDS):
-                await asyncio.wait([ready, *self._keepers], return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({ready, *self._keepers}, return_when=asyncio.FIRST_COMPLETED)
             for keeper in self._keepers:
                 if keeper.done():
                     keeper.result()  # it ends only by raising
@@ -153,6 +153,10 @@ class Supervisor:
     async def wait_ready(self, name: str) -> None:
         """Returns when the replica of that name is ready, again after a crash."""
         await next(child for child in self._children if child.name == name).ready.wait()
+
+    async def _all_ready(self) -> None:
+        for child in self._children:
+            await child.ready.wait()
 
     async def _keep(self, child: _Child) -> None:
         """Runs a replica again and again, later each time; raises StartError when its first start fails."""

@@ -1,6 +1,7 @@
 """What a scripted hook does: conditions, substitutions and the actions of `README.md`.
 
-One `Turn` is one call of one hook. It goes through the hook's actions in order and ends with what the hook returns.
+One `Turn` is one call of one hook. It goes through the hook's actions in order and ends with what the hook
+returns.
 """
 
 import copy
@@ -10,7 +11,15 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from tests.conformance.board import Board
-from tests.conformance.javascript import UNDEFINED, json_text, pattern, replace_all, same, text, without_undefined
+from tests.conformance.javascript import (
+    UNDEFINED,
+    json_text,
+    pattern,
+    replace_all,
+    same,
+    text,
+    without_undefined,
+)
 from tests.conformance.record import db_text, prompt_of, text_of, visible
 from tests.conformance.refs import Context, own_provider, strict_schema, tool_choice, tool_ref
 
@@ -78,7 +87,9 @@ def _fact(name: str, args: Any, n: int) -> Any:
             return getattr(args, "tool_name", UNDEFINED)
         case "finishReason":
             own = getattr(args, "finish_reason", None)
-            return own if own is not None else getattr(getattr(args, "result", None), "finish_reason", UNDEFINED)
+            return (
+                own if own is not None else getattr(getattr(args, "result", None), "finish_reason", UNDEFINED)
+            )
         case "statusCode":
             return getattr(getattr(args, "error", None), "status_code", UNDEFINED)
         case "call":
@@ -112,7 +123,7 @@ def _prompt_message(role: str, told: Any) -> dict[str, Any]:
 class Turn:
     """One call of one hook: what it has changed so far, and what it will return."""
 
-    def __init__(self, hook: str, args: Any, ctx: Context, board: Board, processor: str, n: int) -> None:
+    def __init__(self, hook: str, args: Any, ctx: Context, board: Board, *, processor: str, n: int) -> None:
         self.hook = hook
         self.args = args
         self.ctx = ctx
@@ -133,7 +144,7 @@ class Turn:
 
     @property
     def in_place(self) -> bool:
-        """Whether messages are changed where they are, by the return shape or because the hook returns none."""
+        """Whether the return shape says that messages are changed where they are."""
         return self.shape in ("messageList", "void-mutate")
 
     async def play(self, actions: list[dict[str, Any]]) -> Any:
@@ -170,6 +181,11 @@ class Turn:
                 return None
             case "processAPIError":
                 return {"retry": True} if self.retry else None
+            case _:
+                return self._messages()
+
+    def _messages(self) -> Any:
+        """What a hook returns that deals with messages."""
         shapes: dict[str, Callable[[], Any]] = {
             "messageList": lambda: self.list,
             "external-messageList": lambda: copy.deepcopy(self.list),
@@ -238,7 +254,8 @@ async def _change_text(turn: Turn, x: dict[str, Any]) -> None:
                 turn.part = {**turn.part, "payload": {**payload, "text": change(payload["text"])}}
         case "processLLMRequest":
             turn.prompt = [
-                entry if x.get("role") and entry["role"] != x["role"] else _with_text(entry, change) for entry in turn.prompt
+                entry if x.get("role") and entry["role"] != x["role"] else _with_text(entry, change)
+                for entry in turn.prompt
             ]
             turn.out["prompt"] = turn.prompt
         case "processToolResult":
@@ -249,8 +266,6 @@ async def _change_text(turn: Turn, x: dict[str, Any]) -> None:
                 if message["role"] == role:
                     _map_text(message, change)
             turn.touched_messages = True
-
-
 
 
 def _with_text(entry: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
@@ -430,7 +445,9 @@ async def _emit_data(turn: Turn, x: dict[str, Any]) -> None:
         await turn.board.note({"ev": "no-writer", "processor": turn.processor, "hook": turn.hook})
         return
     transient = {"transient": x["transient"]} if "transient" in x else {}
-    await writer.custom(without_undefined({"type": x["type"], "data": turn.fill(x.get("data", UNDEFINED)), **transient}))
+    await writer.custom(
+        without_undefined({"type": x["type"], "data": turn.fill(x.get("data", UNDEFINED)), **transient})
+    )
 
 
 @_action("set-tool-result")

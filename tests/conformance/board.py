@@ -1,8 +1,9 @@
 """What the hooks and tools of one scenario share, wherever they run: kept in Redis.
 
-The hooks of a run are spread over several processes, while the recording is one list in the order of events. Every
-event is pushed before the hook that it tells of goes on, and a run has one thing going on at a time, so the list has
-the order of events. Events whose name begins with `_` are notes for the runner and not part of the recording.
+The hooks of a run are spread over several processes, while the recording is one list in the order of events.
+Every event is pushed before the hook that it tells of goes on, and a run has one thing going on at a time, so
+the list has the order of events. Events whose name begins with `_` are notes for the runner and not part of
+the recording.
 """
 
 import asyncio
@@ -24,7 +25,9 @@ _CLIENTS: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, redis.asyncio.Redis
 def _client() -> redis.asyncio.Redis:
     loop = asyncio.get_running_loop()
     if loop not in _CLIENTS:
-        _CLIENTS[loop] = redis.asyncio.Redis.from_url(os.environ["PROCESSION_REDIS_URL"], decode_responses=True)
+        _CLIENTS[loop] = redis.asyncio.Redis.from_url(
+            os.environ["PROCESSION_REDIS_URL"], decode_responses=True
+        )
     return _CLIENTS[loop]
 
 
@@ -44,10 +47,8 @@ class Board:
 
     async def count(self, name: str, event: dict[str, Any]) -> int:
         """Adds an event and returns how many with this name there were before it."""
-        async with _client().pipeline() as pipe:
-            pipe.hincrby(f"{self._key}:counts", name, 1)
-            pipe.rpush(f"{self._key}:trace", _line(event))
-            counted, _ = await pipe.execute()
+        counted = await _client().hincrby(f"{self._key}:counts", name, 1)
+        await self.note(event)
         return int(counted) - 1
 
     async def next_number(self) -> int:

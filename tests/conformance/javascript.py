@@ -68,7 +68,7 @@ def replace_all(find: str, replacement: str, subject: str) -> str:
 
 
 def _dialect(source: str) -> str:
-    """Rewrites what Python spells otherwise: named groups, `$`, `[^]`, `[]`, `\\d` inside Python stays ASCII."""
+    """Rewrites what Python spells otherwise: named groups, `$`, `[^]`, `[]`."""
     source = _GROUP.sub("(?P<", source)
     out: list[str] = []
     in_class = False

@@ -1,15 +1,17 @@
 """`model` events: what really went to the provider, written down as the reference writes its prompts.
 
-The source is the body of the HTTP request. OpenAI's protocol says less than the contract's prompt; three things
-are restored from notes that the scripted hooks and tools leave on the board:
+The source is the body of the HTTP request. OpenAI's protocol says less than the contract's prompt; three
+things are restored, two of them from notes that the scripted hooks and tools leave on the board:
 
-* the type of a tool's output (`text`, `json`, `error-text`): from what the tool returned or threw, and from what
-  `processToolResult` made of it. A call of which nothing is known never ran, so it is an error.
-* `toolChoice: none`: OpenAI allows no tool choice without tools, so "none" shows as their absence. It is taken from
-  the run's options or the last `set-tool-choice` of the attempt, and only believed when no tools were sent.
+* the type of a tool's output (`text`, `json`, `error-text`): from what the tool returned or threw, and from
+  what `processToolResult` made of it. A call of which nothing is known never ran, so it is an error.
+* `toolChoice: none`: OpenAI allows no tool choice without tools, so "none" shows as their absence. It is
+  taken from the run's options or the last `set-tool-choice` of the attempt, and believed only when no tools
+  were sent.
 * the name of a tool result: from the assistant's call with that id.
 
-Messages of one tool round, which OpenAI separates, are one entry again. Reasoning is not part of OpenAI's messages.
+Messages of one tool round, which OpenAI separates, are one entry again. Reasoning is not part of OpenAI's
+messages.
 """
 
 import json
@@ -29,8 +31,8 @@ _SETTINGS: Final = {
 }
 _OWN: Final = frozenset(
     {
-        "model", "messages", "stream", "stream_options", "tools", "tool_choice", "response_format", "n", "stop",
-        "top_k", "presence_penalty", "frequency_penalty",
+        "model", "messages", "stream", "stream_options", "tools", "tool_choice", "response_format", "n",
+        "stop", "top_k", "presence_penalty", "frequency_penalty",
     }
 )  # fmt: skip
 _CAMEL: Final = {"reasoning_effort": "reasoningEffort", "parallel_tool_calls": "parallelToolCalls"}
@@ -44,7 +46,7 @@ def playable(script: ScriptPlan, *, paced: bool) -> ScriptPlan:
 
     Args:
         script: The scenario's calls.
-        paced: Whether the answer comes slowly, so that a cancellation after so many chunks finds the next one unsent.
+        paced: Whether the answer comes slowly, so that a cancellation finds the next chunk unsent.
     """
     return [_call(call, paced=paced) for call in script] or [{}]
 
@@ -176,7 +178,11 @@ class _Prompt:
             result = outcome.get("result", UNDEFINED)
             if isinstance(result, str) and content == result:
                 return {"type": "text", "value": content}
-            if "result" in outcome and _parsed(content) is not UNDEFINED and json_text(_parsed(content)) == json_text(result):
+            if (
+                "result" in outcome
+                and _parsed(content) is not UNDEFINED
+                and json_text(_parsed(content)) == json_text(result)
+            ):
                 return {"type": "json", "value": result}
         if not known or "error" in known[0]:
             return {"type": "error-text", "value": content}

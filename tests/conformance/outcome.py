@@ -21,7 +21,7 @@ def stream_record(chunks: list[dict[str, Any]], result: RunResult, run: dict[str
     record |= _ending(result)
     if (run.get("options") or {}).get("structuredOutput"):
         failed = {"rejected": result.error.message} if result.error else None
-        record["object"] = failed if failed else result.object
+        record["object"] = failed or result.object
     record["steps"] = [_step(step) for step in result.steps]
     record["usage"] = usage_of(result.usage)
     record["toolResults"] = _tool_results(result)
@@ -54,7 +54,9 @@ def _ending(result: RunResult) -> dict[str, Any]:
 
 
 def _tripwire(tripwire: dict[str, Any]) -> dict[str, Any]:
-    return {k: tripwire[k] for k in ("reason", "retry", "metadata", "processorId") if tripwire.get(k) is not None}
+    return {
+        k: tripwire[k] for k in ("reason", "retry", "metadata", "processorId") if tripwire.get(k) is not None
+    }
 
 
 def _step(step: dict[str, Any]) -> dict[str, Any]:
@@ -91,7 +93,9 @@ def _metadata(result: RunResult, wanted: list[str]) -> list[dict[str, Any]]:
     found = []
     for message in result.response.get("messages") or []:
         content = message.get("content")
-        metadata = (content.get("metadata") if isinstance(content, dict) else None) or message.get("metadata") or {}
+        metadata = (
+            (content.get("metadata") if isinstance(content, dict) else None) or message.get("metadata") or {}
+        )
         if any(key in metadata for key in wanted):
             found.append({key: metadata[key] for key in wanted if key in metadata})
     return found

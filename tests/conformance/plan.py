@@ -40,7 +40,12 @@ class Plan:
         known = self.scenario.get("processors") or {}
         options = [run.get("options") or {} for run in self.scenario["runs"]]
         named = [
-            *(name for source in (self.scenario.get("agent") or {}, *options) for a in _ARRAYS for name in source.get(a) or []),
+            *(
+                name
+                for source in (self.scenario.get("agent") or {}, *options)
+                for a in _ARRAYS
+                for name in source.get(a) or []
+            ),
             *(each["prepareStep"] for each in options if each.get("prepareStep")),
         ]
         return [*unknown_actions(known), *(f"no processor {name!r}" for name in named if name not in known)]
@@ -50,7 +55,9 @@ class Plan:
         run = self.scenario["runs"][index]
         options = run.get("options") or {}
         text = run["input"]
-        messages = text if isinstance(text, str) else [{"role": m["role"], "content": m["text"]} for m in text]
+        messages = (
+            text if isinstance(text, str) else [{"role": m["role"], "content": m["text"]} for m in text]
+        )
         request: dict[str, Any] = {
             "input": messages,
             "agent": self._agent(index),
@@ -79,7 +86,7 @@ class Plan:
         return {"thread": thread, "resource": run.get("resource") or memory.get("resource") or "user-1"}
 
     def model(self, name: str) -> str:
-        """The model string of a scenario's model; the server plays one script for all models of a scenario."""
+        """The model string of a scenario's model; one script is played for all models of a scenario."""
         return f"openai/script:{self.key}~{name}"
 
     def _agent(self, index: int) -> dict[str, Any]:
@@ -107,7 +114,9 @@ class Plan:
         if definition.get("builtin"):
             return {"id": definition["builtin"], "options": definition.get("options") or {}}
         hooks = definition.get("hooks") or {}
-        wants_tools = any(action["do"] in ("add-tools", "set-tools") for acts in hooks.values() for action in acts)
+        wants_tools = any(
+            action["do"] in ("add-tools", "set-tools") for acts in hooks.values() for action in acts
+        )
         options = {
             "id": name,
             "hooks": hooks,

@@ -1,7 +1,7 @@
 """How chunks, messages, prompts and hook arguments are written down: the formats of `expected/`.
 
-Pure functions from the contract's plain dicts to the recording's. Ids, times and whatever else differs from run to
-run is left out; what is undefined in the reference is absent here.
+Pure functions from the contract's plain dicts to the recording's. Ids, times and whatever else differs from
+run to run is left out; what is undefined in the reference is absent here.
 """
 
 import re
@@ -10,8 +10,8 @@ from typing import Any, Final
 from tests.conformance.javascript import UNDEFINED, json_text, without_undefined
 
 __all__ = [
-    "chunk_of", "db_of", "db_text", "error_info", "error_text", "essentials", "model_name", "prompt_of", "scrub",
-    "system_of", "text_of", "usage_of", "visible",
+    "chunk_of", "db_of", "db_text", "error_info", "error_text", "essentials", "model_name", "prompt_of",
+    "scrub", "system_of", "text_of", "usage_of", "visible",
 ]  # fmt: skip
 
 _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -94,7 +94,11 @@ def _prompt_entry(entry: dict[str, Any]) -> dict[str, Any]:
         out["reasoning"] = "".join(part.get("text", "") for part in reasoning)
     if calls := by_type.get("tool-call"):
         out["tool_calls"] = [
-            {"id": part.get("toolCallId"), "name": part.get("toolName"), "args": part.get("input", part.get("args"))}
+            {
+                "id": part.get("toolCallId"),
+                "name": part.get("toolName"),
+                "args": part.get("input", part.get("args")),
+            }
             for part in calls
         ]
     if results := by_type.get("tool-result"):
@@ -160,7 +164,9 @@ def _part(part: dict[str, Any]) -> dict[str, Any]:
 def system_of(messages: list[dict[str, Any]] | None) -> list[str]:
     """The texts of system messages."""
     return [
-        m["content"] if isinstance(m.get("content"), str) else "".join(p.get("text") or "" for p in m["content"] or [])
+        m["content"]
+        if isinstance(m.get("content"), str)
+        else "".join(p.get("text") or "" for p in m["content"] or [])
         for m in messages or []
     ]
 
@@ -168,7 +174,9 @@ def system_of(messages: list[dict[str, Any]] | None) -> list[str]:
 def db_text(messages: list[dict[str, Any]] | None) -> str:
     """The texts of stored messages, one line each."""
     return "\n".join(
-        "".join(p.get("text", "") for p in (m.get("content") or {}).get("parts") or [] if p.get("type") == "text")
+        "".join(
+            p.get("text", "") for p in (m.get("content") or {}).get("parts") or [] if p.get("type") == "text"
+        )
         for m in messages or []
     )
 
@@ -178,7 +186,9 @@ def chunk_of(chunk: dict[str, Any]) -> dict[str, Any]:
     return dict(without_undefined(_chunk(chunk["type"], chunk, chunk.get("payload") or {})))
 
 
-def _chunk(kind: str, chunk: dict[str, Any], payload: dict[str, Any]) -> dict[str, Any]:
+def _chunk(  # noqa: C901, PLR0912 - a table
+    kind: str, chunk: dict[str, Any], payload: dict[str, Any]
+) -> dict[str, Any]:
     def have(**keys: str) -> dict[str, Any]:
         return {"type": kind} | {name: payload.get(key, UNDEFINED) for name, key in keys.items()}
 
@@ -207,9 +217,10 @@ def _chunk(kind: str, chunk: dict[str, Any], payload: dict[str, Any]) -> dict[st
             return {"type": kind, **error_info(payload.get("error"))}
         case "object" | "object-result":
             return {"type": kind, "object": chunk.get("object", UNDEFINED)}
-    if kind.startswith("data-"):
-        return {"type": kind} | {k: chunk[k] for k in ("data", "transient") if k in chunk}
-    return {"type": kind}
+        case _ if kind.startswith("data-"):
+            return {"type": kind} | {k: chunk[k] for k in ("data", "transient") if k in chunk}
+        case _:
+            return {"type": kind}
 
 
 def _finish(kind: str, payload: dict[str, Any]) -> dict[str, Any]:
@@ -278,7 +289,12 @@ def essentials(hook: str, args: Any) -> dict[str, Any]:
                 "previousSteps": _earlier(args),
             }
         case "processToolResult":
-            return {"toolName": args.tool_name, "id": args.tool_call_id, "args": args.args, "result": args.result}
+            return {
+                "toolName": args.tool_name,
+                "id": args.tool_call_id,
+                "args": args.args,
+                "result": args.result,
+            }
         case "processOutputResult":
             result = args.result
             return {
@@ -307,5 +323,5 @@ def _step_essentials(args: Any) -> dict[str, Any]:
 
 
 def _earlier(args: Any) -> int:
-    """The steps before this one. The contract's `steps` hold the current one too in processOutputStep (A-11)."""
+    """The steps before this one; the contract's `steps` of processOutputStep hold this one too (A-11)."""
     return sum(step.get("stepNumber", 0) < args.step_number for step in args.steps)

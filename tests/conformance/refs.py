@@ -5,8 +5,8 @@ from typing import Any
 __all__ = ["Context", "own_provider", "strict_schema", "tool_choice", "tool_ref"]
 
 Context = dict[str, Any]
-"""What every scripted processor and tool gets in its options: `key` of the board, `run` number, `model` prefix,
-`tools` (all tool definitions of the scenario by name)."""
+"""What every scripted processor and tool gets in its options: `key` of the board, `run` number, `model`
+prefix, and, where a hook adds tools, `tools`: all tool definitions of the scenario by name."""
 
 SCENARIO_PROVIDER = "mock-provider"
 OWN_PROVIDER = "openai"
@@ -46,9 +46,13 @@ def strict_schema(schema: dict[str, Any] | None) -> dict[str, Any]:
 
 def tool_choice(choice: Any) -> Any:
     """A scenario's tool choice in the contract's spelling."""
-    return {"type": "tool", "toolName": choice["tool"]} if isinstance(choice, dict) and "tool" in choice else choice
+    return (
+        {"type": "tool", "toolName": choice["tool"]}
+        if isinstance(choice, dict) and "tool" in choice
+        else choice
+    )
 
 
 def own_provider(options: dict[str, Any]) -> dict[str, Any]:
-    """Provider options with the scenario's provider under the name of ours, which is the one that gets them."""
+    """Provider options with the scenario's provider under the name of the one that we call."""
     return {OWN_PROVIDER if name == SCENARIO_PROVIDER else name: value for name, value in options.items()}

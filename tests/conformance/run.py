@@ -2,9 +2,9 @@
 
     python tests/conformance/run.py SCENARIOS_DIR RESULTS_DIR [--only ID[,ID]] [--jobs N] [-v]
 
-Run it from the repository's root with the project's Python. RESULTS_DIR gets one file per scenario in the format of
-`expected/`; `compare.py` says where two folders differ. `--only` takes parts of ids. NATS and Redis are started unless
-NATS_URL and REDIS_URL name servers.
+Run it from the repository's root with the project's Python. RESULTS_DIR gets one file per scenario in the
+format of `expected/`; `compare.py` says where two folders differ. `--only` takes parts of ids. NATS and Redis
+are started unless NATS_URL and REDIS_URL name servers.
 """
 
 import argparse
@@ -45,7 +45,7 @@ from tests.conformance.wording import recorded_words
 __all__ = ["load_scenarios", "main", "run_scenarios"]
 
 MODES: Final = ("stream", "generate")
-_RUN_SECONDS: Final = 20.0
+RUN_SECONDS: Final = 20.0
 _SETTLE_SECONDS: Final = 0.06
 _API_SECONDS: Final = 5.0
 
@@ -53,13 +53,12 @@ _API_SECONDS: Final = 5.0
 class Session:
     """One scenario in one mode: its own tenant, its own script, its own board."""
 
-    def __init__(self, scenario: dict[str, Any], mode: str, stack: Stack, shared: "_Shared") -> None:
+    def __init__(self, scenario: dict[str, Any], mode: str, shared: "_Shared") -> None:
         self.key = f"conf-{secrets.token_hex(4)}-{scenario['id']}-{mode}"
         self._scenario = scenario
         self._mode = mode
         self._shared = shared
-        self._stack = stack
-        self._plan = Plan(scenario, self.key, stack.api_base, stream=mode == "stream")
+        self._plan = Plan(scenario, self.key, shared.stack.api_base, stream=mode == "stream")
         self._board = RunnerBoard(shared.redis, self.key)
         self._run: dict[str, Any] = {}
         self._calls = 0
@@ -77,12 +76,12 @@ class Session:
             return {"runs": [{"threw": threw} for _ in self._scenario["runs"]], "trace": [], "modelCalls": 0}
         script = self._scenario["model_script"]
         paced = any("abortAfterTextChunks" in (run.get("options") or {}) for run in self._scenario["runs"])
-        self._stack.models.scripts.add(self.key, playable(script, paced=paced))
+        self._shared.stack.models.scripts.add(self.key, playable(script, paced=paced))
         memory = self._scenario.get("memory")
         if memory and memory.get("seed"):
             await self._seed(memory)
         runs = []
-        async with Procession(self._stack.nats_url, tenant=self.key) as procession:
+        async with Procession(self._shared.stack.nats_url, tenant=self.key) as procession:
             for index, run in enumerate(self._scenario["runs"]):
                 self._run = run
                 self._board.note({"ev": "run", "run": index})
@@ -101,7 +100,7 @@ class Session:
     async def _one(self, procession: Procession, index: int, run: dict[str, Any]) -> dict[str, Any]:
         handle: RunHandle | None = None
         try:
-            async with asyncio.timeout(_RUN_SECONDS):
+            async with asyncio.timeout(self._shared.seconds):
                 options = run.get("options") or {}
                 request = self._plan.request(index) | {"runId": f"{self.key}-{index}"}
                 if options.get("abortBeforeStart"):
@@ -143,8 +142,8 @@ class Session:
         return stored
 
     async def _memory(self, operation: str, body: dict[str, Any]) -> dict[str, Any]:
-        message = json.dumps({"tenant": self.key} | body).encode()
-        reply = await self._shared.nats.request(subjects.api("memory", operation), message, timeout=_API_SECONDS)
+        subject = subjects.api("memory", self.key, operation)
+        reply = await self._shared.nats.request(subject, json.dumps(body).encode(), timeout=_API_SECONDS)
         answer = json.loads(reply.data)
         if not isinstance(answer, dict) or answer.get("error"):
             raise RuntimeError(f"memory {operation}: {answer}")
@@ -152,12 +151,15 @@ class Session:
 
 
 class _Shared:
-    """What all sessions use: connections, and the way from a model call to its session."""
+    """What all sessions use: the system, connections to it, and the way from a model call to its session."""
 
+    stack: Stack
     nats: Client
     redis: "redis.Redis"
 
-    def __init__(self) -> None:
+    def __init__(self, jobs: int, seconds: float) -> None:
+        self.turns = asyncio.Semaphore(jobs)
+        self.seconds = seconds
         self._sessions: dict[str, Session] = {}
 
     def on_request(self, body: dict[str, Any], script: str | None) -> None:
@@ -166,9 +168,9 @@ class _Shared:
         if session is not None:
             session.on_model(body)
 
-    async def play(self, scenario: dict[str, Any], mode: str, stack: Stack) -> dict[str, Any]:
+    async def play(self, scenario: dict[str, Any], mode: str) -> dict[str, Any]:
         """Plays a scenario in a mode."""
-        session = Session(scenario, mode, stack, self)
+        session = Session(scenario, mode, self)
         self._sessions[session.key] = session
         try:
             return await session.play()
@@ -191,6 +193,7 @@ async def run_scenarios(
     results: Path,
     *,
     jobs: int = 4,
+    seconds: float = RUN_SECONDS,
     told: Callable[[str], None] = lambda _line: None,
     logs: Path | None = None,
 ) -> None:
@@ -200,36 +203,32 @@ async def run_scenarios(
         scenarios: What to play.
         results: Folder of the results; it is made where it is missing.
         jobs: Scenarios at once.
+        seconds: How long one run may take.
         told: Gets a line for every scenario that is done.
         logs: Folder for the servers' data and the services' logs; a temporary one by default.
     """
-    results.mkdir(parents=True, exist_ok=True)
-    shared, turns = _Shared(), asyncio.Semaphore(jobs)
+    shared = _Shared(jobs, seconds)
     with tempfile.TemporaryDirectory(prefix="conformance-") as scratch:
-        directory = logs or Path(scratch)
-        directory.mkdir(parents=True, exist_ok=True)
+        for folder in (results, directory := logs or Path(scratch)):
+            await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
         async with running_stack(directory, shared.on_request, plugin="tests.conformance.scripted") as stack:
+            shared.stack = stack
             shared.nats = await nats.connect(stack.nats_url)
             shared.redis = redis.Redis.from_url(stack.redis_url, decode_responses=True)
             try:
-                await asyncio.gather(*(_play(each, results, stack, shared, turns, told) for each in scenarios))
+                await asyncio.gather(*(_play(each, results, shared, told) for each in scenarios))
             finally:
                 shared.redis.close()
                 await shared.nats.close()
 
 
 async def _play(
-    scenario: dict[str, Any],
-    results: Path,
-    stack: Stack,
-    shared: _Shared,
-    turns: asyncio.Semaphore,
-    told: Callable[[str], None],
+    scenario: dict[str, Any], results: Path, shared: _Shared, told: Callable[[str], None]
 ) -> None:
-    async with turns:
+    async with shared.turns:
         started = time.monotonic()
         modes = [mode for mode in MODES if mode == "stream" or mode in scenario.get("modes", MODES)]
-        sides = {mode: await shared.play(scenario, mode, stack) for mode in modes}
+        sides = {mode: await shared.play(scenario, mode) for mode in modes}
         peer = {"procession": importlib.metadata.version("procession")}
         text = json.dumps({"id": scenario["id"], "peer": peer, **sides}, ensure_ascii=False, indent=1)
         (results / f"{scenario['id']}.json").write_text(text + "\n")
@@ -250,17 +249,29 @@ async def _main(options: argparse.Namespace) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     scenarios = load_scenarios(options.scenarios, [part for part in options.only.split(",") if part])
     told = (lambda line: print(line, flush=True)) if options.verbose else (lambda _line: None)  # noqa: T201
-    await run_scenarios(scenarios, options.results, jobs=options.jobs, told=told, logs=options.logs)
+    await run_scenarios(
+        scenarios,
+        options.results,
+        jobs=options.jobs,
+        seconds=options.timeout,
+        told=told,
+        logs=options.logs,
+    )
     print(f"{len(scenarios)} scenarios")  # noqa: T201
 
 
 def main() -> None:
     """Reads the command line and runs."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("scenarios", type=Path, help="folder of the scenarios")
     parser.add_argument("results", type=Path, help="folder for the results")
     parser.add_argument("--only", default="", help="parts of ids, separated by commas")
     parser.add_argument("--jobs", type=int, default=4, help="scenarios at once (%(default)s)")
+    parser.add_argument(
+        "--timeout", type=float, default=RUN_SECONDS, help="seconds that one run may take (%(default)s)"
+    )
     parser.add_argument("--logs", type=Path, help="keep the services' logs in this folder")
     parser.add_argument("-v", "--verbose", action="store_true", help="a line for every scenario")
     with suppress(KeyboardInterrupt, asyncio.CancelledError):

@@ -1,6 +1,6 @@
 """The plugin that the services load: a processor and a tool that do what a scenario's script says.
 
-    PROCESSION_PLUGINS=tests.conformance.scripted
+PROCESSION_PLUGINS=tests.conformance.scripted
 """
 
 import asyncio
@@ -20,11 +20,13 @@ __all__ = ["Scripted", "ScriptedOptions", "ScriptedTool", "register"]
 
 
 class ScriptedOptions(Options):
-    """A processor of a scenario: its hooks with their actions, and where to note what happens (`refs.Context`)."""
+    """A processor of a scenario: its hooks with their actions, and where to note what happens."""
 
     id: str = Field(description="Id of the processor in the scenario.")
     hooks: dict[str, list[dict[str, Any]]] = Field(default_factory=dict, description="Hook -> its actions.")
-    process_data_parts: bool = Field(default=False, description="Whether the stream hook gets `data-*` chunks.")
+    process_data_parts: bool = Field(
+        default=False, description="Whether the stream hook gets `data-*` chunks."
+    )
     on_violation: bool = Field(default=False, description="Whether violations are noted.")
     ctx: dict[str, Any] = Field(description="The context of the scenario's run.")
 
@@ -105,7 +107,7 @@ class Scripted(Processor[ScriptedOptions]):
         if state := visible(args.state):
             event["state"] = state | ({"cacheKey": "<key>"} if state.get("cacheKey") else {})
         n = await self._board.count(f"hook:{name}:{hook.value}", event)
-        turn = Turn(hook.value, args, self.options.ctx, self._board, name, n)
+        turn = Turn(hook.value, args, self.options.ctx, self._board, processor=name, n=n)
         return await turn.play(self.options.hooks[hook.value])
 
 
@@ -115,7 +117,7 @@ class ScriptedTool(Tool):
     id: ClassVar[str] = "scripted-tool"
 
     def __init__(self, options: dict[str, Any] | None = None) -> None:
-        super().__init__(options)
+        super().__init__()
         given = options or {}
         self._tool: dict[str, Any] = given.get("tool") or {"name": "scripted-tool"}
         self.description = self._tool.get("description") or self._tool["name"]

@@ -1,4 +1,4 @@
-"""A whole Procession for the length of a block: NATS, Redis, a model server, and every service as a process."""
+"""A whole Procession for the length of a block: NATS, Redis, a model server, and every service."""
 
 import asyncio
 import ctypes
@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,8 @@ from tests.support.servers import running_servers
 __all__ = ["SERVICES", "Stack", "running_stack"]
 
 SERVICES: Final = (
-    "orchestrator", "input_processors", "llm_gateway", "output_processors", "error_recovery", "memory", "tools",
+    "orchestrator", "input_processors", "llm_gateway", "output_processors", "error_recovery", "memory",
+    "tools",
 )  # fmt: skip
 ROOT: Final = Path(__file__).resolve().parents[2]
 _READY_SECONDS: Final = 60.0
@@ -43,9 +44,9 @@ class Stack:
 
 
 class _SharedScripts(ScriptBook):
-    """Scripts of which all models of a scenario play one: `script:<id>~<model>` is a call of script `<id>`."""
+    """Scripts that several models share: `script:<id>~<model>` is a call of script `<id>`."""
 
-    def answer(self, script_id: str, body: dict[str, Any]) -> Answer:
+    def answer(self, script_id: str, body: Mapping[str, Any]) -> Answer:
         return super().answer(script_id.partition("~")[0], body)
 
 
@@ -98,7 +99,8 @@ class _Process:
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "procession_services", "serve", self._name,
-                cwd=ROOT, env=self._environment, stdout=asyncio.subprocess.PIPE, stderr=log, preexec_fn=_die_with_parent,
+                cwd=ROOT, env=self._environment, stdout=asyncio.subprocess.PIPE, stderr=log,
+                preexec_fn=_die_with_parent,
             )  # fmt: skip
 
     async def ready(self) -> None:
@@ -113,7 +115,9 @@ class _Process:
                         self._reader = asyncio.create_task(_swallow(process.stdout))
                         return
         except TimeoutError:
-            raise RuntimeError(f"{self._name} was not ready in {_READY_SECONDS:g} s; {self._tail()}") from None
+            raise RuntimeError(
+                f"{self._name} was not ready in {_READY_SECONDS:g} s; {self._tail()}"
+            ) from None
         raise RuntimeError(f"{self._name} ended instead of starting; {self._tail()}")
 
     async def stop(self) -> None:

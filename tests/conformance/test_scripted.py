@@ -1,4 +1,4 @@
-"""The scripted hooks do what the scenarios' README says: conditions, substitutions, actions, recorded formats."""
+"""The scripted hooks do what the scenarios' README says, and everything is written down as recorded."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +22,7 @@ from tests.conformance.outcome import generate_record, stream_record
 from tests.conformance.plan import Plan, seed_messages
 from tests.conformance.record import chunk_of, db_of, error_info, prompt_of, scrub, usage_of, visible
 from tests.conformance.refs import strict_schema
-from tests.conformance.scripted import Scripted, _declared
+from tests.conformance.scripted import Scripted, ScriptedOptions, _declared
 from tests.conformance.wording import recorded_words
 
 Actions = list[dict[str, Any]]
@@ -44,10 +44,22 @@ class Bench:
         messages = MessageList(new_id=lambda: f"id-{next(numbers)}", now=lambda: "2026-01-01T00:00:00.000Z")
         messages.add_system("You are a test agent.")
         messages.add("hello world", "input")
-        self.ctx = RunContext("run", "tenant", "agent", "message-1", messages, config=StepConfig(model="openai/script:k~model-a"))
-        given = {"id": "p", "hooks": {hook: actions}, "ctx": {"key": "k", "run": 0, "model": "openai/script:k~"}, **options}
-        self.processor = Scripted.build(given)
+        self.ctx = RunContext(
+            "run",
+            "tenant",
+            "agent",
+            "message-1",
+            messages,
+            config=StepConfig(model="openai/script:k~model-a"),
+        )
+        given = {
+            "id": "p",
+            "hooks": {hook: actions},
+            "ctx": {"key": "k", "run": 0, "model": "openai/script:k~"},
+            **options,
+        }
         self.board = LocalBoard()
+        self.processor = Scripted(ScriptedOptions.model_validate(given))
         self.processor._board = self.board
         self.links = [Link(self.processor, "p")]
         self.calls = Calls(clock=lambda: 0)
@@ -55,7 +67,12 @@ class Bench:
 
     @property
     def texts(self) -> list[tuple[str, str]]:
-        return [(m["role"], p["text"]) for m in self.ctx.messages.get.all.db() for p in m["content"]["parts"] if "text" in p]
+        return [
+            (m["role"], p["text"])
+            for m in self.ctx.messages.get.all.db()
+            for p in m["content"]["parts"]
+            if "text" in p
+        ]
 
     async def stream(self, *chunks: dict[str, Any]) -> list[dict[str, Any]]:
         out: list[Any] = []
@@ -69,15 +86,15 @@ def delta(told: str) -> dict[str, Any]:
     return {"type": "text-delta", "payload": {"id": "t", "text": told}}
 
 
-async def test_a_processor_has_exactly_the_hooks_that_its_options_declare():
-    hooks = {"processInput": [], "processOutputStream": [], "processEverything": []}
+async def test_a_processor_has_exactly_the_hooks_that_its_options_declare() -> None:
+    hooks: dict[str, Any] = {"processInput": [], "processOutputStream": [], "processEverything": []}
 
     assert Scripted.hooks_for({"hooks": hooks}) == {Hook.INPUT, Hook.OUTPUT_STREAM}
     assert Scripted.sees_data_parts({"processDataParts": True})
     assert not Scripted.sees_data_parts({})
 
 
-async def test_a_call_is_noted_with_what_the_hook_was_given():
+async def test_a_call_is_noted_with_what_the_hook_was_given() -> None:
     bench = Bench("processInput", [{"do": "noop"}])
 
     await run_input(bench.ctx, bench.links, bench.calls)
@@ -95,16 +112,19 @@ async def test_a_call_is_noted_with_what_the_hook_was_given():
 
 
 @pytest.mark.parametrize("shape", [None, "messages", "messageList", "void-mutate"])
-async def test_messages_change_by_array_and_in_place(shape):
+async def test_messages_change_by_array_and_in_place(shape: str | None) -> None:
     returns = [{"do": "return", "shape": shape}] if shape else []
-    bench = Bench("processInput", [{"do": "uppercase"}, {"do": "append-message", "role": "user", "text": "${n}!"}, *returns])
+    bench = Bench(
+        "processInput",
+        [{"do": "uppercase"}, {"do": "append-message", "role": "user", "text": "${n}!"}, *returns],
+    )
 
     await run_input(bench.ctx, bench.links, bench.calls)
 
     assert bench.texts == [("user", "HELLO WORLD"), ("user", "0!")]
 
 
-async def test_a_void_hook_changes_nothing_that_it_did_not_change_in_place():
+async def test_a_void_hook_changes_nothing_that_it_did_not_change_in_place() -> None:
     bench = Bench("processInput", [{"do": "uppercase"}, {"do": "return", "shape": "void"}])
 
     await run_input(bench.ctx, bench.links, bench.calls)
@@ -112,15 +132,18 @@ async def test_a_void_hook_changes_nothing_that_it_did_not_change_in_place():
     assert bench.texts == [("user", "hello world")]
 
 
-async def test_system_messages_come_back_in_the_object_form():
+async def test_system_messages_come_back_in_the_object_form() -> None:
     bench = Bench("processInput", [{"do": "append-system", "text": "Be brief."}])
 
     await run_input(bench.ctx, bench.links, bench.calls)
 
-    assert [m["content"] for m in bench.ctx.messages.get_all_system_messages()] == ["You are a test agent.", "Be brief."]
+    assert [m["content"] for m in bench.ctx.messages.get_all_system_messages()] == [
+        "You are a test agent.",
+        "Be brief.",
+    ]
 
 
-async def test_dropped_messages_are_gone():
+async def test_dropped_messages_are_gone() -> None:
     bench = Bench("processInput", [{"do": "drop-messages", "role": "user", "match": "^hello"}])
 
     await run_input(bench.ctx, bench.links, bench.calls)
@@ -128,7 +151,7 @@ async def test_dropped_messages_are_gone():
     assert bench.texts == []
 
 
-async def test_an_external_list_is_refused_by_the_runtime():
+async def test_an_external_list_is_refused_by_the_runtime() -> None:
     bench = Bench("processInput", [{"do": "return", "shape": "external-messageList"}])
 
     with pytest.raises(ProcessorError) as caught:
@@ -137,7 +160,7 @@ async def test_an_external_list_is_refused_by_the_runtime():
     assert caught.value.code == "PROCESSOR_RETURNED_EXTERNAL_MESSAGE_LIST"
 
 
-async def test_step_settings_are_returned_in_the_contracts_shape():
+async def test_step_settings_are_returned_in_the_contracts_shape() -> None:
     bench = Bench(
         "processInputStep",
         [
@@ -147,7 +170,10 @@ async def test_step_settings_are_returned_in_the_contracts_shape():
             {"do": "set-tools", "tools": ["echo"]},
             {"do": "set-model-settings", "settings": {"temperature": 0.5}},
             {"do": "set-provider-options", "options": {"mock-provider": {"effort": "low"}}},
-            {"do": "set-structured-output", "schema": {"type": "object", "properties": {"n": {"type": "number"}}}},
+            {
+                "do": "set-structured-output",
+                "schema": {"type": "object", "properties": {"n": {"type": "number"}}},
+            },
         ],
         ctx={"key": "k", "run": 0, "model": "openai/script:k~", "tools": {"echo": {"name": "echo"}}},
     )
@@ -167,7 +193,7 @@ async def test_step_settings_are_returned_in_the_contracts_shape():
     assert bench.board.events[0]["model"] == "model-a"
 
 
-async def test_a_prompt_can_be_replaced_appended_to_and_answered():
+async def test_a_prompt_can_be_replaced_appended_to_and_answered() -> None:
     bench = Bench(
         "processLLMRequest",
         [
@@ -180,12 +206,21 @@ async def test_a_prompt_can_be_replaced_appended_to_and_answered():
 
     await run_llm_request(bench.ctx, bench.links, bench.calls, bench.writer)
 
-    assert prompt_of(bench.ctx.prompt) == [{"role": "user", "text": "a duck"}, {"role": "system", "text": "step 0"}]
+    assert prompt_of(bench.ctx.prompt) == [
+        {"role": "user", "text": "a duck"},
+        {"role": "system", "text": "step 0"},
+    ]
     assert bench.ctx.cached
-    assert [c["type"] for c in bench.ctx.cached["chunks"]] == ["text-start", "text-delta", "text-delta", "text-end", "finish"]
+    assert [c["type"] for c in bench.ctx.cached["chunks"]] == [
+        "text-start",
+        "text-delta",
+        "text-delta",
+        "text-end",
+        "finish",
+    ]
 
 
-async def test_a_cached_answer_is_found_under_its_prompt():
+async def test_a_cached_answer_is_found_under_its_prompt() -> None:
     bench = Bench("processLLMRequest", [{"do": "cache-lookup", "key": "v1"}])
     await run_llm_request(bench.ctx, bench.links, bench.calls, bench.writer)
     assert bench.ctx.cached is None
@@ -199,7 +234,7 @@ async def test_a_cached_answer_is_found_under_its_prompt():
     assert bench.board.events[-1]["state"] == {"cacheKey": "<key>"}
 
 
-async def test_chunks_are_counted_changed_dropped_and_followed_by_data():
+async def test_chunks_are_counted_changed_dropped_and_followed_by_data() -> None:
     bench = Bench(
         "processOutputStream",
         [
@@ -207,7 +242,12 @@ async def test_chunks_are_counted_changed_dropped_and_followed_by_data():
             {"do": "collect-text"},
             {"do": "drop-chunk", "when": {"match": "no"}},
             {"do": "uppercase"},
-            {"do": "emit-data", "type": "data-seen", "data": {"n": "$state.c", "t": "<${text}>"}, "when": {"call": 1}},
+            {
+                "do": "emit-data",
+                "type": "data-seen",
+                "data": {"n": "$state.c", "t": "<${text}>"},
+                "when": {"call": 1},
+            },
             {"do": "set-chunk", "chunk": {"type": "text-end"}, "when": {"match": "end"}},
         ],
     )
@@ -223,15 +263,17 @@ async def test_chunks_are_counted_changed_dropped_and_followed_by_data():
     assert bench.ctx.states["p"] == {"c": 3, "text": "yesnoend"}
 
 
-async def test_undefined_from_a_stream_hook_drops_the_chunk():
-    bench = Bench("processOutputStream", [{"do": "return", "shape": "undefined", "when": {"type": "text-delta"}}])
+async def test_undefined_from_a_stream_hook_drops_the_chunk() -> None:
+    bench = Bench(
+        "processOutputStream", [{"do": "return", "shape": "undefined", "when": {"type": "text-delta"}}]
+    )
 
     assert await bench.stream(delta("a"), {"type": "text-end", "payload": {"id": "t"}}) == [
         {"type": "text-end", "payload": {"id": "t"}}
     ]
 
 
-async def test_an_abort_carries_reason_retry_and_metadata():
+async def test_an_abort_carries_reason_retry_and_metadata() -> None:
     abort = {"do": "abort", "reason": "no ${retryCount}", "retry": True, "metadata": {"score": 1}}
     bench = Bench("processOutputStep", [abort], onViolation=True)
     bench.ctx.response = {"text": "bad", "finishReason": "stop", "toolCalls": []}
@@ -240,10 +282,15 @@ async def test_an_abort_carries_reason_retry_and_metadata():
         await run_output_step(bench.ctx, bench.links, bench.calls, bench.writer)
 
     assert (caught.value.reason, caught.value.retry, caught.value.metadata) == ("no 0", True, {"score": 1})
-    assert bench.board.events[-1] == {"ev": "violation", "processor": "p", "message": "no 0", "detail": {"score": 1}}
+    assert bench.board.events[-1] == {
+        "ev": "violation",
+        "processor": "p",
+        "message": "no 0",
+        "detail": {"score": 1},
+    }
 
 
-async def test_previous_steps_do_not_count_the_step_in_hand():
+async def test_previous_steps_do_not_count_the_step_in_hand() -> None:
     bench = Bench("processOutputStep", [{"do": "noop"}])
     bench.ctx.steps = [{"stepNumber": 0, "text": "one"}]
     bench.ctx.step_number = 1
@@ -254,18 +301,17 @@ async def test_previous_steps_do_not_count_the_step_in_hand():
     assert bench.board.events[0]["previousSteps"] == 1
 
 
-async def test_metadata_is_put_on_the_answer():
+async def test_metadata_is_put_on_the_answer() -> None:
     bench = Bench("processOutputResult", [{"do": "set-metadata", "metadata": {"ok": True}}])
     bench.ctx.messages.add({"role": "assistant", "content": "hi"}, "response")
 
     await run_output_result(bench.ctx, bench.links, bench.calls, bench.writer, "stop")
 
-    assert db_of(bench.ctx.messages.get.response.db()) == [
-        {"role": "assistant", "parts": [{"text": "hi"}], "metadata": {"ok": True}}
-    ]
+    answer: list[Any] = bench.ctx.messages.get.response.db()
+    assert db_of(answer) == [{"role": "assistant", "parts": [{"text": "hi"}], "metadata": {"ok": True}}]
 
 
-async def test_a_hook_without_a_writer_says_so():
+async def test_a_hook_without_a_writer_says_so() -> None:
     bench = Bench("processInput", [{"do": "emit-data", "type": "data-x", "data": 1}])
 
     await run_input(bench.ctx, bench.links, bench.calls)
@@ -273,7 +319,7 @@ async def test_a_hook_without_a_writer_says_so():
     assert bench.board.events[-1] == {"ev": "no-writer", "processor": "p", "hook": "processInput"}
 
 
-async def test_an_unknown_action_is_an_error_that_names_it():
+async def test_an_unknown_action_is_an_error_that_names_it() -> None:
     bench = Bench("processInput", [{"do": "dance"}])
 
     with pytest.raises(ProcessorError, match="unknown action dance"):
@@ -302,21 +348,21 @@ async def test_an_unknown_action_is_an_error_that_names_it():
         (None, True),
     ],
 )
-def test_conditions(condition, held):
+def test_conditions(condition: dict[str, Any] | None, held: bool) -> None:
     state = {"k": {"a": 1}, "n": 3}
     args = SimpleNamespace(step_number=1, retry_count=2, state=state, part=delta("world"))
 
     assert when(condition, "processOutputStream", args, 4) is held
 
 
-def test_an_unknown_condition_is_an_error():
+def test_an_unknown_condition_is_an_error() -> None:
     args = SimpleNamespace(retry_count=0, state={})
 
     with pytest.raises(ValueError, match="unknown condition moon"):
         when({"moon": "full"}, "processInput", args, 0)
 
 
-def test_placeholders_are_filled():
+def test_placeholders_are_filled() -> None:
     env = {"n": 3, "step": UNDEFINED, "retryCount": 0, "state": {"k": [1, 2], "f": 2.0, "__own": 1}}
 
     assert substitute("${n}-${step}-${retryCount}-${k}-${f}-${none}", env) == "3--0-1,2-2-"
@@ -325,7 +371,7 @@ def test_placeholders_are_filled():
     assert substitute("$state", {"state": {}}) is UNDEFINED
 
 
-def test_javascript_patterns():
+def test_javascript_patterns() -> None:
     assert replace_all(r"(?<a>\d)-(\d)", r"$<a>$2$$$&$9", "1-2") == "12$1-2$9"
     assert not pattern(r"^a$").search("a\n")
     assert not pattern(r"\d").search("٣")
@@ -334,7 +380,7 @@ def test_javascript_patterns():
     assert pattern(r"(?<q>['\"])x\k<q>").search("'x'")
 
 
-def test_javascript_texts():
+def test_javascript_texts() -> None:
     assert json_text({"a": 1.0, "b": UNDEFINED, "c": [UNDEFINED, "é"]}) == '{"a":1,"c":[null,"é"]}'
     assert [text(v) for v in (True, None, 1.5, 2.0, [1, None])] == ["true", "", "1.5", "2", "1,"]
 
@@ -344,7 +390,10 @@ def test_javascript_texts():
     [
         ({"type": "start", "payload": {"id": "a"}}, {"type": "start"}),
         (
-            {"type": "tool-error", "payload": {"toolCallId": "c", "toolName": "t", "error": {"message": "boom"}}},
+            {
+                "type": "tool-error",
+                "payload": {"toolCallId": "c", "toolName": "t", "error": {"message": "boom"}},
+            },
             {"type": "tool-error", "id": "c", "name": "t", "error": "boom"},
         ),
         (
@@ -379,11 +428,11 @@ def test_javascript_texts():
         ({"type": "object", "object": {"a": 1}}, {"type": "object", "object": {"a": 1}}),
     ],
 )
-def test_chunks_as_recorded(chunk, recorded):
+def test_chunks_as_recorded(chunk: dict[str, Any], recorded: dict[str, Any]) -> None:
     assert chunk_of(chunk) == recorded
 
 
-def test_messages_as_recorded():
+def test_messages_as_recorded() -> None:
     call = {"toolName": "t", "toolCallId": "c", "state": "output-error", "args": {}, "errorText": "boom"}
     parts = [
         {"type": "step-start"},
@@ -410,17 +459,19 @@ def test_messages_as_recorded():
     ]
 
 
-def test_small_formats():
+def test_small_formats() -> None:
     assert visible({"__x": 1}) is None
     assert usage_of({"inputTokens": 1}) == {"input": 1, "output": None, "total": None}
-    assert error_info(SimpleNamespace(message="m", status_code=None, cause=SimpleNamespace(status_code=500))) == {
+    assert error_info(
+        SimpleNamespace(message="m", status_code=None, cause=SimpleNamespace(status_code=500))
+    ) == {
         "message": "m",
         "statusCode": 500,
     }
     assert scrub(["a 0b7f7c1e-1111-2222-3333-444455556666 z"]) == ["a <uuid> z"]
 
 
-def test_a_model_call_is_read_back_from_http():
+def test_a_model_call_is_read_back_from_http() -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "echo", "arguments": '{"x":1}'}}
     body = {
         "model": "script:k~model-b",
@@ -428,7 +479,11 @@ def test_a_model_call_is_read_back_from_http():
         "messages": [
             {"role": "system", "content": "s"},
             {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
-            {"role": "assistant", "content": None, "tool_calls": [call, {**call, "id": "c2"}, {**call, "id": "c3"}]},
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [call, {**call, "id": "c2"}, {**call, "id": "c3"}],
+            },
             {"role": "tool", "tool_call_id": "c1", "content": '{"x":1}'},
             {"role": "tool", "tool_call_id": "c2", "content": "plain"},
             {"role": "tool", "tool_call_id": "c3", "content": "no such tool"},
@@ -437,7 +492,7 @@ def test_a_model_call_is_read_back_from_http():
         "max_tokens": 9,
         "effort": "low",
     }
-    events = [
+    events: list[dict[str, Any]] = [
         {"ev": "_choice", "choice": "none"},
         {"ev": "_outcome", "id": "c1", "result": {"x": 1.0}},
         {"ev": "_outcome", "id": "c2", "result": "plain"},
@@ -457,15 +512,18 @@ def test_a_model_call_is_read_back_from_http():
     ]
 
 
-def test_a_choice_of_an_earlier_attempt_does_not_count():
-    events = [{"ev": "_choice", "choice": "none"}, {"ev": "model"}]
+def test_a_choice_of_an_earlier_attempt_does_not_count() -> None:
+    events: list[dict[str, Any]] = [{"ev": "_choice", "choice": "none"}, {"ev": "model"}]
 
     assert "toolChoice" not in model_event({"messages": []}, events, None, 0)
     assert model_event({"messages": []}, events, "none", 0)["toolChoice"] == "none"
 
 
-def test_scripts_are_made_playable():
-    script = [{"error": {"status": 503}, "chunks": ["x"]}, {"chunks": ["a"], "mid_error": {"kind": "drop"}, "tool_calls": []}]
+def test_scripts_are_made_playable() -> None:
+    script = [
+        {"error": {"status": 503}, "chunks": ["x"]},
+        {"chunks": ["a"], "mid_error": {"kind": "drop"}, "tool_calls": []},
+    ]
 
     assert playable(script, paced=False) == [
         {"error": {"status": 503, "message": "mock error 503"}},
@@ -479,13 +537,21 @@ def scenario(**more: Any) -> dict[str, Any]:
     return base | more
 
 
-def test_a_request_is_made_from_the_scenario():
+def test_a_request_is_made_from_the_scenario() -> None:
     plan = Plan(
         scenario(
             agent={"inputProcessors": ["p"], "tools": [{"name": "t"}], "maxProcessorRetries": 2},
-            processors={"p": {"hooks": {"processInput": [{"do": "noop"}]}}, "b": {"builtin": "unicode-normalizer"}},
+            processors={
+                "p": {"hooks": {"processInput": [{"do": "noop"}]}},
+                "b": {"builtin": "unicode-normalizer"},
+            },
             memory={"lastMessages": 3},
-            runs=[{"input": [{"role": "user", "text": "x"}], "options": {"outputProcessors": ["b"], "maxSteps": 2}}],
+            runs=[
+                {
+                    "input": [{"role": "user", "text": "x"}],
+                    "options": {"outputProcessors": ["b"], "maxSteps": 2},
+                }
+            ],
         ),
         "key",
         "http://m",
@@ -507,28 +573,40 @@ def test_a_request_is_made_from_the_scenario():
     assert agent["tools"][0]["as"] == "t"
 
 
-def test_a_scenario_with_unknown_parts_is_refused_before_it_runs():
+def test_a_scenario_with_unknown_parts_is_refused_before_it_runs() -> None:
     processors = {"p": {"hooks": {"processOutputStream": [{"do": "dance"}]}}}
     plan = Plan(scenario(processors=processors, agent={"errorProcessors": ["q"]}), "k", "", stream=True)
 
-    assert plan.problems() == ["processor p, hook processOutputStream: unknown action 'dance'", "no processor 'q'"]
+    assert plan.problems() == [
+        "processor p, hook processOutputStream: unknown action 'dance'",
+        "no processor 'q'",
+    ]
 
 
-def test_seeds_are_a_second_apart():
-    first, second = seed_messages({"seed": [{"role": "user", "text": "a"}, {"role": "assistant", "text": "b"}]})
+def test_seeds_are_a_second_apart() -> None:
+    first, second = seed_messages(
+        {"seed": [{"role": "user", "text": "a"}, {"role": "assistant", "text": "b"}]}
+    )
 
-    assert (first["createdAt"], second["createdAt"]) == ("2024-01-01T00:00:01.000Z", "2024-01-01T00:00:02.000Z")
+    assert (first["createdAt"], second["createdAt"]) == (
+        "2024-01-01T00:00:01.000Z",
+        "2024-01-01T00:00:02.000Z",
+    )
 
 
-def test_schemas_require_what_they_declare():
-    schema = {"type": "object", "properties": {"a": {"type": "array", "items": {}}, "b": {}}, "required": ["a"]}
+def test_schemas_require_what_they_declare() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "array", "items": {}}, "b": {}},
+        "required": ["a"],
+    }
 
     assert strict_schema(schema)["required"] == ["a"]
     assert strict_schema({"type": "object", "properties": {"a": {}}})["required"] == ["a"]
     assert _declared({"a": 1, "z": 2}, {"type": "object", "properties": {"a": {}}}) == {"a": 1}
 
 
-def test_results_as_recorded():
+def test_results_as_recorded() -> None:
     result = RunResult(
         run_id="r",
         agent="a",
@@ -554,19 +632,30 @@ def test_results_as_recorded():
     tripwire = {"reason": "no", "processorId": "p"}
     assert record["tripwire"] == tripwire
     assert record["steps"] == [
-        {"text": "x", "finishReason": "tool-calls", "toolCalls": ["echo"], "toolResults": [1], "tripwire": tripwire}
+        {
+            "text": "x",
+            "finishReason": "tool-calls",
+            "toolCalls": ["echo"],
+            "toolResults": [1],
+            "tripwire": tripwire,
+        }
     ]
     assert record["toolResults"] == [{"name": "echo", "result": 1}]
     assert generate_record(result, {})["steps"] == 1
 
 
-def test_only_wording_is_changed():
-    told = "[Processor feedback] Your last answer was rejected: too short. Produce a new answer that takes this into account."
+def test_only_wording_is_changed() -> None:
+    told = (
+        "[Processor feedback] Your last answer was rejected: too short. "
+        "Produce a new answer that takes this into account."
+    )
     side = {"text": told, "error": {"message": "Server disconnected"}, "runs": ["Server disconnected"]}
 
     words = recorded_words(side, [{"error": {"network": True, "message": "ECONNRESET"}}])
 
-    assert words["text"].startswith("[Processor Feedback] Your previous response was not accepted: too short. ")
+    assert words["text"].startswith(
+        "[Processor Feedback] Your previous response was not accepted: too short. "
+    )
     assert words["error"] == {"message": "ECONNRESET"}
     assert words["runs"] == ["Server disconnected"]
     assert recorded_words(side["error"], []) == {"message": "Server disconnected"}

@@ -1,10 +1,10 @@
 """Texts that every implementation words for itself, written down in the recording's words.
 
-This is the one place where a result is made equal to a recording on purpose; nothing but wording changes here.
+This is the one place where a result is made equal to a recording on purpose; only wording changes here.
 
 * The feedback of a rejected attempt (R-AB-29 fixes its content and place, and leaves the wording open).
-* The message of a connection that broke. The scripts name one (`ECONNRESET`), but over HTTP a server cannot choose
-  what the client's library says when it hangs up; any such message becomes the script's.
+* The message of a connection that broke. The scripts name one (`ECONNRESET`), but over HTTP a server cannot
+  choose what the client's library says when it hangs up; any such message becomes the script's.
 """
 
 import re
@@ -13,12 +13,17 @@ from typing import Any, Final
 __all__ = ["recorded_words"]
 
 _FEEDBACK: Final = re.compile(
-    r"\[Processor feedback\] Your last answer was rejected: (?P<reason>.*?)\.? Produce a new answer that takes this into account\.",
+    r"\[Processor feedback\] Your last answer was rejected: (?P<reason>.*?)\.? "
+    r"Produce a new answer that takes this into account\.",
     re.DOTALL,
 )
-_RECORDED: Final = "[Processor Feedback] Your previous response was not accepted: {}. Please try again with the feedback in mind."
+_RECORDED: Final = (
+    "[Processor Feedback] Your previous response was not accepted: {}. "
+    "Please try again with the feedback in mind."
+)
 _CONNECTION: Final = re.compile(
-    r"disconnect|peer closed|incomplete chunked|connection (error|reset|closed|aborted|lost)|broke off|ended before",
+    r"disconnect|peer closed|incomplete chunked|connection (error|reset|closed|aborted|lost)|"
+    r"broke off|ended before",
     re.IGNORECASE,
 )
 _PLACES: Final = ("message", "error", "threw", "rejected")

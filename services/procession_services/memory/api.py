@@ -75,10 +75,11 @@ async def handle(store: MessageStore, operation: str, body: Any, tenant: str) ->
     """Answers one request of a tenant.
 
     `save` replies `ids`; `messages` and `threads` reply what they are called, pages also with `page`,
-    `perPage`, `total` and `hasMore`; `thread`, `create` and `rename` reply `thread`; `delete` replies `deleted`.
+    `perPage`, `total` and `hasMore`; `thread`, `create` and `rename` reply `thread`; `delete` replies
+    `{"deleted": true}`.
 
-    What went wrong is `{"error": {"code", "message", "field"}}`, `field` only where one is to blame. The codes
-    are UNKNOWN_OPERATION, INVALID_REQUEST, INVALID_MESSAGE_CONTENT, UNKNOWN_THREAD and THREAD_EXISTS.
+    What went wrong is `{"error": {"code", "message", "field"}}`, `field` only where one is to blame. Codes:
+    UNKNOWN_OPERATION, INVALID_REQUEST, INVALID_MESSAGE_CONTENT, UNKNOWN_THREAD, THREAD_EXISTS.
     """
     try:
         model, answer = _find(operation)

@@ -31,7 +31,7 @@ class MessageHistory(Processor[MessageHistoryOptions]):
     async def process_input(self, args: InputArgs) -> MessageList:
         """Adds the newest messages of the thread with source `memory`.
 
-        The list leaves out system messages, and keeps its own copy of a message that the request brought (D-18).
+        The list leaves out system messages, and keeps its own copy of what the request brought (D-18).
 
         Raises:
             MemoryScopeError: A thread without a resource, or no store here.

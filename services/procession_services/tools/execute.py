@@ -57,11 +57,11 @@ async def run_tools(op: ToolsOp, job: Job, executions: Executions = _EXECUTIONS)
 
     Raises:
         Suspended: A call waits for a person; outcomes so far are in the context (R-AP-2).
-        TripWire: An output processor aborted over a chunk that a tool wrote.
+        TripWire: An output processor aborted over a chunk that a tool wrote, or a tool raised it.
         ProcessorError: One failed over it.
     """
-    round_ = _Round(op, job)
-    execution = executions.join((job.command.tenant, job.command.id), lambda: Execution(round_.run))
+    key = (job.command.tenant, job.command.id)
+    execution = executions.join(key, lambda: Execution(_Round(op, job).run))
     job.abort_signal.on_abort(execution.signal.abort)
     ended = await execution.follow(lambda: job.sink(op.processors))
     job.ctx.outcomes = copy.deepcopy(ended.outcomes)
@@ -70,7 +70,7 @@ async def run_tools(op: ToolsOp, job: Job, executions: Executions = _EXECUTIONS)
         job.ctx.request_context.update(copy.deepcopy(ended.request_context))
     job.result.facts = job.result.facts or StepFacts()
     job.result.facts.outcomes = len(ended.outcomes)
-    if ended.waiting:
+    if ended.waiting and not job.abort_signal.aborted:
         raise Suspended(copy.deepcopy(ended.waiting))
 
 
@@ -112,13 +112,20 @@ class _Round:
         async with self._gate:
             if self._waiting or execution.signal.aborted:
                 return None
-            tool, context = self._tools[call.tool], self._ctx.request_context
-            if not call.approved and await tool.needs_approval(
-                call.begun["args"], context, required=self._op.require_approval
-            ):
-                self._waiting.append(awaiting_approval(call.begun))
-                return None
-            return await self._call(tool, call, execution)
+            try:
+                return await self._approved(call, execution)
+            except TripWire as tripwire:
+                tripwire.processor_id = tripwire.processor_id or call.tool
+                execution.signal.abort()
+                raise
+
+    async def _approved(self, call: Ready, execution: Execution) -> Outcome | None:
+        tool, context = self._tools[call.tool], self._ctx.request_context
+        required = self._op.require_approval
+        if not call.approved and await tool.needs_approval(call.begun["args"], context, required=required):
+            self._waiting.append(awaiting_approval(call.begun))
+            return None
+        return await self._call(tool, call, execution)
 
     async def _call(self, tool: StepTool, call: Ready, execution: Execution) -> Outcome | None:
         writer = CallWriter(execution, call.begun["toolCallId"], call.tool)
@@ -126,7 +133,6 @@ class _Round:
         try:
             return {**call.begun, **await invoke(tool.tool, args, context, tool.ref.timeout)}
         except TripWire:
-            execution.signal.abort()
             raise
         except ToolSuspended as suspension:
             return self._suspended(tool, call, suspension)

@@ -121,10 +121,15 @@ class Executions:
 
     def join(self, key: Hashable, start: Callable[[], Execution]) -> Execution:
         """The execution of that command, started if it is not known here."""
-        found = self._table.get(key)
-        if found is None:
-            excess = len(self._table) + 1 - self._keep
-            for old in [k for k, execution in self._table.items() if execution.done][: max(excess, 0)]:
-                del self._table[old]
-            found = self._table[key] = start()
-        return found
+        if key not in self._table:
+            self._forget()
+            self._table[key] = start()
+        return self._table[key]
+
+    def _forget(self) -> None:
+        """Makes room for one more; whatever still runs stays."""
+        while len(self._table) >= self._keep:
+            oldest = next((key for key, execution in self._table.items() if execution.done), None)
+            if oldest is None:
+                return
+            del self._table[oldest]

@@ -161,7 +161,9 @@ def test_what_cannot_be_an_argument_is_refused_when_the_tool_is_made() -> None:
 def test_a_tool_without_options_refuses_them() -> None:
     made = tool(id="plain")(lambda: None)
     assert made({}).options == Options()
-    with pytest.raises(InvalidOptionsError, match="tool plain: color: Extra inputs are not permitted") as caught:
+    with pytest.raises(
+        InvalidOptionsError, match="tool plain: color: Extra inputs are not permitted"
+    ) as caught:
         made({"color": 1})
     assert set(caught.value.fields) == {"color"}
 

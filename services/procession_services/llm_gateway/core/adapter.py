@@ -7,10 +7,9 @@ gets. Chunks are `{"type", "payload"}`; `runId` and `from` are the runtime's.
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from procession_schemas.chunks import Chunk
 from procession_services.llm_gateway.core.text import valid_unicode
 from procession_services.llm_gateway.core.tool_calls import ToolCallAssembler
-
-Chunk = dict[str, Any]
 
 _REASONS: Final = {
     "stop": "stop",

@@ -7,6 +7,9 @@ from typing import Any, Final
 _SIGNED_REASONING: Final = frozenset({"anthropic", "bedrock", "vertex_ai", "azure_ai", "databricks"})
 """Providers that want their own signed reasoning back; to all others reasoning is not repeated."""
 
+_IMAGE_STARTS: Final = {"/9j/": "image/jpeg", "R0lG": "image/gif", "UklG": "image/webp"}
+"""How the base64 of a picture begins."""
+
 _AUDIO_FORMATS: Final = {"audio/mpeg": "mp3", "audio/mp3": "mp3", "audio/wav": "wav", "audio/x-wav": "wav"}
 
 
@@ -71,9 +74,7 @@ def _rendered(parts: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
 
 def _file(part: dict[str, Any]) -> dict[str, Any]:
     data = str(part.get("data") or part.get("image") or part.get("url") or "")
-    media_type = str(part.get("mediaType") or part.get("mimeType") or "")
-    if not media_type:
-        media_type = data[5:].partition(";")[0] if data.startswith("data:") else "image/png"
+    media_type = _media_type(part, data)
     remote = data.startswith(("http://", "https://"))
     url = data if remote or data.startswith("data:") else f"data:{media_type};base64,{data}"
     if media_type.startswith("image/"):
@@ -86,9 +87,20 @@ def _file(part: dict[str, Any]) -> dict[str, Any]:
     return {"type": "file", "file": {"file_data": url, "filename": part.get("filename") or "file"}}
 
 
+def _media_type(part: dict[str, Any], data: str) -> str:
+    """Return the type that is told, or the one that the data shows; `image/*` tells nothing."""
+    told = str(part.get("mediaType") or part.get("mimeType") or "image/*")
+    if data.startswith("data:"):
+        return data[5:].partition(";")[0] or told
+    if told != "image/*" or data.startswith("http"):
+        return told
+    return next((kind for start, kind in _IMAGE_STARTS.items() if data.startswith(start)), "image/png")
+
+
 def _assistant(content: Any, provider: str) -> dict[str, Any]:
     parts = _parts(content)
-    calls = [_tool_call(part, provider) for part in parts if part.get("type") == "tool-call"]
+    own = [part for part in parts if part.get("type") == "tool-call" and not part.get("providerExecuted")]
+    calls = [_tool_call(part, provider) for part in own]
     message: dict[str, Any] = {"role": "assistant", "content": _text(parts) or (None if calls else "")}
     if calls:
         message["tool_calls"] = calls

@@ -3,10 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from procession_schemas.chunks import Chunk
 from procession_services.llm_gateway.core.messages import compact_json
 from procession_services.llm_gateway.core.text import InvalidJsonError, close_json, parse_json, valid_unicode
-
-Chunk = dict[str, Any]
 
 
 @dataclass(slots=True)

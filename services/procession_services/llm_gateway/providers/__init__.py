@@ -1,14 +1,10 @@
 """How the gateway reaches models: `Provider` is the port, `LiteLLMProvider` its one adapter."""
 
 from collections.abc import AsyncGenerator, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
+from procession_schemas.chunks import Chunk
 from procession_services.llm_gateway.core.call import ModelCall
-
-__all__ = ["Chunk", "Provider"]
-
-Chunk = dict[str, Any]
-"""`{"type", "payload"}`, without `runId` and `from`."""
 
 
 class Provider(Protocol):
@@ -16,6 +12,8 @@ class Provider(Protocol):
 
     def stream(self, call: ModelCall) -> AsyncGenerator[list[Chunk], None]:
         """Give the answer as it comes: a list is what one provider event became; the last chunk is `finish`.
+
+        Chunks have `type` and `payload`; `runId` and `from` are the runtime's.
 
         Closing the generator, or cancelling who reads it, closes the provider's connection at once (D-21).
 
@@ -33,5 +31,5 @@ class Provider(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Close all connections; the provider is of no use afterwards."""
+        """Close all connections that wait for another call; nothing may be streaming."""
         ...

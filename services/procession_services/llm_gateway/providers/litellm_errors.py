@@ -57,13 +57,13 @@ def provider_error(error: BaseException, call: ModelCall, *, begun: bool) -> Pro
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Give an exception and what it came from, outermost first."""
+    """Give an exception and what it came from, outermost first, also where `from None` hides it."""
     seen: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in seen and len(seen) < _MAX_DEPTH:
         seen.add(id(current))
         yield current
-        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+        current = current.__cause__ or current.__context__
 
 
 def _is(error: BaseException, names: frozenset[str]) -> bool:

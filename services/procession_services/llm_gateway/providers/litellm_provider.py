@@ -14,11 +14,11 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Final
 
+from procession_schemas.chunks import Chunk
 from procession_services.llm_gateway.core.adapter import ChunkAdapter
 from procession_services.llm_gateway.core.call import ModelCall
 from procession_services.llm_gateway.core.failures import ProviderError
 from procession_services.llm_gateway.core.request import Timeouts, litellm_kwargs, timeouts
-from procession_services.llm_gateway.providers import Chunk
 from procession_services.llm_gateway.providers.litellm_errors import provider_error
 
 _END: Final = object()
@@ -93,12 +93,14 @@ class LiteLLMProvider:
         return float(sum(costs))
 
     async def aclose(self) -> None:
-        """Close the connections that LiteLLM keeps for this event loop's clients."""
-        if _litellm.cache_info().currsize == 0:
+        """Close the connections that LiteLLM keeps; what it needs again it will make anew."""
+        if not _litellm.cache_info().currsize:
             return
         litellm = _litellm()
         await litellm.close_litellm_async_clients()
         litellm.in_memory_llm_clients_cache.flush_cache()
+        if shared := vars(litellm).pop("module_level_aclient", None):
+            await shared.close()
 
     async def _events(self, call: ModelCall) -> AsyncGenerator[dict[str, Any], None]:
         """Open the stream and give its events; the connection is closed when this generator is."""

@@ -3,9 +3,10 @@
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 
+from procession_schemas.chunks import Chunk
 from procession_services.llm_gateway.core.call import ModelCall
 from procession_services.llm_gateway.core.failures import ProviderError, may_retry, retry_delay
-from procession_services.llm_gateway.providers import Chunk, Provider
+from procession_services.llm_gateway.providers import Provider
 
 
 async def stream_with_retries(

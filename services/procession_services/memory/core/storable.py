@@ -1,6 +1,5 @@
 """What of a conversation is worth keeping (R-HIST-8, R-ME-5, A-32)."""
 
-import re
 from collections.abc import Iterable
 from typing import Any, cast
 
@@ -10,7 +9,7 @@ from procession_schemas.messages import Message, Part
 WORKING_MEMORY_TOOL = "updateWorkingMemory"
 """The tool whose calls are bookkeeping: its effect is the working memory itself."""
 
-_WORKING_MEMORY = re.compile(r"<working_memory>.*?</working_memory>", re.DOTALL)
+_OPEN, _CLOSE = "<working_memory>", "</working_memory>"
 
 
 def storable(messages: Iterable[Message]) -> list[Message]:
@@ -63,5 +62,8 @@ def _keeps_call(invocation: Any) -> bool:
 
 def _without_blocks(text: str) -> str:
     """The text without its blocks; it is trimmed only where something was cut, and an unclosed tag stays."""
-    cut, count = _WORKING_MEMORY.subn("", text)
-    return cut.strip() if count else text
+    pieces, at = [], 0
+    while (start := text.find(_OPEN, at)) >= 0 and (end := text.find(_CLOSE, start)) >= 0:
+        pieces.append(text[at:start])
+        at = end + len(_CLOSE)
+    return "".join([*pieces, text[at:]]).strip() if pieces else text

@@ -10,7 +10,8 @@ from pydantic import Field
 
 from procession.tools import tool
 
-_BITS: Final = 1024
+_BITS: Final = 1000
+_EXACT: Final = 2**53
 _BINARY: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -38,7 +39,7 @@ def calculator(
     except (SyntaxError, MemoryError, RecursionError) as error:
         raise ValueError(f"not an arithmetic expression: {expression!r}") from error
     result: int | float = _value(tree.body)
-    return result
+    return float(result) if abs(result) > _EXACT else result
 
 
 def _value(node: ast.expr) -> Any:
@@ -55,7 +56,7 @@ def _value(node: ast.expr) -> Any:
 def _combine(function: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
     """Applies an operator to bounded numbers; powers are judged before they are made."""
     whole = isinstance(left, int) and isinstance(right, int)
-    if function is operator.pow and whole and left.bit_length() * right > _BITS:
+    if function is operator.pow and whole and (left.bit_length() - 1) * right > _BITS:
         raise ValueError(_TOO_LARGE)
     try:
         return _bounded(function(left, right))

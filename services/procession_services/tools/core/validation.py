@@ -57,10 +57,10 @@ def _problems(error: Any, root: str) -> list[tuple[str, str]]:
     inside = f"{at}." if at else ""
     if error.validator == "required":
         missing = (name for name in error.validator_value if error.message.startswith(repr(name)))
-        return [(f"{inside}{name}", "is required") for name in missing]
+        return [(f"{inside}{name}" or '""', "is required") for name in missing]
     if error.validator == "additionalProperties" and error.validator_value is False:
         known = ", ".join(error.schema.get("properties", {})) or "none"
-        return [(f"{inside}{name}", f"is not known; known: {known}") for name in _extras(error)]
+        return [(f"{inside}{name}" or '""', f"is not known; known: {known}") for name in _extras(error)]
     if error.context:
         reasons = dict.fromkeys(_short(inner.message) for inner in error.context)
         return [(at or root, "fits no alternative: " + " or ".join(reasons))]

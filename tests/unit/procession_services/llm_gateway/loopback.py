@@ -66,6 +66,7 @@ class ModelServer:
     def __init__(self, *answers: Answer) -> None:
         self._answers = list(answers)
         self.requests: list[Received] = []
+        self.arrived = asyncio.Event()
         self.left = asyncio.Event()
 
     async def __aenter__(self) -> Self:
@@ -99,6 +100,7 @@ class ModelServer:
         headers = {name.lower(): value.strip() for name, _, value in lines}
         body = await reader.readexactly(int(headers.get("content-length", "0")))
         self.requests.append(Received(head[0].split(" ")[1], headers, json.loads(body or b"{}")))
+        self.arrived.set()
         answer = self._answers[min(len(self.requests), len(self._answers)) - 1]
         sent = {"content-type": answer.content_type, "transfer-encoding": "chunked", **answer.headers}
         writer.write(f"HTTP/1.1 {answer.status} X\r\n".encode())

@@ -39,13 +39,15 @@ class FakeJob:
         messages = MessageList(new_id=lambda: "id", now=lambda: "2026-01-01T00:00:00.000Z")
         self.ctx = RunContext("run-1", "acme", "demo", "m1", messages, config=config)
         self.ctx.response = {"toolCalls": calls}
-        self.command = WorkCommand(
-            run="run-1", tenant="acme", agent="demo", seq=seq, service="tools", version=1, out_seq=0, message_id="m1",
-            ops=[],
-        )  # fmt: skip
-        self.result = WorkResult(
-            run="run-1", tenant="acme", seq=seq, service="tools", outcome="ok", version=1, out_seq=0
-        )
+        common: dict[str, Any] = {
+            "run": "run-1",
+            "tenant": "acme",
+            "seq": seq,
+            "service": "tools",
+            "version": 1,
+        }
+        self.command = WorkCommand(**common, agent="demo", out_seq=0, message_id="m1", ops=[])
+        self.result = WorkResult(**common, outcome="ok", out_seq=0)
         self.abort_signal = AbortSignal()
         self.sent: list[Chunk] = []
         self.opened: list[list[ProcessorRef]] = []

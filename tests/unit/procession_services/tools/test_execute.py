@@ -1,4 +1,4 @@
-"""Tool calls from a response to their outcomes: order, concurrency, failures, waiting for people, redelivery."""
+"""Tool calls from a response to their outcomes: order, concurrency, failures, approval, redelivery."""
 
 import asyncio
 import logging
@@ -102,7 +102,6 @@ async def test_a_tool_gets_all_that_belongs_to_its_call() -> None:
     async def look(a: list[int], context: ToolContext) -> None:
         """Keeps what it is told."""
         seen.append((a, context))
-        a.append(2)
         context.request_context["seen"] = True
 
     job = FakeJob([look], [call("c1", "look", a=[1])])
@@ -118,8 +117,20 @@ async def test_a_tool_gets_all_that_belongs_to_its_call() -> None:
     assert context.tracing_context == {"currentSpan": "s"}
     assert [m["role"] for m in context.messages] == ["user"]
     assert context.resume_data is None
-    assert outcomes[0]["args"] == {"a": [1]}, "a tool that changes its arguments does not change the record"
     assert outcomes[0]["result"] is None
+
+
+async def test_a_tool_that_changes_its_arguments_does_not_change_the_record() -> None:
+    class Eat(Tool):
+        id = "eat"
+
+        async def execute(self, args: Any, context: ToolContext) -> int:
+            return int(args["a"].pop())
+
+    job = FakeJob([Eat], [call("c1", "eat", a=[1])])
+    assert (await run(job))[0] == {"toolCallId": "c1", "toolName": "eat", "args": {"a": [1]}, "result": 1}
+    assert job.ctx.response
+    assert job.ctx.response["toolCalls"][0]["args"] == {"a": [1]}
 
 
 async def test_the_name_in_the_agent_is_the_name_of_the_tool() -> None:
@@ -169,7 +180,11 @@ async def test_one_instance_serves_all_runs() -> None:
         def execute(self, args: Any, context: ToolContext) -> int:
             return Counted.made
 
-    assert [(await run(FakeJob([Counted], [call("c1", "counted")])))[0]["result"] for _ in range(3)] == [1, 1, 1]
+    assert [(await run(FakeJob([Counted], [call("c1", "counted")])))[0]["result"] for _ in range(3)] == [
+        1,
+        1,
+        1,
+    ]
 
 
 # --- results ------------------------------------------------------------------------------------
@@ -238,7 +253,9 @@ async def test_the_model_can_be_shown_less_than_the_result() -> None:
 # --- failures -----------------------------------------------------------------------------------
 
 
-async def test_what_a_tool_raises_is_its_outcome_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_a_tool_raises_is_its_outcome_and_the_others_go_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     @tool
     async def fails() -> None:
         """Fails."""
@@ -272,9 +289,34 @@ async def test_a_tripwire_of_a_tool_is_not_swallowed() -> None:
         """Blocks."""
         raise TripWire("stop")
 
-    job = FakeJob([trips], [call("c1", "trips")])
+    with pytest.raises(TripWire, match="stop") as caught:
+        await run(FakeJob([trips], [call("c1", "trips")]))
+    assert caught.value.processor_id == "trips"
+
+
+async def test_a_tripwire_of_a_tool_lets_running_calls_end_and_begins_no_other() -> None:
+    begun: list[int] = []
+    together = asyncio.Event()
+
+    @tool
+    async def work(n: int, context: ToolContext) -> None:
+        """The first blocks when the tenth has begun."""
+        begun.append(n)
+        if n == CONCURRENCY - 1:
+            together.set()
+        await together.wait()
+        if n == 0:
+            raise TripWire("stop")
+        told = asyncio.Event()
+        context.abort_signal.on_abort(told.set)
+        await told.wait()
+        begun.append(-n)
+
+    job = FakeJob([work], [call(f"c{n}", "work", n=n) for n in range(CONCURRENCY + 5)])
     with pytest.raises(TripWire, match="stop"):
         await run(job)
+    assert begun[:CONCURRENCY] == list(range(CONCURRENCY))
+    assert sorted(begun[CONCURRENCY:]) == [-n for n in range(CONCURRENCY - 1, 0, -1)]
 
 
 async def test_a_call_that_takes_too_long_is_told_to_stop_and_fails() -> None:
@@ -292,7 +334,10 @@ async def test_a_call_that_takes_too_long_is_told_to_stop_and_fails() -> None:
         ToolRef(id="slow", timeout=0.02), ToolRef(id="echo"),
     ])  # fmt: skip
     first, second = await run(job)
-    assert first["error"] == {"name": "ToolTimeoutError", "message": "The tool 'slow' gave no result within 0.02 s."}
+    assert first["error"] == {
+        "name": "ToolTimeoutError",
+        "message": "The tool 'slow' gave no result within 0.02 s.",
+    }
     assert signals == [True]
     assert second["result"] == {"x": 1}
     assert not job.abort_signal.aborted, "one slow call does not cancel the run"
@@ -325,7 +370,7 @@ async def test_a_timeout_of_the_tool_s_own_stays_its_own() -> None:
 
 
 def _meeting(size: int) -> tuple[type[Tool], list[int]]:
-    """A tool whose calls end only when `size` of them run at once, and the numbers of calls that ran at once."""
+    """A tool whose calls end only when `size` of them run at once, and how many ran at each beginning."""
     running = 0
     counts: list[int] = []
     full = asyncio.Event()
@@ -351,9 +396,27 @@ async def test_ten_calls_run_at_once_and_no_more() -> None:
     assert len(counts) == 25
 
 
+def _crossing() -> tuple[type[Tool], list[int]]:
+    """A tool that gives way to others in the middle, and how many of its calls ran at each beginning."""
+    running = 0
+    counts: list[int] = []
+
+    @tool
+    async def cross() -> None:
+        """Lets others pass."""
+        nonlocal running
+        running += 1
+        counts.append(running)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        running -= 1
+
+    return cross, counts
+
+
 class _Waits(Tool):
     id = "waits"
-    resume_schema: dict[str, Any] | None = {}
+    resume_schema: dict[str, Any] | None = {}  # noqa: RUF012 - as authors write it
 
 
 class _Ruled(Tool):
@@ -372,9 +435,11 @@ class _Ruled(Tool):
         (ToolsOp(require_approval=True, decisions={f"c{n}": {"approved": True} for n in range(3)}), []),
     ],
 )
-async def test_calls_run_one_by_one_when_a_tool_of_the_step_may_wait(op: ToolsOp, other: list[type[Tool]]) -> None:
-    meet, counts = _meeting(1)
-    await run(FakeJob([meet, *other], [call(f"c{n}", "meet") for n in range(3)]), op)
+async def test_calls_run_one_by_one_when_a_tool_of_the_step_may_wait(
+    op: ToolsOp, other: list[type[Tool]]
+) -> None:
+    cross, counts = _crossing()
+    await run(FakeJob([cross, *other], [call(f"c{n}", "cross") for n in range(3)]), op)
     assert counts == [1, 1, 1]
 
 
@@ -508,7 +573,7 @@ async def test_a_processor_that_stops_a_chunk_stops_the_calls(failure: Exception
 
     class Emit(Tool):
         id = "emit"
-        resume_schema: dict[str, Any] | None = {}
+        resume_schema: dict[str, Any] | None = {}  # noqa: RUF012 - as authors write it
 
         async def execute(self, args: Any, context: ToolContext) -> None:
             begun.append(1)
@@ -545,7 +610,9 @@ async def suspended_by(job: FakeJob, op: ToolsOp = OP) -> list[dict[str, Any]]:
 
 async def test_a_call_that_needs_approval_waits_after_the_calls_before_it() -> None:
     pay, ran = _noting()
-    job = FakeJob([pay, echo], [call("c1", "echo", x=1), call("c2", "pay", amount=5), call("c3", "echo", x=3)])
+    job = FakeJob(
+        [pay, echo], [call("c1", "echo", x=1), call("c2", "pay", amount=5), call("c3", "echo", x=3)]
+    )
     entries = await suspended_by(job)
     assert [{k: v for k, v in e.items() if k != "resumeSchema"} for e in entries] == [
         {"toolCallId": "c2", "toolName": "pay", "args": {"amount": 5}, "kind": "approval"}
@@ -580,7 +647,10 @@ async def test_an_approved_call_runs_and_nothing_runs_twice() -> None:
 async def test_a_declined_call_is_denied_with_the_reason() -> None:
     pay, ran = _noting()
     calls = [call("c1", "pay", amount=1), call("c2", "pay", amount=2)]
-    decisions = {"c1": {"approved": False, "reason": "too much"}, "c2": {"approved": False}}
+    decisions: dict[str, dict[str, Any]] = {
+        "c1": {"approved": False, "reason": "too much"},
+        "c2": {"approved": False},
+    }
     first, second = await run(FakeJob([pay], calls), ToolsOp(decisions=decisions))
     assert first["denied"] == {
         "reason": "too much",
@@ -619,6 +689,29 @@ async def test_the_agent_says_yes_or_no_over_the_tool() -> None:
     assert ran == [1]
     careful = FakeJob([echo], [call("c1", "echo", x=1)], refs=[ToolRef(id="echo", require_approval=True)])
     assert await suspended_by(careful)
+
+
+async def test_the_agent_says_yes_or_no_over_the_rule_of_a_tool() -> None:
+    class Always(Tool):
+        id = "always"
+
+        def needs_approval(self, args: Any, context: RequestContext) -> bool:
+            return True
+
+        async def execute(self, args: Any, context: ToolContext) -> str:
+            return "ran"
+
+    class Never(Always):
+        id = "never"
+
+        def needs_approval(self, args: Any, context: RequestContext) -> bool:
+            return False
+
+    calls = [call("c1", "always"), call("c2", "never")]
+    refs = [ToolRef(id="always", require_approval=False), ToolRef(id="never", require_approval=True)]
+    job = FakeJob([Always, Never], calls, refs=refs)
+    assert [e["toolCallId"] for e in await suspended_by(job)] == ["c2"]
+    assert [o["toolCallId"] for o in job.outcomes] == ["c1"]
 
 
 @pytest.mark.parametrize("coroutine", [True, False])
@@ -683,7 +776,9 @@ async def test_a_tool_suspends_itself_and_runs_again_with_data() -> None:
     assert outcomes[0]["result"] == "to Paris"
     assert seen == [None, {"city": "Paris"}]
 
-    outcomes = await run(FakeJob([travel], calls, seq=3), ToolsOp(decisions={"c1": {"resumeData": {"city": 7}}}))
+    outcomes = await run(
+        FakeJob([travel], calls, seq=3), ToolsOp(decisions={"c1": {"resumeData": {"city": 7}}})
+    )
     assert "The resume data do not fit the tool 'travel':\n- city: 7 is not of type 'string'" in str(
         outcomes[0]["error"]["message"]
     )
@@ -744,6 +839,19 @@ async def test_a_running_tool_may_end_and_counts_and_no_further_call_begins() ->
     assert job.outcomes[0]["result"] is True
 
 
+async def test_a_cancelled_run_waits_for_nobody() -> None:
+    job: FakeJob
+
+    @tool(resume_schema={})
+    async def ask(context: ToolContext) -> None:
+        """Asks just when the run is cancelled."""
+        job.abort_signal.abort()
+        context.suspend()
+
+    job = FakeJob([ask, echo], [call("c1", "echo", x=1), call("c2", "ask")])
+    assert [o["toolCallId"] for o in await run(job)] == ["c1"]
+
+
 async def test_a_run_that_is_cancelled_already_begins_no_call() -> None:
     job = FakeJob([echo], [call("c1", "echo", x=1)])
     job.abort_signal.abort()
@@ -760,6 +868,7 @@ class _Work:
         self.runs = 0
         self.running = asyncio.Event()
         self.release = asyncio.Event()
+        self.ended = asyncio.Event()
 
         @tool
         async def work(context: ToolContext) -> int:
@@ -770,6 +879,7 @@ class _Work:
             await self.release.wait()
             await context.writer.write("full")
             context.request_context["worked"] = True
+            self.ended.set()
             return self.runs
 
         self.tool = work
@@ -810,6 +920,7 @@ async def test_a_call_goes_on_while_nobody_listens() -> None:
     with pytest.raises(asyncio.CancelledError):
         await lost
     work.release.set()
+    await work.ended.wait()
     job = work.job()
     await run_tools(OP, job, executions)
     assert (work.runs, outputs(job)) == (1, ["half", "full"])
@@ -871,15 +982,21 @@ async def test_only_so_many_finished_commands_are_remembered_but_all_running_one
 
 
 async def test_a_broken_way_to_the_client_leaves_the_calls_to_the_next_delivery() -> None:
-    work, executions = _Work(), Executions()
-    work.release.set()
-    broken = FakeJob([work.tool], [call("c1", "work")], fail=ConnectionError("gone"))
+    begun: list[int] = []
+
+    @tool(resume_schema={})
+    async def say(n: int, context: ToolContext) -> None:
+        """Says it."""
+        begun.append(n)
+        await context.writer.write(n)
+
+    executions, calls = Executions(), [call("c1", "say", n=1), call("c2", "say", n=2)]
     with pytest.raises(ConnectionError):
-        await run_tools(OP, broken, executions)
-    job = work.job()
+        await run_tools(OP, FakeJob([say], calls, fail=ConnectionError("gone")), executions)
+    job = FakeJob([say], calls)
     await run_tools(OP, job, executions)
-    assert (work.runs, outputs(job)) == (1, ["half", "full"])
-    assert job.outcomes[0]["result"] == 1
+    assert (begun, outputs(job)) == ([1, 2], [1, 2])
+    assert len(job.outcomes) == 2
 
 
 async def test_by_default_the_process_remembers() -> None:

@@ -21,6 +21,19 @@ OPTIONS = {
     "parameters": {"type": "object", "properties": {"q": {"type": "string"}}},
 }
 
+FOREIGN = [
+    "$JS.API.STREAM.DELETE.RUNS",
+    "procession.v1.work.tools.a.b",
+    "tool.*",
+    "tool.>",
+    "tool",
+    "tool.a b",
+    "tool.a\n",
+    "tool..a",
+    "x.y",
+    "",
+]
+
 
 class Peer:
     """The other end of the bus."""
@@ -99,10 +112,7 @@ async def test_without_a_bus_it_can_be_described_but_not_run() -> None:
         await RemoteTool(OPTIONS)._ask("tool.x", b"", 1)
 
 
-@pytest.mark.parametrize(
-    "subject", ["$JS.API.STREAM.DELETE.RUNS", "procession.v1.work.tools.a.b", "tool.*", "tool.>", "tool", "tool.a b", "x.y",
-                "tool.a\n", "tool..a", ""],
-)  # fmt: skip
+@pytest.mark.parametrize("subject", FOREIGN)
 def test_options_reach_no_other_subject(subject: str) -> None:
     with pytest.raises(InvalidOptionsError, match="subject: "):
         RemoteTool({"subject": subject})

@@ -1,16 +1,18 @@
 """Provider events -> chunks (core.md 11.4, R-CH-5, R-CH-6, R-US-1..3, 7.9)."""
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from procession_schemas.chunks import Chunk
 from procession_services.llm_gateway.core.adapter import ChunkAdapter
 from tests.unit.procession_services.llm_gateway.loopback import event
 
-Chunks = list[dict[str, Any]]
+Chunks = list[Chunk]
 
 
 def adapted(*events: dict[str, Any], **options: Any) -> Chunks:
@@ -47,7 +49,9 @@ def finish(chunks: Chunks) -> Any:
 
 
 def test_text_is_one_block() -> None:
-    chunks = adapted(event(role="assistant", content=""), event(content="He"), event(content="llo"), event(finish="stop"))
+    chunks = adapted(
+        event(role="assistant", content=""), event(content="He"), event(content="llo"), event(finish="stop")
+    )
     assert chunks == [
         {
             "type": "response-metadata",
@@ -150,12 +154,16 @@ def test_a_whole_call_is_one_chunk() -> None:
 
 def test_a_call_is_held_until_it_is_known_to_be_whole() -> None:
     adapter = ChunkAdapter("openai")
-    assert [chunk["type"] for chunk in adapter.feed(call(name="f", id="c1", args="{}"))] == ["response-metadata"]
+    assert [chunk["type"] for chunk in adapter.feed(call(name="f", id="c1", args="{}"))] == [
+        "response-metadata"
+    ]
     assert types(adapter.feed(call(1, name="g", id="c2", args="{}"))) == ["tool-call"]
 
 
 def test_a_call_in_pieces_is_streamed() -> None:
-    chunks = adapted(call(name="f", id="c1"), call(args='{"x"'), call(args=": 1}"), event(finish="tool_calls"))
+    chunks = adapted(
+        call(name="f", id="c1"), call(args='{"x"'), call(args=": 1}"), event(finish="tool_calls")
+    )
     common = {"toolCallId": "c1", "toolName": "f"}
     assert content(chunks) == [
         {"type": "tool-call-input-streaming-start", "payload": common},
@@ -209,7 +217,10 @@ def test_calls_may_interleave() -> None:
 
 def test_an_afterthought_to_a_call_that_has_ended_is_dropped() -> None:
     chunks = adapted(
-        call(0, name="f", id="c1", args="{}"), call(1, name="g", id="c2", args="{}"), call(0, args=" "), call(0, id="c1")
+        call(0, name="f", id="c1", args="{}"),
+        call(1, name="g", id="c2", args="{}"),
+        call(0, args=" "),
+        call(0, id="c1"),
     )
     assert [each["toolCallId"] for each in payloads(chunks, "tool-call")] == ["c1", "c2"]
 
@@ -221,18 +232,24 @@ def test_nameless_calls_get_ids_of_their_response() -> None:
 
 
 def test_arguments_that_are_no_json_are_given_as_text() -> None:
-    [payload] = payloads(adapted(call(name="f", id="c1", args='{"x": '), event(finish="tool_calls")), "tool-call")
+    [payload] = payloads(
+        adapted(call(name="f", id="c1", args='{"x": '), event(finish="tool_calls")), "tool-call"
+    )
     assert payload == {"toolCallId": "c1", "toolName": "f", "argsText": '{"x": '}
 
 
 def test_arguments_that_end_too_early_are_closed() -> None:
-    [payload] = payloads(adapted(call(name="f", id="c1", args='{"x": [1'), event(finish="tool_calls")), "tool-call")
+    [payload] = payloads(
+        adapted(call(name="f", id="c1", args='{"x": [1'), event(finish="tool_calls")), "tool-call"
+    )
     assert payload["args"] == {"x": [1]}
 
 
 @pytest.mark.parametrize("reason", ["length", "content_filter", None])
 def test_arguments_of_an_answer_that_was_cut_off_are_not_repaired(reason: str | None) -> None:
-    [payload] = payloads(adapted(call(name="f", id="c1", args='{"amount": 12'), event(finish=reason)), "tool-call")
+    [payload] = payloads(
+        adapted(call(name="f", id="c1", args='{"amount": 12'), event(finish=reason)), "tool-call"
+    )
     assert "args" not in payload
     assert payload["argsText"] == '{"amount": 12'
 
@@ -254,11 +271,13 @@ ARGUMENTS = st.dictionaries(
 
 
 @given(ARGUMENTS, st.data())
-def test_any_split_of_the_arguments_gives_the_same_call(arguments: dict[str, Any], data: st.DataObject) -> None:
+def test_any_split_of_the_arguments_gives_the_same_call(
+    arguments: dict[str, Any], data: st.DataObject
+) -> None:
     text = json.dumps(arguments)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
     edges = [0, *cuts, len(text)]
-    first, *rest = [text[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    first, *rest = [text[start:end] for start, end in pairwise(edges)]
     chunks = adapted(
         call(name="f", id="c1", args=first), *(call(args=piece) for piece in rest), event(finish="tool_calls")
     )
@@ -289,7 +308,9 @@ def test_any_order_of_events_keeps_the_order_guarantees(steps: list[str]) -> Non
             events.append(call(begun, name="f", id=f"c{begun}", args="{}" if step == "whole" else ""))
             begun += 1
     chunks = adapted(*events, event(finish="tool_calls"))
-    assert [each["toolCallId"] for each in payloads(chunks, "tool-call")] == [f"c{number}" for number in range(begun)]
+    assert [each["toolCallId"] for each in payloads(chunks, "tool-call")] == [
+        f"c{number}" for number in range(begun)
+    ]
     opened: list[str] = []
     for chunk in content(chunks):
         kind, _, phase = chunk["type"].rpartition("-")
@@ -350,11 +371,15 @@ def test_raw_events_on_demand() -> None:
     ],
 )
 def test_reasons(given_reason: str | None, expected: str) -> None:
-    assert finish(adapted(event(content="a"), event(finish=given_reason)))["stepResult"] == {"reason": expected}
+    assert finish(adapted(event(content="a"), event(finish=given_reason)))["stepResult"] == {
+        "reason": expected
+    }
 
 
 def test_a_provider_that_says_stop_all_the_time_is_heard_at_the_end() -> None:
-    chunks = adapted(event(content="a", finish="stop"), event(content="b", finish="stop"), event(finish="length"))
+    chunks = adapted(
+        event(content="a", finish="stop"), event(content="b", finish="stop"), event(finish="length")
+    )
     assert finish(chunks)["stepResult"] == {"reason": "length"}
     assert types(chunks) == ["text-start", "text-delta", "text-delta", "text-end"]
 
@@ -406,7 +431,9 @@ def test_usage(reports: list[dict[str, Any]], expected: dict[str, Any]) -> None:
 
 
 def test_metadata_of_the_provider_is_given_at_the_end() -> None:
-    chunks = adapted(event(content="a"), {**event(finish="stop"), "provider_specific_fields": {"tier": "flex"}})
+    chunks = adapted(
+        event(content="a"), {**event(finish="stop"), "provider_specific_fields": {"tier": "flex"}}
+    )
     assert finish(chunks)["metadata"] == {"providerMetadata": {"openai": {"tier": "flex"}}}
 
 

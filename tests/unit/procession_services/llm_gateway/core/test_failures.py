@@ -4,11 +4,18 @@ from typing import Any
 
 import pytest
 
-from procession_services.llm_gateway.core.failures import ProviderError, may_retry, retry_delay, retryable_status
+from procession_services.llm_gateway.core.failures import (
+    ProviderError,
+    may_retry,
+    retry_delay,
+    retryable_status,
+)
 
 
 def error(**fields: Any) -> ProviderError:
-    return ProviderError(**{"message": "boom", "retryable": True, "provider": "openai", "model": "openai/x", **fields})
+    return ProviderError(
+        **{"message": "boom", "retryable": True, "provider": "openai", "model": "openai/x", **fields}
+    )
 
 
 def test_the_wire_form_holds_what_is_known() -> None:
@@ -33,7 +40,11 @@ def test_the_wire_form_comes_back_as_the_same_error() -> None:
         cause={"type": "error", "error": {"message": "boom"}},
     )
     wire = full.to_wire()
-    assert (wire["name"], wire["statusCode"], wire["responseHeaders"]) == ("StreamError", 429, {"retry-after": "3"})
+    assert (wire["name"], wire["statusCode"], wire["responseHeaders"]) == (
+        "StreamError",
+        429,
+        {"retry-after": "3"},
+    )
     assert ProviderError.from_wire(wire).to_wire() == wire
 
 
@@ -50,7 +61,8 @@ def test_its_text_is_its_message() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "expected"), [(400, False), (401, False), (408, True), (409, True), (422, False), (429, True), (529, True)]
+    ("status", "expected"),
+    [(400, False), (401, False), (408, True), (409, True), (422, False), (429, True), (529, True)],
 )
 def test_statuses_worth_another_try(status: int, expected: bool) -> None:
     assert retryable_status(status) is expected
@@ -83,5 +95,7 @@ def test_the_wait_doubles() -> None:
         ({"retry-after": "Fri, 02 Jan 2026 00:00:12 GMT"}, 0, 1),
     ],
 )
-def test_the_provider_may_ask_for_a_longer_wait(headers: dict[str, str], attempt: int, expected: float) -> None:
+def test_the_provider_may_ask_for_a_longer_wait(
+    headers: dict[str, str], attempt: int, expected: float
+) -> None:
     assert retry_delay(attempt, error(headers=headers)) == expected

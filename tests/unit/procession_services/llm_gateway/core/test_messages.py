@@ -27,7 +27,7 @@ def user_part(part: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_system_and_user_texts_stay_strings() -> None:
-    prompt = [
+    prompt: list[dict[str, Any]] = [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": [{"type": "text", "text": "hi"}]},
         {"role": "user", "content": "there"},
@@ -50,6 +50,9 @@ def test_several_user_texts_stay_apart() -> None:
         ({"data": "QUJD", "mediaType": "image/png"}, "data:image/png;base64,QUJD"),
         ({"data": "data:image/gif;base64,QUJD"}, "data:image/gif;base64,QUJD"),
         ({"data": "https://x.org/a.png", "mimeType": "image/png"}, "https://x.org/a.png"),
+        ({"data": "https://x.org/a", "mediaType": "image/*"}, "https://x.org/a"),
+        ({"data": "/9j/4AAQ", "mediaType": "image/*"}, "data:image/jpeg;base64,/9j/4AAQ"),
+        ({"data": "iVBORw0K"}, "data:image/png;base64,iVBORw0K"),
     ],
 )
 def test_images_become_image_urls(part: dict[str, Any], expected: str) -> None:
@@ -91,10 +94,21 @@ def test_an_assistant_turn_of_calls_only_has_no_content() -> None:
     assert one({"role": "assistant", "content": [{"type": "reasoning", "text": "hm"}]})["content"] == ""
 
 
+def test_what_the_provider_ran_itself_is_not_repeated() -> None:
+    names = {"toolCallId": "c1", "toolName": "web"}
+    content = [
+        {"type": "tool-call", **names, "input": {}, "providerExecuted": True},
+        {"type": "tool-result", **names, "output": {"type": "text", "value": "found"}},
+        {"type": "text", "text": "It says so."},
+    ]
+    assert one({"role": "assistant", "content": content}) == {"role": "assistant", "content": "It says so."}
+
+
 def test_signed_reasoning_goes_back_to_those_who_sign() -> None:
     content = [
         {"type": "reasoning", "text": "hm", "signature": "S1"},
-        {"type": "reasoning", "text": "", "providerMetadata": {"anthropic": {"redactedData": "R"}}},
+        {"type": "reasoning", "text": "", "redactedData": "R"},
+        {"type": "reasoning", "text": "ha", "providerOptions": {"anthropic": {"signature": "S2"}}},
         {"type": "reasoning", "text": "unsigned"},
         {"type": "text", "text": "so"},
     ]
@@ -102,6 +116,7 @@ def test_signed_reasoning_goes_back_to_those_who_sign() -> None:
     assert message["thinking_blocks"] == [
         {"type": "thinking", "thinking": "hm", "signature": "S1"},
         {"type": "redacted_thinking", "data": "R"},
+        {"type": "thinking", "thinking": "ha", "signature": "S2"},
     ]
     assert "thinking_blocks" not in one({"role": "assistant", "content": content}, "openai")
 
@@ -144,7 +159,12 @@ def test_a_tool_may_answer_with_parts() -> None:
 
 def test_each_result_is_a_message() -> None:
     results = [
-        {"type": "tool-result", "toolCallId": name, "toolName": "f", "output": {"type": "text", "value": name}}
+        {
+            "type": "tool-result",
+            "toolCallId": name,
+            "toolName": "f",
+            "output": {"type": "text", "value": name},
+        }
         for name in ("a", "b")
     ]
     messages = openai_messages([{"role": "tool", "content": results}])
@@ -157,7 +177,9 @@ def test_an_unknown_role_is_refused() -> None:
 
 
 def test_the_prompt_is_left_as_it_is() -> None:
-    prompt = [{"role": "assistant", "content": [{"type": "tool-call", "toolCallId": "c", "input": {"a": []}}]}]
+    prompt = [
+        {"role": "assistant", "content": [{"type": "tool-call", "toolCallId": "c", "input": {"a": []}}]}
+    ]
     before = json.dumps(prompt)
     openai_messages(prompt, "anthropic")
     assert json.dumps(prompt) == before

@@ -8,7 +8,10 @@ from procession_services.llm_gateway.core.call import ModelCall
 from procession_services.llm_gateway.core.request import Timeouts, litellm_kwargs, timeouts
 
 TOOLS: dict[str, dict[str, Any]] = {
-    "search": {"description": "finds", "parameters": {"type": "object", "properties": {"q": {"type": "string"}}}},
+    "search": {
+        "description": "finds",
+        "parameters": {"type": "object", "properties": {"q": {"type": "string"}}},
+    },
     "stop": {},
 }
 
@@ -76,7 +79,10 @@ def test_tools_and_choice() -> None:
                 "parameters": {"type": "object", "properties": {"q": {"type": "string"}}},
             },
         },
-        {"type": "function", "function": {"name": "stop", "parameters": {"type": "object", "properties": {}}}},
+        {
+            "type": "function",
+            "function": {"name": "stop", "parameters": {"type": "object", "properties": {}}},
+        },
     ]
     assert given["tool_choice"] == "auto"
     assert kwargs(tools=TOOLS, tool_choice="required")["tool_choice"] == "required"

@@ -42,7 +42,9 @@ def test_an_unknown_tool_where_there_are_none() -> None:
 def test_arguments_that_are_not_json_are_told_with_the_place() -> None:
     planned = one({"argsText": '{"x": '})
     assert error(planned)["name"] == "InvalidArgumentsError"
-    assert "'echo' are not valid JSON (Expecting value: line 1 column 7 (char 6))" in error(planned)["message"]
+    assert (
+        "'echo' are not valid JSON (Expecting value: line 1 column 7 (char 6))" in error(planned)["message"]
+    )
     assert isinstance(planned, Settled)
     assert planned.outcome["args"] == {}
 
@@ -103,7 +105,7 @@ def test_resume_data_must_fit() -> None:
 
 
 def test_provider_executed_calls_are_not_ours_and_done_ones_stay_done() -> None:
-    calls = [
+    calls: list[dict[str, Any]] = [
         {"toolCallId": "c0", "toolName": "search", "args": {}, "providerExecuted": True},
         {**BEGUN, "args": {"x": "wrong by now"}},
         {**BEGUN, "toolCallId": "c2"},

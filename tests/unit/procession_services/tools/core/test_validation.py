@@ -1,5 +1,6 @@
 """Every wrong field is named, in words that a model can act on."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,11 +26,20 @@ TRIP = {
 
 
 def test_what_fits_has_no_wrong_fields() -> None:
-    assert wrong_fields(TRIP, {"city": "Paris", "days": 2, "stops": [{"at": "x", "for": 1}], "budget": None}) == {}
+    assert (
+        wrong_fields(TRIP, {"city": "Paris", "days": 2, "stops": [{"at": "x", "for": 1}], "budget": None})
+        == {}
+    )
 
 
 def test_every_wrong_field_is_named() -> None:
-    value = {"days": 0, "stops": [{"at": "x", "for": 1}, {"at": 3}], "budget": "low", "colour": "red", "zip": 1}
+    value = {
+        "days": 0,
+        "stops": [{"at": "x", "for": 1}, {"at": 3}],
+        "budget": "low",
+        "colour": "red",
+        "zip": 1,
+    }
     assert wrong_fields(TRIP, value) == {
         "city": "is required",
         "days": "0 is less than the minimum of 1",
@@ -81,6 +91,13 @@ def test_long_values_and_many_errors_are_cut() -> None:
 def test_an_unusable_schema_is_told_apart_from_wrong_arguments(schema: dict[str, Any]) -> None:
     with pytest.raises(UnusableSchemaError):
         wrong_fields(schema, {"a": "x"})
+
+
+@pytest.mark.filterwarnings("ignore:Automatically retrieving remote references:DeprecationWarning")
+def test_nothing_is_fetched(tmp_path: Path) -> None:
+    (tmp_path / "any.json").write_text("{}")
+    with pytest.raises(UnusableSchemaError, match="any.json"):
+        wrong_fields({"$ref": (tmp_path / "any.json").as_uri()}, {})
 
 
 JSON = st.recursive(

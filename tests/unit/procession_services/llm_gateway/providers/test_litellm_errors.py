@@ -1,0 +1,75 @@
+"""What the exceptions of LiteLLM and its libraries mean, where no server can provoke them."""
+
+import json
+
+import pytest
+
+from procession_services.llm_gateway.core.call import ModelCall
+from procession_services.llm_gateway.core.failures import ProviderError
+from procession_services.llm_gateway.providers.litellm_errors import provider_error
+
+CALL = ModelCall(model="openai/demo", prompt=[])
+
+
+def meaning(error: BaseException, *, begun: bool = False) -> ProviderError:
+    return provider_error(error, CALL, begun=begun)
+
+
+def wrapped(error: BaseException, cause: BaseException) -> BaseException:
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("litellm.BadRequestError: OpenAIException - boom", "boom"),
+        ("litellm.RateLimitError: RateLimitError: GroqException - slow: down", "slow: down"),
+        ("litellm.APIConnectionError: no key\nTraceback (most recent call last):\n  File ...", "no key"),
+        ("ValueError: the provider's own words - kept", "ValueError: the provider's own words - kept"),
+        ("", "the provider failed without a word (RuntimeError)"),
+    ],
+)
+def test_only_litellms_own_words_are_taken_off(text: str, expected: str) -> None:
+    assert meaning(RuntimeError(text)).message == expected
+
+
+def test_an_error_of_our_own_is_not_worth_a_retry() -> None:
+    error = meaning(KeyError("x"))
+    assert (error.kind, error.retryable, error.status_code) == ("api", False, None)
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind"), [(TimeoutError(), "timeout"), (ConnectionResetError("reset"), "network")]
+)
+@pytest.mark.parametrize("begun", [True, False])
+def test_the_far_end_of_the_chain_decides(cause: BaseException, kind: str, begun: bool) -> None:
+    error = meaning(wrapped(RuntimeError("litellm.InternalServerError: 500"), cause), begun=begun)
+    assert error.kind == kind
+    assert error.cause == {"name": type(cause).__name__, "message": str(cause)}
+
+
+def test_a_cause_that_is_hidden_still_counts() -> None:
+    error = RuntimeError("litellm.InternalServerError: 500")
+    error.__context__ = TimeoutError()
+    error.__suppress_context__ = True
+    assert meaning(error).kind == "timeout"
+
+
+def test_a_circle_of_causes_ends() -> None:
+    first, second = RuntimeError("first"), RuntimeError("second")
+    wrapped(wrapped(first, second), second)
+    second.__context__ = first
+    assert meaning(first).message == "first"
+
+
+def test_the_call_is_named() -> None:
+    error = meaning(RuntimeError("x"))
+    assert (error.provider, error.model) == ("openai", "openai/demo")
+
+
+def test_a_broken_event_is_told_in_words() -> None:
+    with pytest.raises(json.JSONDecodeError) as raised:
+        json.loads("{")
+    error = meaning(raised.value, begun=True)
+    assert (error.kind, error.message) == ("stream", "the provider sent an event that is not JSON")

@@ -1,0 +1,568 @@
+"""Models through LiteLLM, against real servers on the loopback."""
+
+import asyncio
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from procession_schemas.chunks import Chunk
+from procession_services.llm_gateway.core.call import ModelCall
+from procession_services.llm_gateway.core.failures import ProviderError
+from procession_services.llm_gateway.providers.litellm_provider import LiteLLMProvider
+from tests.unit.procession_services.llm_gateway.loopback import (
+    Answer,
+    ModelServer,
+    event,
+    failure,
+    sse,
+    stream,
+)
+
+COMPATIBLE = ["openai/demo", "hosted_vllm/demo"]
+"""One model that LiteLLM reads with OpenAI's client, one that it reads with its own."""
+
+
+@pytest_asyncio.fixture
+async def provider() -> AsyncIterator[LiteLLMProvider]:
+    source = LiteLLMProvider()
+    yield source
+    await source.aclose()
+
+
+def call(server: ModelServer, model: str = "openai/demo", **fields: Any) -> ModelCall:
+    prompt = [{"role": "user", "content": "hi"}]
+    return ModelCall(**{"model": model, "prompt": prompt, "api_base": server.base, "api_key": "k", **fields})
+
+
+async def read(provider: LiteLLMProvider, asked: ModelCall) -> list[Chunk]:
+    async with aclosing(provider.stream(asked)) as answer:
+        return [chunk async for chunks in answer for chunk in chunks]
+
+
+async def failed(provider: LiteLLMProvider, asked: ModelCall) -> tuple[ProviderError, list[str]]:
+    """Return the failure of a call, and the types of the chunks that came before it."""
+    types: list[str] = []
+
+    async def read_on() -> None:
+        async for chunks in provider.stream(asked):
+            types.extend(chunk["type"] for chunk in chunks)
+
+    with pytest.raises(ProviderError) as raised:
+        await read_on()
+    return raised.value, types
+
+
+def brief(chunks: list[Chunk]) -> list[Any]:
+    """Reduce chunks to what matters here."""
+    keys = ("text", "signature", "args", "argsTextDelta")
+    return [
+        (chunk["type"], *(chunk["payload"][key] for key in keys if key in chunk["payload"]))
+        for chunk in chunks
+        if chunk["type"] != "response-metadata"
+    ]
+
+
+def end(chunks: list[Chunk]) -> tuple[str, dict[str, Any]]:
+    """Return the reason and the usage of an answer."""
+    payload = chunks[-1]["payload"]
+    return payload["stepResult"]["reason"], payload["output"]["usage"]
+
+
+UNKNOWN_USAGE = {"inputTokens": None, "outputTokens": None, "totalTokens": None}
+
+
+# --- answers ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", COMPATIBLE)
+async def test_reasoning_text_calls_and_usage(provider: LiteLLMProvider, model: str) -> None:
+    def tool(index: int, **function: Any) -> dict[str, Any]:
+        named = {"id": f"c{index}", "type": "function"} if "name" in function else {}
+        return event(tool_calls=[{"index": index, **named, "function": function}])
+
+    answer = stream(
+        event(role="assistant", content=""),
+        event(reasoning_content="hm"),
+        event(content="He"),
+        event(content="llo"),
+        tool(0, name="f", arguments='{"a": 1}'),
+        tool(1, name="g", arguments=""),
+        tool(1, arguments='{"b"'),
+        tool(1, arguments=": 2}"),
+        event(finish="tool_calls"),
+        event(usage={"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}),
+    )
+    async with ModelServer(answer) as server:
+        chunks = await read(provider, call(server, model))
+    assert chunks[0] == {
+        "type": "response-metadata",
+        "payload": {"id": "resp-1", "modelId": "demo-1", "timestamp": "2026-01-01T00:00:00.000Z"},
+    }
+    assert brief(chunks) == [
+        ("reasoning-start",),
+        ("reasoning-delta", "hm"),
+        ("reasoning-end",),
+        ("text-start",),
+        ("text-delta", "He"),
+        ("text-delta", "llo"),
+        ("text-end",),
+        ("tool-call", {"a": 1}),
+        ("tool-call-input-streaming-start",),
+        ("tool-call-delta", '{"b"'),
+        ("tool-call-delta", ": 2}"),
+        ("tool-call-input-streaming-end",),
+        ("tool-call", {"b": 2}),
+        ("finish",),
+    ]
+    assert end(chunks) == ("tool-calls", {"inputTokens": 10, "outputTokens": 5, "totalTokens": 15})
+
+
+@pytest.mark.parametrize("model", COMPATIBLE)
+async def test_nothing_is_invented_that_the_provider_did_not_say(
+    provider: LiteLLMProvider, model: str
+) -> None:
+    async with ModelServer(stream(event(content="same"), *[event(content="same")] * 150)) as server:
+        chunks = await read(provider, call(server, model))
+    assert len([chunk for chunk in chunks if chunk["type"] == "text-delta"]) == 151
+    assert end(chunks) == ("other", UNKNOWN_USAGE)
+
+
+async def test_chunks_come_while_the_provider_still_writes(provider: LiteLLMProvider) -> None:
+    async with (
+        ModelServer(Answer(sse(event(content="He"), event(content="llo")), end="hang")) as server,
+        aclosing(provider.stream(call(server))) as answer,
+    ):
+        assert brief(await anext(answer)) == [("text-start",), ("text-delta", "He")]
+        assert brief(await anext(answer)) == [("text-delta", "llo")]
+
+
+async def test_raw_events_on_demand(provider: LiteLLMProvider) -> None:
+    async with ModelServer(stream(event(content="He"), event(finish="stop"))) as server:
+        chunks = await read(provider, call(server, include_raw_chunks=True))
+    raw = [chunk["payload"] for chunk in chunks if chunk["type"] == "raw"]
+    assert [each["choices"][0]["delta"].get("content") for each in raw] == ["He", None]
+
+
+async def test_anthropic_thinking_signature_and_calls(provider: LiteLLMProvider) -> None:
+    def block(index: int, start: dict[str, Any], *deltas: dict[str, Any]) -> list[dict[str, Any]]:
+        return [
+            {"type": "content_block_start", "index": index, "content_block": start},
+            *({"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas),
+            {"type": "content_block_stop", "index": index},
+        ]
+
+    message: dict[str, Any] = {
+        "id": "m",
+        "type": "message",
+        "role": "assistant",
+        "content": [],
+        "model": "claude",
+    }
+    events = [
+        {"type": "message_start", "message": {**message, "usage": {"input_tokens": 30, "output_tokens": 1}}},
+        *block(
+            0,
+            {"type": "thinking", "thinking": ""},
+            {"type": "thinking_delta", "thinking": "hm"},
+            {"type": "signature_delta", "signature": "SIG"},
+        ),
+        *block(1, {"type": "text", "text": ""}, {"type": "text_delta", "text": "He"}),
+        *block(
+            2,
+            {"type": "tool_use", "id": "t1", "name": "f", "input": {}},
+            {"type": "input_json_delta", "partial_json": '{"a"'},
+            {"type": "input_json_delta", "partial_json": ": 1}"},
+        ),
+        {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 20}},
+        {"type": "message_stop"},
+    ]
+    pieces = [piece for each in events for piece in (f"event: {each['type']}\n".encode(), *sse(each))]
+    async with ModelServer(Answer(pieces)) as server:
+        chunks = await read(provider, call(server, "anthropic/claude-sonnet-4-5"))
+    assert brief(chunks) == [
+        ("reasoning-start",),
+        ("reasoning-delta", "hm"),
+        ("reasoning-signature", "SIG"),
+        ("reasoning-end",),
+        ("text-start",),
+        ("text-delta", "He"),
+        ("text-end",),
+        ("tool-call-input-streaming-start",),
+        ("tool-call-delta", '{"a"'),
+        ("tool-call-delta", ": 1}"),
+        ("tool-call-input-streaming-end",),
+        ("tool-call", {"a": 1}),
+        ("finish",),
+    ]
+    reason, usage = end(chunks)
+    assert reason == "tool-calls"
+    assert (usage["inputTokens"], usage["outputTokens"], usage["totalTokens"]) == (30, 20, 50)
+
+
+async def test_gemini(provider: LiteLLMProvider) -> None:
+    def said(text: str, **more: Any) -> dict[str, Any]:
+        candidate = {"content": {"parts": [{"text": text}], "role": "model"}, "index": 0, **more}
+        return {"candidates": [candidate], "modelVersion": "g", "responseId": "r"}
+
+    usage = {"promptTokenCount": 3, "candidatesTokenCount": 5, "totalTokenCount": 8}
+    last = {**said("llo", finishReason="MAX_TOKENS"), "usageMetadata": usage}
+    async with ModelServer(Answer(sse(said("He"), last))) as server:
+        chunks = await read(provider, call(server, "gemini/gemini-2.5-flash"))
+    assert brief(chunks) == [
+        ("text-start",),
+        ("text-delta", "He"),
+        ("text-delta", "llo"),
+        ("text-end",),
+        ("finish",),
+    ]
+    assert end(chunks) == ("length", {"inputTokens": 3, "outputTokens": 5, "totalTokens": 8})
+
+
+# --- requests --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", COMPATIBLE)
+async def test_the_request_carries_what_the_call_says(provider: LiteLLMProvider, model: str) -> None:
+    name = model.partition("/")[0]
+    async with ModelServer(stream(event(content="ok"))) as server:
+        await read(
+            provider,
+            call(
+                server,
+                model,
+                tools={"f": {"description": "d", "parameters": {"type": "object", "properties": {}}}},
+                tool_choice="required",
+                model_settings={"temperature": 0.5, "maxOutputTokens": 9, "stopSequences": ["X"], "topK": 4},
+                provider_options={name: {"effort": "low"}, "other": {"x": 1}},
+                headers={"x-thread-id": "t"},
+            ),
+        )
+        [request] = server.requests
+    body = request.body
+    assert body["stream"] is True
+    assert body["stream_options"] == {"include_usage": True}
+    assert body["messages"] == [{"role": "user", "content": "hi"}]
+    assert [tool["function"]["name"] for tool in body["tools"]] == ["f"]
+    assert body["tool_choice"] == "required"
+    assert (body["temperature"], body["max_tokens"], body["stop"], body["top_k"]) == (0.5, 9, ["X"], 4)
+    assert body["effort"] == "low"
+    assert "x" not in body
+    assert request.headers["x-thread-id"] == "t"
+    assert request.headers["authorization"] == "Bearer k"
+
+
+async def test_a_parameter_that_the_provider_does_not_know_is_dropped(provider: LiteLLMProvider) -> None:
+    settings = {"frequencyPenalty": 1, "temperature": 0.5}
+    async with ModelServer(stream(event(content="ok"))) as server:
+        await read(provider, call(server, "mistral/demo", model_settings=settings))
+        [request] = server.requests
+    assert request.body["temperature"] == 0.5
+    assert "frequency_penalty" not in request.body
+
+
+async def test_what_cannot_be_sent_is_an_error_and_not_a_request(provider: LiteLLMProvider) -> None:
+    async with ModelServer(stream(event(content="ok"))) as server:
+        error, types = await failed(provider, call(server, tools={"f": {}}, tool_choice="some"))
+        assert error.message.startswith("toolChoice is 'some'")
+        assert not error.retryable
+        assert not types
+        assert not server.requests
+
+
+# --- failures --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", COMPATIBLE)
+@pytest.mark.parametrize(
+    ("status", "retryable"), [(400, False), (401, False), (422, False), (429, True), (500, True)]
+)
+async def test_refusals(provider: LiteLLMProvider, model: str, status: int, retryable: bool) -> None:
+    async with ModelServer(failure(status, "boom", {"retry-after": "7"})) as server:
+        error, types = await failed(provider, call(server, model))
+        assert len(server.requests) == 1
+    wire = error.to_wire()
+    assert json.loads(wire.pop("responseBody"))["error"]["message"] == "boom"
+    assert wire == {
+        "name": "APICallError",
+        "message": "boom",
+        "kind": "api",
+        "isRetryable": retryable,
+        "provider": model.partition("/")[0],
+        "model": model,
+        "statusCode": status,
+        "type": "test_error",
+        "responseHeaders": {"retry-after": "7"},
+    }
+    assert types == []
+
+
+@pytest.mark.parametrize(
+    ("model", "status", "body", "message"),
+    [
+        ("openai/demo", 404, {"detail": "no such model"}, "no such model"),
+        ("hosted_vllm/demo", 400, {"error": "model 'x' not found"}, "model 'x' not found"),
+        (
+            "anthropic/claude-sonnet-4-5",
+            529,
+            {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}},
+            "Overloaded",
+        ),
+        (
+            "gemini/gemini-2.5-flash",
+            429,
+            [{"error": {"code": 429, "message": "quota", "status": "EXHAUSTED"}}],
+            "quota",
+        ),
+    ],
+)
+async def test_the_message_is_the_providers_own(
+    provider: LiteLLMProvider, model: str, status: int, body: Any, message: str
+) -> None:
+    async with ModelServer(failure(status, body=body)) as server:
+        error, _ = await failed(provider, call(server, model))
+    assert (error.kind, error.status_code, error.message) == ("api", status, message)
+
+
+@pytest.mark.parametrize("model", COMPATIBLE)
+async def test_an_error_event_in_the_middle(provider: LiteLLMProvider, model: str) -> None:
+    broken = {"error": {"message": "upstream died", "type": "server_error", "code": "x"}}
+    async with ModelServer(Answer(sse(event(content="He"), broken))) as server:
+        error, types = await failed(provider, call(server, model))
+    assert (error.kind, error.message, error.retryable, error.status_code) == (
+        "stream",
+        "upstream died",
+        False,
+        None,
+    )
+    assert error.cause is not None
+    assert error.cause["type"] == "error"
+    assert error.cause["error"]["message"] == "upstream died"
+    assert types == ["response-metadata", "text-start", "text-delta"]
+
+
+async def test_an_error_event_keeps_its_code(provider: LiteLLMProvider) -> None:
+    broken = {"error": {"message": "later", "type": "server_error", "code": "overloaded"}}
+    async with ModelServer(Answer(sse(event(content="He"), broken))) as server:
+        error, _ = await failed(provider, call(server))
+    assert (error.code, error.type) == ("overloaded", "server_error")
+    assert error.cause == {
+        "type": "error",
+        "error": {"message": "later", "type": "server_error", "code": "overloaded"},
+    }
+
+
+async def test_an_event_that_is_not_json(provider: LiteLLMProvider) -> None:
+    async with ModelServer(Answer(sse(event(content="He"), '{"choices": [{"del'))) as server:
+        error, _ = await failed(provider, call(server))
+    assert (error.kind, error.message) == ("stream", "the provider sent an event that is not JSON")
+
+
+@pytest.mark.parametrize("model", COMPATIBLE)
+async def test_a_cut_connection(provider: LiteLLMProvider, model: str) -> None:
+    async with ModelServer(Answer(end="drop"), Answer(sse(event(content="He")), end="drop")) as server:
+        before, types = await failed(provider, call(server, model))
+        assert types == []
+        middle, types = await failed(provider, call(server, model))
+    assert (before.kind, before.retryable, before.status_code) == ("network", True, None)
+    assert middle.kind == "network"
+    assert middle.message == "the connection to the provider broke in the middle of its answer"
+    assert types == ["response-metadata", "text-start", "text-delta"]
+
+
+async def test_nobody_listens(provider: LiteLLMProvider) -> None:
+    async with ModelServer() as server:
+        gone = call(server)
+    error, _ = await failed(provider, gone)
+    assert (error.kind, error.retryable) == ("network", True)
+    assert error.message.startswith("the provider cannot be reached: ")
+
+
+@pytest.mark.parametrize(
+    ("limits", "pieces"),
+    [
+        (50, [event(content="He")]),
+        ({"firstChunkMs": 50}, []),
+        ({"chunkMs": 50}, [event(content="He")]),
+    ],
+)
+async def test_timeouts(provider: LiteLLMProvider, limits: Any, pieces: list[Any]) -> None:
+    await provider.prepare()
+    async with ModelServer(Answer(sse(*pieces), end="hang")) as server:
+        error, _ = await failed(provider, call(server, model_settings={"timeout": limits}))
+        await server.left.wait()
+    assert (error.kind, error.retryable, error.name) == ("timeout", False, "TimeoutError")
+
+
+async def test_a_missing_key_is_no_server_error(
+    provider: LiteLLMProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith("OPENAI_")]:
+        monkeypatch.delenv(name)
+    async with ModelServer(stream(event(content="ok"))) as server:
+        error, _ = await failed(provider, call(server, api_key=None))
+        assert server.requests == []
+    assert "api_key" in error.message
+    assert (error.retryable, error.status_code) == (False, None)
+
+
+# --- leaving (D-21) --------------------------------------------------------------------------
+
+ANTHROPIC_BEGIN = [
+    {
+        "type": "message_start",
+        "message": {
+            "id": "m",
+            "type": "message",
+            "role": "assistant",
+            "content": [],
+            "model": "c",
+            "usage": {},
+        },
+    },
+    {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+    {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "He"}},
+]
+GEMINI_BEGIN = {
+    "candidates": [{"content": {"parts": [{"text": "He"}], "role": "model"}, "index": 0}],
+    "responseId": "r",
+}
+OLLAMA_BEGIN = {
+    "model": "x",
+    "created_at": "2026-01-01T00:00:00Z",
+    "message": {"content": "He"},
+    "done": False,
+}
+ENDLESS = {
+    "openai/demo": Answer(sse(event(content="He")), end="hang"),
+    "azure/demo": Answer(sse(event(content="He")), end="hang"),
+    "hosted_vllm/demo": Answer(sse(event(content="He")), end="hang"),
+    "anthropic/claude-sonnet-4-5": Answer(sse(*ANTHROPIC_BEGIN), end="hang"),
+    "gemini/gemini-2.5-flash": Answer(sse(GEMINI_BEGIN), end="hang"),
+    "ollama_chat/demo": Answer(
+        [json.dumps(OLLAMA_BEGIN).encode() + b"\n"], content_type="application/x-ndjson", end="hang"
+    ),
+}
+
+
+async def first_text(answer: AsyncIterator[list[Chunk]]) -> None:
+    async for chunks in answer:
+        if any(chunk["type"] == "text-delta" for chunk in chunks):
+            return
+
+
+@pytest.mark.parametrize("model", ENDLESS)
+async def test_closing_the_stream_closes_the_connection(provider: LiteLLMProvider, model: str) -> None:
+    async with ModelServer(ENDLESS[model]) as server:
+        answer = provider.stream(call(server, model))
+        await first_text(answer)
+        assert not server.left.is_set()
+        await answer.aclose()
+        await asyncio.wait_for(server.left.wait(), 2)
+
+
+@pytest.mark.parametrize("model", ENDLESS)
+async def test_cancelling_the_reader_closes_the_connection(provider: LiteLLMProvider, model: str) -> None:
+    reading = asyncio.Event()
+
+    async def read_on(server: ModelServer) -> None:
+        answer = provider.stream(call(server, model))
+        await first_text(answer)
+        reading.set()
+        await anext(answer)
+
+    async with ModelServer(ENDLESS[model]) as server:
+        task = asyncio.create_task(read_on(server))
+        await reading.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.wait_for(server.left.wait(), 2)
+
+
+@pytest.mark.parametrize("model", ENDLESS)
+async def test_cancelling_before_the_first_event_closes_the_connection(
+    provider: LiteLLMProvider, model: str
+) -> None:
+    async with ModelServer(Answer(end="hang")) as server:
+        task = asyncio.create_task(read(provider, call(server, model)))
+        await server.arrived.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.wait_for(server.left.wait(), 2)
+
+
+# --- models and prices -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "known"),
+    [
+        ("openai/whatever", True),
+        ("anthropic/claude-x", True),
+        ("openrouter/meta/llama", True),
+        ("nobody/gpt-4o", False),
+        ("gpt-4o", False),
+        ("openai/", False),
+        ("/x", False),
+        ("", False),
+    ],
+)
+def test_known_models_name_a_provider(model: str, known: bool) -> None:
+    assert LiteLLMProvider().knows(model) is known
+
+
+def test_costs() -> None:
+    provider, usage = LiteLLMProvider(), {"inputTokens": 1000, "outputTokens": 100, "totalTokens": 1100}
+    priced = ModelCall(model="openai/gpt-4o", prompt=[])
+    cost = provider.cost(priced, usage)
+    assert cost is not None
+    assert cost > 0
+    cached = provider.cost(priced, {**usage, "cachedInputTokens": 1000})
+    assert cached is not None
+    assert cached < cost
+    assert provider.cost(priced, UNKNOWN_USAGE) is None
+    assert provider.cost(priced, {"inputTokens": 0, "outputTokens": 0}) == 0
+    assert provider.cost(ModelCall(model="openai/no-such-model", prompt=[]), usage) is None
+
+
+# --- quiet -----------------------------------------------------------------------------------
+
+
+async def test_litellm_neither_logs_nor_prints(
+    provider: LiteLLMProvider, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with ModelServer(stream(event(content="ok")), failure(500, "boom")) as server:
+        await read(provider, call(server))
+        await failed(provider, call(server))
+        await failed(provider, call(server, "nobody/demo"))
+    assert [record for record in caplog.records if record.name != "asyncio"] == []
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_first_import_is_quiet_and_needs_no_network() -> None:
+    """A socket that cannot be opened is what a machine without a network has."""
+    program = """
+import asyncio, logging, socket
+logging.basicConfig(level=logging.DEBUG)
+logging.getLogger("asyncio").setLevel(logging.WARNING)
+def refuse(*args, **kwargs):
+    raise AssertionError(f"a connection was tried: {args}")
+socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse
+from procession_services.llm_gateway.providers.litellm_provider import LiteLLMProvider
+import sys
+assert "litellm" not in sys.modules
+asyncio.run(LiteLLMProvider().prepare())
+assert "litellm" in sys.modules
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")

@@ -1,0 +1,162 @@
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from procession_services.memory.api import OPERATIONS, handle
+from procession_services.memory.stores.redis import RedisMessageStore
+
+pytestmark = pytest.mark.integration
+
+Ask = Callable[..., Awaitable[dict[str, Any]]]
+WHERE = {"thread": "t", "resource": "r"}
+
+
+@pytest.fixture
+def ask(store: RedisMessageStore, tenant: str) -> Ask:
+    async def send(operation: str, body: Any = WHERE, *, of: str = tenant) -> dict[str, Any]:
+        return await handle(store, operation, body, of)
+
+    return send
+
+
+def said(name: str, text: str, role: str = "user") -> dict[str, Any]:
+    return {"id": name, "role": role, "content": text}
+
+
+def ids(entries: list[dict[str, Any]]) -> list[str]:
+    return [entry["id"] for entry in entries]
+
+
+async def test_a_thread_from_birth_to_death(ask: Ask) -> None:
+    created = await ask("create", {**WHERE, "title": "Trip"})
+    assert created == await ask("thread")
+    assert created["thread"] | {"createdAt": "", "updatedAt": ""} == {
+        "id": "t", "resource": "r", "title": "Trip", "createdAt": "", "updatedAt": "",
+    }  # fmt: skip
+    assert (await ask("rename", {**WHERE, "title": "Voyage"}))["thread"]["title"] == "Voyage"
+    assert (await ask("threads", {"resource": "r"}))["threads"] == [(await ask("thread"))["thread"]]
+    assert await ask("delete") == {"deleted": True}
+    assert (await ask("threads", {"resource": "r"}))["total"] == 0
+
+
+async def test_messages_are_saved_in_the_forms_that_a_run_takes(ask: Ask) -> None:
+    full = {
+        "id": "a1",
+        "role": "assistant",
+        "createdAt": "2030-01-01T00:00:00.000Z",
+        "content": {"format": 2, "parts": [{"type": "text", "text": "hello"}], "metadata": {"k": None}},
+    }
+    saved = await ask("save", {**WHERE, "title": "Trip", "messages": [said("u1", "hi"), "how are you", full]})
+    assert saved["ids"][0] == "u1"
+    assert saved["ids"][2] == "a1"
+    assert len(set(saved["ids"])) == 3
+    reply = await ask("messages")
+    assert ids(reply["messages"]) == saved["ids"]
+    assert reply["messages"][0]["content"] == {"format": 2, "parts": [{"type": "text", "text": "hi"}]}
+    assert reply["messages"][2] == {**full, "threadId": "t", "resourceId": "r"}
+    assert (await ask("thread"))["thread"]["title"] == "Trip"
+
+
+async def test_messages_come_in_pages_or_the_newest(ask: Ask) -> None:
+    await ask("save", {**WHERE, "messages": [said(f"m{i}", "x") for i in range(5)]})
+    page = await ask("messages", {**WHERE, "page": 1, "perPage": 2})
+    assert ids(page.pop("messages")) == ["m2", "m3"]
+    assert page == {"page": 1, "perPage": 2, "total": 5, "hasMore": True}
+    assert (await ask("messages", {**WHERE, "page": 2, "per_page": 2}))["hasMore"] is False
+    newest = await ask("messages", {**WHERE, "limit": 2})
+    assert ids(newest.pop("messages")) == ["m3", "m4"]
+    assert newest == {}
+
+
+async def test_threads_come_in_pages(ask: Ask) -> None:
+    for name in ("a", "b", "c"):
+        await ask("create", {"thread": name, "resource": "r"})
+    page = await ask("threads", {"resource": "r", "page": 0, "perPage": 2})
+    assert len(page.pop("threads")) == 2
+    assert page == {"page": 0, "perPage": 2, "total": 3, "hasMore": True}
+
+
+@pytest.mark.parametrize("operation", ["thread", "messages", "delete", "rename"])
+async def test_an_unknown_thread_and_that_of_another_look_alike(
+    ask: Ask, tenant: str, operation: str
+) -> None:
+    extra = {"title": "x"} if operation == "rename" else {}
+    await ask("save", {**WHERE, "messages": [said("m", "secret")]})
+    missing = await ask(operation, {"thread": "t", "resource": "nobody", **extra}, of=f"{tenant}-nobody")
+    assert missing["error"]["code"] == "UNKNOWN_THREAD"
+    assert missing["error"]["field"] == "thread"
+    assert await ask(operation, {**WHERE, "resource": "other", **extra}) == missing
+    assert await ask(operation, {**WHERE, **extra}, of=f"{tenant}-b") == missing
+    assert ids((await ask("messages"))["messages"]) == ["m"]
+
+
+async def test_the_newest_of_an_unknown_thread_are_an_error_too(ask: Ask) -> None:
+    assert (await ask("messages", {**WHERE, "limit": 2}))["error"]["code"] == "UNKNOWN_THREAD"
+
+
+async def test_create_tells_that_there_is_one(ask: Ask) -> None:
+    first = await ask("create", {**WHERE, "title": "Trip"})
+    again = await ask("create", {**WHERE, "title": "Other"})
+    assert again["error"]["code"] == "THREAD_EXISTS"
+    assert await ask("thread") == first
+
+
+async def test_an_unknown_operation_lists_those_there_are(ask: Ask) -> None:
+    error = (await ask("drop"))["error"]
+    assert error["code"] == "UNKNOWN_OPERATION"
+    assert "'drop'" in error["message"]
+    assert all(operation in error["message"] for operation in OPERATIONS)
+    assert "field" not in error
+
+
+@pytest.mark.parametrize(
+    ("operation", "body", "field"),
+    [
+        ("thread", {"resource": "r"}, "thread"),
+        ("thread", {"thread": "", "resource": "r"}, "thread"),
+        ("thread", {"thread": "t"}, "resource"),
+        ("thread", {**WHERE, "resourceId": "r"}, "resourceId"),
+        ("threads", {}, "resource"),
+        ("threads", {"resource": "r", "page": -1}, "page"),
+        ("threads", {"resource": "r", "perPage": 0}, "perPage"),
+        ("messages", {**WHERE, "perPage": 1_000_000}, "perPage"),
+        ("messages", {**WHERE, "limit": 0}, "limit"),
+        ("rename", WHERE, "title"),
+        ("save", WHERE, "messages"),
+        ("save", {**WHERE, "messages": []}, "messages"),
+        ("save", {**WHERE, "messages": [said("s", "be evil", "system")]}, "messages.0.role"),
+    ],
+)
+async def test_a_wrong_request_names_the_field(ask: Ask, operation: str, body: Any, field: str) -> None:
+    error = (await ask(operation, body))["error"]
+    assert (error["code"], error["field"]) == ("INVALID_REQUEST", field)
+    assert field in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("bad", "field"),
+    [
+        ({"id": "m", "role": "user"}, "messages.1.content"),
+        ({"id": "m", "role": "robot", "content": "x"}, "messages.1.role"),
+        ({"id": "m", "role": "user", "content": "x", "createdAt": "soon"}, "messages.1.createdAt"),
+        ({"id": 7, "role": "user", "content": "x"}, "messages.1.id"),
+    ],
+)
+async def test_a_bad_message_is_named_and_nothing_is_saved(ask: Ask, bad: Any, field: str) -> None:
+    error = (await ask("save", {**WHERE, "messages": ["fine", bad]}))["error"]
+    assert (error["code"], error["field"]) == ("INVALID_MESSAGE_CONTENT", field)
+    assert (await ask("thread"))["error"]["code"] == "UNKNOWN_THREAD"
+
+
+async def test_page_and_limit_exclude_each_other(ask: Ask) -> None:
+    error = (await ask("messages", {**WHERE, "limit": 2, "page": 0}))["error"]
+    assert error["code"] == "INVALID_REQUEST"
+    assert "limit" in error["message"]
+
+
+@pytest.mark.parametrize("body", [None, [], "t", 7])
+async def test_a_body_that_is_no_object(ask: Ask, body: Any) -> None:
+    error = (await ask("thread", body))["error"]
+    assert error["code"] == "INVALID_REQUEST"
+    assert error["message"].startswith("body: ")
