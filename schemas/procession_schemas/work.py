@@ -6,13 +6,17 @@ result. An operation without processors can run anywhere and joins its neighbour
 processor implements costs no message.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
 from procession_schemas.agent import ModelEntry, ProcessorRef, StructuredOutput, ToolRef
 from procession_schemas.base import JsonObject, WireModel
 from procession_schemas.run import Failure, HookReport, ModelReport, RunResult, Tripwire
+
+
+ANY_VERSION: Final = -1
+"""The version of a command that starts from whatever the context has become (a failure, a deadline)."""
 
 
 class StepConfig(WireModel):
@@ -130,7 +134,8 @@ class RejectOp(WireModel):
 
     op: Literal["reject"] = "reject"
     tripwire: Tripwire | None = None
-    finish_reason: Literal["retry", "tripwire", "error"] = "retry"
+    finish_reason: Literal["retry", "tripwire"] = "retry"
+    listed: bool = Field(default=True, description="The attempt becomes an entry of the result's steps.")
 
 
 class AcceptOp(WireModel):

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from procession.merging import STEP_START
-from procession.messages import refresh_flat
 from procession.parts import copy_json
 from procession_schemas.messages import Message, Part
 
@@ -50,7 +49,6 @@ class Attempt:
             content["metadata"] = kept
             if not kept:
                 del content["metadata"]
-        refresh_flat(message)
 
     def _cut(self, parts: Sequence[Part]) -> int:
         """Where the output begins: at its `step-start`, or by number if a processor removed that."""
@@ -61,14 +59,13 @@ class Attempt:
 
 
 def write(message: Message, parts: Sequence[Part], metadata: Mapping[str, Any]) -> None:
-    """Adds parts and metadata to a message; `content.content` becomes its last text."""
+    """Adds parts and metadata to a message; one with text has a flat copy, which reading keeps up to date."""
     content = message["content"]
     content["parts"].extend(copy_json(list(parts)))
     if metadata:
         content["metadata"] = {**content.get("metadata", {}), **copy_json(dict(metadata))}
     if any(part["type"] == "text" for part in parts):
         content.setdefault("content", "")
-    refresh_flat(message)
 
 
 def _steps(parts: Sequence[Part]) -> list[int]:

@@ -10,6 +10,8 @@ from procession_schemas.messages import StepResult
 from procession_schemas.work import StepConfig
 
 USAGE_FIELDS = ("inputTokens", "outputTokens", "totalTokens", "reasoningTokens", "cachedInputTokens")
+UNKNOWN_USAGE: dict[str, int | None] = {"inputTokens": None, "outputTokens": None, "totalTokens": None}
+"""The usage of an attempt whose provider reported none (R-US-3)."""
 
 
 def add_usage(total: dict[str, int | None], more: dict[str, int | None]) -> dict[str, int | None]:
@@ -64,6 +66,11 @@ class RunContext:
     def text(self) -> str:
         """The texts of the accepted steps, in order (R-FR-2)."""
         return "".join(s.get("text", "") for s in self.accepted_steps())
+
+    def unaccepted_text(self) -> str:
+        """The text of an attempt that was cancelled, or failed in the middle."""
+        response = self.response
+        return response.get("text", "") if response and not response.get("accepted") else ""
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form in which it is stored between services."""

@@ -315,8 +315,7 @@ async def run_output_result(
     """`process_output_result` of each processor; `result` is the snapshot taken before the first (R-OR)."""
     hook = Hook.OUTPUT_RESULT
     if ctx.final is None:
-        text = ctx.text() + (ctx.response or {}).get("text", "") if ctx.response else ctx.text()
-        ctx.final = {"text": text, "usage": ctx.usage, "finishReason": finish_reason}
+        ctx.final = {"text": ctx.text() + ctx.unaccepted_text(), "usage": ctx.usage, "finishReason": finish_reason}
     result = a.OutputResult(
         ctx.final["text"], dict(ctx.final["usage"]), ctx.final["finishReason"], copy.deepcopy(ctx.steps)
     )

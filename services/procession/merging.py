@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
-from procession.messages import refresh_flat
 from procession_schemas.messages import Message, Part, ToolInvocation
 
 STEP_START: Final = "step-start"
@@ -11,7 +10,6 @@ STEP_START: Final = "step-start"
 _ORDER: Final = {"partial-call": 0, "call": 1, "approval-requested": 2, "approval-responded": 3}
 _FINAL: Final = len(_ORDER)
 _FIXED: Final = frozenset({"toolCallId", "toolName", "args"})
-_OUTCOME: Final = frozenset({"result", "errorText", "modelOutput"})
 
 
 def may_merge(last: Message, message: Message) -> bool:
@@ -40,7 +38,6 @@ def merge(last: Message, message: Message) -> None:
         content["metadata"] = {**content.get("metadata", {}), **more["metadata"]}
     if "content" in more:
         content["content"] = more["content"]
-    refresh_flat(last)
 
 
 def _take_part(parts: list[Part], part: Part) -> None:
@@ -78,9 +75,6 @@ def advance(part: Part, update: Mapping[str, Any]) -> bool:
     old, new = invocation["state"], update.get("state", invocation["state"])
     if new != old and _rank(new) <= _rank(old):
         return False
-    if new != old:
-        for key in _OUTCOME:
-            invocation.pop(key, None)
     invocation.update({key: value for key, value in update.items() if key not in _FIXED})
     return True
 

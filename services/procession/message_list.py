@@ -11,7 +11,7 @@ from typing import Any, Final, Self, cast
 
 from procession.attempt import Attempt, write
 from procession.merging import advance, find_part, is_open, keep_outcomes, may_merge, merge
-from procession.messages import normalise, refresh_flat, system_text, timestamp
+from procession.messages import normalise, refresh_flat, system_text, timestamp, without_stale_flat
 from procession.parts import InvalidMessageError, copy_json
 from procession.system_messages import SystemMessages
 from procession.views import Clear, Views
@@ -138,7 +138,7 @@ class MessageList:
 
     def drain_unsaved_messages(self) -> list[Message]:
         """Returns input and response messages not drained before; they stay in the conversation (R-PE-2)."""
-        drained = [e for e in self._ordered() if e.source in ("input", "response") and not e.saved]
+        drained = [e for e in self._fresh() if e.source in ("input", "response") and not e.saved]
         for entry in drained:
             entry.saved = True
         return [entry.message for entry in drained]
@@ -279,7 +279,7 @@ class MessageList:
             "lastStamp": self._last_stamp,
             "messages": [
                 {"message": entry.message, "source": entry.source, "saved": entry.saved}
-                for entry in self._ordered()
+                for entry in self._fresh()
             ],
             "system": self._system.to_dict(),
             "responseId": self._response_id,
@@ -304,14 +304,16 @@ class MessageList:
         self._entries.sort(key=lambda entry: entry.message["createdAt"])
         return self._entries
 
-    def _select(self, source: Source | None, *, drained: bool) -> list[Message]:
-        found = []
+    def _fresh(self) -> list[_Entry]:
+        """The same for readers: flat copies follow what was edited in place."""
         for entry in self._ordered():
-            unseen = entry.saved and not drained and source is not None
-            if source in (None, entry.source) and not unseen:
-                refresh_flat(entry.message)
-                found.append(entry.message)
-        return found
+            refresh_flat(entry.message)
+        return self._entries
+
+    def _select(self, source: Source | None, *, drained: bool) -> list[Message]:
+        if source is None:
+            return [entry.message for entry in self._fresh()]
+        return [e.message for e in self._fresh() if e.source == source and (drained or not e.saved)]
 
     def _index(self) -> dict[str, _Entry]:
         return {entry.message["id"]: entry for entry in self._entries}
@@ -320,7 +322,7 @@ class MessageList:
         return next((entry for entry in reversed(self._entries) if entry.message["id"] == message_id), None)
 
     def _remove(self, doomed: Callable[[_Entry], bool]) -> list[Message]:
-        gone = [entry for entry in self._ordered() if doomed(entry)]
+        gone = [entry for entry in self._fresh() if doomed(entry)]
         self._entries = [entry for entry in self._entries if not doomed(entry)]
         return [entry.message for entry in gone]
 
@@ -339,7 +341,7 @@ class MessageList:
         """Normalises a message; a known one keeps the time, thread and resource that it does not name."""
         defaults: dict[str, Any] = {"threadId": self.thread_id, "resourceId": self.resource_id}
         if known := _known(like, index):
-            like = _without_stale_flat(like, known.message)
+            like = without_stale_flat(like, known.message)
             defaults |= {key: value for key, value in known.message.items() if key != "content"}
         now = (lambda: str(known.message["createdAt"])) if known else self._stamp
         message = normalise(like, new_id=self._new_id, now=now, where=where)
@@ -396,15 +398,3 @@ def _replace(entry: _Entry, message: Message, source: Source) -> None:
         keep_outcomes(message, stored)
     if stored["role"] != message["role"] or stored["content"] != message["content"]:
         entry.message, entry.source, entry.saved = message, source, False
-
-
-def _without_stale_flat(like: Mapping[str, Any], stored: Message) -> Mapping[str, Any]:
-    """Drops a flat copy left as it was while the text parts were taken out: it would bring them back."""
-    content = like.get("content")
-    if not isinstance(content, Mapping) or not isinstance(content.get("parts"), list):
-        return like
-    if "content" not in content or content["content"] != stored["content"].get("content"):
-        return like
-    if any(isinstance(part, Mapping) and part.get("type") == "text" for part in content["parts"]):
-        return like
-    return {**like, "content": {key: value for key, value in content.items() if key != "content"}}

@@ -26,6 +26,7 @@ __all__ = [
     "texts_of",
     "timestamp",
     "user_message",
+    "without_stale_flat",
 ]
 
 _ROLES: Final = ("user", "assistant", "system", "tool")
@@ -116,6 +117,21 @@ def refresh_flat(message: Message) -> None:
             content["content"] = texts[-1]
         else:
             del content["content"]
+
+
+def without_stale_flat(like: Mapping[str, Any], stored: Message) -> Mapping[str, Any]:
+    """Returns the message without a flat copy that would bring back text taken out of its parts.
+
+    That is a copy left as it is in the stored message, on a message without any text part.
+    """
+    content = like.get("content")
+    if not isinstance(content, Mapping) or not isinstance(content.get("parts"), list):
+        return like
+    if "content" not in content or content["content"] != stored["content"].get("content"):
+        return like
+    if any(isinstance(part, Mapping) and part.get("type") == "text" for part in content["parts"]):
+        return like
+    return {**like, "content": {key: value for key, value in content.items() if key != "content"}}
 
 
 def timestamp(value: datetime) -> str:

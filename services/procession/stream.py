@@ -79,6 +79,9 @@ class StreamChain:
         """
         if self._collector is not None:
             self._collector.arrived(chunk)
+            if chunk["type"] == "finish" and self._collector.finish_reason == "tool-calls":
+                self._collector.passed(chunk)  # not offered: the run goes on after the tools (R-OS-8)
+                return
         await self.send(chunk, 0)
 
     async def send(self, chunk: Chunk, start: int) -> None:

@@ -19,8 +19,8 @@ class ObjectStream:
         self._text: list[str] = []
         self._last: Any = _UNSET
 
-    def after(self, chunk: Chunk) -> list[Chunk]:
-        """The chunks to send behind this one: an `object` when the partial value changed."""
+    def before(self, chunk: Chunk) -> list[Chunk]:
+        """The chunks to send in front of this one: an `object` when the partial value changed."""
         if chunk["type"] != "text-delta":
             return []
         self._text.append((chunk.get("payload") or {}).get("text") or "")

@@ -1,4 +1,4 @@
-"""The command line: `procession serve | up | run | attach | cancel | check | processors | demo`.
+"""The command line: `procession demo | up | run | attach | cancel | check | processors | model | serve`.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 blocked by a processor, 130 interrupted.
 """
@@ -11,10 +11,10 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from procession.errors import ProcessionError
 from procession_services.runtime.embedded import EmbeddedServerError
@@ -32,6 +32,7 @@ _USAGE: Final = 2
 _CODES: Final = {"finished": _OK, "suspended": _OK, "failed": _FAILED, "blocked": 3, "cancelled": 130}
 _INTERRUPTED: Final = 130
 _SILENCE_SECONDS: Final = 5.0
+_T = TypeVar("_T")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (SettingsError, ProcessionError, _UsageError) as error:
         _say(f"procession: {error}")
         return _USAGE if isinstance(error, SettingsError | _UsageError) else _FAILED
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         return _INTERRUPTED
     return code
 
@@ -234,10 +235,29 @@ def _demo(options: argparse.Namespace) -> int:
     from procession_services.demo.run import QUESTION, demo  # noqa: PLC0415
 
     try:
-        return _CODES[asyncio.run(demo(options.question or QUESTION)).status]
+        return _CODES[asyncio.run(_terminable(demo(options.question or QUESTION))).status]
     except (StartError, EmbeddedServerError) as error:
         _say(f"\nprocession: {error}")
         return _FAILED
+
+
+def _model(options: argparse.Namespace) -> int:
+    """Runs the demo model server until SIGTERM; it says its port in one JSON line."""
+    from procession_services.demo_model.__main__ import run  # noqa: PLC0415
+    from procession_services.demo_model.server import DEFAULT_PACE_MS  # noqa: PLC0415
+
+    if options.parent:
+        _end_with(options.parent)
+    asyncio.run(run(options.host, options.port, DEFAULT_PACE_MS))
+    return _OK
+
+
+async def _terminable(work: Coroutine[Any, Any, _T]) -> _T:
+    """Has SIGTERM cancel the work as Ctrl-C does, so that it cleans up."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await work
 
 
 def _settings(options: argparse.Namespace) -> Settings:
@@ -249,7 +269,7 @@ def _settings(options: argparse.Namespace) -> Settings:
 def _end_with(parent: int) -> None:
     """Has the kernel end this process when the one that started it dies, however that happens (Linux)."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
         if os.getppid() != parent:
             sys.exit(_FAILED)
 
@@ -354,6 +374,11 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--deploy", action="store_true", help="also whether NATS and Redis answer")
 
     command("processors", _processors, "list the installed processors and their hooks", common)
+
+    model = command("model", _model, "serve the deterministic demo model, with OpenAI's chat protocol")
+    model.add_argument("--host", default="127.0.0.1", help="address to listen on (default: loopback)")
+    model.add_argument("--port", type=int, default=8399, help="0 picks a free one (default: %(default)s)")
+    model.add_argument("--parent", type=int, help=argparse.SUPPRESS)
 
     serve = command("serve", _serve, "run one service, until SIGTERM", common, agents)
     serve.add_argument("service", choices=SERVICES)

@@ -1,26 +1,28 @@
 """`model` events: what really went to the provider, written down as the reference writes its prompts.
 
-The source is the body of the HTTP request. OpenAI's protocol says less than the contract's prompt; three
-things are restored, two of them from notes that the scripted hooks and tools leave on the board:
+The source is the body of the HTTP request. OpenAI's protocol says less than the contract's prompt; four
+things are restored, some of them from notes that the scripted hooks and tools leave on the board:
 
 * the type of a tool's output (`text`, `json`, `error-text`): from what the tool returned or threw, and from
   what `processToolResult` made of it. A call of which nothing is known never ran, so it is an error.
 * `toolChoice: none`: OpenAI allows no tool choice without tools, so "none" shows as their absence. It is
   taken from the run's options or the last `set-tool-choice` of the attempt, and believed only when no tools
   were sent.
-* the name of a tool result: from the assistant's call with that id.
+* the name of a tool result: from the assistant's call with that id;
+* arguments that the model garbled: they are undefined in the contract's prompt, an empty object in OpenAI's.
 
 Messages of one tool round, which OpenAI separates, are one entry again. Reasoning is not part of OpenAI's
 messages.
 """
 
 import json
+from collections.abc import Collection
 from typing import Any, Final
 
 from tests.conformance.javascript import UNDEFINED, json_text
 from tests.conformance.record import model_name
 
-__all__ = ["ScriptPlan", "model_event", "playable"]
+__all__ = ["ScriptPlan", "garbled_calls", "model_event", "playable"]
 
 _SETTINGS: Final = {
     "temperature": "temperature",
@@ -66,8 +68,24 @@ def _call(call: dict[str, Any], *, paced: bool) -> dict[str, Any]:
     return out
 
 
+def garbled_calls(script: ScriptPlan) -> frozenset[str]:
+    """The ids of the script's tool calls whose arguments are not JSON."""
+    calls = [call for step in script for call in step.get("tool_calls") or []]
+    return frozenset(
+        call["id"] for call in calls if isinstance(call.get("arguments"), str) and _garbled(call["arguments"])
+    )
+
+
+def _garbled(arguments: str) -> bool:
+    return bool(arguments.strip()) and _parsed(arguments) is UNDEFINED
+
+
 def model_event(
-    body: dict[str, Any], events: list[dict[str, Any]], run_choice: Any, call: int
+    body: dict[str, Any],
+    events: list[dict[str, Any]],
+    run_choice: Any,
+    call: int,
+    garbled: Collection[str] = (),
 ) -> dict[str, Any]:
     """The event of a request body.
 
@@ -76,12 +94,13 @@ def model_event(
         events: The board so far.
         run_choice: The tool choice of the run's options.
         call: Number of the call in the scenario, from 0.
+        garbled: Ids of calls whose arguments are not JSON (`garbled_calls`).
     """
     event: dict[str, Any] = {
         "ev": "model",
         "call": call,
         "model": model_name(body.get("model") or ""),
-        "prompt": _Prompt(body.get("messages") or [], _outcomes(events)).entries(),
+        "prompt": _Prompt(body.get("messages") or [], _outcomes(events), garbled).entries(),
     }
     if tools := body.get("tools"):
         event["tools"] = [tool["function"]["name"] for tool in tools]
@@ -122,7 +141,13 @@ def _outcomes(events: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
 class _Prompt:
     """Reads OpenAI's messages as entries of a recorded prompt."""
 
-    def __init__(self, messages: list[dict[str, Any]], outcomes: dict[str, list[dict[str, Any]]]) -> None:
+    def __init__(
+        self,
+        messages: list[dict[str, Any]],
+        outcomes: dict[str, list[dict[str, Any]]],
+        garbled: Collection[str],
+    ) -> None:
+        self._garbled = garbled
         self._messages = messages
         self._outcomes = outcomes
         self._names: dict[str, str] = {}
@@ -163,6 +188,8 @@ class _Prompt:
             args = json.loads(call["function"]["arguments"] or "{}")
         except ValueError:
             args = call["function"]["arguments"]
+        if call["id"] in self._garbled and args == {}:
+            return {"id": call["id"], "name": name}
         return {"id": call["id"], "name": name, "args": args}
 
     def _result(self, message: dict[str, Any]) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from procession_schemas import subjects
 from procession_schemas.run import RunRequest
 from tests.conformance.board import RunnerBoard
 from tests.conformance.javascript import without_undefined
-from tests.conformance.model_calls import model_event, playable
+from tests.conformance.model_calls import garbled_calls, model_event, playable
 from tests.conformance.outcome import generate_record, stream_record
 from tests.conformance.plan import AGENT, Plan, seed_messages
 from tests.conformance.record import db_of, scrub
@@ -62,11 +62,12 @@ class Session:
         self._board = RunnerBoard(shared.redis, self.key)
         self._run: dict[str, Any] = {}
         self._calls = 0
+        self._garbled = garbled_calls(scenario["model_script"])
 
     def on_model(self, body: dict[str, Any]) -> None:
         """Notes a model call, before it is answered."""
         choice = tool_choice((self._run.get("options") or {}).get("toolChoice"))
-        self._board.note(model_event(body, self._board.events(), choice, self._calls))
+        self._board.note(model_event(body, self._board.events(), choice, self._calls, self._garbled))
         self._calls += 1
 
     async def play(self) -> dict[str, Any]:

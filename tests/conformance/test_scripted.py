@@ -17,13 +17,13 @@ from procession_schemas.work import StepConfig
 from tests.conformance.actions import substitute, when
 from tests.conformance.board import LocalBoard
 from tests.conformance.javascript import UNDEFINED, json_text, pattern, replace_all, text
-from tests.conformance.model_calls import model_event, playable
+from tests.conformance.model_calls import garbled_calls, model_event, playable
 from tests.conformance.outcome import generate_record, stream_record
 from tests.conformance.plan import Plan, seed_messages
 from tests.conformance.record import chunk_of, db_of, error_info, prompt_of, scrub, usage_of, visible
 from tests.conformance.refs import strict_schema
 from tests.conformance.scripted import Scripted, ScriptedOptions, _declared
-from tests.conformance.wording import recorded_words
+from tests.conformance.wording import loosely, recorded_words
 
 Actions = list[dict[str, Any]]
 
@@ -649,13 +649,44 @@ def test_only_wording_is_changed() -> None:
         "[Processor feedback] Your last answer was rejected: too short. "
         "Produce a new answer that takes this into account."
     )
-    side = {"text": told, "error": {"message": "Server disconnected"}, "runs": ["Server disconnected"]}
+    unknown = "There is no tool 'a'. Available tools: b, c. Use one of these names exactly."
+    side = {
+        "text": told,
+        "tool": unknown,
+        "error": {"message": "Server disconnected"},
+        "runs": ["Server disconnected"],
+    }
 
     words = recorded_words(side, [{"error": {"network": True, "message": "ECONNRESET"}}])
 
     assert words["text"].startswith(
         "[Processor Feedback] Your previous response was not accepted: too short. "
     )
+    assert words["tool"].startswith('Tool "a" not found. Available tools: b, c. ')
     assert words["error"] == {"message": "ECONNRESET"}
     assert words["runs"] == ["Server disconnected"]
     assert recorded_words(side["error"], []) == {"message": "Server disconnected"}
+
+
+def test_some_wording_is_compared_loosely() -> None:
+    wrapped = "Processor workflow a-b failed with status: failed — step bug; step processor:p: step bug"
+
+    assert loosely([wrapped]) == loosely(["step bug"])
+    assert loosely("Structured output validation failed: - age: x") == loosely("the answer is not JSON: y")
+    assert loosely("the answer is no JSON") == "the answer is no JSON"
+
+
+def test_garbled_arguments_are_left_out() -> None:
+    calls: list[dict[str, Any]] = [
+        {"id": "c1", "name": "t", "arguments": '{"x": '},
+        {"id": "c2", "name": "t"},
+    ]
+    garbled = garbled_calls([{"tool_calls": calls}])
+    made = [{"id": c["id"], "function": {"name": "t", "arguments": "{}"}} for c in calls]
+
+    event = model_event({"messages": [{"role": "assistant", "tool_calls": made}]}, [], None, 0, garbled)
+
+    assert event["prompt"][0]["tool_calls"] == [
+        {"id": "c1", "name": "t"},
+        {"id": "c2", "name": "t", "args": {}},
+    ]

@@ -26,6 +26,7 @@ QUESTION: Final = (
 """Exercises everything: letters to normalize, a tool, an address to redact, a first call that fails."""
 DEMO_MODEL: Final = "openai/demo"
 _TAIL: Final = 30
+_IDLE_SECONDS: Final = 60.0
 
 
 async def demo(question: str = QUESTION) -> RunResult:
@@ -34,7 +35,7 @@ async def demo(question: str = QUESTION) -> RunResult:
     With `PROCESSION_MODEL` set the question goes to that provider, else to the demo model.
 
     Raises:
-        StartError, EmbeddedServerError: A part did not start.
+        StartError, EmbeddedServerError: A part did not start, or fell silent.
     """
     model = os.environ.get("PROCESSION_MODEL", DEMO_MODEL)
     note = "demo model: deterministic, no provider is called" if model == DEMO_MODEL else model
@@ -47,16 +48,17 @@ async def demo(question: str = QUESTION) -> RunResult:
             async with Procession(running.nats_url) as procession:
                 _say(f"\nquestion: {question}\nanswer ({note}):\n\n")
                 handle = await procession.start(question, agent="demo")
-                async for chunk in handle:
+                async for chunk in handle.chunks(idle_timeout=_IDLE_SECONDS):
                     sys.stdout.write(chunk_text(chunk))
                     sys.stdout.flush()
-                result = await handle.result()
+                result = await handle.result(timeout=_IDLE_SECONDS)
+        except TimeoutError as error:
+            said = "\n".join(tail) or "(nothing)"
+            raise StartError(f"nothing came for {_IDLE_SECONDS:g} s; the services said:\n{said}") from error
         finally:
             with _step("\nstopping everything"):
                 await started.__aexit__(None, None, None)
     _say(f"\n{summary(result)}")
-    if result.status == "failed" and tail:
-        _say("\n".join(["the services said:", *tail, ""]))
     return result
 
 
@@ -84,7 +86,7 @@ async def model_server() -> AsyncIterator[str]:
     """
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        *("-m", "procession_services.demo_model", "--port", "0"),
+        *("-m", "procession_services", "model", "--port", "0", "--parent", str(os.getpid())),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         start_new_session=True,

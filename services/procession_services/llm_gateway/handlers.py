@@ -209,7 +209,7 @@ class _Answer:
                     return
 
     async def _send(self, chunks: list[Chunk]) -> bool:
-        self.started = True
+        self.started = self.started or len(chunks) > 1 or chunks[0]["type"] != "step-start"
         if self._session is not None:
             return await self._streams.send(self._session, chunks)
         job = self._job
@@ -218,9 +218,9 @@ class _Answer:
             self._collector.passed(chunk)
             if chunk["type"] in _UNDELIVERED:
                 continue
-            job.outbox.put(chunk)
-            for made in self._objects.after(chunk) if self._objects else ():
+            for made in self._objects.before(chunk) if self._objects else ():
                 job.outbox.put(made)
+            job.outbox.put(chunk)
         await job.outbox.flush()
         return True
 
@@ -244,14 +244,18 @@ class _Answer:
 
 
 async def _guarded(source: AsyncIterator[list[Chunk]], ctx: Any) -> AsyncIterator[list[Chunk]]:
-    """Puts `step-start` in front of the answer, once it begins."""
+    """Puts `step-start` in front of the answer once it begins, or of its failure (R-AE-11)."""
+    start: Chunk = {"type": "step-start", "payload": {"messageId": ctx.message_id, "request": {}, "warnings": []}}
     begun = False
     async with aclosing(source) as chunks:  # type: ignore[type-var]  # an async generator
-        async for batch in chunks:
-            if not begun:
+        try:
+            async for batch in chunks:
+                yield batch if begun else [start, *batch]
                 begun = True
-                yield [{"type": "step-start", "payload": {"messageId": ctx.message_id, "request": {}, "warnings": []}}]
-            yield batch
+        except ProviderError:
+            if not begun:
+                yield [start]
+            raise
 
 
 async def _replay(cached: dict[str, Any]) -> AsyncIterator[list[Chunk]]:
@@ -259,5 +263,3 @@ async def _replay(cached: dict[str, Any]) -> AsyncIterator[list[Chunk]]:
     chunks = [c for c in cached.get("chunks", []) if c["type"] != "step-start"]
     for chunk in chunks:
         yield [{"type": chunk["type"], "payload": {k: v for k, v in (chunk.get("payload") or {}).items() if k != "startedAt"}}]
-    if not chunks:
-        yield []

@@ -43,7 +43,7 @@ class _Session:
     parts: RunParts
     before: list[int]
     seq: int
-    revision: int
+    conversation: bytes
     frames: "asyncio.Queue[dict[str, Any]]" = field(default_factory=asyncio.Queue)
     received: int = 0
     processed: int = 0
@@ -90,12 +90,12 @@ class SessionServer:
         address = f"{lease['acks']}.{lease['session']}"
         try:
             session = await self._build(lease, command, address)
-        except (UnknownComponentError, InvalidOptionsError) as error:
+        except Exception as error:  # whatever it is, the sender must not wait for ever
+            log.exception("stream lease of %s could not be served", command.id)
             await self._bus.publish(reply, orjson.dumps(answer))
-            failure = wire_failure(error).model_dump(by_alias=True, exclude_none=True)
             done = {
                 "kind": lease["kind"], "states": {}, "requestContext": lease["requestContext"], "parts": [],
-                "outSeq": lease["outSeq"], "replica": answer["replica"], "reports": [], "error": failure,
+                "outSeq": lease["outSeq"], "replica": answer["replica"], "reports": [], "error": _failure(error),
             }  # fmt: skip
             await self._bus.publish(address, orjson.dumps({"replica": answer["replica"], "done": done}))
             return
@@ -134,7 +134,7 @@ class SessionServer:
             parts=parts,
             before=[len(received) for received in parts.lists[: len(links)]],
             seq=command.seq,
-            revision=ctx.messages.revision,
+            conversation=orjson.dumps(ctx.messages.serialize()),
         )
 
     async def _prelude(
@@ -175,12 +175,14 @@ class SessionServer:
             await self._consume(session)
         except TripWire as tripwire:
             done["tripwire"] = wire_tripwire(tripwire).model_dump(by_alias=True, exclude_none=True)
-        except ProcessorError as error:
-            done["error"] = wire_failure(error).model_dump(by_alias=True, exclude_none=True)
-        except BaseException:
+        except asyncio.CancelledError:
             self._parts.forget(session.ctx.tenant, session.ctx.run_id)
             self._sessions.pop(session.id, None)
             raise
+        except Exception as error:  # whatever it is, the sender must not wait for ever
+            if not isinstance(error, ProcessorError):
+                log.exception("stream of %s failed", session.ctx.run_id)
+            done["error"] = _failure(error)
         await session.outbox.flush()
         await self._parts.save(session.ctx.tenant, session.ctx.run_id, session.seq, session.parts, session.before)
         done.update(self._outcome(session))
@@ -217,6 +219,7 @@ class SessionServer:
 
     def _outcome(self, session: _Session) -> dict[str, Any]:
         ctx = session.ctx
+        messages = ctx.messages.serialize()
         names = {link.id for link in session.chain.links}
         return {
             "kind": session.kind,
@@ -228,7 +231,7 @@ class SessionServer:
             "finished": session.collector.finished,
             "outSeq": session.outbox.next_seq,
             "reports": [r.model_dump(by_alias=True) for r in session.calls.reports.values()],
-            "messages": ctx.messages.serialize() if ctx.messages.revision != session.revision else None,
+            "messages": messages if orjson.dumps(messages) != session.conversation else None,
         }
 
 
@@ -237,11 +240,17 @@ def _deliverer(outbox: Outbox, objects: ObjectStream | None) -> Any:
         return outbox.put
 
     def deliver(chunk: Chunk) -> None:
-        outbox.put(chunk)
-        for made in objects.after(chunk):
+        for made in objects.before(chunk):
             outbox.put(made)
+        outbox.put(chunk)
 
     return deliver
+
+
+def _failure(error: Exception) -> dict[str, Any]:
+    if isinstance(error, ProcessorError | UnknownComponentError | InvalidOptionsError):
+        return wire_failure(error).model_dump(by_alias=True, exclude_none=True)
+    return {"code": "INTERNAL", "message": f"the output chain failed: {error!r}", "name": type(error).__name__}
 
 
 def _report(task: "asyncio.Task[None]") -> None:

@@ -14,7 +14,7 @@ from procession.processor import Hook
 from procession_schemas import subjects
 from procession_schemas.events import ProcessorViolation
 from procession_schemas.run import Failure, Tripwire
-from procession_schemas.work import WorkCommand, WorkResult
+from procession_schemas.work import ANY_VERSION, WorkCommand, WorkResult
 from procession_services.bus import Bus
 from procession_services.processor_host.errors import Cancelled, ModelFailed, Suspended
 from procession_services.processor_host.instances import Instances
@@ -22,7 +22,7 @@ from procession_services.processor_host.job import Job, OpRunner, SinkFactory
 from procession_services.processor_host.ops import RUNNERS, failure_of
 from procession_services.processor_host.outbox import Outbox
 from procession_services.runtime.clock import monotonic_ns, now_iso
-from procession_services.runtime.store import RunStore
+from procession_services.runtime.store import RunStore, StoredContext
 
 log = logging.getLogger(__name__)
 
@@ -61,19 +61,19 @@ class Executor:
             stored = await self.store.load_context(command.tenant, command.run)
             if stored.seq == command.seq and stored.result is not None:
                 return stored.result
-            if stored.version != command.version:
+            if command.version not in (stored.version, ANY_VERSION):
                 log.info("command %s is stale: context %d, wanted %d", command.id, stored.version, command.version)
                 return None
             if stored.cancelled:
                 signal.abort()
-            job = self._job(command, stored.data, signal, delivery)
+            job = self._job(command, stored, signal, delivery)
             await self._run(job)
             job.result.reports = list(job.calls.reports.values())
             job.result.out_seq = job.outbox.next_seq
             return await self.store.commit_context(
                 command.tenant,
                 command.run,
-                version=command.version,
+                version=stored.version,
                 seq=command.seq,
                 data=job.ctx.to_dict(),
                 result=job.result.to_json(),
@@ -82,7 +82,7 @@ class Executor:
             if self._signals.get(key) is signal:
                 del self._signals[key]
 
-    def _job(self, command: WorkCommand, data: dict[str, Any] | None, signal: AbortSignal, delivery: int) -> Job:
+    def _job(self, command: WorkCommand, stored: StoredContext, signal: AbortSignal, delivery: int) -> Job:
         calls = Calls(clock=monotonic_ns, abort_signal=signal)
         calls.violation = self.violation_sink(command)
         result = WorkResult(
@@ -91,12 +91,12 @@ class Executor:
             seq=command.seq,
             service=self.service,
             outcome="ok",
-            version=command.version + 1,
+            version=stored.version + 1,
             out_seq=command.out_seq,
         )
         return Job(
             command=command,
-            ctx=restore(command, data),
+            ctx=restore(command, stored.data),
             calls=calls,
             instances=self.instances,
             outbox=Outbox(self.bus, command.tenant, command.run, command.out_seq, live=command.stream),

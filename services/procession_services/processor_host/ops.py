@@ -4,6 +4,7 @@ from typing import Any
 
 from procession import hooks
 from procession.args import APIError, RequestContext
+from procession.context import UNKNOWN_USAGE
 from procession.processor import Hook
 from procession_schemas import work
 from procession_schemas.messages import StepResult
@@ -177,11 +178,11 @@ async def reject(op: work.RejectOp, job: Job) -> None:
     ctx = job.ctx
     response = ctx.response or {}
     ctx.messages.rollback_response()
-    if ctx.response is not None or op.finish_reason == "retry":
+    if op.listed:
         step: StepResult = {
             "stepNumber": ctx.step_number,
             "text": "",
-            "toolCalls": [],
+            "toolCalls": hooks.current_step(ctx)["toolCalls"],
             "toolResults": [],
             "finishReason": op.finish_reason,
             "usage": response.get("usage", {}),
@@ -211,9 +212,7 @@ async def step_finish(op: work.StepFinishOp, job: Job) -> None:
         result["retryProcessorId"] = op.tripwire.processor_id
         if op.tripwire.metadata is not None:
             result["retryMetadata"] = op.tripwire.metadata
-    output: dict[str, Any] = {"text": response.get("text", "")}
-    if ctx_usage := response.get("usage"):
-        output["usage"] = ctx_usage
+    output = {"text": response.get("text", ""), "usage": {**UNKNOWN_USAGE, **response.get("usage", {})}}
     payload = {
         "messageId": job.ctx.message_id,
         "stepResult": result,
@@ -226,8 +225,9 @@ async def step_finish(op: work.StepFinishOp, job: Job) -> None:
 
 
 async def fail(op: work.FailOp, job: Job) -> None:
-    """Notes the failure on the assistant message, so that memory keeps it (R-AE-14)."""
+    """Counts the attempt as a failed step and notes the failure on the message, so that memory keeps it (R-AE-14)."""
     keep_pending(job)
+    await accept(work.AcceptOp(), job)
     job.ctx.messages.add_error_part(op.error.name or "Error", op.error.message)
 
 
@@ -239,7 +239,7 @@ async def result(op: work.ResultOp, job: Job) -> None:
     if op.finish:
         payload = {
             "stepResult": {"reason": op.finish_reason, "isContinued": False},
-            "output": {"text": final.text, "usage": final.usage},
+            "output": {"text": final.text, "usage": {k: v or 0 for k, v in {**UNKNOWN_USAGE, **final.usage}.items()}},
             "messageId": job.ctx.message_id,
         }
         job.outbox.put({"type": "finish", "payload": payload})

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from procession.context import RunContext, is_rejected
+from procession.context import UNKNOWN_USAGE, RunContext, is_rejected
+from procession.processor import Hook
 from procession_schemas.messages import StepResult
 from procession_schemas.run import RunResult
 from procession_schemas.work import ResultOp
@@ -12,29 +13,19 @@ def compile_result(op: ResultOp, ctx: RunContext) -> RunResult:
     """The result as the client gets it; a blocked run never shows blocked text (A-13)."""
     steps = [dict(step) for step in ctx.steps]
     response = ctx.messages.get.response.db()
-    text = ctx.text()
-    if op.status in ("failed", "cancelled") and ctx.response and not ctx.response.get("accepted"):
-        text += ctx.response.get("text", "")
-    if ctx.final is not None and op.status == "finished":
-        processed = "".join(_text(message) for message in response)
-        if processed != text:
-            text = processed
-            for step in reversed(steps):
-                if not is_rejected(step):  # type: ignore[arg-type]  # a copy of a StepResult
-                    step["text"] = processed
-                    break
-    accepted = [s for s in ctx.steps if not is_rejected(s)]
     blocked = op.status == "blocked"
+    text = _final_text(op, ctx, steps)
+    accepted = [s for s in ctx.steps if not is_rejected(s)]
     return RunResult(
         run_id=ctx.run_id,
         agent=ctx.agent,
         status=op.status,
         finish_reason=op.finish_reason,
         text=text,
-        usage=ctx.usage,
+        usage=ctx.usage if blocked else {**UNKNOWN_USAGE, "totalTokens": 0, **ctx.usage},
         steps=steps,
-        tool_calls=_flat(accepted, "toolCalls"),
-        tool_results=_flat(accepted, "toolResults"),
+        tool_calls=[] if blocked else _flat(accepted, "toolCalls"),
+        tool_results=[] if blocked else _flat(accepted, "toolResults"),
         reasoning_text="".join(s.get("reasoningText", "") for s in accepted) or None,
         sources=_flat(accepted, "sources"),
         files=_flat(accepted, "files"),
@@ -47,6 +38,24 @@ def compile_result(op: ResultOp, ctx: RunContext) -> RunResult:
         suspend_payload=op.suspend_payload,
         retries=ctx.retry_count,
     )
+
+
+def _final_text(op: ResultOp, ctx: RunContext, steps: list[dict[str, Any]]) -> str:
+    """The run's text; what the processors made of it at the end where that differs from what streamed (R-OR-5)."""
+    if ctx.final is not None and (op.status == "blocked" or (op.error and op.error.hook == Hook.OUTPUT_RESULT)):
+        return ""
+    text = ctx.text()
+    if op.status == "cancelled":
+        return text + ctx.unaccepted_text()
+    response = ctx.messages.get.response.db()
+    processed = _text(response[-1]) if response else ""
+    if op.status != "finished" or processed == text:
+        return text
+    accepted = [step for step in steps if not is_rejected(step)]  # type: ignore[arg-type]  # copies of step results
+    if accepted:
+        earlier = "".join(step.get("text", "") for step in accepted[:-1])
+        accepted[-1]["text"] = processed.removeprefix(earlier)
+    return processed
 
 
 def _text(message: Any) -> str:

@@ -3,6 +3,7 @@
 from procession_services.processor_host.service import Host
 from procession_services.processor_host.streams import StreamClient
 from procession_services.tools.execute import run_tools
+from procession_services.tools.remote import remote_tool
 
 SERVICE = "tools"
 
@@ -12,4 +13,5 @@ async def start(host: Host) -> None:
     streams = StreamClient(host.bus, host.settings.replica)
     await streams.start()
     host.on_stop.append(streams.stop)
+    host.registry.add_tool(remote_tool(host.bus.request))
     await host.work_on_commands(streams.sink, {"tools": run_tools})

@@ -352,6 +352,21 @@ class TestRemoving:
         assert "".join(ids(getattr(messages.clear, what).db())) == gone
         assert "".join(ids(messages.get.all.db())) == "".join(c for c in "mir" if c not in gone)
 
+    def test_what_was_drained_is_not_cleared_with_its_source(self) -> None:
+        messages = empty().add(message("old"), "input")
+        messages.drain_unsaved_messages()
+        messages.add(message("new"), "input")
+        assert ids(messages.clear.input.db()) == ["new"]
+        assert ids(messages.get.all.db()) == ["old"]
+
+    def test_what_is_saved_holds_no_text_that_a_processor_took_out(self) -> None:
+        messages = empty().add(message("a", "secret", content="secret"), "input")
+        messages.get.all.db()[0]["content"]["parts"].clear()
+        assert "secret" not in json.dumps(messages.serialize())
+        drained = empty().add(message("a", "secret", content="secret"), "input")
+        drained.get.all.db()[0]["content"]["parts"].clear()
+        assert "secret" not in json.dumps(drained.drain_unsaved_messages())
+
     def test_draining_empties_the_views_but_not_the_conversation(self) -> None:
         messages = empty().add(message("m"), "memory").add(message("c"), "context")
         messages.add(message("i"), "input").add(message("r"), "response")
@@ -381,6 +396,12 @@ class TestReconcile:
         messages.reconcile(stage, list(reversed(stage)), "response")
         assert messages.serialize() == before
         assert messages.get.all.db()[0] is stage[0]
+
+    def test_a_copy_without_changes_leaves_the_live_object(self) -> None:
+        messages = empty().add(message("a"), "input")
+        (live,) = messages.get.all.db()
+        messages.reconcile([live], [copy.deepcopy(live)], "input")
+        assert messages.get.all.db()[0] is live
 
     def test_a_known_id_is_replaced_and_keeps_its_source(self) -> None:
         messages = empty().add(message("h", "old"), "memory").add(message("q", "hi"), "input")
@@ -810,6 +831,11 @@ class TestSerialising:
         assert travelled.serialize() == stayed.serialize()
         assert travelled.get.all.db() == stayed.get.all.db()
         assert played(after, travelled).serialize() == played(after, stayed).serialize()
+
+    def test_the_time_of_a_removed_message_is_not_given_again(self) -> None:
+        messages = empty().add(["a", "b"], "input")
+        last = messages.remove_by_ids(["id-1"])[0]["createdAt"]
+        assert reloaded(messages).add("c", "input").get.all.db()[-1]["createdAt"] > last
 
     def test_nothing_is_left_behind(self) -> None:
         messages = (

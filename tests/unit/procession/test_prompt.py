@@ -248,12 +248,13 @@ class TestIsolation:
     def test_editing_a_prompt_never_changes_the_list(self) -> None:
         everything = [
             text("a") | {"providerMetadata": {"p": {"k": 1}}},
-            done({"deep": [1]}, args={"deep": [1]}),
+            done({"deep": [1]}, args={"deep": [1]}, part={"providerMetadata": {"p": {"k": 1}}}),
             tool(call_id="c2", state="result", result=1, modelOutput={"type": "json", "value": [1]}),
         ]
         made = conversation(
             ("user", [{"type": "file", "data": "x"}]), ("assistant", everything), system=["s"]
         )
+        made.get.all.db()[1]["content"]["metadata"] = {"deep": [1]}
         before = copy.deepcopy(made.serialize())
         spoil(to_prompt(made))
         spoil(made.get.all.core())

@@ -144,11 +144,14 @@ def finish(state: RunState, reason: str) -> list[PlannedOp]:
     ]
 
 
-def blocked(tripwire: Tripwire) -> list[PlannedOp]:
-    """The end of a blocked run: nothing is saved, the tripwire is the last chunk (R-AB-10)."""
+def blocked(tripwire: Tripwire, *, responded: bool) -> list[PlannedOp]:
+    """The end of a blocked run: nothing is saved, the tripwire is the last chunk (R-AB-10).
+
+    `responded`: a complete response was blocked, so that it is listed among the steps.
+    """
     chunk = {"type": "tripwire", "payload": tripwire.model_dump(by_alias=True, exclude_none=True)}
     return anywhere(
-        RejectOp(tripwire=tripwire, finish_reason="tripwire"),
+        RejectOp(tripwire=tripwire, finish_reason="tripwire", listed=responded),
         EmitOp(chunks=[chunk]),
         ResultOp(finish_reason="other", status="blocked", finish=False, tripwire=tripwire),
     )

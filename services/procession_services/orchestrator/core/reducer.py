@@ -6,7 +6,7 @@ gives the same effects; an answer to a command that is no longer outstanding cha
 
 from procession.processor import Hook
 from procession_schemas.run import Failure, HookReport, ModelReport, RunResult, Tripwire
-from procession_schemas.work import Control, HookOp, ModelOp, ResultOp, StepFacts, ToolsOp, WorkCommand, WorkResult
+from procession_schemas.work import ANY_VERSION, Control, HookOp, ModelOp, ResultOp, StepFacts, ToolsOp, WorkCommand, WorkResult
 from procession_services.orchestrator.core import program
 from procession_services.orchestrator.core.events import (
     DeadlinePassed,
@@ -22,8 +22,6 @@ from procession_services.orchestrator.core.state import PlannedOp, RunState, The
 
 LOCAL = "orchestrator"
 """The service name of operations that need no other service."""
-ANY_VERSION = -1
-"""A command that starts from whatever the context has become."""
 _NO_RETRY = frozenset({Hook.INPUT.value, Hook.OUTPUT_RESULT.value})
 _ENDING_REASONS = frozenset({"error", "length", "content-filter"})
 
@@ -112,6 +110,9 @@ def _answered(state: RunState, result: WorkResult) -> tuple[RunState, list[Effec
         case "cancelled":
             state.ending = True
             _go(state, program.cancelled(state), "done")
+        case "suspended" if state.cancel:
+            state.ending = True
+            _go(state, program.cancelled(state), "done")
         case "suspended":
             state.waiting = result.suspend or []
             _go(state, program.suspended(state), "suspended")
@@ -161,7 +162,7 @@ def _decide(state: RunState) -> None:
         case "modelled":
             state.pending, state.then = program.judge(state), "judged"
         case "judged":
-            if state.facts.tool_calls and state.facts.finish_reason not in _ENDING_REASONS:
+            if state.facts.tool_calls:
                 state.pending, state.then = program.tools(state), "tooled"
             else:
                 _accepted(state)
@@ -222,8 +223,9 @@ def _tripped(state: RunState, tripwire: Tripwire, op: object) -> None:
     if tripwire.retry and not plain and not state.cancel and _has_budget(state):
         _go(state, _again(state, tripwire), "modelled")
         return
+    responded = isinstance(op, HookOp) and op.hook == Hook.OUTPUT_STEP
     state.ending = True
-    _go(state, program.blocked(tripwire), "done")
+    _go(state, program.blocked(tripwire, responded=responded), "done")
 
 
 def _recovered(state: RunState) -> None:
@@ -269,7 +271,8 @@ def _resume(state: RunState, control: Control) -> tuple[RunState, list[Effect]]:
     if state.status != "suspended" or control.tool_call_id not in known:
         return state, outstanding(state)
     decision = {"approved": control.approved, "reason": control.reason, "resumeData": control.resume_data}
-    state.decisions[control.tool_call_id] = {k: v for k, v in decision.items() if v is not None}
+    told = {k: v for k, v in decision.items() if v is not None}
+    state.decisions[control.tool_call_id] = {**state.decisions.get(control.tool_call_id, {}), **told}
     if all(entry["toolCallId"] in state.decisions for entry in state.waiting):
         state.status, state.result, state.waiting = "running", None, []
         _go(state, program.tools(state), "tooled")

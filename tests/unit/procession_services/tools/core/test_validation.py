@@ -96,7 +96,7 @@ def test_an_unusable_schema_is_told_apart_from_wrong_arguments(schema: dict[str,
 @pytest.mark.filterwarnings("ignore:Automatically retrieving remote references:DeprecationWarning")
 def test_nothing_is_fetched(tmp_path: Path) -> None:
     (tmp_path / "any.json").write_text("{}")
-    with pytest.raises(UnusableSchemaError, match="any.json"):
+    with pytest.raises(UnusableSchemaError, match=r"any\.json"):
         wrong_fields({"$ref": (tmp_path / "any.json").as_uri()}, {})
 
 

@@ -1,0 +1,1 @@
+"""The built-in processors, registered by entry point like anybody else's."""

@@ -1,0 +1,54 @@
+"""`unicode-normalizer`: makes incoming text consistent before anything else looks at it (builtins.md 3).
+
+No model, no cost. Input only; every role. Text parts change, everything else is kept (D-6).
+"""
+
+import re
+import unicodedata
+
+from pydantic import Field
+
+from procession.args import InputArgs
+from procession.messages import map_text
+from procession.processor import Options, Processor
+from procession_schemas.messages import Message
+
+_CONTROL = re.compile("[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f]")
+_ASTRAL = re.compile("[\U00010000-\U0010ffff\u200d\ufe0f]")
+_JS_SPACE = "\t\n\u000b\u000c\r \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"
+_TRIM = re.compile(f"^[{_JS_SPACE}]+|[{_JS_SPACE}]+$")
+
+
+class UnicodeNormalizerOptions(Options):
+    """Options of `unicode-normalizer`."""
+
+    strip_control_chars: bool = Field(default=False, description="Drop control characters but TAB, LF and CR.")
+    preserve_emojis: bool = Field(default=True, description="False: drop emojis along with control characters (D-15).")
+    collapse_whitespace: bool = Field(default=True, description="One LF for line ends, one space for runs.")
+    trim: bool = Field(default=True, description="Strip both ends.")
+
+
+class UnicodeNormalizer(Processor[UnicodeNormalizerOptions]):
+    """NFKC, control characters, whitespace, trim: in this order (R-UNI-3)."""
+
+    id = "unicode-normalizer"
+    name = "Unicode Normalizer"
+    description = "Normalises the text of incoming messages."
+
+    def process_input(self, args: InputArgs) -> list[Message]:
+        """Returns normalised copies; the messages given stay as they are."""
+        return [map_text(message, self.normalise) for message in args.messages]
+
+    def normalise(self, text: str) -> str:
+        """Normalises one text; linear in its length."""
+        options = self.options
+        text = unicodedata.normalize("NFKC", text)
+        if options.strip_control_chars:
+            text = _CONTROL.sub("", text)
+            if not options.preserve_emojis:
+                text = _ASTRAL.sub("", text)
+        if options.collapse_whitespace:
+            text = re.sub(r"\r\n?", "\n", text)
+            text = re.sub(r"\n+", "\n", text)
+            text = re.sub(r"[ \t]+", " ", text)
+        return _TRIM.sub("", text) if options.trim else text
