@@ -51,7 +51,9 @@ class ResponseCollector:
         elif kind in ("reasoning-delta", "reasoning-signature", "redacted-reasoning"):
             self._reasoning(kind, payload)
         elif kind in ("text-end", "reasoning-end"):
-            self._open.pop((kind[:-4], str(payload.get("id"))), None)
+            closed = self._open.pop((kind[:-4], str(payload.get("id"))), None)
+            if closed is not None:
+                self._parts.append(closed)
         elif kind == "tool-call":
             self._tool_call(payload)
         elif kind == "tool-result" and payload.get("providerExecuted"):
@@ -70,7 +72,6 @@ class ResponseCollector:
             part = {"type": "text", "text": ""}
             self._open[key] = part
             self._pieces[id(part)] = []
-            self._parts.append(part)
         self._pieces[id(part)].append(payload.get("text") or "")
         if payload.get("providerMetadata"):
             part["providerMetadata"] = payload["providerMetadata"]
@@ -82,7 +83,6 @@ class ResponseCollector:
             part = {"type": "reasoning", "reasoning": "", "details": []}
             self._open[key] = part
             self._pieces[id(part)] = []
-            self._parts.append(part)
         details = part["details"]
         if kind == "redacted-reasoning":
             details.append({"type": "redacted", "data": payload.get("data")})
@@ -105,7 +105,7 @@ class ResponseCollector:
                 "state": "call",
                 "toolCallId": call["toolCallId"],
                 "toolName": call["toolName"],
-                "args": call.get("args", {}),
+                "args": call.get("args"),
             },
         }
         if call.get("providerExecuted"):
@@ -121,7 +121,12 @@ class ResponseCollector:
 
     @property
     def parts(self) -> list[Part]:
-        """The parts of the assistant message so far; pieces are joined here, so that the cost stays linear."""
+        """The parts of the assistant message; a block takes its place when it ends, behind data written meanwhile.
+
+        Pieces are joined here, so that the cost stays linear.
+        """
+        self._parts += self._open.values()
+        self._open.clear()
         for part in self._parts:
             joined = "".join(self._pieces.get(id(part), ()))
             if part["type"] == "text":

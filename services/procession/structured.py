@@ -53,8 +53,32 @@ def parse_object(text: str, schema: dict[str, Any]) -> tuple[Any, str | None]:
         value = from_json(_strip(text))
     except ValueError as error:
         return None, f"the answer is not JSON: {error}"
-    errors = sorted(Draft202012Validator(schema).iter_errors(value), key=lambda e: list(map(str, e.absolute_path)))
-    if errors:
-        told = "; ".join(f"{'.'.join(map(str, e.absolute_path)) or 'the object'}: {e.message}" for e in errors)
-        return None, f"Structured output validation failed: {told}"
+    problems = [line for error in Draft202012Validator(schema).iter_errors(value) for line in _told(error)]
+    if problems:
+        return None, "Structured output validation failed: " + "\n".join(sorted(problems))
     return value, None
+
+
+def _told(error: Any) -> list[str]:
+    """What is wrong, a line for each wrong field."""
+    path = [str(step) for step in error.absolute_path]
+    if error.validator == "required":
+        properties = error.schema.get("properties", {})
+        missing = [name for name in error.validator_value if name not in error.instance]
+        return [_line([*path, name], properties.get(name, {}).get("type"), "undefined") for name in missing]
+    if error.validator == "type":
+        return [_line(path, error.validator_value, _kind(error.instance))]
+    return [f"- {'.'.join(path)}: {error.message}"]
+
+
+def _line(path: list[str], wanted: Any, got: str) -> str:
+    wanted = " or ".join(wanted) if isinstance(wanted, list) else wanted or "a value"
+    return f"- {'.'.join(path)}: Invalid input: expected {wanted}, received {got}"
+
+
+def _kind(value: Any) -> str:
+    """The JSON type of a value."""
+    names: list[tuple[type | tuple[type, ...], str]] = [
+        (bool, "boolean"), ((int, float), "number"), (str, "string"), (list, "array"), (dict, "object"),
+    ]  # fmt: skip
+    return next((name for types, name in names if isinstance(value, types)), "null")

@@ -32,6 +32,8 @@ SERVICES: Final = (
     "tools",
 )
 
+_SLOWEST: Final = "llm_gateway"
+"""It loads LiteLLM, for seconds, so it is started first."""
 _READY_SECONDS: Final = 60.0
 _DRAIN_SECONDS: Final = 25.0
 _BACKOFF: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -82,9 +84,11 @@ class Supervisor:
         self._drain_seconds = drain_seconds
         self._stopping = False
         self._keepers: list[asyncio.Task[None]] = []
+        # Starting is all CPU: more at once than there are processors only delays the longest one.
+        self._turns = asyncio.Semaphore(max(2, os.cpu_count() or 1))
         self._children = [
             _Child(service, f"{service}-{number}" if count > 1 else service)
-            for service in SERVICES
+            for service in sorted(SERVICES, key=lambda service: service != _SLOWEST)
             for count in [(replicas or {}).get(service, 1)]
             for number in range(1, count + 1)
         ]
@@ -163,8 +167,13 @@ class Supervisor:
         clock = asyncio.get_running_loop().time
         failures = 0
         while not self._stopping:
+            await self._turns.acquire()
             started = clock()
-            code = await self._run(child)
+            waiting = asyncio.create_task(self._give_turn(child))
+            try:
+                code = await self._run(child)
+            finally:
+                waiting.cancel()
             if self._stopping:
                 return
             if child.starts == 1 and not child.ready.is_set():
@@ -176,6 +185,13 @@ class Supervisor:
             failures += 1
             self._on_line(child.name, f"ended with {_ending(code)}; it is started again in {pause:g} s")
             await asyncio.sleep(pause)
+
+    async def _give_turn(self, child: _Child) -> None:
+        """Lets the next one start when this one is ready, or has ended."""
+        try:
+            await child.ready.wait()
+        finally:
+            self._turns.release()
 
     async def _run(self, child: _Child) -> int:
         """Runs one incarnation to its end and returns its exit code."""

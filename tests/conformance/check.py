@@ -216,7 +216,7 @@ def _accept(
 
 
 def _proposal(mode: str, section: str, got: dict[str, Any], rules: dict[str, dict[str, Rules]]) -> Rules:
-    """The rules to begin with: a run without a stream has the hooks of the streamed one (D-37), else nobody knows."""
+    """The rules to begin with: D-37 where the run that is only waited for did the same as the streamed one."""
     if mode == "generate" and section in ("hooks", "order", "tools", "prompts", "modelCalls", "persisted"):
         streamed, whole = _sections(got["stream"]), _sections(got["generate"])
         if streamed.get(section) == whole.get(section):

@@ -1,12 +1,12 @@
 """Texts that every implementation words for itself: the one place where wording is made comparable.
 
-Nothing but wording changes here. `recorded_words` rewrites a result into the reference's words, which it takes
-from the recordings, so that a plain comparison works:
+Nothing but wording changes here. `recorded_words` rewrites a result into the reference's words, which it
+takes from the recordings, so that a plain comparison works:
 
 * the feedback of a rejected attempt (R-AB-29 fixes its content and place, and leaves the wording open);
 * what the model is told of a tool that does not exist, and of arguments that are not JSON;
-* the message of a connection that broke. The scripts name one (`ECONNRESET`), but over HTTP a server cannot choose
-  what the client's library says when it hangs up; any such message becomes the script's.
+* the message of a connection that broke. The scripts name one (`ECONNRESET`), but over HTTP a server cannot
+  choose what the client's library says when it hangs up; any such message becomes the script's.
 
 `loosely` is applied to both sides of a comparison, where the reference's words cannot be found from ours:
 
@@ -33,7 +33,8 @@ _NO_TOOL: Final = re.compile(
     r"There is no tool '(?P<tool>[^']*)'\. Available tools: (?P<tools>.*?)\. Use one of these names exactly\."
 )
 _NOT_JSON: Final = re.compile(
-    r"The arguments of the tool '(?P<tool>[^']*)' are not valid JSON \(.*?\)\. Send one complete JSON object\.",
+    r"The arguments of the tool '(?P<tool>[^']*)' are not valid JSON \(.*?\)\. "
+    r"Send one complete JSON object\.",
     re.DOTALL,
 )
 _CONNECTION: Final = re.compile(

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from procession.context import add_usage
+from procession.context import RunContext, add_usage
 from procession.errors import ProcessorError
 from procession.prompt import to_prompt
 from procession.response import ResponseCollector
@@ -72,7 +72,10 @@ class ModelRunner:
         parts = [*ctx.pending_parts, *answer.parts()]
         ctx.pending_parts = []
         answer.raise_early_end()
-        ctx.messages.append_response_parts(parts, metadata=_metadata(call.model))
+        if answer.cancelled:
+            _keep_partial(ctx, parts)
+        else:
+            ctx.messages.append_response_parts(parts, metadata=_metadata(call.model))
         job.result.facts = StepFacts(
             finish_reason=response["finishReason"],
             tool_calls=sum(1 for c in response["toolCalls"] if not c.get("providerExecuted")),
@@ -146,13 +149,20 @@ class ModelRunner:
             await job.emit(chunk)
         elif structured.error_strategy == "strict":
             error = {"name": "StructuredOutputError", "message": problem, "kind": "structured-output"}
-            response["error"] = error
+            response["error"], response["finishReason"] = error, "error"
             raise ModelFailed(error)
 
 
 def _metadata(model: str) -> dict[str, Any]:
     provider, _, name = model.partition("/")
     return {"modelId": name or model, "provider": provider if name else ""}
+
+
+def _keep_partial(ctx: RunContext, parts: list[Any]) -> None:
+    """Keeps what came before a cancellation, as a message of its own: it is no part of an accepted step (R-DM-2)."""
+    if parts:
+        message = {"role": "assistant", "content": {"format": 2, "parts": parts}}
+        ctx.messages.add(message, "response", merge=False)
 
 
 class _Answer:
@@ -243,7 +253,7 @@ class _Answer:
         raise_outcome(self._outcome())
 
 
-async def _guarded(source: AsyncIterator[list[Chunk]], ctx: Any) -> AsyncIterator[list[Chunk]]:
+async def _guarded(source: AsyncIterator[list[Chunk]], ctx: RunContext) -> AsyncIterator[list[Chunk]]:
     """Puts `step-start` in front of the answer once it begins, or of its failure (R-AE-11)."""
     start: Chunk = {"type": "step-start", "payload": {"messageId": ctx.message_id, "request": {}, "warnings": []}}
     begun = False

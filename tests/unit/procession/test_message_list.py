@@ -155,6 +155,7 @@ class TestOrder:
         messages.get.all.db()[0]["createdAt"] = LATER
         assert ids(messages.get.all.db()) == ["b", "a"]
 
+    @settings(deadline=None)
     @given(st.lists(st.none() | st.integers(0, 5_000), max_size=12))
     def test_the_order_rule(self, offsets: Any) -> None:
         messages = empty()
@@ -457,6 +458,7 @@ class TestReconcile:
             messages.reconcile(messages.get.all.db(), ["x", {"role": "user"}], "input")
         assert ids(messages.get.all.db()) == ["a", "b"]
 
+    @settings(deadline=None)
     @given(st.data())
     def test_its_laws(self, data: Any) -> None:
         names = st.sampled_from("abcdef")
@@ -825,6 +827,7 @@ def played(steps: Any, messages: MessageList | None = None) -> MessageList:
 
 
 class TestSerialising:
+    @settings(deadline=None)
     @given(actions, actions)
     def test_a_list_goes_on_as_if_it_had_never_travelled(self, before: Any, after: Any) -> None:
         stayed, travelled = played(before), reloaded(played(before))
@@ -857,7 +860,7 @@ class TestSerialising:
 
 
 class TestRollbackLaw:
-    @settings(max_examples=100)
+    @settings(deadline=None)
     @given(
         actions,
         st.lists(st.lists(st.sampled_from([text("x"), tool("z"), STEP, {"type": "data-d", "data": 1}]))),

@@ -138,6 +138,7 @@ class TestTimestamp:
         assert timestamp(datetime(2026, 1, 31, 14, tzinfo=timezone(timedelta(hours=2)))) == NOW
         assert timestamp(datetime(2026, 1, 31, 12)) == NOW  # noqa: DTZ001 - what it does with a naive time
 
+    @settings(deadline=None)
     @given(st.datetimes(min_value=datetime(1, 1, 2)), st.datetimes(min_value=datetime(1, 1, 2)))  # noqa: DTZ001
     def test_text_order_is_time_order(self, a: Any, b: Any) -> None:
         cut = [x.replace(microsecond=x.microsecond // 1000 * 1000) for x in (a, b)]
@@ -461,7 +462,7 @@ message_likes = odd | st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(message_likes)
 def test_anything_is_read_or_refused_with_a_reason(like: Any) -> None:
     with suppress(InvalidMessageError):

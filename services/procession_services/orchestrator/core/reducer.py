@@ -22,6 +22,10 @@ from procession_services.orchestrator.core.state import PlannedOp, RunState, The
 
 LOCAL = "orchestrator"
 """The service name of operations that need no other service."""
+FEEDBACK = (
+    "[Processor feedback] Your last answer was rejected: {reason}. Produce a new answer that takes this into account."
+)
+"""The system message of a retried attempt (R-AB-29)."""
 _NO_RETRY = frozenset({Hook.INPUT.value, Hook.OUTPUT_RESULT.value})
 _ENDING_REASONS = frozenset({"error", "length", "content-filter"})
 
@@ -214,7 +218,7 @@ def _again(state: RunState, tripwire: Tripwire | None) -> list[PlannedOp]:
     state.retries += 1
     state.facts, state.decisions = StepFacts(), {}
     if tripwire:
-        state.feedback = [*state.feedback, tripwire.reason]
+        state.feedback = [*state.feedback, FEEDBACK.format(reason=tripwire.reason)]
     return [*ending, *program.attempt(state)]
 
 

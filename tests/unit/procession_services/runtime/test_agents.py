@@ -1,0 +1,138 @@
+import textwrap
+
+import pytest
+
+from procession_services.runtime.agents import AgentsError, load_agents, suggestion
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(text, name="agents.yaml"):
+        path = tmp_path / name
+        path.write_text(textwrap.dedent(text), encoding="utf-8")
+        return path
+
+    return write
+
+
+def problems_of(path):
+    with pytest.raises(AgentsError) as raised:
+        load_agents(path)
+    assert str(raised.value) == "\n".join(map(str, raised.value.problems))
+    return {(problem.path, problem.message) for problem in raised.value.problems}
+
+
+def test_agents_by_name(written):
+    agents = load_agents(
+        written("""
+            agents:
+              demo:
+                model: openai/demo
+                inputProcessors: [unicode-normalizer, {id: check, options: {maxLength: 3}}]
+                max_steps: 3
+                tools: [weather]
+              other:
+                model: [{model: openai/a}, {model: openai/b, maxRetries: 2}]
+                outputProcessors: {factory: per-tenant}
+        """)
+    )
+    assert list(agents) == ["demo", "other"]
+    demo = agents["demo"]
+    assert [ref.id for ref in demo.input_processors] == ["unicode-normalizer", "check"]
+    assert demo.input_processors[1].options == {"maxLength": 3}
+    assert (demo.name, demo.max_steps, demo.tools[0].name) == ("demo", 3, "weather")
+    assert agents["other"].output_processors.factory == "per-tenant"
+
+
+def test_agents_as_a_list(written):
+    agents = load_agents(written("agents: [{name: a, model: m/x}, {name: b, model: m/x}]"))
+    assert list(agents) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from procession import Agent\nagents = [Agent(name='a', model='m/x')]",
+        "agents = {'a': {'model': 'm/x'}}",
+        "def agents():\n    return [{'name': 'a', 'model': 'm/x'}]",
+    ],
+)
+def test_agents_from_python(written, code):
+    assert load_agents(written(code, "agents.py"))["a"].model == "m/x"
+
+
+def test_everything_that_is_wrong_is_told_at_once_with_its_place_and_remedy(written):
+    path = written("""
+        agents:
+          demo:
+            model: openai/demo
+            inputProcesors: [unicode-normalizer]
+            outputProcessors:
+              - {id: redactor, option: {a: 1}}
+              - idd: x
+            error_processors: {factory: f, optons: {}}
+            memory: {lastMessage: 4}
+          second:
+            model: 5
+            max_steps: -1
+            toolChoice: sometimes
+          third!: {model: m/x}
+        agent: 1
+    """)
+    assert problems_of(path) == {
+        ("agent", "unknown key 'agent'; did you mean 'agents'?"),
+        ("agents.demo.inputProcesors", "unknown key; did you mean 'inputProcessors'?"),
+        ("agents.demo.outputProcessors.0.option", "unknown key; did you mean 'options'?"),
+        ("agents.demo.outputProcessors.1.id", "is missing"),
+        ("agents.demo.outputProcessors.1.idd", "unknown key; did you mean 'id'?"),
+        ("agents.demo.error_processors.optons", "unknown key; did you mean 'options'?"),
+        ("agents.demo.memory.lastMessage", "unknown key; did you mean 'lastMessages'?"),
+        ("agents.second.model", "should be a valid string or should be a valid list, not 5"),
+        ("agents.second.max_steps", "should be greater than or equal to 0, not -1"),
+        (
+            "agents.second.toolChoice",
+            "should be 'auto', 'none' or 'required' or "
+            "should be a valid dictionary or instance of ToolChoiceTool, not 'sometimes'",
+        ),
+        ("agents.third!.name", "String should match pattern '^[A-Za-z0-9_-]+$', not 'third!'"),
+    }
+
+
+def test_a_problem_in_yaml_has_a_line(written):
+    path = written("agents:\n  demo:\n    model: m/x\n    memory: {lastMesages: 2}\n")
+    with pytest.raises(AgentsError, match=r"agents\.yaml:4: agents\.demo\.memory\.lastMesages: unknown key"):
+        load_agents(path)
+
+
+def test_two_agents_of_one_name(written):
+    path = written("agents: [{name: a, model: m/x}, {name: a, model: m/y}]")
+    assert problems_of(path) == {("agents.1.name", "there is another agent 'a'")}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("agents.yaml", "agents: [", "is not YAML"),
+        ("agents.yaml", "", "must be a mapping with the key 'agents'"),
+        ("agents.yaml", "agents: {}", "defines no agents"),
+        ("agents.py", "x = 1", "defines no agents"),
+        ("agents.py", "1 / 0", "cannot be run: ZeroDivisionError"),
+        ("agents.py", "def agents():\n    raise KeyError('k')", "cannot be run: KeyError"),
+    ],
+)
+def test_a_file_that_is_wrong_as_a_whole(written, name, text, told):
+    with pytest.raises(AgentsError, match=told):
+        load_agents(written(text, name))
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    for name in ("missing.yaml", "missing.py"):
+        with pytest.raises(AgentsError, match="cannot be read"):
+            load_agents(tmp_path / name)
+
+
+def test_suggestions():
+    known = ["inputProcessors", "outputProcessors"]
+    assert suggestion("inputprocessor", known) == "; did you mean 'inputProcessors'?"
+    assert suggestion("zzz", known) == "; known: inputProcessors, outputProcessors"
+    assert suggestion("zzz", []) == ""

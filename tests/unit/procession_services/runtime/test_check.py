@@ -1,0 +1,130 @@
+import pytest
+
+from procession import InputArgs, Options, Processor, Registry, tool
+from procession_schemas.agent import Agent
+from procession_services.demo import processors as demo
+from procession_services.runtime.check import check, check_agent, check_servers
+from procession_services.runtime.settings import Settings
+
+
+class Shout(Options):
+    volume: int = 3
+
+
+class Shouter(Processor[Shout]):
+    id = "shouter"
+
+    def process_input(self, args: InputArgs):
+        return None
+
+
+@tool
+def dice(sides: int) -> int:
+    """Rolls."""
+    return sides
+
+
+@pytest.fixture
+def registry():
+    registry = Registry()
+    demo.register(registry)
+    registry.add_processor(Shouter)
+    registry.add_tool(dice)
+    registry.factories["per-tenant"] = lambda context, options: []
+    registry.stop_conditions["after-one"] = lambda steps, options: True
+    return registry
+
+
+def told(registry, model_problem=None, **fields):
+    agent = Agent.model_validate({"name": "a", "model": "m/x", **fields})
+    return [(p.path, p.message) for p in check_agent(agent, registry, "agents.yaml", model_problem)]
+
+
+def test_a_good_agent_has_no_problems(registry):
+    assert (
+        told(
+            registry,
+            inputProcessors=["shouter", "question-check"],
+            outputProcessors={"factory": "per-tenant"},
+            errorProcessors=["retry-once"],
+            stopWhen=["after-one"],
+            tools=["dice"],
+        )
+        == []
+    )
+
+
+def test_unknown_names_are_told_with_the_nearest_known_one(registry):
+    assert told(
+        registry,
+        inputProcessors=["shoutr"],
+        outputProcessors={"factory": "per-tennant"},
+        stopWhen=["after-on"],
+        tools=["dicee"],
+        prepareStep="shoutr",
+    ) == [
+        ("agents.a.inputProcessors.0.id", "unknown processor 'shoutr'; did you mean 'shouter'?"),
+        ("agents.a.outputProcessors.factory", "unknown factory 'per-tennant'; did you mean 'per-tenant'?"),
+        ("agents.a.prepareStep.id", "unknown processor 'shoutr'; did you mean 'shouter'?"),
+        ("agents.a.stopWhen.0.id", "unknown stop condition 'after-on'; did you mean 'after-one'?"),
+        ("agents.a.tools.0.id", "unknown tool 'dicee'; did you mean 'dice'?"),
+    ]
+
+
+def test_options_are_checked_by_the_processors_own_model(registry):
+    wrong = {"id": "shouter", "options": {"volume": "loud", "volum": 1}}
+    paths = dict(told(registry, inputProcessors=[wrong]))
+    assert paths["agents.a.inputProcessors.0.options.volum"] == "unknown option; did you mean 'volume'?"
+    assert "valid integer" in paths["agents.a.inputProcessors.0.options.volume"]
+    assert told(registry, tools=[{"id": "dice", "options": {"colour": "red"}}])[0][0] == (
+        "agents.a.tools.0.options.colour"
+    )
+
+
+def test_a_processor_that_would_never_run_is_a_problem(registry):
+    [(path, message)] = told(registry, outputProcessors=["shouter"])
+    assert path == "agents.a.outputProcessors.0.id"
+    assert "shouter would never run here: its hooks are processInput" in message
+
+
+def test_models_are_checked_by_the_function_that_knows_them(registry):
+    def model_problem(name):
+        return None if name == "m/x" else f"unknown model {name!r}"
+
+    assert told(registry, model_problem) == []
+    assert told(registry, model_problem, model=[{"model": "m/x"}, {"model": "m/y"}]) == [
+        ("agents.a.model.1.model", "unknown model 'm/y'")
+    ]
+
+
+def test_an_agent_without_a_model_is_a_warning(registry):
+    [problem] = check_agent(Agent(name="a"), registry, "agents.yaml")
+    assert problem.warning
+    assert str(problem) == "agents.yaml: agents.a.model: warning: no model; every request must name one"
+
+
+def test_the_whole_file_is_checked_with_the_plugins(tmp_path):
+    path = tmp_path / "agents.yaml"
+    path.write_text("agents: {a: {model: m/x, inputProcessors: [question-check, nonsense-processor]}}")
+    settings = Settings(agents=path, plugins=("procession_services.demo.processors",))
+    [problem] = check(settings)
+    assert problem.path == "agents.a.inputProcessors.1.id"
+
+
+def test_no_file_is_a_warning_and_a_wrong_plugin_a_problem():
+    [problem] = check(Settings())
+    assert problem.warning
+    [problem] = check(Settings(plugins=("no_such_module",)))
+    assert not problem.warning
+    assert "no_such_module" in problem.message
+
+
+async def test_servers_that_answer_and_servers_that_do_not(servers):
+    assert await check_servers(Settings(nats_url=servers.nats_url, redis_url=servers.redis_url)) == []
+
+
+async def test_servers_that_do_not_answer_are_told_apart(monkeypatch):
+    monkeypatch.setattr("procession_services.runtime.check._PATIENCE", 0.3)
+    problems = await check_servers(Settings(nats_url="nats://127.0.0.1:9", redis_url="redis://127.0.0.1:9/0"))
+    assert [problem.where for problem in problems] == ["PROCESSION_NATS_URL", "PROCESSION_REDIS_URL"]
+    assert all("is it running?" in problem.message for problem in problems)
