@@ -5,7 +5,13 @@ from typing import Any, Literal, NotRequired, TypedDict
 Role = Literal["user", "assistant", "system"]
 Source = Literal["memory", "input", "response", "context"]
 ToolState = Literal[
-    "partial-call", "call", "approval-requested", "approval-responded", "result", "output-error", "output-denied"
+    "partial-call",
+    "call",
+    "approval-requested",
+    "approval-responded",
+    "result",
+    "output-error",
+    "output-denied",
 ]
 
 

@@ -25,13 +25,25 @@ class RunRequest(AgentOptions):
     """
 
     run_id: str | None = Field(default=None, min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_-]+$")
-    input: str | JsonObject | list[str | JsonObject] = Field(description="A text, a message, or a list of these.")
-    agent: Agent | None = Field(default=None, description="An inline agent; the subject's agent name is then a label.")
-    tools: list[AnyTool] | None = Field(default=None, description="Replaces the agent's tools for this request.")
+    input: str | JsonObject | list[str | JsonObject] = Field(
+        description="A text, a message, or a list of these."
+    )
+    agent: Agent | None = Field(
+        default=None, description="An inline agent; the subject's agent name is then a label."
+    )
+    tools: list[AnyTool] | None = Field(
+        default=None, description="Replaces the agent's tools for this request."
+    )
     memory: RequestMemory | None = None
-    system: str | list[str] | None = Field(default=None, description="System messages after the instructions.")
-    context: list[str | JsonObject] | None = Field(default=None, description="Messages shown but never stored.")
-    request_context: JsonObject = Field(default_factory=dict, description="Visible to hooks, never to the model.")
+    system: str | list[str] | None = Field(
+        default=None, description="System messages after the instructions."
+    )
+    context: list[str | JsonObject] | None = Field(
+        default=None, description="Messages shown but never stored."
+    )
+    request_context: JsonObject = Field(
+        default_factory=dict, description="Visible to hooks, never to the model."
+    )
     tracing_context: JsonObject = Field(default_factory=dict)
     stream: bool = Field(default=True, description="False: no chunks are sent, the result comes at the end.")
 
@@ -41,7 +53,9 @@ class Failure(WireModel):
 
     code: str
     message: str
-    field: str | None = Field(default=None, description="Path in the request, such as `inputProcessors.0.id`.")
+    field: str | None = Field(
+        default=None, description="Path in the request, such as `inputProcessors.0.id`."
+    )
     processor_id: str | None = None
     hook: str | None = None
     name: str | None = None
@@ -99,7 +113,9 @@ class RunResult(WireModel):
     object: Any = None
     used_fallback_value: bool | None = None
     messages: list[JsonObject] = Field(default_factory=list)
-    response: JsonObject = Field(default_factory=dict, description="`messages` generated in this run, `id`, `modelId`.")
+    response: JsonObject = Field(
+        default_factory=dict, description="`messages` generated in this run, `id`, `modelId`."
+    )
     tripwire: Tripwire | None = None
     error: Failure | None = None
     suspend_payload: JsonObject | None = None

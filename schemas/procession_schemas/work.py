@@ -14,7 +14,6 @@ from procession_schemas.agent import ModelEntry, ProcessorRef, StructuredOutput,
 from procession_schemas.base import JsonObject, WireModel
 from procession_schemas.run import Failure, HookReport, ModelReport, RunResult, Tripwire
 
-
 ANY_VERSION: Final = -1
 """The version of a command that starts from whatever the context has become (a failure, a deadline)."""
 
@@ -41,7 +40,9 @@ class OpenOp(WireModel):
     input: list[Any] = Field(default_factory=list)
     request_context: JsonObject = Field(default_factory=dict)
     tracing_context: JsonObject = Field(default_factory=dict)
-    memory: JsonObject | None = Field(default=None, description="What memory processors read from the request context.")
+    memory: JsonObject | None = Field(
+        default=None, description="What memory processors read from the request context."
+    )
     thread: str | None = None
     resource: str | None = None
 
@@ -55,7 +56,8 @@ class HookOp(WireModel):
     offset: int = Field(default=0, description="`processorIndex` of the first.")
     finish_reason: str | None = Field(default=None, description="For processOutputResult.")
     stream_processors: list[ProcessorRef] = Field(
-        default_factory=list, description="The output chain, where some of it opted in to `data-*` chunks (R-WR-7)."
+        default_factory=list,
+        description="The output chain, where some of it opted in to `data-*` chunks (R-WR-7).",
     )
 
 
@@ -94,13 +96,17 @@ class ModelOp(WireModel):
     """Calls the model (or replays a cached response) and streams its answer through processOutputStream."""
 
     op: Literal["model"] = "model"
-    processors: list[ProcessorRef] = Field(default_factory=list, description="Those with processOutputStream.")
+    processors: list[ProcessorRef] = Field(
+        default_factory=list, description="Those with processOutputStream."
+    )
     keep_chunks: bool = Field(default=False, description="Some processor implements processLLMResponse.")
     entry: ModelEntry | None = None
     max_retries: int = 0
     api_base: str | None = None
     include_raw_chunks: bool = False
-    replica: str | None = Field(default=None, description="The output replica that had the last stream of this run.")
+    replica: str | None = Field(
+        default=None, description="The output replica that had the last stream of this run."
+    )
 
 
 class ToolsOp(WireModel):
@@ -109,9 +115,12 @@ class ToolsOp(WireModel):
     op: Literal["tools"] = "tools"
     require_approval: bool = False
     decisions: dict[str, JsonObject] = Field(
-        default_factory=dict, description="toolCallId -> {approved, reason?} or {resumeData} when a run is resumed."
+        default_factory=dict,
+        description="toolCallId -> {approved, reason?} or {resumeData} when a run is resumed.",
     )
-    processors: list[ProcessorRef] = Field(default_factory=list, description="Those with processOutputStream.")
+    processors: list[ProcessorRef] = Field(
+        default_factory=list, description="Those with processOutputStream."
+    )
 
 
 class ToolResultsOp(WireModel):
@@ -227,12 +236,16 @@ class WorkResult(WireModel):
     seq: int
     service: str
     outcome: Literal["ok", "tripwire", "failed", "modelFailed", "cancelled", "suspended"]
-    at: int = Field(default=0, description="Index of the operation that ended the command, where it is not `ok`.")
+    at: int = Field(
+        default=0, description="Index of the operation that ended the command, where it is not `ok`."
+    )
     version: int
     out_seq: int
     tripwire: Tripwire | None = None
     error: Failure | None = None
-    suspend: list[JsonObject] | None = Field(default=None, description="The calls that wait, with their payloads.")
+    suspend: list[JsonObject] | None = Field(
+        default=None, description="The calls that wait, with their payloads."
+    )
     facts: StepFacts | None = None
     retry: bool | None = Field(default=None, description="What the error processors decided.")
     stop: bool | None = Field(default=None, description="What the stop conditions decided.")

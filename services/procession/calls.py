@@ -106,8 +106,12 @@ def failure(link: Link, hook: Hook, error: Exception) -> ProcessorError:
         return error
     if isinstance(error, TimeoutError) and link.timeout:
         text = f"took longer than its timeout of {link.timeout:g} s"
-        return ProcessorError(text, processor_id=link.id, hook=hook.value, code="PROCESSOR_TIMEOUT", name="TimeoutError")
-    return ProcessorError(str(error) or type(error).__name__, processor_id=link.id, hook=hook.value, name=type(error).__name__)
+        return ProcessorError(
+            text, processor_id=link.id, hook=hook.value, code="PROCESSOR_TIMEOUT", name="TimeoutError"
+        )
+    return ProcessorError(
+        str(error) or type(error).__name__, processor_id=link.id, hook=hook.value, name=type(error).__name__
+    )
 
 
 def abort(reason: str = "", *, retry: bool = False, metadata: Any = None) -> NoReturn:

@@ -27,7 +27,13 @@ class ProcessorError(ProcessionError):
     """A hook failed, or returned what its contract does not allow; names processor and hook (D-30)."""
 
     def __init__(
-        self, message: str, *, processor_id: str, hook: str, code: str = "PROCESSOR_FAILED", name: str = "Error"
+        self,
+        message: str,
+        *,
+        processor_id: str,
+        hook: str,
+        code: str = "PROCESSOR_FAILED",
+        name: str = "Error",
     ) -> None:
         super().__init__(message)
         self.processor_id = processor_id

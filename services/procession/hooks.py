@@ -21,7 +21,14 @@ BOTH = "PROCESSOR_RETURNED_MESSAGES_AND_MESSAGE_LIST"
 UNSUPPORTED_MODEL = "PROCESSOR_RETURNED_UNSUPPORTED_MODEL"
 INVALID_RETURN = "PROCESSOR_RETURNED_INVALID_VALUE"
 
-_OVERRIDES = ("tool_choice", "active_tools", "tools", "provider_options", "model_settings", "structured_output")
+_OVERRIDES = (
+    "tool_choice",
+    "active_tools",
+    "tools",
+    "provider_options",
+    "model_settings",
+    "structured_output",
+)
 _EMPTY: dict[str, Any] = {"tools": {}, "provider_options": {}, "model_settings": {}, "tool_choice": "auto"}
 
 
@@ -36,7 +43,9 @@ def _base(ctx: RunContext, link: Link) -> dict[str, Any]:
     }
 
 
-def _step(ctx: RunContext, link: Link, calls: Calls, writer: a.Writer | None, steps: list[StepResult]) -> dict[str, Any]:
+def _step(
+    ctx: RunContext, link: Link, calls: Calls, writer: a.Writer | None, steps: list[StepResult]
+) -> dict[str, Any]:
     return {
         **_base(ctx, link),
         "step_number": ctx.step_number,
@@ -53,7 +62,9 @@ def model_info(model: str) -> a.ModelInfo:
 
 
 def _wrong(link: Link, hook: Hook, code: str, message: str) -> ProcessorError:
-    return ProcessorError(message, processor_id=link.id, hook=hook.value, code=code, name="ProcessorReturnError")
+    return ProcessorError(
+        message, processor_id=link.id, hook=hook.value, code=code, name="ProcessorReturnError"
+    )
 
 
 def _same_list(ctx: RunContext, link: Link, hook: Hook, returned: MessageList) -> None:
@@ -84,11 +95,17 @@ async def run_input(ctx: RunContext, links: list[Link], calls: Calls) -> None:
             _same_list(ctx, link, hook, value)
         elif isinstance(value, list):
             ctx.messages.reconcile(stage, value, "input")
-        elif isinstance(value, dict) and isinstance(value.get("messages"), list) and isinstance(value.get("system_messages"), list):
+        elif (
+            isinstance(value, dict)
+            and isinstance(value.get("messages"), list)
+            and isinstance(value.get("system_messages"), list)
+        ):
             ctx.messages.reconcile(stage, value["messages"], "input")
             ctx.messages.replace_system(value["system_messages"])
         else:
-            allowed = "allowed are a list of messages, the message list, {messages, system_messages}, or nothing"
+            allowed = (
+                "allowed are a list of messages, the message list, {messages, system_messages}, or nothing"
+            )
             raise _invalid(link, hook, value, allowed)
 
 
@@ -106,7 +123,9 @@ async def run_input_step(ctx: RunContext, links: list[Link], calls: Calls, write
             model=model_info(config.model),
             tool_choice=config.tool_choice,
             active_tools=config.active_tools,
-            tools={name: ref.model_dump(by_alias=True, exclude_none=True) for name, ref in config.tools.items()},
+            tools={
+                name: ref.model_dump(by_alias=True, exclude_none=True) for name, ref in config.tools.items()
+            },
             provider_options=copy.deepcopy(config.provider_options),
             model_settings=dict(config.model_settings),
             structured_output=structured.model_dump(by_alias=True) if structured else None,
@@ -141,7 +160,9 @@ def _apply_step(ctx: RunContext, link: Link, stage: list[Any], value: dict[str, 
     if isinstance(model, a.ModelInfo):
         model = model.id
     if model is not None and (not isinstance(model, str) or not model.strip()):
-        raise _wrong(link, hook, UNSUPPORTED_MODEL, f"returned model {model!r}; a model is a string 'provider/name'")
+        raise _wrong(
+            link, hook, UNSUPPORTED_MODEL, f"returned model {model!r}; a model is a string 'provider/name'"
+        )
     if model:
         update["model"] = model
     for key in _OVERRIDES:
@@ -187,7 +208,11 @@ def current_step(ctx: RunContext) -> StepResult:
         "text": response.get("text", ""),
         "toolCalls": [_flat_call(c) for c in response.get("toolCalls", [])],
         "toolResults": [
-            {"toolCallId": o["toolCallId"], "toolName": o["toolName"], "output": o["streamed"] if "streamed" in o else o["result"]}
+            {
+                "toolCallId": o["toolCallId"],
+                "toolName": o["toolName"],
+                "output": o["streamed"] if "streamed" in o else o["result"],
+            }
             for o in outcomes.values()
             if "result" in o and not o.get("hidden")
         ],
@@ -244,7 +269,9 @@ async def run_api_error(
 async def run_output_step(ctx: RunContext, links: list[Link], calls: Calls, writer: a.Writer | None) -> None:
     """`process_output_step` of each processor (R-ST)."""
     hook, response = Hook.OUTPUT_STEP, ctx.response or {}
-    tool_calls = [{k: c.get(k) for k in ("toolName", "toolCallId", "args")} for c in response.get("toolCalls", [])]
+    tool_calls = [
+        {k: c.get(k) for k in ("toolName", "toolCallId", "args")} for c in response.get("toolCalls", [])
+    ]
     for link in links:
         stage = ctx.messages.get.all.db()
         args = a.OutputStepArgs(
@@ -315,7 +342,11 @@ async def run_output_result(
     """`process_output_result` of each processor; `result` is the snapshot taken before the first (R-OR)."""
     hook = Hook.OUTPUT_RESULT
     if ctx.final is None:
-        ctx.final = {"text": ctx.text() + ctx.unaccepted_text(), "usage": ctx.usage, "finishReason": finish_reason}
+        ctx.final = {
+            "text": ctx.text() + ctx.unaccepted_text(),
+            "usage": ctx.usage,
+            "finishReason": finish_reason,
+        }
     result = a.OutputResult(
         ctx.final["text"], dict(ctx.final["usage"]), ctx.final["finishReason"], copy.deepcopy(ctx.steps)
     )

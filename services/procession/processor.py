@@ -147,7 +147,9 @@ class Processor(Generic[OptionsT]):
         """Sees a tool result before it is recorded; changes it with `message_list.update_tool_invocation` (R-TR)."""
         raise NotImplementedError
 
-    def process_output_result(self, args: a.OutputResultArgs) -> a.MessagesReturn | Awaitable[a.MessagesReturn]:
+    def process_output_result(
+        self, args: a.OutputResultArgs
+    ) -> a.MessagesReturn | Awaitable[a.MessagesReturn]:
         """Changes the final messages, once (R-OR)."""
         raise NotImplementedError
 

@@ -11,7 +11,6 @@ from procession_schemas.chunks import Chunk
 from procession_schemas.messages import Part
 
 
-
 class ResponseCollector:
     """Builds the parts of the assistant message and the facts of one response."""
 
@@ -61,7 +60,9 @@ class ResponseCollector:
         elif kind == "source":
             self._parts.append({"type": "source", "source": payload})
         elif kind == "file":
-            self._parts.append({"type": "file", "data": payload.get("data"), "mimeType": payload.get("mimeType", "")})
+            self._parts.append(
+                {"type": "file", "data": payload.get("data"), "mimeType": payload.get("mimeType", "")}
+            )
         elif kind.startswith("data-") and not chunk.get("transient"):
             self._parts.append({"type": kind, "data": chunk.get("data")})
 
@@ -95,7 +96,11 @@ class ResponseCollector:
             self._pieces[id(part)].append(payload.get("text") or "")
 
     def _tool_call(self, payload: dict[str, Any]) -> None:
-        call = {k: payload[k] for k in ("toolCallId", "toolName", "args", "argsText", "providerExecuted") if k in payload}
+        call = {
+            k: payload[k]
+            for k in ("toolCallId", "toolName", "args", "argsText", "providerExecuted")
+            if k in payload
+        }
         if any(known["toolCallId"] == call["toolCallId"] for known in self.tool_calls):
             return
         self.tool_calls.append(call)

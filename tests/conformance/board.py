@@ -23,10 +23,11 @@ _CLIENTS: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, redis.asyncio.Redis
 
 
 def _client() -> redis.asyncio.Redis:
+    """One connection for each event loop: what is sent first arrives first."""
     loop = asyncio.get_running_loop()
     if loop not in _CLIENTS:
         _CLIENTS[loop] = redis.asyncio.Redis.from_url(
-            os.environ["PROCESSION_REDIS_URL"], decode_responses=True
+            os.environ["PROCESSION_REDIS_URL"], decode_responses=True, single_connection_client=True
         )
     return _CLIENTS[loop]
 

@@ -58,7 +58,7 @@ class Bus:
     async def connect(cls, url: str, name: str) -> Self:
         """Connects, retrying for ever over restarts of the server, and creates the streams that are missing."""
         bus = cls(url, name)
-        await bus._broker.connect()  # noqa: SLF001 - its own
+        await bus._broker.connect()
         await ensure_streams(bus.js)
         return bus
 
@@ -86,7 +86,13 @@ class Bus:
         await self.client.publish(subject, body, reply=reply)
 
     async def publish_stored(
-        self, subject: str, body: bytes, *, message_id: str, headers: dict[str, str] | None = None, once: bool = False
+        self,
+        subject: str,
+        body: bytes,
+        *,
+        message_id: str,
+        headers: dict[str, str] | None = None,
+        once: bool = False,
     ) -> None:
         """Publishes into a stream and waits until it is stored; the id drops repeats.
 

@@ -15,7 +15,9 @@ _MAX_CONSUMERS: Final = 10_000
 def stream_configs() -> list[StreamConfig]:
     """The configuration of every stream; changing one here changes it on the next start of any service."""
 
-    def config(name: str, *, retention: RetentionPolicy, storage: StorageType, max_age: float) -> StreamConfig:
+    def config(
+        name: str, *, retention: RetentionPolicy, storage: StorageType, max_age: float
+    ) -> StreamConfig:
         return StreamConfig(
             name=name,
             subjects=list(STREAMS[name]),

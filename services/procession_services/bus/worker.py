@@ -80,7 +80,10 @@ class Worker:
         self._inbox = self._bus.client.new_inbox()
         self._subscription = await self._bus.client.subscribe(self._inbox, cb=self._on_message)
         await self._bus.flush()
-        self._background = [asyncio.create_task(self._keep_pulling()), asyncio.create_task(self._keep_alive())]
+        self._background = [
+            asyncio.create_task(self._keep_pulling()),
+            asyncio.create_task(self._keep_alive()),
+        ]
         self._wake.set()
 
     async def stop(self, grace: float) -> None:
@@ -192,5 +195,3 @@ def _delivery(message: Msg) -> Delivery:
         stored_at=metadata.timestamp.isoformat(),
         traceparent=headers.get("traceparent"),
     )
-
-

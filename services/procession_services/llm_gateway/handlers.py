@@ -51,7 +51,9 @@ class ModelRunner:
         cached = ctx.cached
         if cached is None and not self._provider.knows(call.model):
             message = f"unknown model {call.model!r}: write it as 'provider/name' with a provider that LiteLLM knows"
-            raise ProcessorError(message, processor_id="", hook="", code="UNKNOWN_MODEL", name="UnknownModelError")
+            raise ProcessorError(
+                message, processor_id="", hook="", code="UNKNOWN_MODEL", name="UnknownModelError"
+            )
         if job.delivery > 1:
             await self._renumber(job)
         answer = _Answer(op, job, self._streams)
@@ -145,7 +147,11 @@ class ModelRunner:
             await job.emit({"type": "object-result", "object": value})
         elif structured.error_strategy == "fallback":
             job.ctx.object, job.ctx.used_fallback = structured.fallback_value, True
-            chunk: Chunk = {"type": "object-result", "object": structured.fallback_value, "metadata": {"fallback": True}}
+            chunk: Chunk = {
+                "type": "object-result",
+                "object": structured.fallback_value,
+                "metadata": {"fallback": True},
+            }
             await job.emit(chunk)
         elif structured.error_strategy == "strict":
             error = {"name": "StructuredOutputError", "message": problem, "kind": "structured-output"}
@@ -255,7 +261,10 @@ class _Answer:
 
 async def _guarded(source: AsyncIterator[list[Chunk]], ctx: RunContext) -> AsyncIterator[list[Chunk]]:
     """Puts `step-start` in front of the answer once it begins, or of its failure (R-AE-11)."""
-    start: Chunk = {"type": "step-start", "payload": {"messageId": ctx.message_id, "request": {}, "warnings": []}}
+    start: Chunk = {
+        "type": "step-start",
+        "payload": {"messageId": ctx.message_id, "request": {}, "warnings": []},
+    }
     begun = False
     async with aclosing(source) as chunks:  # type: ignore[type-var]  # an async generator
         try:
@@ -272,4 +281,9 @@ async def _replay(cached: dict[str, Any]) -> AsyncIterator[list[Chunk]]:
     """A cached answer as a stream (R-CA-2); it goes through the output chain like a live one (D-22)."""
     chunks = [c for c in cached.get("chunks", []) if c["type"] != "step-start"]
     for chunk in chunks:
-        yield [{"type": chunk["type"], "payload": {k: v for k, v in (chunk.get("payload") or {}).items() if k != "startedAt"}}]
+        yield [
+            {
+                "type": chunk["type"],
+                "payload": {k: v for k, v in (chunk.get("payload") or {}).items() if k != "startedAt"},
+            }
+        ]

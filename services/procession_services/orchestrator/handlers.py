@@ -28,7 +28,13 @@ from procession_services.orchestrator.core.events import (
     TellSuspended,
 )
 from procession_services.orchestrator.core.fingerprint import fingerprint
-from procession_services.orchestrator.core.plan import Arrays, Invalid, from_validation, make_plan, parse_request
+from procession_services.orchestrator.core.plan import (
+    Arrays,
+    Invalid,
+    from_validation,
+    make_plan,
+    parse_request,
+)
 from procession_services.orchestrator.core.reducer import LOCAL, outstanding, reduce
 from procession_services.orchestrator.core.state import RunState
 from procession_services.processor_host.executor import Executor
@@ -72,7 +78,9 @@ class Orchestrator:
             return
         await self._apply(state, version, Started(), accepted=True)
 
-    async def _accept(self, tenant: str, agent_name: str, run_id: str, digest: str, request: RunRequest) -> RunState:
+    async def _accept(
+        self, tenant: str, agent_name: str, run_id: str, digest: str, request: RunRequest
+    ) -> RunState:
         agent = request.agent or self.agents.get(agent_name)
         if agent is None:
             known = ", ".join(sorted(self.agents)) or "none"
@@ -117,7 +125,9 @@ class Orchestrator:
         except ValidationError as error:
             raise from_validation(error, field) from error
         except Exception as error:  # a factory is a user's code: its failure is the requester's answer
-            raise Invalid("FACTORY_FAILED", f"factory {factory.factory}: {error!r}", f"{field}.factory") from error
+            raise Invalid(
+                "FACTORY_FAILED", f"factory {factory.factory}: {error!r}", f"{field}.factory"
+            ) from error
 
     async def _repeated(self, state: RunState, digest: str) -> None:
         """The same id again: the same run for the same body, a conflict for another (design.md 3)."""
@@ -186,7 +196,9 @@ class Orchestrator:
                 version += 1
             if accepted:
                 self.on_deadline_added(after.deadline_ms)
-                told = RunAccepted(run_id=after.run, agent=after.agent, message_id=after.message_id, at=after.accepted_at)
+                told = RunAccepted(
+                    run_id=after.run, agent=after.agent, message_id=after.message_id, at=after.accepted_at
+                )
                 await self._event(after.tenant, after.run, told.type, told.to_json(), "accepted")
             local = await self._perform(after, effects)
             if local is None:
@@ -202,13 +214,17 @@ class Orchestrator:
                     local = await self._here(command)
                 case Send(command):
                     subject = subjects.work(command.service, command.tenant, command.run)
-                    await self._bus.publish_stored(subject, command.to_json(), message_id=f"work:{command.id}")
+                    await self._bus.publish_stored(
+                        subject, command.to_json(), message_id=f"work:{command.id}"
+                    )
                 case SignalCancel():
                     await self._store.mark_cancelled(state.tenant, state.run)
                     await self._bus.publish(subjects.cancelled(state.tenant, state.run), b"")
                 case TellSuspended(result):
                     suspended = RunSuspended(run_id=state.run, at=iso(now()), result=result)
-                    await self._event(state.tenant, state.run, suspended.type, suspended.to_json(), str(state.seq))
+                    await self._event(
+                        state.tenant, state.run, suspended.type, suspended.to_json(), str(state.seq)
+                    )
                 case TellFinished(result):
                     await self._finished(state.tenant, state.run, result)
         return local
@@ -220,10 +236,14 @@ class Orchestrator:
     async def _finished(self, tenant: str, run: str, result: RunResult) -> None:
         event = RunFinished(run_id=run, at=iso(now()), result=result)
         subject = subjects.event(tenant, run, event.type)
-        await self._bus.publish_stored(subject, event.to_json(), message_id=f"finished:{tenant}:{run}", once=True)
+        await self._bus.publish_stored(
+            subject, event.to_json(), message_id=f"finished:{tenant}:{run}", once=True
+        )
 
     async def _event(self, tenant: str, run: str, type_: str, body: bytes, key: str) -> None:
-        await self._bus.publish_stored(subjects.event(tenant, run, type_), body, message_id=f"{type_}:{tenant}:{run}:{key}")
+        await self._bus.publish_stored(
+            subjects.event(tenant, run, type_), body, message_id=f"{type_}:{tenant}:{run}:{key}"
+        )
 
     async def give_up(self, delivery: Delivery, reason: str) -> None:
         """What becomes of a message that could not be handled: a request gets its answer, the rest is in DEAD."""

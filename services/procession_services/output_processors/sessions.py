@@ -65,7 +65,9 @@ class SessionServer:
         """Subscribes to frames, then to lease requests."""
         await self._host.subscribe(self._inbox, self._on_frame)
         await self._host.subscribe(subjects.lease(self._host.service), self._on_lease, queue="replicas")
-        await self._host.subscribe(subjects.lease(self._host.service, self._host.settings.replica), self._on_lease)
+        await self._host.subscribe(
+            subjects.lease(self._host.service, self._host.settings.replica), self._on_lease
+        )
         self._heartbeat = asyncio.create_task(self._beat())
 
     async def stop(self) -> None:
@@ -127,7 +129,12 @@ class SessionServer:
             ctx=ctx,
             calls=calls,
             chain=StreamChain(
-                links, ctx, calls, _deliverer(outbox, objects), parts=parts.lists[: len(links)], collector=collector
+                links,
+                ctx,
+                calls,
+                _deliverer(outbox, objects),
+                parts=parts.lists[: len(links)],
+                collector=collector,
             ),
             collector=collector,
             outbox=outbox,
@@ -184,7 +191,9 @@ class SessionServer:
                 log.exception("stream of %s failed", session.ctx.run_id)
             done["error"] = _failure(error)
         await session.outbox.flush()
-        await self._parts.save(session.ctx.tenant, session.ctx.run_id, session.seq, session.parts, session.before)
+        await self._parts.save(
+            session.ctx.tenant, session.ctx.run_id, session.seq, session.parts, session.before
+        )
         done.update(self._outcome(session))
         self._sessions.pop(session.id, None)
         answer = {"replica": self._host.settings.replica, "a": session.processed, "done": done}
@@ -250,7 +259,11 @@ def _deliverer(outbox: Outbox, objects: ObjectStream | None) -> Any:
 def _failure(error: Exception) -> dict[str, Any]:
     if isinstance(error, ProcessorError | UnknownComponentError | InvalidOptionsError):
         return wire_failure(error).model_dump(by_alias=True, exclude_none=True)
-    return {"code": "INTERNAL", "message": f"the output chain failed: {error!r}", "name": type(error).__name__}
+    return {
+        "code": "INTERNAL",
+        "message": f"the output chain failed: {error!r}",
+        "name": type(error).__name__,
+    }
 
 
 def _report(task: "asyncio.Task[None]") -> None:

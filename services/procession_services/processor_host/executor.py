@@ -62,7 +62,9 @@ class Executor:
             if stored.seq == command.seq and stored.result is not None:
                 return stored.result
             if command.version not in (stored.version, ANY_VERSION):
-                log.info("command %s is stale: context %d, wanted %d", command.id, stored.version, command.version)
+                log.info(
+                    "command %s is stale: context %d, wanted %d", command.id, stored.version, command.version
+                )
                 return None
             if stored.cancelled:
                 signal.abort()
@@ -191,7 +193,15 @@ def wire_failure(error: Exception) -> Failure:
     """A failure of a processor, or of the configuration, as it travels (D-30)."""
     if isinstance(error, ProcessorError):
         return Failure(
-            code=error.code, message=str(error), processor_id=error.processor_id, hook=error.hook, name=error.name
+            code=error.code,
+            message=str(error),
+            processor_id=error.processor_id,
+            hook=error.hook,
+            name=error.name,
         )
     code = {"UnknownComponentError": "UNKNOWN_COMPONENT", "InvalidOptionsError": "INVALID_OPTIONS"}
-    return Failure(code=code.get(type(error).__name__, "INVALID_MESSAGE_CONTENT"), message=str(error), name=type(error).__name__)
+    return Failure(
+        code=code.get(type(error).__name__, "INVALID_MESSAGE_CONTENT"),
+        message=str(error),
+        name=type(error).__name__,
+    )

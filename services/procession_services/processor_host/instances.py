@@ -28,7 +28,8 @@ class Instances:
             InvalidOptionsError: Options do not fit.
         """
         return [
-            Link(self._instance(ref), ref.instance, offset + i, ref.on_error, ref.timeout) for i, ref in enumerate(refs)
+            Link(self._instance(ref), ref.instance, offset + i, ref.on_error, ref.timeout)
+            for i, ref in enumerate(refs)
         ]
 
     def _instance(self, ref: ProcessorRef) -> Processor[Any]:

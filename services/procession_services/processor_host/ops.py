@@ -163,7 +163,11 @@ class _Watch:
             return {}
         for chunk in reversed(delivered):
             if chunk["type"] == "tool-result" and chunk["payload"].get("toolCallId") == self._call_id:
-                return {} if chunk["payload"]["result"] is self._before else {"streamed": chunk["payload"]["result"]}
+                return (
+                    {}
+                    if chunk["payload"]["result"] is self._before
+                    else {"streamed": chunk["payload"]["result"]}
+                )
         return {"hidden": True}
 
 
@@ -239,7 +243,10 @@ async def result(op: work.ResultOp, job: Job) -> None:
     if op.finish:
         payload = {
             "stepResult": {"reason": op.finish_reason, "isContinued": False},
-            "output": {"text": final.text, "usage": {k: v or 0 for k, v in {**UNKNOWN_USAGE, **final.usage}.items()}},
+            "output": {
+                "text": final.text,
+                "usage": {k: v or 0 for k, v in {**UNKNOWN_USAGE, **final.usage}.items()},
+            },
             "messageId": job.ctx.message_id,
         }
         job.outbox.put({"type": "finish", "payload": payload})

@@ -16,7 +16,9 @@ class Outbox:
     back up to it.
     """
 
-    def __init__(self, bus: Bus, tenant: str, run: str, next_seq: int, *, live: bool, suppress: int = -1) -> None:
+    def __init__(
+        self, bus: Bus, tenant: str, run: str, next_seq: int, *, live: bool, suppress: int = -1
+    ) -> None:
         self.next_seq = next_seq
         self._bus, self._run, self._live, self._suppress = bus, run, live, suppress
         self._subject = subjects.chunk(tenant, run)

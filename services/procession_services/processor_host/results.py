@@ -42,7 +42,9 @@ def compile_result(op: ResultOp, ctx: RunContext) -> RunResult:
 
 def _final_text(op: ResultOp, ctx: RunContext, steps: list[dict[str, Any]]) -> str:
     """The run's text; what the processors made of it at the end where that differs from what streamed (R-OR-5)."""
-    if ctx.final is not None and (op.status == "blocked" or (op.error and op.error.hook == Hook.OUTPUT_RESULT)):
+    if ctx.final is not None and (
+        op.status == "blocked" or (op.error and op.error.hook == Hook.OUTPUT_RESULT)
+    ):
         return ""
     text = ctx.text()
     if op.status == "cancelled":

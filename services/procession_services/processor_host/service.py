@@ -54,7 +54,9 @@ class Host:
         """Subscribes for as long as the service runs."""
         self._subscriptions.append(await self.bus.subscribe(subject, callback, queue=queue))
 
-    async def work_on_commands(self, open_sink: SinkFactory, runners: dict[str, OpRunner] | None = None) -> Executor:
+    async def work_on_commands(
+        self, open_sink: SinkFactory, runners: dict[str, OpRunner] | None = None
+    ) -> Executor:
         """Takes the service's commands, runs them, and answers the orchestrator."""
         executor = Executor(self.service, self.bus, self.store, self.instances, open_sink, runners)
         await self.listen_for_cancel(executor)
@@ -140,7 +142,9 @@ async def hosted(service: str, settings: Settings, start: Start) -> Any:
 def run(service: str, settings: Settings, start: Start) -> None:
     """The entry point of a service process."""
     logging.basicConfig(
-        level=settings.log_level, stream=sys.stderr, format=f"%(asctime)s %(levelname)s {service} %(name)s: %(message)s"
+        level=settings.log_level,
+        stream=sys.stderr,
+        format=f"%(asctime)s %(levelname)s {service} %(name)s: %(message)s",
     )
     try:
         import uvloop  # noqa: PLC0415 - where the platform has it

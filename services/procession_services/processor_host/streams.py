@@ -52,7 +52,9 @@ class Session:
     lost: bool = False
     outcome: dict[str, Any] | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    ended_early: "asyncio.Future[None]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    ended_early: "asyncio.Future[None]" = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
 
 
 class StreamClient:

@@ -22,8 +22,12 @@ _TRIM = re.compile(f"^[{_JS_SPACE}]+|[{_JS_SPACE}]+$")
 class UnicodeNormalizerOptions(Options):
     """Options of `unicode-normalizer`."""
 
-    strip_control_chars: bool = Field(default=False, description="Drop control characters but TAB, LF and CR.")
-    preserve_emojis: bool = Field(default=True, description="False: drop emojis along with control characters (D-15).")
+    strip_control_chars: bool = Field(
+        default=False, description="Drop control characters but TAB, LF and CR."
+    )
+    preserve_emojis: bool = Field(
+        default=True, description="False: drop emojis along with control characters (D-15)."
+    )
     collapse_whitespace: bool = Field(default=True, description="One LF for line ends, one space for runs.")
     trim: bool = Field(default=True, description="Strip both ends.")
 

@@ -22,8 +22,12 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=_PREFIX, extra="forbid", frozen=True)
 
-    nats_url: str = Field(default="nats://127.0.0.1:4222", description="NATS server, or several separated by commas.")
-    redis_url: str = Field(default="redis://127.0.0.1:6379/0", description="Redis with append-only persistence.")
+    nats_url: str = Field(
+        default="nats://127.0.0.1:4222", description="NATS server, or several separated by commas."
+    )
+    redis_url: str = Field(
+        default="redis://127.0.0.1:6379/0", description="Redis with append-only persistence."
+    )
     agents: Path | None = Field(default=None, description="YAML or Python file that defines the agents.")
     plugins: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(), description="Modules with `register(registry)`, separated by commas."
@@ -33,13 +37,25 @@ class Settings(BaseSettings):
     replica: str = Field(default_factory=lambda: new_token(10), description="Id of this process; generated.")
     max_request_bytes: int = Field(default=1_048_576, gt=0, description="Longest accepted run request.")
     run_timeout: float = Field(default=600, gt=0, description="Seconds until a run is ended with an error.")
-    work_ack_wait: float = Field(default=30, gt=0, description="Seconds until unacknowledged work is redelivered.")
-    max_deliver: int = Field(default=5, gt=0, description="Deliveries of one work item before it is dead-lettered.")
-    worker_concurrency: int = Field(default=64, gt=0, description="Work items that one process handles at once.")
-    drain_timeout: float = Field(default=20, gt=0, description="Seconds a stopping service gives work in flight.")
+    work_ack_wait: float = Field(
+        default=30, gt=0, description="Seconds until unacknowledged work is redelivered."
+    )
+    max_deliver: int = Field(
+        default=5, gt=0, description="Deliveries of one work item before it is dead-lettered."
+    )
+    worker_concurrency: int = Field(
+        default=64, gt=0, description="Work items that one process handles at once."
+    )
+    drain_timeout: float = Field(
+        default=20, gt=0, description="Seconds a stopping service gives work in flight."
+    )
     context_ttl: int = Field(default=86_400, gt=0, description="Seconds that a run's state stays in Redis.")
-    finished_ttl: int = Field(default=3_600, gt=0, description="Seconds that it stays after the run has ended.")
-    api_base: str | None = Field(default=None, description="Base URL for model calls of agents that name none.")
+    finished_ttl: int = Field(
+        default=3_600, gt=0, description="Seconds that it stays after the run has ended."
+    )
+    api_base: str | None = Field(
+        default=None, description="Base URL for model calls of agents that name none."
+    )
     model: str | None = Field(default=None, description="Model of the demo, where it is not the demo model.")
 
     @field_validator("plugins", mode="before")
@@ -54,7 +70,9 @@ class Settings(BaseSettings):
         Raises:
             SettingsError: A key is unknown or a value wrong; all problems at once.
         """
-        path = file or (Path(os.environ["PROCESSION_CONFIG"]) if os.environ.get("PROCESSION_CONFIG") else None)
+        path = file or (
+            Path(os.environ["PROCESSION_CONFIG"]) if os.environ.get("PROCESSION_CONFIG") else None
+        )
         problems = [
             f"environment variable {name} is not a setting"
             for name in os.environ

@@ -39,7 +39,9 @@ def connect(url: str) -> "Redis":
     """A Redis client that retries over restarts of the server."""
     retry = Retry(ExponentialBackoff(cap=1, base=0.05), 12)
     errors: list[type[Exception]] = [RedisConnectionError, RedisTimeoutError, ConnectionError, TimeoutError]
-    return Redis.from_url(url, retry=retry, retry_on_error=errors, health_check_interval=30, max_connections=512)
+    return Redis.from_url(
+        url, retry=retry, retry_on_error=errors, health_check_interval=30, max_connections=512
+    )
 
 
 def run_key(tenant: str, run: str) -> str:
@@ -73,7 +75,9 @@ class RunStore:
         fields = ["ctx_v", "ctx_seq", "ctx", "ctx_result", "cancelled"]
         version, seq, ctx, result, cancelled = await self.redis.hmget(run_key(tenant, run), fields)
         data = orjson.loads(ctx) if ctx else None
-        return StoredContext(int(version or 0), int(seq or -1) if seq is not None else -1, data, result, bool(cancelled))
+        return StoredContext(
+            int(version or 0), int(seq or -1) if seq is not None else -1, data, result, bool(cancelled)
+        )
 
     async def commit_context(
         self, tenant: str, run: str, *, version: int, seq: int, data: dict[str, Any], result: bytes
@@ -85,7 +89,9 @@ class RunStore:
             stale (another one has moved on) and must say nothing.
         """
         payload = orjson.dumps(data)
-        done = await self._commit(keys=[run_key(tenant, run)], args=[version, seq, payload, result, self._ttl])
+        done = await self._commit(
+            keys=[run_key(tenant, run)], args=[version, seq, payload, result, self._ttl]
+        )
         if done == 1:
             return result
         return done if isinstance(done, bytes) else None

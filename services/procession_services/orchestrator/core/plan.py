@@ -82,7 +82,9 @@ def make_plan(
     stream_order = [p for p in placed["output"] if Hook.OUTPUT_STREAM in p.hooks]
     for p in stream_order:
         if p.host != _HOSTS["output"]:
-            raise Invalid("UNSUPPORTED_HOST", f"processor {p.ref.id} handles streams outside output_processors")
+            raise Invalid(
+                "UNSUPPORTED_HOST", f"processor {p.ref.id} handles streams outside output_processors"
+            )
     config = StepConfig(
         model=models[0].model,
         tools=_tools(request.tools if request.tools is not None else agent.tools, registry),
@@ -127,7 +129,9 @@ def _known(find: Any, field: str) -> Any:
         raise Invalid("UNKNOWN_COMPONENT", str(error), field) from error
     except InvalidOptionsError as error:
         path = next(iter(error.fields), "")
-        raise Invalid("INVALID_OPTIONS", str(error), f"{field.removesuffix('.id')}.options.{path}".rstrip(".")) from error
+        raise Invalid(
+            "INVALID_OPTIONS", str(error), f"{field.removesuffix('.id')}.options.{path}".rstrip(".")
+        ) from error
 
 
 def _place(kind: str, refs: list[ProcessorRef], registry: Registry) -> list[Placed]:
@@ -153,7 +157,9 @@ def _prepare_step(ref: ProcessorRef, registry: Registry) -> Placed:
 def _models(request: RunRequest, agent: Agent) -> list[ModelEntry]:
     model = _pick(request, agent, "model")
     if not model:
-        raise Invalid("INVALID_REQUEST", "no model: give the agent or the request one, as 'provider/name'", "model")
+        raise Invalid(
+            "INVALID_REQUEST", "no model: give the agent or the request one, as 'provider/name'", "model"
+        )
     entries = [ModelEntry(model=model)] if isinstance(model, str) else [e for e in model if e.enabled]
     if not entries:
         raise Invalid("INVALID_REQUEST", "every model of the list is disabled", "model")
@@ -167,7 +173,9 @@ def _tools(refs: list[ToolRef], registry: Registry) -> dict[str, ToolRef]:
         cls = _known(lambda ref=ref: registry.tool(ref.id), field)  # type: ignore[misc]
         made = _known(lambda ref=ref, cls=cls: cls(ref.options), field)  # type: ignore[misc]
         if ref.name in tools:
-            raise Invalid("INVALID_REQUEST", f"two tools are called {ref.name!r}; rename one with `as`", field)
+            raise Invalid(
+                "INVALID_REQUEST", f"two tools are called {ref.name!r}; rename one with `as`", field
+            )
         update = {
             "description": ref.description or made.description,
             "parameters": ref.parameters or made.parameters,
@@ -207,12 +215,18 @@ def _memory(request: RunRequest, agent: Agent) -> dict[str, Any] | None:
     config = agent.memory
     context = request.request_context
     thread = context.get("mastra__threadId") or (request.memory.thread if request.memory else config.thread)
-    resource = context.get("mastra__resourceId") or (request.memory.resource if request.memory else config.resource)
+    resource = context.get("mastra__resourceId") or (
+        request.memory.resource if request.memory else config.resource
+    )
     if not thread and not resource:
         return None
     if not thread or not resource:
         missing = "resource" if thread else "thread"
-        raise Invalid("AGENT_MEMORY_MISSING_RESOURCE_ID", f"memory needs a thread and a resource; {missing} is missing", f"memory.{missing}")
+        raise Invalid(
+            "AGENT_MEMORY_MISSING_RESOURCE_ID",
+            f"memory needs a thread and a resource; {missing} is missing",
+            f"memory.{missing}",
+        )
     asked = request.memory
     last = asked.last_messages if asked and asked.last_messages is not None else config.last_messages
     read_only = asked.read_only if asked and asked.read_only is not None else config.read_only

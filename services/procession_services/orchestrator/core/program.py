@@ -42,7 +42,9 @@ def stream_refs(plan: Plan) -> list[ProcessorRef]:
     return refs_with(plan.output, Hook.OUTPUT_STREAM)
 
 
-def hook_ops(plan: Plan, array: list[Placed], hook: Hook, finish_reason: str | None = None) -> list[PlannedOp]:
+def hook_ops(
+    plan: Plan, array: list[Placed], hook: Hook, finish_reason: str | None = None
+) -> list[PlannedOp]:
     """One operation for each stretch of the array that one service runs; none when no processor has the hook."""
     having = [(index, placed) for index, placed in enumerate(array) if hook in placed.hooks]
     data_chain = stream_refs(plan) if plan.data_parts else []
@@ -98,7 +100,9 @@ def attempt(state: RunState) -> list[PlannedOp]:
         replica=state.replica,
     )
     return [
-        *anywhere(BeginOp(step=state.step, retry_count=state.retries, feedback=state.feedback, config=config)),
+        *anywhere(
+            BeginOp(step=state.step, retry_count=state.retries, feedback=state.feedback, config=config)
+        ),
         *hook_ops(plan, plan.input, Hook.INPUT_STEP),
         *hook_ops(plan, plan.input, Hook.LLM_REQUEST),
         PlannedOp(op=model, host="llm_gateway"),
@@ -124,9 +128,13 @@ def stop_conditions(state: RunState) -> list[PlannedOp]:
     return anywhere(AcceptOp(), StopOp(conditions=state.plan.stop_when))
 
 
-def step_finish(state: RunState, reason: str, *, continued: bool, tripwire: Tripwire | None = None) -> PlannedOp:
+def step_finish(
+    state: RunState, reason: str, *, continued: bool, tripwire: Tripwire | None = None
+) -> PlannedOp:
     """`step-finish`, through the output chain."""
-    op = StepFinishOp(reason=reason, is_continued=continued, tripwire=tripwire, processors=stream_refs(state.plan))
+    op = StepFinishOp(
+        reason=reason, is_continued=continued, tripwire=tripwire, processors=stream_refs(state.plan)
+    )
     return _through_chain(state.plan, op)
 
 
@@ -137,7 +145,7 @@ def retry(state: RunState, tripwire: Tripwire | None) -> list[PlannedOp]:
 
 
 def finish(state: RunState, reason: str) -> list[PlannedOp]:
-    """processOutputResult and the normal end."""
+    """ProcessOutputResult and the normal end."""
     return [
         *hook_ops(state.plan, state.plan.output, Hook.OUTPUT_RESULT, reason),
         *anywhere(ResultOp(finish_reason=reason, status="finished")),
@@ -206,5 +214,7 @@ def suspended(state: RunState) -> list[PlannedOp]:
     return [
         *([_through_chain(state.plan, approvals)] if approvals.chunks else []),
         *(anywhere(others) if others.chunks else []),
-        *anywhere(ResultOp(finish_reason="suspended", status="suspended", finish=False, suspend_payload=payload)),
+        *anywhere(
+            ResultOp(finish_reason="suspended", status="suspended", finish=False, suspend_payload=payload)
+        ),
     ]

@@ -6,7 +6,17 @@ gives the same effects; an answer to a command that is no longer outstanding cha
 
 from procession.processor import Hook
 from procession_schemas.run import Failure, HookReport, ModelReport, RunResult, Tripwire
-from procession_schemas.work import ANY_VERSION, Control, HookOp, ModelOp, ResultOp, StepFacts, ToolsOp, WorkCommand, WorkResult
+from procession_schemas.work import (
+    ANY_VERSION,
+    Control,
+    HookOp,
+    ModelOp,
+    ResultOp,
+    StepFacts,
+    ToolsOp,
+    WorkCommand,
+    WorkResult,
+)
 from procession_services.orchestrator.core import program
 from procession_services.orchestrator.core.events import (
     DeadlinePassed,
@@ -22,9 +32,7 @@ from procession_services.orchestrator.core.state import PlannedOp, RunState, The
 
 LOCAL = "orchestrator"
 """The service name of operations that need no other service."""
-FEEDBACK = (
-    "[Processor feedback] Your last answer was rejected: {reason}. Produce a new answer that takes this into account."
-)
+FEEDBACK = "[Processor feedback] Your last answer was rejected: {reason}. Produce a new answer that takes this into account."
 """The system message of a retried attempt (R-AB-29)."""
 _NO_RETRY = frozenset({Hook.INPUT.value, Hook.OUTPUT_RESULT.value})
 _ENDING_REASONS = frozenset({"error", "length", "content-filter"})
@@ -300,7 +308,10 @@ def _count(state: RunState, result: WorkResult) -> None:
     for report in result.reports:
         key = f"{report.processor} {report.hook}"
         have = state.reports.get(key, HookReport(processor=report.processor, hook=report.hook))
-        sums = {n: getattr(have, n) + getattr(report, n) for n in ("calls", "micros", "changed", "dropped", "aborts", "errors")}
+        sums = {
+            n: getattr(have, n) + getattr(report, n)
+            for n in ("calls", "micros", "changed", "dropped", "aborts", "errors")
+        }
         state.reports[key] = have.model_copy(update=sums)
     if result.model:
         have_model = state.models.get(result.model.model, ModelReport(model=result.model.model))

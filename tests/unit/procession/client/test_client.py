@@ -1,11 +1,7 @@
-"""The client against a real server; the services are played by `Services`, which speaks the wire."""
+"""The client against a real server; the services are played by tests/support/wire.py."""
 
 import asyncio
-import contextlib
-import itertools
 
-import nats
-import orjson
 import pydantic
 import pytest
 
@@ -20,71 +16,11 @@ from procession.client import (
     RunFailedError,
     UnknownRunError,
 )
-from procession_schemas import subjects
 from procession_schemas.agent import Agent
 from procession_schemas.run import RunRequest
 from procession_services.bus.streams import ensure_streams
 from procession_services.runtime.embedded import EmbeddedServers, embedded
-
-TENANTS = (f"client-{number}" for number in itertools.count())
-
-
-class Services:
-    """Takes the requests of one tenant and sends what a test wants sent."""
-
-    def __init__(self, connection, tenant):
-        self.nats, self.tenant = connection, tenant
-        self.requests = asyncio.Queue()
-        self.controls = asyncio.Queue()
-
-    async def listen(self):
-        await self.nats.subscribe(f"{subjects.ROOT}.run.{self.tenant}.*", cb=self.requests.put)
-        await self.nats.subscribe(f"{subjects.ROOT}.control.{self.tenant}.*", cb=self.controls.put)
-        await self.nats.flush()
-
-    async def request(self):
-        message = await self.requests.get()
-        return message, orjson.loads(message.data)
-
-    async def control(self):
-        return orjson.loads((await self.controls.get()).data)
-
-    async def event(self, run, type_, **fields):
-        body = {"type": type_, "runId": run, "at": f"2026-01-01T00:00:00.{id(fields) % 1000:03}Z", **fields}
-        await self.nats.jetstream().publish(subjects.event(self.tenant, run, type_), orjson.dumps(body))
-
-    async def accept(self, run):
-        await self.event(run, "run.accepted", agent="demo", messageId="m1")
-
-    async def chunks(self, run, seq, *texts, **more):
-        chunks = [{"type": "text-delta", "runId": run, "payload": {"text": text}} for text in texts]
-        body = orjson.dumps({"run": run, "seq": seq, "chunks": chunks, **more})
-        await self.nats.jetstream().publish(subjects.chunk(self.tenant, run), body)
-
-    async def finish(self, run, text="", status="finished", **more):
-        result = {
-            "runId": run,
-            "agent": "demo",
-            "status": status,
-            "finishReason": "stop",
-            "text": text,
-        } | more
-        await self.event(run, "run.suspended" if status == "suspended" else "run.finished", result=result)
-
-
-@contextlib.asynccontextmanager
-async def services_at(url):
-    connection = await nats.connect(url, max_reconnect_attempts=-1, reconnect_time_wait=0.05, error_cb=quiet)
-    await ensure_streams(connection.jetstream())
-    services = Services(connection, next(TENANTS))
-    await services.listen()
-    yield services
-    await connection.close()
-
-
-async def quiet(_error):
-    pass
-
+from tests.support.wire import services_at
 
 def texts(chunks):
     return [chunk["payload"]["text"] for chunk in chunks]
@@ -108,12 +44,12 @@ async def procession(servers, services):
 
 async def test_three_lines_stream_an_answer(services, procession):
     async def serve():
-        message, request = await services.request()
+        subject, request = await services.request()
         run = request["runId"]
         await services.accept(run)
         await services.chunks(run, 0, "Hel", "lo")
         await services.chunks(run, 2, "!", end=True)
-        return message.subject, request
+        return subject, request
 
     serving = asyncio.create_task(serve())
     assert texts([chunk async for chunk in procession.stream("Hi", agent="demo")]) == ["Hel", "lo", "!"]
@@ -128,8 +64,8 @@ async def test_a_request_takes_every_option_and_an_agent_of_its_own(services, pr
     request = RunRequest(input=["a", "b"], max_steps=3)
     memory = {"thread": "t", "resource": "r"}
     await procession.start(request, agent=agent, memory=memory, request_context={"k": 1})
-    message, sent = await services.request()
-    assert message.subject.endswith(".mine")
+    subject, sent = await services.request()
+    assert subject.endswith(".mine")
     del sent["runId"]
     assert sent == {
         "input": ["a", "b"],

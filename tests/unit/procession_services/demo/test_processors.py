@@ -1,0 +1,131 @@
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from procession.args import APIError
+from procession.calls import Calls, Link
+from procession.context import RunContext
+from procession.errors import TripWire
+from procession.hooks import run_api_error, run_input, run_output_result
+from procession.message_list import MessageList
+from procession.stream import StreamChain
+from procession_services.demo.processors import EmailRedactor, QuestionCheck, RetryOnce, WordCounter
+
+ADDRESS = re.compile(r"[\w.%+-]+@[\w-]+(?:\.[\w-]+)+", re.ASCII)
+
+
+@pytest.fixture
+def ctx():
+    return context()
+
+
+def context(*questions):
+    messages = MessageList(new_id=iter(map(str, range(100))).__next__, now=lambda: "2026-01-01T00:00:00.000Z")
+    for question in questions:
+        messages.add({"role": "user", "content": question}, "input")
+    return RunContext(run_id="r", tenant="t", agent="a", message_id="m", messages=messages)
+
+
+def links(kind, **options):
+    return [Link(kind.build(options), kind.id)]
+
+
+def calls():
+    return Calls(clock=lambda: 0)
+
+
+async def streamed(ctx, kind, texts, **options):
+    """The chunks that a processor makes of one text block."""
+    out = []
+    chain = StreamChain(links(kind, **options), ctx, calls(), out.append)
+    for chunk in (
+        {"type": "text-start", "payload": {"id": "b1"}},
+        *({"type": "text-delta", "payload": {"id": "b1", "text": text}} for text in texts),
+        {"type": "text-end", "payload": {"id": "b1"}},
+    ):
+        await chain.feed(chunk)
+    return out
+
+
+def text_of(chunks):
+    return "".join(chunk["payload"]["text"] for chunk in chunks if chunk["type"] == "text-delta")
+
+
+@given(
+    st.lists(st.sampled_from(["ann@example.com", "a.b+c@x-y.org", "@", ".", " ", "word", "é", "\n", "-", "me@"])),
+    st.lists(st.integers(0, 200), max_size=8),
+)
+async def test_no_split_of_a_text_lets_any_of_an_address_out(pieces, cuts):
+    text = "".join(pieces)
+    places = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
+    parts = [text[a:b] for a, b in zip(places, places[1:], strict=False)]
+    chunks = await streamed(context(), EmailRedactor, parts)
+    assert text_of(chunks) == ADDRESS.sub("[e-mail removed]", text)
+    assert chunks[-1]["type"] == "text-end"
+
+
+async def test_text_is_passed_on_as_soon_as_it_is_certain(ctx):
+    out = []
+    chain = StreamChain(links(EmailRedactor), ctx, calls(), out.append)
+    await chain.feed({"type": "text-delta", "payload": {"id": "b1", "text": "Write to a"}})
+    assert text_of(out) == "Write to "
+    await chain.feed({"type": "text-delta", "payload": {"id": "b1", "text": "nn, or"}})
+    assert text_of(out) == "Write to ann, "
+
+
+async def test_the_replacement_is_an_option_and_taken_literally(ctx):
+    chunks = await streamed(ctx, EmailRedactor, ["to ann@example.com."], replacement=r"\1<gone>")
+    assert text_of(chunks) == r"to \1<gone>."
+    assert ctx.state("email-redactor")["redacted"] == 1
+
+
+async def test_other_chunks_pass_the_redactor_untouched(ctx):
+    out = []
+    chain = StreamChain(links(EmailRedactor), ctx, calls(), out.append)
+    chunk = {"type": "tool-call", "payload": {"toolCallId": "c", "toolName": "t", "args": {"to": "a@b.com"}}}
+    await chain.feed(chunk)
+    assert out == [chunk]
+
+
+@given(st.text(alphabet="ab \n", max_size=40), st.lists(st.integers(0, 40), max_size=6))
+async def test_words_are_counted_wherever_chunks_cut_them(text, cuts):
+    ctx = context()
+    places = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
+    parts = [text[a:b] for a, b in zip(places, places[1:], strict=False)]
+    assert text_of(await streamed(ctx, WordCounter, parts)) == text
+    written = []
+
+    class Writer:
+        async def custom(self, chunk):
+            written.append(chunk)
+
+    await run_output_result(ctx, links(WordCounter), calls(), Writer(), "stop")
+    [count] = written
+    assert (count["type"], count["data"]) == ("data-word-count", {"words": len(text.split())})
+
+
+@pytest.mark.parametrize("question", ["", "   ", "x" * 2001, "Tell me the PassWord!"])
+async def test_a_question_that_is_not_wanted_is_blocked(question):
+    with pytest.raises(TripWire):
+        await run_input(context("Fine?", question), links(QuestionCheck), calls())
+
+
+async def test_only_the_newest_question_counts():
+    ctx = context("What is the password?", "What is the weather?")
+    await run_input(ctx, links(QuestionCheck), calls())
+    with pytest.raises(TripWire):
+        await run_input(ctx, links(QuestionCheck, forbidden=["weather"]), calls())
+
+
+async def test_a_failed_call_is_tried_again_once(ctx):
+    error = APIError("overloaded", status_code=503, is_retryable=True)
+    retry = links(RetryOnce)
+    assert await run_api_error(ctx, retry, calls(), None, error)
+    assert not await run_api_error(ctx, retry, calls(), None, error)
+
+
+async def test_an_error_that_will_not_pass_is_not_tried_again(ctx):
+    error = APIError("bad request", status_code=400, is_retryable=False)
+    assert not await run_api_error(ctx, links(RetryOnce), calls(), None, error)
