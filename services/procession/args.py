@@ -256,7 +256,7 @@ class InputStepResult(TypedDict, total=False):
 
 
 class LLMRequestResult(TypedDict, total=False):
-    """`prompt` replaces the prompt of this call; `response` `{"chunks": [...]}` answers in the model's place (R-CA-1)."""
+    """`prompt` replaces this call's prompt; `response` `{"chunks": [...]}` answers in the model's place (R-CA-1)."""
 
     prompt: list[dict[str, Any]] | None
     response: dict[str, Any] | None

@@ -155,6 +155,12 @@ def _apply_step(ctx: RunContext, link: Link, stage: list[Any], value: dict[str, 
         ctx.messages.reconcile(stage, value["messages"], "input")
     if value.get("system_messages") is not None:
         ctx.messages.replace_system(value["system_messages"])
+    _override_config(ctx, link, value)
+
+
+def _override_config(ctx: RunContext, link: Link, value: dict[str, Any]) -> None:
+    """Each present key replaces that setting of the step (R-IS-5, R-IS-6)."""
+    hook = Hook.INPUT_STEP
     update: dict[str, Any] = {}
     model = value.get("model")
     if isinstance(model, a.ModelInfo):

@@ -121,17 +121,17 @@ class Processor(Generic[OptionsT]):
 
     def process_llm_request(
         self, args: a.LLMRequestArgs
-    ) -> a.LLMRequestResult | None | Awaitable[a.LLMRequestResult | None]:
+    ) -> a.LLMRequestResult | Awaitable[a.LLMRequestResult | None] | None:
         """Changes the prompt of one call, or answers in the model's place (R-RQ)."""
         raise NotImplementedError
 
-    def process_llm_response(self, args: a.LLMResponseArgs) -> None | Awaitable[None]:
+    def process_llm_response(self, args: a.LLMResponseArgs) -> Awaitable[None] | None:
         """Sees the complete response of one call (R-RS)."""
         raise NotImplementedError
 
     def process_api_error(
         self, args: a.APIErrorArgs
-    ) -> a.APIErrorResult | None | Awaitable[a.APIErrorResult | None]:
+    ) -> a.APIErrorResult | Awaitable[a.APIErrorResult | None] | None:
         """Decides about a failed model call (R-AE)."""
         raise NotImplementedError
 
@@ -153,5 +153,5 @@ class Processor(Generic[OptionsT]):
         """Changes the final messages, once (R-OR)."""
         raise NotImplementedError
 
-    def on_violation(self, violation: a.Violation) -> None | Awaitable[None]:
+    def on_violation(self, violation: a.Violation) -> Awaitable[None] | None:
         """Called for every abort of this processor; what it raises is counted and ignored (R-VI)."""

@@ -9,7 +9,7 @@ import importlib
 import importlib.metadata
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from procession.args import RequestContext
 from procession.errors import UnknownComponentError
@@ -22,6 +22,7 @@ Factory = Callable[[RequestContext, dict[str, Any]], "list[Any] | Awaitable[list
 StopCondition = Callable[[list[StepResult], dict[str, Any]], bool]
 """Given the steps so far and its options: whether the run stops (R-LP-3)."""
 
+T = TypeVar("T")
 _GROUPS = ("processors", "tools", "factories", "stop_conditions")
 
 
@@ -75,14 +76,14 @@ class Registry:
     async def make_array(self, factory: str, context: RequestContext, options: dict[str, Any]) -> list[Any]:
         """Calls a factory; raises UnknownComponentError when none has that name."""
         made = _find(self.factories, factory, "factory")(context, options)
-        return await made if inspect.isawaitable(made) else made
+        return list(await made if inspect.isawaitable(made) else made)
 
     def stop_condition(self, id: str) -> StopCondition:  # noqa: A002 - the contract's word
         """The stop condition with that id; raises UnknownComponentError."""
         return _find(self.stop_conditions, id, "stop condition")
 
 
-def _find(table: dict[str, Any], id: str, kind: str) -> Any:  # noqa: A002
+def _find(table: dict[str, T], id: str, kind: str) -> T:  # noqa: A002
     if id in table:
         return table[id]
     near = sorted(table, key=lambda known: (not known.startswith(id[:3]), known))[:8]

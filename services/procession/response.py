@@ -5,6 +5,8 @@ from the chunks as the processors left them, so dropping a control chunk only hi
 `tool-call` decides what runs (D-20).
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from procession_schemas.chunks import Chunk
@@ -26,6 +28,19 @@ class ResponseCollector:
         self._open: dict[tuple[str, str], Part] = {}
         self._pieces: dict[int, list[str]] = {}
 
+        self._takers: dict[str, Callable[[dict[str, Any]], None]] = {
+            "text-delta": self._text,
+            "text-end": partial(self._end, "text"),
+            "reasoning-delta": partial(self._reasoning, "reasoning-delta"),
+            "reasoning-signature": partial(self._reasoning, "reasoning-signature"),
+            "redacted-reasoning": partial(self._reasoning, "redacted-reasoning"),
+            "reasoning-end": partial(self._end, "reasoning"),
+            "tool-call": self._tool_call,
+            "tool-result": self._provider_result,
+            "source": self._source,
+            "file": self._file,
+        }
+
     def arrived(self, chunk: Chunk) -> None:
         """Notes what the provider said, whatever processors do with the chunk."""
         if chunk["type"] == "finish":
@@ -44,27 +59,24 @@ class ResponseCollector:
         kind = chunk["type"]
         if self._keep and not kind.startswith("data-"):
             self.chunks.append({"type": kind, "payload": chunk.get("payload")})
-        payload = chunk.get("payload") or {}
-        if kind == "text-delta":
-            self._text(payload)
-        elif kind in ("reasoning-delta", "reasoning-signature", "redacted-reasoning"):
-            self._reasoning(kind, payload)
-        elif kind in ("text-end", "reasoning-end"):
-            closed = self._open.pop((kind[:-4], str(payload.get("id"))), None)
-            if closed is not None:
-                self._parts.append(closed)
-        elif kind == "tool-call":
-            self._tool_call(payload)
-        elif kind == "tool-result" and payload.get("providerExecuted"):
-            self._provider_result(payload)
-        elif kind == "source":
-            self._parts.append({"type": "source", "source": payload})
-        elif kind == "file":
-            self._parts.append(
-                {"type": "file", "data": payload.get("data"), "mimeType": payload.get("mimeType", "")}
-            )
+        take = self._takers.get(kind)
+        if take is not None:
+            take(chunk.get("payload") or {})
         elif kind.startswith("data-") and not chunk.get("transient"):
             self._parts.append({"type": kind, "data": chunk.get("data")})
+
+    def _end(self, kind: str, payload: dict[str, Any]) -> None:
+        closed = self._open.pop((kind, str(payload.get("id"))), None)
+        if closed is not None:
+            self._parts.append(closed)
+
+    def _source(self, payload: dict[str, Any]) -> None:
+        self._parts.append({"type": "source", "source": payload})
+
+    def _file(self, payload: dict[str, Any]) -> None:
+        self._parts.append(
+            {"type": "file", "data": payload.get("data"), "mimeType": payload.get("mimeType", "")}
+        )
 
     def _text(self, payload: dict[str, Any]) -> None:
         key = ("text", str(payload.get("id")))
@@ -96,7 +108,7 @@ class ResponseCollector:
             self._pieces[id(part)].append(payload.get("text") or "")
 
     def _tool_call(self, payload: dict[str, Any]) -> None:
-        call = {
+        call: dict[str, Any] = {
             k: payload[k]
             for k in ("toolCallId", "toolName", "args", "argsText", "providerExecuted")
             if k in payload
@@ -118,6 +130,8 @@ class ResponseCollector:
         self._parts.append(part)
 
     def _provider_result(self, payload: dict[str, Any]) -> None:
+        if not payload.get("providerExecuted"):
+            return
         for part in self._parts:
             invocation = part.get("toolInvocation")
             if invocation and invocation["toolCallId"] == payload.get("toolCallId"):

@@ -112,7 +112,7 @@ class StreamChain:
         clock = self._calls.clock
         started = clock()
         try:
-            out = self._hooks[k](args)
+            out: Any = self._hooks[k](args)
             if inspect.isawaitable(out):
                 limit = self.links[k].timeout
                 out = await (asyncio.wait_for(out, limit) if limit else out)
@@ -131,4 +131,4 @@ class StreamChain:
             report.dropped += 1
         elif out is not chunk:
             report.changed += 1
-        return out
+        return out  # type: ignore[no-any-return]  # awaited above

@@ -22,7 +22,7 @@ from procession_services.runtime.settings import Settings, SettingsError
 from procession_services.supervisor import SERVICES, StartError, System, system
 
 if TYPE_CHECKING:
-    from procession.client import RunHandle
+    from procession.client import Procession, RunHandle
 
 __all__ = ["main"]
 
@@ -31,6 +31,7 @@ _FAILED: Final = 1
 _USAGE: Final = 2
 _CODES: Final = {"finished": _OK, "suspended": _OK, "failed": _FAILED, "blocked": 3, "cancelled": 130}
 _INTERRUPTED: Final = 130
+_CONNECT_SECONDS: Final = 2.0
 _SILENCE_SECONDS: Final = 5.0
 _T = TypeVar("_T")
 
@@ -124,8 +125,6 @@ def _run(options: argparse.Namespace) -> int:
 
 
 async def _ask(options: argparse.Namespace, settings: Settings) -> int:
-    from procession.client import Procession  # noqa: PLC0415
-
     fields: dict[str, Any] = {"stream": options.stream}
     if options.request_context:
         fields["request_context"] = dict(options.request_context)
@@ -136,7 +135,7 @@ async def _ask(options: argparse.Namespace, settings: Settings) -> int:
     if options.run_id:
         fields["run_id"] = options.run_id
     text = sys.stdin.read() if options.text == "-" else options.text
-    async with Procession(settings.nats_url, tenant=options.tenant or settings.tenant) as procession:
+    async with _client(settings) as procession:
         handle = await procession.start(text, agent=options.agent, **fields)
         return await _follow(handle, options)
 
@@ -146,9 +145,7 @@ def _attach(options: argparse.Namespace) -> int:
 
 
 async def _watch(options: argparse.Namespace, settings: Settings) -> int:
-    from procession.client import Procession  # noqa: PLC0415
-
-    async with Procession(settings.nats_url, tenant=options.tenant or settings.tenant) as procession:
+    async with _client(settings) as procession:
         return await _follow(await procession.attach(options.run, after=options.after), options)
 
 
@@ -195,9 +192,7 @@ def _cancel(options: argparse.Namespace) -> int:
 
 
 async def _cancel_run(options: argparse.Namespace, settings: Settings) -> int:
-    from procession.client import Procession  # noqa: PLC0415
-
-    async with Procession(settings.nats_url, tenant=options.tenant or settings.tenant) as procession:
+    async with _client(settings) as procession:
         await procession.cancel(options.run)
     _say(f"asked to cancel {options.run}")
     return _OK
@@ -258,6 +253,12 @@ async def _terminable(work: Coroutine[Any, Any, _T]) -> _T:
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     return await work
+
+
+def _client(settings: Settings) -> "Procession":
+    from procession.client import Procession  # noqa: PLC0415
+
+    return Procession(settings.nats_url, tenant=settings.tenant, connect_timeout=_CONNECT_SECONDS)
 
 
 def _settings(options: argparse.Namespace) -> Settings:

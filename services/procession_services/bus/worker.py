@@ -1,8 +1,8 @@
 """A durable pull consumer that works on many messages at once and acknowledges each when it is done.
 
 A continuous pull with a callback costs a third of `fetch` and a quarter of FastStream's pull subscriber (bus.md). A
-message stays ours while its handler runs (`in_progress`); a handler that raises has it delivered again, later each time;
-what was delivered too often goes to DEAD, and its handler's `give_up` says so to whoever waits.
+message stays ours while its handler runs (`in_progress`); a handler that raises has it delivered again, later each
+time; what was delivered too often goes to DEAD, and its handler's `give_up` says so to whoever waits.
 """
 
 import asyncio

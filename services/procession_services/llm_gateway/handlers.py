@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Self
 
 import orjson
 
@@ -81,7 +81,6 @@ class ModelRunner:
         job.result.facts = StepFacts(
             finish_reason=response["finishReason"],
             tool_calls=sum(1 for c in response["toolCalls"] if not c.get("providerExecuted")),
-            from_cache=cached is not None,
             started=answer.started,
         )
         if failure is not None:
@@ -118,7 +117,7 @@ class ModelRunner:
         )
 
     def _live(self, call: ModelCall, op: ModelOp) -> AsyncIterator[list[Chunk]]:
-        return stream_with_retries(self._provider, call, op.max_retries, asyncio.sleep)  # type: ignore[return-value]  # chunks are plain dicts
+        return stream_with_retries(self._provider, call, op.max_retries, asyncio.sleep)
 
     async def _renumber(self, job: Job) -> None:
         """After a gateway died in the middle: chunks go on behind what clients saw, and a marker says so."""
@@ -133,7 +132,7 @@ class ModelRunner:
 
     def _count(self, job: Job, call: ModelCall, response: dict[str, Any]) -> None:
         cost = self._provider.cost(call, response["usage"])
-        usage = {k: v for k, v in response["usage"].items() if isinstance(v, int)}
+        usage: dict[str, int | None] = {k: v for k, v in response["usage"].items() if v is not None}
         job.result.model = ModelReport(model=call.model, calls=1, usage=usage, cost=cost)
 
     async def _structure(self, job: Job, response: dict[str, Any]) -> None:
@@ -181,7 +180,7 @@ class _Answer:
         self._objects = ObjectStream() if job.ctx.config.structured_output else None
         self._session: Session | None = None
 
-    async def __aenter__(self) -> "_Answer":
+    async def __aenter__(self) -> Self:
         if self._op.processors:
             options = {"keepChunks": self._op.keep_chunks, "objects": self._objects is not None}
             self._session = await self._streams.open(

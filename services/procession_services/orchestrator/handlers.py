@@ -5,6 +5,7 @@ compare-and-set make harmless (style of save-then-publish).
 """
 
 import logging
+from collections.abc import Callable
 from datetime import timedelta
 
 from pydantic import ValidationError
@@ -31,6 +32,7 @@ from procession_services.orchestrator.core.fingerprint import fingerprint
 from procession_services.orchestrator.core.plan import (
     Arrays,
     Invalid,
+    asked_id,
     from_validation,
     make_plan,
     parse_request,
@@ -52,21 +54,19 @@ class Orchestrator:
         self.agents = agents
         self._host, self._executor = host, executor
         self._bus, self._store, self._settings = host.bus, host.store, host.settings
-        self.on_deadline_added = lambda _ms: None
+        self.on_deadline_added: Callable[[int], None] = lambda _: None
 
     async def on_request(self, delivery: Delivery) -> None:
         """A run request: accept it, or answer with one clear error."""
         _, tenant, agent_name = subjects.parse(delivery.subject)
-        run_id = delivery.message_id or f"run-{delivery.sequence}"
+        run_id = _derived_id(delivery)
         digest = fingerprint(delivery.body)
         try:
             request = parse_request(delivery.body, self._settings.max_request_bytes)
-            run_id = subjects.token(request.run_id or run_id, "run id")
+            run_id = request.run_id or run_id
         except Invalid as invalid:
-            await self._refuse(tenant, _safe(run_id, delivery), agent_name, digest, invalid.failure)
+            await self._refuse(tenant, asked_id(delivery.body) or run_id, agent_name, digest, invalid.failure)
             return
-        except subjects.InvalidSubjectError:
-            run_id = f"run-{delivery.sequence}"
         version, stored = await self._store.load_state(tenant, run_id)
         if stored is not None:
             await self._repeated(RunState.model_validate_json(stored), digest)
@@ -249,14 +249,14 @@ class Orchestrator:
         """What becomes of a message that could not be handled: a request gets its answer, the rest is in DEAD."""
         kind, tenant, *rest = subjects.parse(delivery.subject)
         if kind == "run":
-            run_id = _safe(delivery.message_id or "", delivery)
+            run_id = _derived_id(delivery)
             failure = Failure(code="INTERNAL", message=f"the request could not be handled: {reason}")
             await self._refuse(tenant, run_id, rest[0], fingerprint(delivery.body), failure)
 
 
-def _safe(run_id: str, delivery: Delivery) -> str:
-    """The id under which a request is answered whose own id cannot be used."""
+def _derived_id(delivery: Delivery) -> str:
+    """The id of a run whose request names none, or cannot be read: its message id, else its place in the stream."""
     try:
-        return subjects.token(run_id, "run id")
+        return subjects.token(delivery.message_id or "", "run id")
     except subjects.InvalidSubjectError:
         return f"run-{delivery.sequence}"

@@ -37,6 +37,7 @@ class Executor:
         store: RunStore,
         instances: Instances,
         open_sink: SinkFactory,
+        *,
         runners: dict[str, OpRunner] | None = None,
     ) -> None:
         self.service, self.bus, self.store, self.instances = service, bus, store, instances

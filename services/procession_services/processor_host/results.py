@@ -31,7 +31,7 @@ def compile_result(op: ResultOp, ctx: RunContext) -> RunResult:
         files=_flat(accepted, "files"),
         object=None if blocked else ctx.object,
         used_fallback_value=True if ctx.used_fallback else None,
-        messages=ctx.messages.get.all.db(),
+        messages=[dict(message) for message in ctx.messages.get.all.db()],
         response={"id": ctx.message_id, "modelId": ctx.config.model, "messages": response},
         tripwire=op.tripwire,
         error=op.error,

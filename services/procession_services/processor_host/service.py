@@ -58,7 +58,7 @@ class Host:
         self, open_sink: SinkFactory, runners: dict[str, OpRunner] | None = None
     ) -> Executor:
         """Takes the service's commands, runs them, and answers the orchestrator."""
-        executor = Executor(self.service, self.bus, self.store, self.instances, open_sink, runners)
+        executor = Executor(self.service, self.bus, self.store, self.instances, open_sink, runners=runners)
         await self.listen_for_cancel(executor)
 
         async def handle(delivery: Delivery) -> None:
@@ -102,6 +102,11 @@ class Host:
 
         await self.subscribe(subjects.cancelled("*", "*"), on_cancel)
 
+    def reconnected(self) -> None:
+        """Lets every worker ask for work again."""
+        for worker in self.workers:
+            worker.reconnected()
+
     async def stop(self) -> None:
         """Drains: finishes or hands back what is in flight, then closes."""
         await asyncio.gather(*(worker.stop(self.settings.drain_timeout) for worker in self.workers))
@@ -130,7 +135,7 @@ async def hosted(service: str, settings: Settings, start: Start) -> Any:
     """Runs a service inside this process; ready when entered, drained when left."""
     bus = await Bus.connect(settings.nats_url, f"procession-{service}-{settings.replica}")
     host = Host(service, settings, bus)
-    bus.on_reconnect = lambda: [worker.reconnected() for worker in host.workers]
+    bus.on_reconnect = host.reconnected
     await start(host)
     await bus.flush()
     try:

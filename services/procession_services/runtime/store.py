@@ -64,7 +64,7 @@ class RunStore:
     """Reads and writes runs."""
 
     def __init__(self, redis: "Redis", *, ttl: int, finished_ttl: int) -> None:
-        self.redis = redis
+        self.redis: Any = redis  # redis-py's annotations cover every protocol and decoding at once
         self._ttl = ttl
         self._finished_ttl = finished_ttl
         self._commit = redis.register_script(_COMMIT)
@@ -113,9 +113,7 @@ class RunStore:
         """Lets every service that picks up work of the run see that it was cancelled."""
         key = run_key(tenant, run)
         async with self.redis.pipeline(transaction=True) as pipe:
-            pipe.hset(key, "cancelled", "1")
-            pipe.expire(key, self._ttl)
-            await pipe.execute()
+            await pipe.hset(key, "cancelled", "1").expire(key, self._ttl).execute()
 
     async def is_cancelled(self, tenant: str, run: str) -> bool:
         """Whether somebody cancelled the run, perhaps before it was accepted."""
@@ -127,7 +125,7 @@ class RunStore:
         if not found:
             return None
         member, score = found[0]
-        tenant, _, run = member.decode().partition(" ")
+        tenant, _, run = bytes(member).decode().partition(" ")
         return int(score), tenant, run
 
     async def drop_deadline(self, tenant: str, run: str) -> None:
@@ -138,9 +136,7 @@ class RunStore:
         """Adds what the stream hooks received during one command to the run's log."""
         key = f"{run_key(tenant, run)}:parts"
         async with self.redis.pipeline(transaction=True) as pipe:
-            pipe.rpush(key, entry)
-            pipe.expire(key, self._ttl)
-            await pipe.execute()
+            await pipe.rpush(key, entry).expire(key, self._ttl).execute()
 
     async def load_parts(self, tenant: str, run: str, start: int) -> list[bytes]:
         """The entries of that log from `start` on."""

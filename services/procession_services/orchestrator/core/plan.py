@@ -2,11 +2,13 @@
 
 from typing import Any
 
+import orjson
 from pydantic import ValidationError
 
 from procession.errors import InvalidOptionsError, UnknownComponentError
 from procession.processor import INPUT_HOOKS, OUTPUT_HOOKS, Hook
 from procession.registry import Registry
+from procession_schemas import subjects
 from procession_schemas.agent import (
     Agent,
     AgentOptions,
@@ -50,6 +52,15 @@ def parse_request(body: bytes, limit: int) -> RunRequest:
         raise from_validation(error) from error
 
 
+def asked_id(body: bytes) -> str | None:
+    """The run id that a request asks for, also one that is wrong elsewhere: its sender listens there."""
+    try:
+        given = orjson.loads(body)
+        return subjects.token(given.get("runId") or given.get("run_id") or "", "run id")
+    except (ValueError, AttributeError, TypeError):
+        return None
+
+
 def from_validation(error: ValidationError, prefix: str = "") -> Invalid:
     """The first wrong field as the code, all of them in the message."""
     problems = [(".".join([prefix, *map(str, e["loc"])]).strip("."), e["msg"]) for e in error.errors()]
@@ -77,7 +88,7 @@ def make_plan(
     if prepare := _pick(request, agent, "prepare_step"):
         placed["input"].append(_prepare_step(prepare, registry))
     for index, ref in enumerate(_pick(request, agent, "stop_when") or []):
-        _known(lambda ref=ref: registry.stop_condition(ref.id), f"stopWhen.{index}.id")  # type: ignore[misc]
+        _known(lambda ref=ref: registry.stop_condition(ref.id), f"stopWhen.{index}.id")
     models = _models(request, agent)
     stream_order = [p for p in placed["output"] if Hook.OUTPUT_STREAM in p.hooks]
     for p in stream_order:
@@ -138,8 +149,8 @@ def _place(kind: str, refs: list[ProcessorRef], registry: Registry) -> list[Plac
     placed = []
     for index, ref in enumerate(refs):
         field = f"{kind}Processors.{index}.id"
-        cls = _known(lambda ref=ref: registry.processor(ref.id), field)  # type: ignore[misc]
-        _known(lambda ref=ref, cls=cls: cls.build(ref.options), field)  # type: ignore[misc]
+        cls = _known(lambda ref=ref: registry.processor(ref.id), field)
+        _known(lambda ref=ref, cls=cls: cls.build(ref.options), field)
         hooks = cls.hooks_for(ref.options) & frozenset(_HOOKS[kind])
         placed.append(Placed(ref=ref, hooks=hooks, host=cls.host or _HOSTS[kind]))
     return placed
@@ -170,8 +181,8 @@ def _tools(refs: list[ToolRef], registry: Registry) -> dict[str, ToolRef]:
     tools: dict[str, ToolRef] = {}
     for index, ref in enumerate(refs):
         field = f"tools.{index}.id"
-        cls = _known(lambda ref=ref: registry.tool(ref.id), field)  # type: ignore[misc]
-        made = _known(lambda ref=ref, cls=cls: cls(ref.options), field)  # type: ignore[misc]
+        cls = _known(lambda ref=ref: registry.tool(ref.id), field)
+        made = _known(lambda ref=ref, cls=cls: cls(ref.options), field)
         if ref.name in tools:
             raise Invalid(
                 "INVALID_REQUEST", f"two tools are called {ref.name!r}; rename one with `as`", field
@@ -248,7 +259,7 @@ def _add_history(placed: dict[str, list[Placed]], memory: dict[str, Any], regist
         placed["output"].append(made["output"])
 
 
-def _listed(value: str | list[Any] | None) -> list[Any]:
+def _listed(value: Any) -> list[Any]:
     if value is None:
         return []
     return value if isinstance(value, list) else [value]

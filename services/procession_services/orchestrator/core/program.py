@@ -62,7 +62,7 @@ def hook_ops(
     return ops
 
 
-def _through_chain(plan: Plan, op: StreamOp | StepFinishOp | ToolResultsOp) -> PlannedOp:
+def _through_chain(op: StreamOp | StepFinishOp | ToolResultsOp) -> PlannedOp:
     chained = op.processors or (isinstance(op, ToolResultsOp) and op.result_processors)
     return PlannedOp(op=op, host=OUTPUT if chained else None)
 
@@ -120,7 +120,7 @@ def tools(state: RunState) -> list[PlannedOp]:
     plan, chain = state.plan, stream_refs(state.plan)
     run = ToolsOp(require_approval=plan.require_tool_approval, decisions=state.decisions, processors=chain)
     record = ToolResultsOp(result_processors=refs_with(plan.output, Hook.TOOL_RESULT), processors=chain)
-    return [PlannedOp(op=run, host="tools"), _through_chain(plan, record)]
+    return [PlannedOp(op=run, host="tools"), _through_chain(record)]
 
 
 def stop_conditions(state: RunState) -> list[PlannedOp]:
@@ -135,7 +135,7 @@ def step_finish(
     op = StepFinishOp(
         reason=reason, is_continued=continued, tripwire=tripwire, processors=stream_refs(state.plan)
     )
-    return _through_chain(state.plan, op)
+    return _through_chain(op)
 
 
 def retry(state: RunState, tripwire: Tripwire | None) -> list[PlannedOp]:
@@ -183,7 +183,7 @@ def model_failed(state: RunState, error: Failure) -> list[PlannedOp]:
     plan = state.plan
     stream = StreamOp(chunks=[error_chunk(error)], processors=stream_refs(plan))
     return [
-        _through_chain(plan, stream),
+        _through_chain(stream),
         step_finish(state, "error", continued=False),
         *anywhere(FailOp(error=error)),
         *hook_ops(plan, plan.output, Hook.OUTPUT_RESULT, "error"),
@@ -212,7 +212,7 @@ def suspended(state: RunState) -> list[PlannedOp]:
     others = EmitOp(chunks=[c for c in chunks if c["type"] != "tool-call-approval"])
     payload = {"calls": state.waiting}
     return [
-        *([_through_chain(state.plan, approvals)] if approvals.chunks else []),
+        *([_through_chain(approvals)] if approvals.chunks else []),
         *(anywhere(others) if others.chunks else []),
         *anywhere(
             ResultOp(finish_reason="suspended", status="suspended", finish=False, suspend_payload=payload)

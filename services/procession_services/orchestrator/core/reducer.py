@@ -8,6 +8,7 @@ from procession.processor import Hook
 from procession_schemas.run import Failure, HookReport, ModelReport, RunResult, Tripwire
 from procession_schemas.work import (
     ANY_VERSION,
+    AcceptOp,
     Control,
     HookOp,
     ModelOp,
@@ -32,7 +33,10 @@ from procession_services.orchestrator.core.state import PlannedOp, RunState, The
 
 LOCAL = "orchestrator"
 """The service name of operations that need no other service."""
-FEEDBACK = "[Processor feedback] Your last answer was rejected: {reason}. Produce a new answer that takes this into account."
+FEEDBACK = (
+    "[Processor feedback] Your last answer was rejected: {reason}. "
+    "Produce a new answer that takes this into account."
+)
 """The system message of a retried attempt (R-AB-29)."""
 _NO_RETRY = frozenset({Hook.INPUT.value, Hook.OUTPUT_RESULT.value})
 _ENDING_REASONS = frozenset({"error", "length", "content-filter"})
@@ -109,13 +113,17 @@ def _answered(state: RunState, result: WorkResult) -> tuple[RunState, list[Effec
         state.facts = state.facts.model_copy(update={"outcomes": result.facts.outcomes})
     elif result.facts:
         state.facts = result.facts
-    failed_op = command.ops[min(result.at, len(command.ops) - 1)]
+    _take_outcome(state, command, result)
+    return state, outstanding(state)
+
+
+def _take_outcome(state: RunState, command: WorkCommand, result: WorkResult) -> None:
     match result.outcome:
         case "ok":
             _through(state, command, result)
         case "tripwire":
             assert result.tripwire is not None
-            _tripped(state, result.tripwire, failed_op)
+            _tripped(state, result.tripwire, command.ops[min(result.at, len(command.ops) - 1)])
         case "modelFailed":
             state.error = (result.error or _unknown()).model_dump(by_alias=True, exclude_none=True)
             _go(state, program.hook_ops(state.plan, state.plan.error, Hook.API_ERROR), "recovered")
@@ -130,7 +138,6 @@ def _answered(state: RunState, result: WorkResult) -> tuple[RunState, list[Effec
             _go(state, program.suspended(state), "suspended")
         case "failed":
             _failed(state, result.error or _unknown(), command)
-    return state, outstanding(state)
 
 
 def _unknown() -> Failure:
@@ -205,7 +212,7 @@ def _may_continue(state: RunState) -> bool:
 def _step_over(state: RunState, *, accepted: bool) -> None:
     """The step is accepted: the next one, or the end."""
     continued, reason = _may_continue(state), state.facts.finish_reason
-    ops = [] if accepted else program.anywhere(program.AcceptOp())
+    ops = [] if accepted else program.anywhere(AcceptOp())
     ops.append(program.step_finish(state, reason, continued=continued))
     state.feedback, state.facts, state.decisions, state.model_index = [], StepFacts(), {}, 0
     if continued:
@@ -280,11 +287,12 @@ def _cancel(state: RunState) -> tuple[RunState, list[Effect]]:
 
 def _resume(state: RunState, control: Control) -> tuple[RunState, list[Effect]]:
     known = {entry["toolCallId"] for entry in state.waiting}
-    if state.status != "suspended" or control.tool_call_id not in known:
+    call_id = control.tool_call_id
+    if state.status != "suspended" or call_id is None or call_id not in known:
         return state, outstanding(state)
     decision = {"approved": control.approved, "reason": control.reason, "resumeData": control.resume_data}
     told = {k: v for k, v in decision.items() if v is not None}
-    state.decisions[control.tool_call_id] = {**state.decisions.get(control.tool_call_id, {}), **told}
+    state.decisions[call_id] = {**state.decisions.get(call_id, {}), **told}
     if all(entry["toolCallId"] in state.decisions for entry in state.waiting):
         state.status, state.result, state.waiting = "running", None, []
         _go(state, program.tools(state), "tooled")
@@ -315,7 +323,7 @@ def _count(state: RunState, result: WorkResult) -> None:
         state.reports[key] = have.model_copy(update=sums)
     if result.model:
         have_model = state.models.get(result.model.model, ModelReport(model=result.model.model))
-        usage = {
+        usage: dict[str, int | None] = {
             k: (have_model.usage.get(k) or 0) + (result.model.usage.get(k) or 0)
             for k in {**have_model.usage, **result.model.usage}
         }

@@ -22,6 +22,7 @@ from procession_services.bus.streams import ensure_streams
 from procession_services.runtime.embedded import EmbeddedServers, embedded
 from tests.support.wire import services_at
 
+
 def texts(chunks):
     return [chunk["payload"]["text"] for chunk in chunks]
 
@@ -297,7 +298,7 @@ async def test_what_came_while_the_connection_was_lost_is_read_from_the_streams(
             await services.chunks(run, 0, "a")
             chunks = aiter(handle)
             assert (await anext(chunks))["payload"]["text"] == "a"
-            waiting = asyncio.create_task(anext(chunks))
+            waiting = asyncio.ensure_future(anext(chunks))
             await servers.restart_nats()
             await ensure_streams(services.nats.jetstream())
             assert not procession._link._client.is_connected

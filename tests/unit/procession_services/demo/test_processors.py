@@ -1,4 +1,6 @@
+import itertools
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -38,13 +40,14 @@ def calls():
 
 async def streamed(ctx, kind, texts, **options):
     """The chunks that a processor makes of one text block."""
-    out = []
+    out: list[Any] = []
     chain = StreamChain(links(kind, **options), ctx, calls(), out.append)
-    for chunk in (
+    block: list[Any] = [
         {"type": "text-start", "payload": {"id": "b1"}},
         *({"type": "text-delta", "payload": {"id": "b1", "text": text}} for text in texts),
         {"type": "text-end", "payload": {"id": "b1"}},
-    ):
+    ]
+    for chunk in block:
         await chain.feed(chunk)
     return out
 
@@ -54,20 +57,22 @@ def text_of(chunks):
 
 
 @given(
-    st.lists(st.sampled_from(["ann@example.com", "a.b+c@x-y.org", "@", ".", " ", "word", "é", "\n", "-", "me@"])),
+    st.lists(
+        st.sampled_from(["ann@example.com", "a.b+c@x-y.org", "@", ".", " ", "word", "é", "\n", "-", "me@"])
+    ),
     st.lists(st.integers(0, 200), max_size=8),
 )
 async def test_no_split_of_a_text_lets_any_of_an_address_out(pieces, cuts):
     text = "".join(pieces)
     places = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
-    parts = [text[a:b] for a, b in zip(places, places[1:], strict=False)]
+    parts = [text[a:b] for a, b in itertools.pairwise(places)]
     chunks = await streamed(context(), EmailRedactor, parts)
     assert text_of(chunks) == ADDRESS.sub("[e-mail removed]", text)
     assert chunks[-1]["type"] == "text-end"
 
 
 async def test_text_is_passed_on_as_soon_as_it_is_certain(ctx):
-    out = []
+    out: list[Any] = []
     chain = StreamChain(links(EmailRedactor), ctx, calls(), out.append)
     await chain.feed({"type": "text-delta", "payload": {"id": "b1", "text": "Write to a"}})
     assert text_of(out) == "Write to "
@@ -82,9 +87,10 @@ async def test_the_replacement_is_an_option_and_taken_literally(ctx):
 
 
 async def test_other_chunks_pass_the_redactor_untouched(ctx):
-    out = []
+    out: list[Any] = []
     chain = StreamChain(links(EmailRedactor), ctx, calls(), out.append)
-    chunk = {"type": "tool-call", "payload": {"toolCallId": "c", "toolName": "t", "args": {"to": "a@b.com"}}}
+    call = {"toolCallId": "c", "toolName": "t", "args": {"to": "a@b.com"}}
+    chunk: Any = {"type": "tool-call", "payload": call}
     await chain.feed(chunk)
     assert out == [chunk]
 
@@ -93,7 +99,7 @@ async def test_other_chunks_pass_the_redactor_untouched(ctx):
 async def test_words_are_counted_wherever_chunks_cut_them(text, cuts):
     ctx = context()
     places = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
-    parts = [text[a:b] for a, b in zip(places, places[1:], strict=False)]
+    parts = [text[a:b] for a, b in itertools.pairwise(places)]
     assert text_of(await streamed(ctx, WordCounter, parts)) == text
     written = []
 

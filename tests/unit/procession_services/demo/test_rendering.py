@@ -10,7 +10,10 @@ from procession_services.demo.rendering import chunk_text, summary, table
         ({"type": "text-delta", "payload": {"id": "1", "text": "Hi"}}, "Hi"),
         ({"type": "text-start", "payload": {"id": "1"}}, ""),
         ({"type": "tool-call", "payload": {"toolName": "t", "args": {"a": 1}}}, '\n[calls t {"a":1}]\n'),
-        ({"type": "tool-error", "payload": {"toolName": "t", "error": {"message": "no"}}}, "\n[t failed: no]\n"),
+        (
+            {"type": "tool-error", "payload": {"toolName": "t", "error": {"message": "no"}}},
+            "\n[t failed: no]\n",
+        ),
         ({"type": "step-finish", "payload": {"stepResult": {"reason": "stop"}}}, ""),
         (
             {"type": "step-finish", "payload": {"stepResult": {"reason": "retry", "retryReason": "shorter"}}},
@@ -74,7 +77,9 @@ def test_a_summary_tells_why_a_run_ended_badly():
         agent="a",
         status="failed",
         finish_reason="error",
-        error=Failure(code="BAD", message="broken", field="tools.0.id", hook="processInput", processor_id="p"),
+        error=Failure(
+            code="BAD", message="broken", field="tools.0.id", hook="processInput", processor_id="p"
+        ),
         tripwire=Tripwire(reason="no", processor_id="guard"),
     )
     assert "BAD [tools.0.id]: broken (processInput of p)\n" in summary(bad)

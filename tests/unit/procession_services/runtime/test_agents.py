@@ -1,4 +1,5 @@
 import textwrap
+from typing import Any
 
 import pytest
 
@@ -37,11 +38,12 @@ def test_agents_by_name(written):
         """)
     )
     assert list(agents) == ["demo", "other"]
-    demo = agents["demo"]
+    demo: Any = agents["demo"]
+    other: Any = agents["other"]
     assert [ref.id for ref in demo.input_processors] == ["unicode-normalizer", "check"]
     assert demo.input_processors[1].options == {"maxLength": 3}
     assert (demo.name, demo.max_steps, demo.tools[0].name) == ("demo", 3, "weather")
-    assert agents["other"].output_processors.factory == "per-tenant"
+    assert other.output_processors.factory == "per-tenant"
 
 
 def test_agents_as_a_list(written):
@@ -79,6 +81,9 @@ def test_everything_that_is_wrong_is_told_at_once_with_its_place_and_remedy(writ
           third!: {model: m/x}
         agent: 1
     """)
+    choices = (
+        "should be 'auto', 'none' or 'required' or should be a valid dictionary or instance of ToolChoiceTool"
+    )
     assert problems_of(path) == {
         ("agent", "unknown key 'agent'; did you mean 'agents'?"),
         ("agents.demo.inputProcesors", "unknown key; did you mean 'inputProcessors'?"),
@@ -89,11 +94,7 @@ def test_everything_that_is_wrong_is_told_at_once_with_its_place_and_remedy(writ
         ("agents.demo.memory.lastMessage", "unknown key; did you mean 'lastMessages'?"),
         ("agents.second.model", "should be a valid string or should be a valid list, not 5"),
         ("agents.second.max_steps", "should be greater than or equal to 0, not -1"),
-        (
-            "agents.second.toolChoice",
-            "should be 'auto', 'none' or 'required' or "
-            "should be a valid dictionary or instance of ToolChoiceTool, not 'sometimes'",
-        ),
+        ("agents.second.toolChoice", f"{choices}, not 'sometimes'"),
         ("agents.third!.name", "String should match pattern '^[A-Za-z0-9_-]+$', not 'third!'"),
     }
 

@@ -1,0 +1,200 @@
+"""The command line as a user runs it, in a process of its own; services are played by tests/support/wire.py."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+
+import pytest
+
+from procession_services.cli import main
+from tests.support.wire import services_at
+
+
+@pytest.fixture
+async def services(servers):
+    async with services_at(servers.nats_url) as services:
+        yield services
+
+
+class Command:
+    """A running command."""
+
+    def __init__(self, process):
+        self.process = process
+
+    async def finished(self):
+        out, err = await self.process.communicate()
+        return self.process.returncode, out.decode(), err.decode()
+
+
+@pytest.fixture
+async def procession(servers, services):
+    started = []
+
+    async def start(*arguments, **environment):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "procession_services", *arguments),
+            env={
+                **os.environ,
+                "PROCESSION_NATS_URL": servers.nats_url,
+                "PROCESSION_TENANT": services.tenant,
+                **environment,
+            },
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        started.append(process)
+        return Command(process)
+
+    yield start
+    for process in started:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def answered(services, **result):
+    subject, request = await services.request()
+    run = request["runId"]
+    await services.accept(run)
+    if request.get("stream", True):
+        await services.chunks(run, 0, "Hel", "lo", end=True)
+    await services.finish(run, **{"text": "Hello", **result})
+    return subject, request
+
+
+async def test_run_streams_the_text_to_stdout_and_the_summary_to_stderr(services, procession):
+    command = await procession(
+        "run", "Hi", "--agent", "demo", "--request-context", "n=1", "--request-context", "s=x"
+    )
+    subject, request = await answered(services)
+    code, out, err = await command.finished()
+    assert (code, out) == (0, "Hello\n")
+    assert f"finished (stop); 0 steps, retries: 0; run {request['runId']}" in err
+    assert subject == f"procession.v1.run.{services.tenant}.demo"
+    assert request["requestContext"] == {"n": 1, "s": "x"}
+
+
+async def test_run_without_stream_prints_the_result_at_the_end(services, procession):
+    command = await procession(
+        "run",
+        "Hi",
+        "--agent",
+        "demo",
+        "--no-stream",
+        "--thread",
+        "t",
+        "--resource",
+        "ann",
+        "--run-id",
+        "mine",
+    )
+    _, request = await answered(services)
+    assert (await command.finished())[:2] == (0, "Hello\n")
+    assert (request["stream"], request["runId"]) == (False, "mine")
+    assert request["memory"] == {"thread": "t", "resource": "ann"}
+
+
+async def test_json_gives_one_value_a_line(services, procession):
+    command = await procession("run", "Hi", "--agent", "demo", "--json")
+    await answered(services)
+    code, out, _ = await command.finished()
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert [line["type"] for line in lines] == ["text-delta", "text-delta", "result"]
+    assert lines[-1]["result"]["text"] == "Hello"
+
+
+@pytest.mark.parametrize(("status", "code"), [("blocked", 3), ("failed", 1), ("cancelled", 130)])
+async def test_the_exit_code_tells_how_the_run_ended(services, procession, status, code):
+    command = await procession("run", "Hi", "--agent", "demo")
+    await answered(services, status=status)
+    assert (await command.finished())[0] == code
+
+
+async def test_ctrl_c_cancels_the_run_and_shows_what_there_was(services, procession):
+    command = await procession("run", "Hi", "--agent", "demo")
+    _, request = await services.request()
+    run = request["runId"]
+    await services.chunks(run, 0, "Hel")
+    assert await command.process.stdout.read(3) == b"Hel"
+    command.process.send_signal(signal.SIGINT)
+    assert await services.control() == {"type": "cancel"}
+    await services.chunks(run, 1, "lo", end=True)
+    await services.finish(run, "Hello", status="cancelled")
+    code, out, err = await command.finished()
+    assert (code, out) == (130, "lo\n")
+    assert "cancelling the run" in err
+
+
+async def test_attach_shows_a_run_that_somebody_started(services, procession):
+    await services.accept("somebodys")
+    await services.chunks("somebodys", 0, "Hel", "lo", end=True)
+    await services.finish("somebodys", "Hello")
+    command = await procession("attach", "somebodys", "--after", "1")
+    assert (await command.finished())[:2] == (0, "lo\n")
+
+
+async def test_cancel_reaches_the_run(services, procession):
+    command = await procession("cancel", "somebodys")
+    assert await services.control() == {"type": "cancel"}
+    assert (await command.finished())[0] == 0
+
+
+async def test_a_server_that_is_not_there_is_one_clear_line(procession):
+    command = await procession("run", "Hi", "--agent", "demo", PROCESSION_NATS_URL="nats://127.0.0.1:9")
+    code, out, err = await command.finished()
+    assert (code, out) == (1, "")
+    assert err.startswith("procession: cannot reach NATS at nats://127.0.0.1:9")
+    assert len(err.splitlines()) == 1
+
+
+def test_check_lists_what_is_wrong_and_says_so_in_its_exit_code(tmp_path, capsys):
+    path = tmp_path / "agents.yaml"
+    path.write_text("agents: {a: {model: m/x, inputProcesors: []}}")
+    assert main(["check", "--agents", str(path)]) == 2
+    assert capsys.readouterr().out == (
+        f"{path}:1: agents.a.inputProcesors: unknown key; did you mean 'inputProcessors'?\n"
+    )
+    path.write_text("agents: {a: {model: m/x}}")
+    assert main(["check", "--agents", str(path)]) == 0
+
+
+def test_processors_are_listed_with_their_hooks(capsys, monkeypatch):
+    monkeypatch.setenv("PROCESSION_PLUGINS", "procession_services.demo.processors")
+    assert main(["processors"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.split()[:2] == ["email-redactor", "processOutputStream"] for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["run", "Hi"], "--agent"),
+        (["run", "Hi", "--agent", "a", "--request-context", "novalue"], "'novalue' is not KEY=VALUE"),
+        (["up", "--replicas", "toolz=2"], "unknown service 'toolz'"),
+        (["up", "--replicas", "tools=many"], "must be a number"),
+        (["serve", "toolz"], "invalid choice"),
+        ([], "COMMAND"),
+    ],
+)
+def test_wrong_usage(arguments, told, capsys):
+    with pytest.raises(SystemExit) as raised:
+        main(arguments)
+    assert raised.value.code == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_thread_needs_a_resource(capsys):
+    assert main(["run", "Hi", "--agent", "a", "--thread", "t"]) == 2
+    assert "--resource" in capsys.readouterr().err
+
+
+def test_an_unknown_setting_is_named(capsys, monkeypatch):
+    monkeypatch.setenv("PROCESSION_NAST_URL", "x")
+    assert main(["processors"]) == 2
+    assert "PROCESSION_NAST_URL" in capsys.readouterr().err

@@ -1,0 +1,68 @@
+"""The supervisor with real servers and a real service, the smallest one."""
+
+import asyncio
+import os
+import signal
+
+import pytest
+
+from procession_services.supervisor import SERVICES, StartError, Supervisor, system
+
+NONE = dict.fromkeys(SERVICES, 0)
+
+
+@pytest.fixture
+def environment(servers):
+    return {"PROCESSION_NATS_URL": servers.nats_url, "PROCESSION_REDIS_URL": servers.redis_url}
+
+
+def is_alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def test_a_killed_process_is_started_again_and_all_are_stopped_at_the_end(environment):
+    lines, again = [], asyncio.Event()
+
+    def on_line(name, line):
+        lines.append((name, line))
+        if line == "is ready again":
+            again.set()
+
+    replicas = NONE | {"error_recovery": 2}
+    async with Supervisor(environment, replicas=replicas, on_line=on_line) as supervisor:
+        first = supervisor.pids
+        assert list(first) == ["error_recovery-1", "error_recovery-2"]
+        os.kill(first["error_recovery-1"], signal.SIGKILL)
+        await again.wait()
+        second = supervisor.pids
+    assert ("error_recovery-1", "ended with signal SIGKILL; it is started again in 0.2 s") in lines
+    assert second["error_recovery-1"] != first["error_recovery-1"]
+    assert second["error_recovery-2"] == first["error_recovery-2"]
+    assert not any(is_alive(pid) for pid in (*first.values(), *second.values()))
+
+
+async def test_a_service_that_does_not_start_is_told_with_what_it_said(environment):
+    environment["PROCESSION_LOG_LEVLE"] = "DEBUG"
+    with pytest.raises(StartError, match=r"(?s)error_recovery ended with code 2.*PROCESSION_LOG_LEVLE"):
+        async with Supervisor(environment, replicas=NONE | {"error_recovery": 1}):
+            pytest.fail("it cannot have started")
+
+
+async def test_one_that_is_not_ready_in_time_is_named_and_stopped(environment, monkeypatch):
+    monkeypatch.setattr("procession_services.supervisor._READY_SECONDS", 0.1)
+    supervisor = Supervisor(environment, replicas=NONE | {"error_recovery": 1})
+    with pytest.raises(StartError, match=r"not ready within 0.1 seconds: error_recovery"):
+        await supervisor.__aenter__()
+    assert supervisor.pids == {}
+
+
+async def test_a_system_brings_its_own_servers(tmp_path):
+    async with system(directory=tmp_path, replicas=NONE | {"error_recovery": 1}) as running:
+        assert running.nats_url.startswith("nats://127.0.0.1:")
+        assert running.redis_url.startswith("redis://127.0.0.1:")
+        assert list(running.supervisor.pids) == ["error_recovery"]
+    assert (tmp_path / "nats.log").exists()
