@@ -174,7 +174,11 @@ async def _follow(handle: "RunHandle", options: argparse.Namespace) -> int:
         silence.cancel()
         loop.remove_signal_handler(signal.SIGINT)
     if options.json:
-        print(json.dumps({"type": "result", "result": result.model_dump(mode="json", by_alias=True)}))  # noqa: T201
+        print(
+            json.dumps(
+                {"type": "result", "result": result.model_dump(mode="json", by_alias=True, exclude_none=True)}
+            )
+        )  # noqa: T201
     else:
         sys.stdout.write("\n" if options.stream else f"{result.text}\n")
         sys.stdout.flush()

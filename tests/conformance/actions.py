@@ -1,105 +1,15 @@
-"""What a scripted hook does: conditions, substitutions and the actions of `README.md`.
+"""The actions of `README.md`: what each does to the call of a hook."""
 
-One `Turn` is one call of one hook. It goes through the hook's actions in order and ends with what the hook
-returns.
-"""
-
-import copy
 import json
-import re
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any
 
-from tests.conformance.board import Board
-from tests.conformance.javascript import (
-    UNDEFINED,
-    json_text,
-    pattern,
-    replace_all,
-    same,
-    text,
-    without_undefined,
-)
-from tests.conformance.record import db_text, prompt_of, text_of, visible
-from tests.conformance.refs import Context, own_provider, strict_schema, tool_choice, tool_ref
+from tests.conformance.javascript import UNDEFINED, json_text, pattern, replace_all, without_undefined
+from tests.conformance.record import db_text, prompt_of
+from tests.conformance.refs import own_provider, strict_schema, tool_choice, tool_ref
+from tests.conformance.turn import ACTIONS, Action, Message, Turn
 
-__all__ = ["ACTIONS", "Turn", "substitute", "unknown_actions", "when"]
-
-Message = dict[str, Any]
-
-_STATE: Final = re.compile(r"\$state(?:\.(\w+))?", re.ASCII)
-_PLACE: Final = re.compile(r"\$\{(\w+)\}", re.ASCII)
-
-
-def substitute(value: Any, env: dict[str, Any]) -> Any:
-    """Fills `${step}`, `${retryCount}`, `${n}`, state keys, and the whole texts `$state` and `$state.key`."""
-    if isinstance(value, str):
-        state = env.get("state") or {}
-        if whole := _STATE.fullmatch(value):
-            found = state.get(whole[1], UNDEFINED) if whole[1] else visible(state) or UNDEFINED
-            return copy.deepcopy(found) if found is not UNDEFINED else UNDEFINED
-
-        def fill(place: re.Match[str]) -> str:
-            own = env.get(place[1])
-            return text(state.get(place[1]) if own is None or own is UNDEFINED else own)
-
-        return _PLACE.sub(fill, value)
-    if isinstance(value, list):
-        return [substitute(each, env) for each in value]
-    if isinstance(value, dict):
-        return {k: substitute(v, env) for k, v in value.items()}
-    return value
-
-
-def when(condition: dict[str, Any] | None, hook: str, args: Any, n: int) -> bool:
-    """Whether an action's condition holds; without one it does."""
-    if not condition:
-        return True
-    state = args.state or {}
-    for name, wanted in condition.items():
-        match name:
-            case "retryCountBelow":
-                held = (args.retry_count or 0) < wanted
-            case "fromCache":
-                held = getattr(args, "from_cache", UNDEFINED) is wanted
-            case "match":
-                held = pattern(wanted).search(text_of(hook, args)) is not None
-            case "state":
-                held = all(json_text(state.get(k, UNDEFINED)) == json_text(v) for k, v in wanted.items())
-            case "stateAtLeast":
-                held = all((state.get(k) or 0) >= v for k, v in wanted.items())
-            case _:
-                held = _among(wanted, _fact(name, args, n))
-        if not held:
-            return False
-    return True
-
-
-def _fact(name: str, args: Any, n: int) -> Any:
-    match name:
-        case "step":
-            return getattr(args, "step_number", UNDEFINED)
-        case "retryCount":
-            return args.retry_count
-        case "type":
-            return (getattr(args, "part", None) or {}).get("type", UNDEFINED)
-        case "toolName":
-            return getattr(args, "tool_name", UNDEFINED)
-        case "finishReason":
-            own = getattr(args, "finish_reason", None)
-            return (
-                own if own is not None else getattr(getattr(args, "result", None), "finish_reason", UNDEFINED)
-            )
-        case "statusCode":
-            return getattr(getattr(args, "error", None), "status_code", UNDEFINED)
-        case "call":
-            return n
-        case _:
-            raise ValueError(f"unknown condition {name}")
-
-
-def _among(wanted: Any, fact: Any) -> bool:
-    return any(same(each, fact) for each in (wanted if isinstance(wanted, list) else [wanted]))
+__all__ = ["Turn", "unknown_actions"]
 
 
 def _map_text(message: Message, change: Callable[[str], str]) -> None:
@@ -111,110 +21,8 @@ def _map_text(message: Message, change: Callable[[str], str]) -> None:
         content["content"] = change(content["content"])
 
 
-def _cloned(message: Message) -> Message:
-    content = message["content"]
-    return {**message, "content": {**content, "parts": [dict(part) for part in content.get("parts") or []]}}
-
-
 def _prompt_message(role: str, told: Any) -> dict[str, Any]:
     return {"role": role, "content": told if role == "system" else [{"type": "text", "text": told}]}
-
-
-class Turn:
-    """One call of one hook: what it has changed so far, and what it will return."""
-
-    def __init__(self, hook: str, args: Any, ctx: Context, board: Board, *, processor: str, n: int) -> None:
-        self.hook = hook
-        self.args = args
-        self.ctx = ctx
-        self.board = board
-        self.processor = processor
-        self.n = n
-        self.list = getattr(args, "message_list", None)
-        self.given: list[Message] = list(getattr(args, "messages", None) or [])
-        self.messages = [_cloned(message) for message in self.given]
-        self.system: list[dict[str, Any]] = copy.deepcopy(getattr(args, "system_messages", None) or [])
-        self.prompt: Any = getattr(args, "prompt", None)
-        self.part: Any = getattr(args, "part", None)
-        self.out: dict[str, Any] = {}
-        self.shape: str | None = None
-        self.touched_messages = self.touched_system = False
-        self.dropped = self.retry = False
-        self.response: dict[str, Any] | None = None
-
-    @property
-    def in_place(self) -> bool:
-        """Whether the return shape says that messages are changed where they are."""
-        return self.shape in ("messageList", "void-mutate")
-
-    async def play(self, actions: list[dict[str, Any]]) -> Any:
-        """Runs the actions and returns what the hook returns."""
-        for action in actions:
-            if action["do"] == "return" and when(action.get("when"), self.hook, self.args, self.n):
-                self.shape = action["shape"]
-        for action in actions:
-            if when(action.get("when"), self.hook, self.args, self.n):
-                if action["do"] not in ACTIONS:
-                    raise ValueError(f"unknown action {action['do']}")
-                await ACTIONS[action["do"]](self, action)
-        return self._returned()
-
-    def fill(self, value: Any) -> Any:
-        """Fills the placeholders of a value."""
-        env = {
-            "n": self.n,
-            "run": self.ctx.get("run"),
-            "state": self.args.state,
-            "step": getattr(self.args, "step_number", UNDEFINED),
-            "retryCount": self.args.retry_count,
-        }
-        return substitute(value, env)
-
-    def _returned(self) -> Any:
-        match self.hook:
-            case "processOutputStream":
-                return None if self.dropped or self.shape == "undefined" else self.part
-            case "processLLMRequest":
-                answer = {} if self.response is None else {"response": self.response}
-                return {**self.out, **answer} or None
-            case "processLLMResponse":
-                return None
-            case "processAPIError":
-                return {"retry": True} if self.retry else None
-            case _:
-                return self._messages()
-
-    def _messages(self) -> Any:
-        """What a hook returns that deals with messages."""
-        shapes: dict[str, Callable[[], Any]] = {
-            "messageList": lambda: self.list,
-            "external-messageList": lambda: copy.deepcopy(self.list),
-            "both": lambda: {"messages": self.messages, "message_list": self.list},
-            "empty-array": list,
-            "void": lambda: None,
-            "void-mutate": lambda: None,
-            "object": lambda: {"messages": self.messages, "system_messages": self.system, **self.out},
-            "messages": lambda: self.messages,
-        }
-        return shapes.get(self.shape or "", self._by_default)()
-
-    def _by_default(self) -> Any:
-        if self.hook == "processInput":
-            both = {"messages": self.messages, "system_messages": self.system}
-            return both if self.touched_system else self.messages
-        if self.hook == "processInputStep":
-            if self.touched_messages:
-                self.out["messages"] = self.messages
-            if self.touched_system:
-                self.out["system_messages"] = self.system
-            return self.out or None
-        if self.hook == "processOutputResult":
-            return self.messages
-        return self.messages if self.touched_messages else None
-
-
-Action = Callable[[Turn, dict[str, Any]], Awaitable[None]]
-ACTIONS: Final[dict[str, Action]] = {}
 
 
 def unknown_actions(processors: dict[str, Any] | None) -> list[str]:

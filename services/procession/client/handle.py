@@ -45,10 +45,10 @@ class RunHandle:
         run_id: str,
         *,
         streams: bool = True,
-        known: bool = False,
+        disputed: bool = False,
         after: int = 0,
     ) -> None:
-        # Made by `Procession`; `known` says that the run may have begun before this handle listens.
+        # Made by `Procession`; `disputed` says that the id may be that of a run with another request.
         self.run_id = run_id
         self.accepted = False
         self._link = link
@@ -62,7 +62,8 @@ class RunHandle:
         self._suspended_at = ""
         self._decided: set[str] = set()
         self._rejection: Failure | None = None
-        self._stale = known
+        self._disputed = disputed
+        self._stale = False
         self._complete = not streams
         self._looking = asyncio.Lock()
 
@@ -90,7 +91,7 @@ class RunHandle:
             NotConnectedError: The client was closed.
         """
         while True:
-            while (chunk := self._order.pop()) is not None:
+            while not self._disputed and (chunk := self._order.pop()) is not None:
                 yield chunk
             if self._over():
                 return
@@ -107,7 +108,7 @@ class RunHandle:
             NotConnectedError: The client was closed.
         """
         async with asyncio.timeout(timeout):
-            while self._result is None:
+            while self._result is None or self._disputed:
                 await self._advance()
         if raise_on_error and self._result.status not in ("finished", "suspended"):
             raise RunFailedError(self._result)
@@ -139,6 +140,11 @@ class RunHandle:
             callbacks[subjects.chunk(self._tenant, self.run_id)] = self._on_chunks
         self._subscriptions = await self._link.subscribe(callbacks)
 
+    def join(self) -> None:
+        """Takes it that the run is the one that was asked for, and may have begun; `Procession` knows."""
+        self._disputed = False
+        self._stale = True
+
     async def close(self) -> None:
         """Stops listening; the run goes on."""
         self._link.on_doubt.discard(self._doubt)
@@ -154,7 +160,10 @@ class RunHandle:
         match event.get("type"):
             case "run.accepted":
                 self.accepted = True
+                if self._disputed:
+                    self.join()
             case "run.finished":
+                self._disputed = False
                 self._result, self._suspension = RunResult.model_validate(event["result"]), None
             case "run.suspended" if event["at"] != self._suspended_at:
                 self._suspended_at, self._decided = event["at"], set()
@@ -172,13 +181,15 @@ class RunHandle:
 
     def _over(self) -> bool:
         """Tells whether no further chunk will come."""
+        if self._disputed:
+            return False
         return self._order.ended or (self._result is not None and self._complete and self._order.gap is None)
 
     async def _more(self) -> None:
         """Returns when there is a next chunk, or none will come."""
         clock = asyncio.get_running_loop().time
         gap_since: float | None = None
-        while not self._order.ready and not self._over():
+        while self._disputed or not (self._order.ready or self._over()):
             if (gap := self._order.gap) is not None:
                 if gap_since is None:
                     gap_since, self._stale = clock(), True
@@ -200,17 +211,19 @@ class RunHandle:
         else:
             patience = _PROBE_SECONDS if self._result is None else _SETTLE_SECONDS
         if not await self._bell.heard(patience):
-            self._stale = True
+            self.join()
 
     async def _catch_up(self) -> bool:
         """Reads what the streams hold; False when they cannot be reached now."""
         async with self._looking:
             self._stale = False
             try:
-                event = await self._link.last("EVENTS", subjects.event(self._tenant, self.run_id, "run.>"))
-                if event is not None:
-                    self.accepted = True
-                    self._on_event(event)
+                for type_ in ("run.finished", "run.suspended"):
+                    event = await self._link.last("EVENTS", subjects.event(self._tenant, self.run_id, type_))
+                    if event is not None:
+                        self.accepted = True
+                        self._on_event(event)
+                        break
                 result_known = self._result is not None
                 if self._streams:
                     async for body in self._link.stored("CHUNKS", subjects.chunk(self._tenant, self.run_id)):

@@ -95,8 +95,11 @@ class Link:
             if not self._client.is_closed:
                 await subscription.unsubscribe()
 
-    async def publish(self, subject: str, body: bytes, message_id: str) -> None:
+    async def publish(self, subject: str, body: bytes, message_id: str) -> bool:
         """Publishes until a stream acknowledges; repeats are harmless, since the stream knows the message id.
+
+        Returns:
+            False when the stream has a message of that id already.
 
         Raises:
             NotAcceptedError: No stream takes the subject, it refuses, or it does not answer.
@@ -108,7 +111,7 @@ class Link:
         headers = {"Nats-Msg-Id": message_id}
         for _ in range(_ACK_ATTEMPTS):
             try:
-                await self._jetstream.publish(subject, body, timeout=_ACK_SECONDS, headers=headers)
+                ack = await self._jetstream.publish(subject, body, timeout=_ACK_SECONDS, headers=headers)
             except nats.js.errors.NoStreamResponseError as error:
                 hint = "are the services running? `procession up` starts them"
                 raise NotAcceptedError(f"no stream at {self.url} takes {subject}: {hint}") from error
@@ -117,7 +120,7 @@ class Link:
             except nats.errors.TimeoutError:
                 continue
             else:
-                return
+                return not ack.duplicate
         waited = _ACK_ATTEMPTS * _ACK_SECONDS
         raise NotAcceptedError(f"{subject} was not acknowledged within {waited:g} seconds")
 

@@ -70,15 +70,16 @@ class Procession:
         request = _request(input, agent, options)
         name = agent.name if isinstance(agent, Agent) else agent
         subject = subjects.run(self.tenant, name)
-        known = request.run_id is not None
+        disputed = request.run_id is not None
         run_id = request.run_id = request.run_id or f"run-{secrets.token_hex(12)}"
         body = request.model_dump_json(by_alias=True, exclude_unset=True).encode()
-        handle = RunHandle(self._link, self.tenant, run_id, streams=request.stream, known=known)
+        handle = RunHandle(self._link, self.tenant, run_id, streams=request.stream, disputed=disputed)
         try:
             await handle.open()
             # The stream drops the same request; another one under this id must get through, to be rejected.
             digest = hashlib.sha256(subject.encode() + body).hexdigest()[:16]
-            await self._link.publish(subject, body, f"{run_id}:{digest}")
+            if not await self._link.publish(subject, body, f"{run_id}:{digest}"):
+                handle.join()
         except BaseException:
             await handle.close()
             raise
@@ -136,7 +137,8 @@ class Procession:
             UnknownRunError: No event of the run is stored.
             NotConnectedError: The client is not connected, or the streams do not answer.
         """
-        handle = RunHandle(self._link, self.tenant, run_id, known=True, after=after)
+        handle = RunHandle(self._link, self.tenant, run_id, after=after)
+        handle.join()
         try:
             await handle.open()
             event = await self._link.last("EVENTS", subjects.event(self.tenant, run_id, ">"))

@@ -81,6 +81,11 @@ class Bus:
         """FastStream's broker, for request-and-reply operations."""
         return self._broker
 
+    @property
+    def max_payload(self) -> int:
+        """Bytes of the longest message that the server takes."""
+        return int(self.client.max_payload)
+
     async def publish(self, subject: str, body: bytes, *, reply: str = "") -> None:
         """Publishes without waiting for anybody (chunks, signals)."""
         await self.client.publish(subject, body, reply=reply)

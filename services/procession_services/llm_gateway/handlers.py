@@ -13,6 +13,7 @@ from procession.prompt import to_prompt
 from procession.response import ResponseCollector
 from procession.structured import ObjectStream, parse_object
 from procession_schemas import subjects
+from procession_schemas.agent import StructuredOutput
 from procession_schemas.chunks import HIDDEN_TYPES, Chunk
 from procession_schemas.run import ModelReport
 from procession_schemas.work import ModelOp, StepFacts
@@ -94,6 +95,9 @@ class ModelRunner:
     def _call(self, op: ModelOp, job: Job) -> ModelCall:
         ctx, config = job.ctx, job.ctx.config
         structured = config.structured_output
+        prompt = ctx.prompt if ctx.prompt is not None else to_prompt(ctx.messages)
+        if structured and structured.json_prompt_injection:
+            prompt = [_schema_entry(structured), *prompt]
         headers = dict(op.entry.headers) if op.entry else {}
         memory = ctx.request_context.get("MastraMemory")
         if memory:
@@ -101,7 +105,7 @@ class ModelRunner:
             headers.setdefault("x-resource-id", memory["resourceId"])
         return ModelCall(
             model=config.model,
-            prompt=ctx.prompt if ctx.prompt is not None else to_prompt(ctx.messages),
+            prompt=prompt,
             tools={
                 name: {"description": ref.description or "", "parameters": ref.parameters or {}}
                 for name, ref in config.tools.items()
@@ -110,7 +114,9 @@ class ModelRunner:
             active_tools=config.active_tools,
             model_settings=config.model_settings,
             provider_options=config.provider_options,
-            response_format=structured.schema_ if structured else None,
+            response_format=structured.schema_
+            if structured and not structured.json_prompt_injection
+            else None,
             headers=headers,
             api_base=op.api_base,
             include_raw_chunks=op.include_raw_chunks,
@@ -161,6 +167,15 @@ class ModelRunner:
 def _metadata(model: str) -> dict[str, Any]:
     provider, _, name = model.partition("/")
     return {"modelId": name or model, "provider": provider if name else ""}
+
+
+def _schema_entry(structured: StructuredOutput) -> dict[str, Any]:
+    """The schema as a system message, for models that take no response format (R-SO-1)."""
+    schema = orjson.dumps(structured.schema_).decode()
+    told = (
+        structured.instructions or "Answer with one JSON value that fits this JSON Schema, and nothing else:"
+    )
+    return {"role": "system", "content": f"{told}\n{schema}"}
 
 
 def _keep_partial(ctx: RunContext, parts: list[Any]) -> None:

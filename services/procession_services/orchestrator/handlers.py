@@ -45,6 +45,8 @@ from procession_services.processor_host.service import Host
 from procession_services.runtime.clock import iso, now
 
 log = logging.getLogger(__name__)
+_LONGEST_TEXT = 200_000
+"""Characters of text in a result that had to be shortened."""
 
 
 class Orchestrator:
@@ -252,6 +254,24 @@ class Orchestrator:
             run_id = _derived_id(delivery)
             failure = Failure(code="INTERNAL", message=f"the request could not be handled: {reason}")
             await self._refuse(tenant, run_id, rest[0], fingerprint(delivery.body), failure)
+
+
+def shortened(result: RunResult) -> RunResult:
+    """The result without what makes it longer than the broker takes; the chunks had all of it."""
+    return result.model_copy(
+        update={
+            "messages": [],
+            "steps": [],
+            "tool_calls": [],
+            "tool_results": [],
+            "sources": [],
+            "files": [],
+            "response": {"shortened": True},
+            "text": result.text[:_LONGEST_TEXT],
+            "object": None,
+            "reasoning_text": None,
+        }
+    )
 
 
 def _derived_id(delivery: Delivery) -> str:

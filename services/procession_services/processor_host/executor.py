@@ -4,6 +4,8 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+import orjson
+
 from procession.args import AbortSignal, Violation
 from procession.calls import Calls
 from procession.context import RunContext
@@ -73,17 +75,27 @@ class Executor:
             await self._run(job)
             job.result.reports = list(job.calls.reports.values())
             job.result.out_seq = job.outbox.next_seq
-            return await self.store.commit_context(
-                command.tenant,
-                command.run,
-                version=stored.version,
-                seq=command.seq,
-                data=job.ctx.to_dict(),
-                result=job.result.to_json(),
-            )
+            return await self._commit(job, stored)
         finally:
             if self._signals.get(key) is signal:
                 del self._signals[key]
+
+    async def _commit(self, job: Job, stored: StoredContext) -> bytes | None:
+        """Stores context and result; a context that is not JSON fails the command and leaves the last one."""
+        command, data = job.command, job.ctx.to_dict()
+        try:
+            body = orjson.dumps(data)
+        except TypeError as error:
+            job.result.outcome, job.result.error = "failed", _not_json(job.ctx, error)
+            body = orjson.dumps(stored.data if stored.data is not None else restore(command, None).to_dict())
+        return await self.store.commit_context(
+            command.tenant,
+            command.run,
+            version=stored.version,
+            seq=command.seq,
+            data=body,
+            result=job.result.to_json(),
+        )
 
     def _job(self, command: WorkCommand, stored: StoredContext, signal: AbortSignal, delivery: int) -> Job:
         calls = Calls(clock=monotonic_ns, abort_signal=signal)
@@ -152,6 +164,18 @@ class Executor:
             await self.bus.publish_stored(subject, event.to_json(), message_id=message_id)
 
         return store
+
+
+def _not_json(ctx: RunContext, error: TypeError) -> Failure:
+    """Says which processor's state it is that cannot travel, or that it is the request context."""
+    for processor, state in ctx.states.items():
+        try:
+            orjson.dumps(state)
+        except TypeError as inner:
+            text = f"the state of a processor must be JSON: {inner}"
+            return Failure(code="STATE_NOT_JSON", message=text, processor_id=processor)
+    text = f"the request context, messages and prompt of a run must be JSON: {error}"
+    return Failure(code="CONTEXT_NOT_JSON", message=text)
 
 
 def restore(command: WorkCommand, data: dict[str, Any] | None) -> RunContext:

@@ -4,6 +4,7 @@ from typing import Any
 
 import orjson
 
+from procession.errors import ProcessorError
 from procession_schemas import subjects
 from procession_schemas.chunks import Chunk
 from procession_services.bus import Bus
@@ -38,9 +39,31 @@ class Outbox:
         if not self._live or not (self._ready or end or reset is not None):
             return
         ready, self._ready = self._ready, []
-        batch: dict[str, Any] = {"run": self._run, "seq": self.next_seq - len(ready), "chunks": ready}
-        if end:
-            batch["end"] = True
+        marks: dict[str, Any] = {"end": True} if end else {}
         if reset is not None:
-            batch["reset"] = reset
-        await self._bus.publish(self._subject, orjson.dumps(batch))
+            marks["reset"] = reset
+        await self._publish(self.next_seq - len(ready), ready, marks)
+
+    async def _publish(self, seq: int, chunks: list[dict[str, Any]], marks: dict[str, Any]) -> None:
+        """Publishes a batch, in halves while it is longer than the broker takes.
+
+        Raises:
+            ProcessorError: A single chunk is too long, or holds what is not JSON.
+        """
+        try:
+            body = orjson.dumps({"run": self._run, "seq": seq, "chunks": chunks, **marks})
+        except TypeError as error:
+            raise _unsendable(chunks, f"holds what is not JSON: {error}") from error
+        if len(body) <= self._bus.max_payload:
+            await self._bus.publish(self._subject, body)
+            return
+        if len(chunks) == 1:
+            raise _unsendable(chunks, f"has {len(body)} bytes; the broker takes {self._bus.max_payload}")
+        middle = len(chunks) // 2
+        await self._publish(seq, chunks[:middle], {k: v for k, v in marks.items() if k == "reset"})
+        await self._publish(seq + middle, chunks[middle:], {k: v for k, v in marks.items() if k == "end"})
+
+
+def _unsendable(chunks: list[dict[str, Any]], why: str) -> ProcessorError:
+    kinds = ", ".join(sorted({chunk["type"] for chunk in chunks}))
+    return ProcessorError(f"a chunk ({kinds}) {why}", processor_id="", hook="", code="CHUNK_NOT_SENDABLE")

@@ -80,7 +80,7 @@ class RunStore:
         )
 
     async def commit_context(
-        self, tenant: str, run: str, *, version: int, seq: int, data: dict[str, Any], result: bytes
+        self, tenant: str, run: str, *, version: int, seq: int, data: bytes, result: bytes
     ) -> bytes | None:
         """Stores the context and the result of command `seq` together.
 

@@ -204,6 +204,9 @@ def _tool_choice(request: RunRequest, agent: Agent) -> Any:
 
 def _structured(request: RunRequest, agent: Agent) -> StructuredOutput | None:
     structured: StructuredOutput | None = _pick(request, agent, "structured_output")
+    if structured and structured.model:
+        text = "a second model for structured output is not available yet; leave `model` out"
+        raise Invalid("UNSUPPORTED", text, "structuredOutput.model")
     return structured
 
 

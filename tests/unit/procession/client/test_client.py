@@ -173,11 +173,33 @@ async def test_another_request_under_the_same_id_reaches_the_services_who_reject
     before = await stored_requests(services)
     second = await procession.start("Something else", agent="demo", run_id="conflict-1")
     assert await stored_requests(services) == before + 1
+    await services.chunks("conflict-1", 0, "of the first")
     await services.event("conflict-1", "request.rejected", error={"code": "CONFLICT", "message": "taken"})
     with pytest.raises(RunConflictError, match="taken"):
         await second.result()
     with pytest.raises(RunConflictError):
         await collect(second)
+
+
+async def test_another_request_under_the_id_of_a_finished_run_does_not_get_its_result(services, procession):
+    await services.accept("conflict-2")
+    await services.chunks("conflict-2", 0, "a", end=True)
+    await services.finish("conflict-2", "a")
+    handle = await procession.start("Something else", agent="demo", run_id="conflict-2")
+    waiting = asyncio.create_task(handle.result())
+    await services.event("conflict-2", "request.rejected", error={"code": "CONFLICT", "message": "taken"})
+    with pytest.raises(RunConflictError, match="taken"):
+        await waiting
+
+
+async def test_a_request_that_the_services_know_already_gets_the_result_of_its_run(services, procession):
+    await services.accept("repeated-1")
+    await services.chunks("repeated-1", 0, "a", end=True)
+    await services.finish("repeated-1", "a")
+    handle = await procession.start("Hi", agent="demo", run_id="repeated-1")
+    await services.accept("repeated-1")
+    assert await collect(handle) == ["a"]
+    assert (await handle.result()).text == "a"
 
 
 async def stored_requests(services):
