@@ -1,1 +1,1 @@
-"""Benchmarks: `python -m benchmarks --help`."""
+"""What Procession costs, measured; see docs/performance.md."""

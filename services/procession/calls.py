@@ -4,7 +4,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, TypeVar
 
 from procession.args import AbortSignal, Violation, Writer
 from procession.errors import ProcessionError, ProcessorError, TripWire
@@ -15,6 +15,7 @@ from procession_schemas.run import HookReport
 Clock = Callable[[], int]
 """Nanoseconds, monotonic."""
 ViolationSink = Callable[[Violation, Hook, bool], Awaitable[None]]
+_T = TypeVar("_T")
 
 
 @dataclass(slots=True)
@@ -67,12 +68,13 @@ class Calls:
         try:
             value = getattr(link.processor, METHODS[hook])(args)
             if inspect.isawaitable(value):
-                value = await (asyncio.wait_for(value, link.timeout) if link.timeout else value)
+                value = await within(value, link.timeout)
         except TripWire as tripwire:
-            report.aborts += 1
             await self.violated(link, hook, tripwire)
             raise
         except Exception as error:  # whatever an author's code raises is reported with its place
+            if of_another(link, error):
+                raise
             report.errors += 1
             if link.skips(hook):
                 return None
@@ -82,32 +84,60 @@ class Calls:
         return value
 
     async def violated(self, link: Link, hook: Hook, tripwire: TripWire) -> None:
-        """Completes the tripwire, tells the processor's `on_violation`, and stores the violation (R-VI, D-17).
+        """Completes the tripwire, counts it, tells `on_violation`, and stores the violation (R-VI, D-17).
 
         Once per tripwire: one that passes through another processor's hook on its way has been told already.
         """
         if tripwire.processor_id:
             return
+        report = self.report(link, hook)
+        report.aborts += 1
         tripwire.processor_id = link.id
         tripwire.reason = tripwire.reason or f"Tripwire triggered by {link.id}"
         violation = Violation(link.id, tripwire.reason, tripwire.metadata)
         try:
             told = link.processor.on_violation(violation)
             if inspect.isawaitable(told):
-                await told
+                await within(told, link.timeout)
         except Exception:  # noqa: BLE001 - R-VI-4: counted, never changes the pipeline
-            self.report(link, hook).errors += 1
+            report.errors += 1
         await self.violation(violation, hook, tripwire.retry)
+
+
+class HookTimeoutError(Exception):
+    """A hook took longer than the timeout of its link."""
+
+
+async def within(value: Awaitable[_T], limit: float | None) -> _T:
+    """Awaits what a hook returned, for at most `limit` seconds.
+
+    Raises:
+        HookTimeoutError: The time is up; a `TimeoutError` of the hook's own comes out as it is.
+    """
+    if limit is None:
+        return await value
+    scope = asyncio.timeout(limit)
+    try:
+        async with scope:
+            return await value
+    except TimeoutError as error:
+        if scope.expired():
+            raise HookTimeoutError(f"took longer than its timeout of {limit:g} s") from error
+        raise
+
+
+def of_another(link: Link, error: Exception) -> bool:
+    """Whether an error is a processor's whose stream this link wrote into: that one's policy counts, not ours."""
+    return isinstance(error, ProcessorError) and error.processor_id not in ("", link.id)
 
 
 def failure(link: Link, hook: Hook, error: Exception) -> ProcessorError:
     """Wraps what a hook raised; an error that already names a processor stays as it is."""
     if isinstance(error, ProcessorError):
         return error
-    if isinstance(error, TimeoutError) and link.timeout:
-        text = f"took longer than its timeout of {link.timeout:g} s"
+    if isinstance(error, HookTimeoutError):
         return ProcessorError(
-            text, processor_id=link.id, hook=hook.value, code="PROCESSOR_TIMEOUT", name="TimeoutError"
+            str(error), processor_id=link.id, hook=hook.value, code="PROCESSOR_TIMEOUT", name="TimeoutError"
         )
     return ProcessorError(
         str(error) or type(error).__name__, processor_id=link.id, hook=hook.value, name=type(error).__name__
@@ -141,4 +171,7 @@ class NullWriter(Writer):
         check_custom(chunk)
 
 
-__all__ = ["Calls", "Clock", "Link", "NullWriter", "ProcessionError", "abort", "check_custom", "failure"]
+__all__ = [
+    "Calls", "Clock", "HookTimeoutError", "Link", "NullWriter", "ProcessionError", "abort", "check_custom", "failure",
+    "of_another", "within",
+]  # fmt: skip

@@ -4,14 +4,18 @@ Each function takes the run's context and changes it; a tripwire or a processor'
 """
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
+from pydantic import ValidationError
+
 from procession import args as a
-from procession.calls import Calls, Link, abort
+from procession.calls import Calls, Link, abort, of_another
 from procession.context import RunContext, add_usage, is_rejected
 from procession.errors import ProcessorError
 from procession.message_list import MessageList
-from procession.processor import Hook
+from procession.parts import InvalidMessageError
+from procession.processor import INPUT_HOOKS, Hook
 from procession.prompt import to_prompt
 from procession_schemas.messages import StepResult
 from procession_schemas.work import StepConfig
@@ -77,6 +81,34 @@ def _invalid(link: Link, hook: Hook, value: Any, allowed: str) -> ProcessorError
     return _wrong(link, hook, INVALID_RETURN, f"returned {type(value).__name__}; {allowed}")
 
 
+def _reconcile(ctx: RunContext, link: Link, hook: Hook, stage: list[Any], returned: Any) -> None:
+    if not isinstance(returned, list):
+        raise _invalid(link, hook, returned, "`messages` is a list of messages")
+    try:
+        ctx.messages.reconcile(stage, returned, "input" if hook in INPUT_HOOKS else "response")
+    except InvalidMessageError as error:
+        raise _unreadable(link, hook, error) from error
+
+
+def _replace_system(ctx: RunContext, link: Link, hook: Hook, returned: Any) -> None:
+    if not isinstance(returned, list):
+        raise _invalid(link, hook, returned, "`system_messages` is a list of system messages")
+    try:
+        ctx.messages.replace_system(returned)
+    except InvalidMessageError as error:
+        raise _unreadable(link, hook, error) from error
+
+
+def _unreadable(link: Link, hook: Hook, error: InvalidMessageError) -> ProcessorError:
+    return ProcessorError(
+        f"returned a message that cannot be read: {error}",
+        processor_id=link.id,
+        hook=hook.value,
+        code=error.code,
+        name=type(error).__name__,
+    )
+
+
 async def run_input(ctx: RunContext, links: list[Link], calls: Calls) -> None:
     """`process_input` of each processor (R-IN)."""
     hook = Hook.INPUT
@@ -94,14 +126,10 @@ async def run_input(ctx: RunContext, links: list[Link], calls: Calls) -> None:
         if isinstance(value, MessageList):
             _same_list(ctx, link, hook, value)
         elif isinstance(value, list):
-            ctx.messages.reconcile(stage, value, "input")
-        elif (
-            isinstance(value, dict)
-            and isinstance(value.get("messages"), list)
-            and isinstance(value.get("system_messages"), list)
-        ):
-            ctx.messages.reconcile(stage, value["messages"], "input")
-            ctx.messages.replace_system(value["system_messages"])
+            _reconcile(ctx, link, hook, stage, value)
+        elif isinstance(value, dict) and {"messages", "system_messages"} <= value.keys():
+            _reconcile(ctx, link, hook, stage, value["messages"])
+            _replace_system(ctx, link, hook, value["system_messages"])
         else:
             allowed = (
                 "allowed are a list of messages, the message list, {messages, system_messages}, or nothing"
@@ -137,7 +165,7 @@ async def run_input_step(ctx: RunContext, links: list[Link], calls: Calls, write
         if isinstance(value, MessageList):
             _same_list(ctx, link, hook, value)
         elif isinstance(value, list):
-            ctx.messages.reconcile(stage, value, "input")
+            _reconcile(ctx, link, hook, stage, value)
         elif isinstance(value, dict):
             _apply_step(ctx, link, stage, value)
         else:
@@ -152,9 +180,9 @@ def _apply_step(ctx: RunContext, link: Link, stage: list[Any], value: dict[str, 
     if value.get("message_list") is not None:
         _same_list(ctx, link, hook, value["message_list"])
     if value.get("messages") is not None:
-        ctx.messages.reconcile(stage, value["messages"], "input")
+        _reconcile(ctx, link, hook, stage, value["messages"])
     if value.get("system_messages") is not None:
-        ctx.messages.replace_system(value["system_messages"])
+        _replace_system(ctx, link, hook, value["system_messages"])
     _override_config(ctx, link, value)
 
 
@@ -165,7 +193,7 @@ def _override_config(ctx: RunContext, link: Link, value: dict[str, Any]) -> None
     model = value.get("model")
     if isinstance(model, a.ModelInfo):
         model = model.id
-    if model is not None and (not isinstance(model, str) or not model.strip()):
+    if model and (not isinstance(model, str) or not model.strip()):
         raise _wrong(
             link, hook, UNSUPPORTED_MODEL, f"returned model {model!r}; a model is a string 'provider/name'"
         )
@@ -179,7 +207,11 @@ def _override_config(ctx: RunContext, link: Link, value: dict[str, Any]) -> None
         update["model_settings"] = {**kept, **update["model_settings"]}
     if update:
         merged = {**ctx.config.model_dump(by_alias=False), **update}
-        ctx.config = StepConfig.model_validate(merged)
+        try:
+            ctx.config = StepConfig.model_validate(merged)
+        except ValidationError as error:
+            told = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+            raise _wrong(link, hook, INVALID_RETURN, f"returned settings that do not fit: {told}") from error
 
 
 async def run_llm_request(ctx: RunContext, links: list[Link], calls: Calls, writer: a.Writer | None) -> None:
@@ -199,9 +231,20 @@ async def run_llm_request(ctx: RunContext, links: list[Link], calls: Calls, writ
             raise _invalid(link, Hook.LLM_REQUEST, value, "allowed are {prompt}, {response}, or nothing")
         if value.get("prompt") is not None:
             prompt = value["prompt"]
-        if value.get("response") is not None and ctx.cached is None:
-            ctx.cached = copy.deepcopy(value["response"])
+            if not isinstance(prompt, list):
+                raise _invalid(link, Hook.LLM_REQUEST, prompt, "`prompt` is a list of prompt entries")
+        if value.get("response") is not None:
+            if not _is_response(value["response"]):
+                allowed = '`response` is `{"chunks": [...]}`, each chunk with a `type`'
+                raise _invalid(link, Hook.LLM_REQUEST, value["response"], allowed)
+            if ctx.cached is None:
+                ctx.cached = copy.deepcopy(value["response"])
     ctx.prompt = prompt
+
+
+def _is_response(value: Any) -> bool:
+    chunks = value.get("chunks") if isinstance(value, dict) else None
+    return isinstance(chunks, Sequence) and all(isinstance(c, dict) and "type" in c for c in chunks)
 
 
 def current_step(ctx: RunContext) -> StepResult:
@@ -212,7 +255,7 @@ def current_step(ctx: RunContext) -> StepResult:
         "stepNumber": ctx.step_number,
         "stepType": "initial" if ctx.step_number == 0 else "tool-result",
         "text": response.get("text", ""),
-        "toolCalls": [_flat_call(c) for c in response.get("toolCalls", [])],
+        "toolCalls": [_flat_call(c) for c in response.get("toolCalls", []) if not c.get("repeated")],
         "toolResults": [
             {
                 "toolCallId": o["toolCallId"],
@@ -265,7 +308,9 @@ async def run_api_error(
         )
         try:
             value = await calls.call(link, Hook.API_ERROR, args)
-        except ProcessorError:  # R-AE-7: counted in the report, the next one is asked
+        except ProcessorError as failed:  # R-AE-7: counted in the report, the next one is asked
+            if of_another(link, failed):
+                raise
             continue
         if isinstance(value, dict) and value.get("retry"):
             return True
@@ -301,7 +346,7 @@ def _take_messages(ctx: RunContext, link: Link, hook: Hook, stage: list[Any], va
     if isinstance(value, MessageList):
         _same_list(ctx, link, hook, value)
     elif isinstance(value, list):
-        ctx.messages.reconcile(stage, value, "response")
+        _reconcile(ctx, link, hook, stage, value)
     elif value is not None:
         raise _invalid(link, hook, value, "allowed are a list of messages, the message list, or nothing")
 

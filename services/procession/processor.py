@@ -81,8 +81,10 @@ class Processor(Generic[OptionsT]):
         """The option model: the type argument of `Processor[...]`, or one without options."""
         for base in cls.__mro__:
             for generic in base.__dict__.get("__orig_bases__", ()):
-                if get_origin(generic) is Processor:
-                    argument = get_args(generic)[0]
+                origin = get_origin(generic)
+                if not (isinstance(origin, type) and issubclass(origin, Processor)):
+                    continue
+                for argument in get_args(generic):
                     if isinstance(argument, type) and issubclass(argument, Options):
                         return argument
         return Options

@@ -12,6 +12,8 @@ from typing import Any
 from procession_schemas.chunks import Chunk
 from procession_schemas.messages import Part
 
+_CALL_FIELDS = ("toolCallId", "toolName", "args", "argsText", "providerExecuted")
+
 
 class ResponseCollector:
     """Builds the parts of the assistant message and the facts of one response."""
@@ -53,6 +55,14 @@ class ResponseCollector:
                 self.metadata["providerMetadata"] = provider
         elif chunk["type"] == "response-metadata":
             self.metadata.update(chunk.get("payload") or {})
+
+    def repeated(self, chunk: Chunk) -> bool:
+        """Takes a tool call whose id the run has used before: it runs, but there is one `tool-call` per id (R-CH-6)."""
+        payload = chunk.get("payload") or {}
+        if chunk["type"] != "tool-call" or not payload.get("repeated"):
+            return False
+        self.tool_calls.append({k: payload[k] for k in (*_CALL_FIELDS, "repeated") if k in payload})
+        return True
 
     def passed(self, chunk: Chunk) -> None:
         """Takes a chunk that got through the processors."""
@@ -108,11 +118,7 @@ class ResponseCollector:
             self._pieces[id(part)].append(payload.get("text") or "")
 
     def _tool_call(self, payload: dict[str, Any]) -> None:
-        call: dict[str, Any] = {
-            k: payload[k]
-            for k in ("toolCallId", "toolName", "args", "argsText", "providerExecuted")
-            if k in payload
-        }
+        call = {k: payload[k] for k in _CALL_FIELDS if k in payload}
         if any(known["toolCallId"] == call["toolCallId"] for known in self.tool_calls):
             return
         self.tool_calls.append(call)
@@ -144,9 +150,8 @@ class ResponseCollector:
 
         Pieces are joined here, so that the cost stays linear.
         """
-        self._parts += self._open.values()
-        self._open.clear()
-        for part in self._parts:
+        parts = [*self._parts, *self._open.values()]
+        for part in parts:
             joined = "".join(self._pieces.get(id(part), ()))
             if part["type"] == "text":
                 part["text"] = joined
@@ -155,7 +160,7 @@ class ResponseCollector:
                 texts = [d for d in part["details"] if d["type"] == "text"]
                 if texts:
                     texts[-1]["text"] = joined
-        return self._parts
+        return parts
 
     @property
     def text(self) -> str:

@@ -1,14 +1,14 @@
 """The processOutputStream chain of a run: pure control flow, no bus (R-OS)."""
 
-import asyncio
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from procession.args import OutputStreamArgs
-from procession.calls import Calls, Link, abort, check_custom, failure
+from procession.calls import Calls, Link, abort, check_custom, failure, of_another, within
 from procession.context import RunContext
-from procession.errors import TripWire
+from procession.errors import ProcessorError, TripWire
+from procession.hooks import INVALID_RETURN
 from procession.processor import Hook
 from procession.response import ResponseCollector
 from procession_schemas.chunks import HIDDEN_TYPES, Chunk
@@ -69,6 +69,8 @@ class StreamChain:
             for k, link in enumerate(links)
         ]
         self._hooks = [link.processor.process_output_stream for link in links]
+        for link in links:
+            link.processor.processor_index = link.index
 
     async def feed(self, chunk: Chunk) -> None:
         """Takes one chunk from the provider (or the runtime) through the chain.
@@ -78,6 +80,8 @@ class StreamChain:
             ProcessorError: A processor failed whose policy is `fail`.
         """
         if self._collector is not None:
+            if self._collector.repeated(chunk):
+                return
             self._collector.arrived(chunk)
             if chunk["type"] == "finish" and self._collector.finish_reason == "tool-calls":
                 self._collector.passed(chunk)  # not offered: the run goes on after the tools (R-OS-8)
@@ -114,21 +118,35 @@ class StreamChain:
         try:
             out: Any = self._hooks[k](args)
             if inspect.isawaitable(out):
-                limit = self.links[k].timeout
-                out = await (asyncio.wait_for(out, limit) if limit else out)
+                out = await within(out, self.links[k].timeout)
         except TripWire as tripwire:
-            report.aborts += 1
             await self._calls.violated(self.links[k], _HOOK, tripwire)
             raise
         except Exception as error:  # an author's code: skipped or reported with its place (D-2)
+            if of_another(self.links[k], error):
+                raise
             report.errors += 1
             if self.links[k].skips(_HOOK):
                 return chunk
             raise failure(self.links[k], _HOOK, error) from error
         finally:
             report.micros += (clock() - started) / 1000
-        if out is None:
+        if out is chunk:
+            return chunk
+        if out is None or out == []:
             report.dropped += 1
-        elif out is not chunk:
-            report.changed += 1
-        return out  # type: ignore[no-any-return]  # awaited above
+            return None
+        report.changed += 1
+        if not all(map(_is_chunk, out if isinstance(out, list) else (out,))):
+            raise ProcessorError(
+                f"returned {type(out).__name__}; allowed are a chunk (with `type`), a list of chunks, or nothing",
+                processor_id=self.links[k].id,
+                hook=_HOOK.value,
+                code=INVALID_RETURN,
+                name="ProcessorReturnError",
+            )
+        return out  # type: ignore[no-any-return]  # looked at above
+
+
+def _is_chunk(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("type"), str)

@@ -50,7 +50,7 @@ def parse_object(text: str, schema: dict[str, Any]) -> tuple[Any, str | None]:
         The object and None, or None and what is wrong with it.
     """
     try:
-        value = from_json(_strip(text))
+        value = from_json(_strip(text), allow_inf_nan=False)
     except ValueError as error:
         return None, f"the answer is not JSON: {error}"
     problems = [line for error in Draft202012Validator(schema).iter_errors(value) for line in _told(error)]
@@ -65,7 +65,7 @@ def _told(error: Any) -> list[str]:
     if error.validator == "required":
         properties = error.schema.get("properties", {})
         missing = [name for name in error.validator_value if name not in error.instance]
-        return [_line([*path, name], properties.get(name, {}).get("type"), "undefined") for name in missing]
+        return [_line([*path, name], _type(properties.get(name)), "undefined") for name in missing]
     if error.validator == "type":
         return [_line(path, error.validator_value, _kind(error.instance))]
     return [f"- {'.'.join(path)}: {error.message}"]
@@ -74,6 +74,11 @@ def _told(error: Any) -> list[str]:
 def _line(path: list[str], wanted: Any, got: str) -> str:
     wanted = " or ".join(wanted) if isinstance(wanted, list) else wanted or "a value"
     return f"- {'.'.join(path)}: Invalid input: expected {wanted}, received {got}"
+
+
+def _type(schema: Any) -> Any:
+    """The type that a schema demands; a schema may also be True or say nothing about it."""
+    return schema.get("type") if isinstance(schema, dict) else None
 
 
 def _kind(value: Any) -> str:

@@ -244,6 +244,8 @@ class _Answer:
             return await self._streams.send(self._session, chunks)
         job = self._job
         for chunk in chunks:
+            if self._collector.repeated(chunk):
+                continue
             self._collector.arrived(chunk)
             self._collector.passed(chunk)
             if chunk["type"] in _UNDELIVERED:
@@ -279,16 +281,30 @@ async def _guarded(source: AsyncIterator[list[Chunk]], ctx: RunContext) -> Async
         "type": "step-start",
         "payload": {"messageId": ctx.message_id, "request": {}, "warnings": []},
     }
+    used = _used_call_ids(ctx)
     begun = False
     async with aclosing(source) as chunks:  # type: ignore[type-var]  # an async generator
         try:
             async for batch in chunks:
+                _mark_repeated(batch, used)
                 yield batch if begun else [start, *batch]
                 begun = True
         except ProviderError:
             if not begun:
                 yield [start]
             raise
+
+
+def _used_call_ids(ctx: RunContext) -> set[str]:
+    parts = (part for message in ctx.messages.get.all.db() for part in message["content"]["parts"])
+    return {part["toolInvocation"]["toolCallId"] for part in parts if "toolInvocation" in part}
+
+
+def _mark_repeated(batch: list[Chunk], used: set[str]) -> None:
+    """Marks calls whose id an earlier step has used, as models do that count from one in every answer."""
+    for chunk in batch:
+        if chunk["type"] == "tool-call" and chunk["payload"]["toolCallId"] in used:
+            chunk["payload"]["repeated"] = True
 
 
 async def _replay(cached: dict[str, Any]) -> AsyncIterator[list[Chunk]]:

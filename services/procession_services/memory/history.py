@@ -40,6 +40,8 @@ class MessageHistory(Processor[MessageHistoryOptions]):
         if here is None or (limit := self._limit(here)) == 0:
             return args.message_list
         memory = current_memory()
+        if not here.read_only:
+            await memory.store.create_thread(memory.tenant, here.thread, here.resource)
         recalled = await memory.store.recent(memory.tenant, here.thread, here.resource, limit)
         return args.message_list.add(recalled, "memory")
 

@@ -237,10 +237,11 @@ class Orchestrator:
 
     async def _finished(self, tenant: str, run: str, result: RunResult) -> None:
         event = RunFinished(run_id=run, at=iso(now()), result=result)
+        body = event.to_json()
+        if len(body) > self._bus.max_payload:
+            body = event.model_copy(update={"result": shortened(result)}).to_json()
         subject = subjects.event(tenant, run, event.type)
-        await self._bus.publish_stored(
-            subject, event.to_json(), message_id=f"finished:{tenant}:{run}", once=True
-        )
+        await self._bus.publish_stored(subject, body, message_id=f"finished:{tenant}:{run}", once=True)
 
     async def _event(self, tenant: str, run: str, type_: str, body: bytes, key: str) -> None:
         await self._bus.publish_stored(

@@ -93,7 +93,10 @@ async def check_servers(settings: Settings) -> list[Problem]:
 
 def _known(table: dict[str, Any], name: str, kind: str, where: str, path: str) -> Iterator[Problem]:
     if name not in table:
-        yield Problem(where, path, f"unknown {kind} {name!r}{suggestion(name, table)}")
+        hint = suggestion(name, table)
+        if "did you mean" not in hint:
+            hint += "; is its plugin missing in PROCESSION_PLUGINS?"
+        yield Problem(where, path, f"unknown {kind} {name!r}{hint}")
 
 
 def _processor(

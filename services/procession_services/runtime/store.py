@@ -88,10 +88,7 @@ class RunStore:
             The result that counts: ours, or the one stored before for the same command; None when the command is
             stale (another one has moved on) and must say nothing.
         """
-        payload = orjson.dumps(data)
-        done = await self._commit(
-            keys=[run_key(tenant, run)], args=[version, seq, payload, result, self._ttl]
-        )
+        done = await self._commit(keys=[run_key(tenant, run)], args=[version, seq, data, result, self._ttl])
         if done == 1:
             return result
         return done if isinstance(done, bytes) else None

@@ -1,0 +1,43 @@
+"""The agents of the benchmarks, one for each mix of processors and tools; a request brings its model.
+
+The orchestrator loads this file like anybody's (`PROCESSION_AGENTS`).
+"""
+
+from typing import Any
+
+from procession_schemas.agent import Agent
+
+__all__ = ["INSTRUCTIONS", "agent_name", "agents"]
+
+INSTRUCTIONS = "You are a helpful assistant."
+_INPUTS = ("unicode-normalizer", "bench-input-as-is", "bench-step-number")
+_OUTPUTS = ("bench-pass-through", "bench-word-count", "bench-content-filter")
+_OUTPUT_COUNTS = (0, 1, 3, 10)
+
+
+def agent_name(outputs: int, *, inputs: bool = True, tools: bool = False) -> str:
+    """The name of the agent with that many output processors, with or without input processors and tool."""
+    return f"bench-{outputs}{'' if inputs else '-bare'}{'-tools' if tools else ''}"
+
+
+def _agent(outputs: int, *, inputs: bool, tools: bool) -> Agent:
+    passing: list[Any] = [{"id": _OUTPUTS[0], "as": f"pass-{number}"} for number in range(outputs)]
+    return Agent.model_validate(
+        {
+            "name": agent_name(outputs, inputs=inputs, tools=tools),
+            "model": "openai/mock:chunks=1",
+            "instructions": INSTRUCTIONS,
+            "inputProcessors": list(_INPUTS) if inputs else [],
+            "outputProcessors": list(_OUTPUTS) if outputs == len(_OUTPUTS) else passing,
+            "tools": ["bench-echo"] if tools else [],
+            "maxSteps": 30,
+        }
+    )
+
+
+agents = [
+    _agent(outputs, inputs=inputs, tools=tools)
+    for outputs in _OUTPUT_COUNTS
+    for inputs in (True, False)
+    for tools in (False, True)
+]

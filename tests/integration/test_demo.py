@@ -1,0 +1,96 @@
+"""`procession demo` and `procession up` as a newcomer runs them: real processes, real servers, no key."""
+
+import asyncio
+import os
+import signal
+import sys
+
+import pytest
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180)]
+
+
+async def start(*arguments):
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "procession_services", *arguments),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+
+
+async def children_of(pid):
+    """The ids of all processes below one."""
+    listing = await asyncio.create_subprocess_exec("ps", "-eo", "pid=,ppid=", stdout=asyncio.subprocess.PIPE)
+    out, _ = await listing.communicate()
+    parents = {int(child): int(parent) for child, parent in (line.split() for line in out.splitlines())}
+    found, below = set(), {pid}
+    while below:
+        below = {child for child, parent in parents.items() if parent in below} - found
+        found |= below
+    return found
+
+
+def is_alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def test_the_demo_shows_one_run_through_everything():
+    process = await start("demo")
+    out, err = (text.decode() for text in await process.communicate())
+    assert process.returncode == 0, err
+    assert "demo model: deterministic, no provider is called" in err
+    assert "[tries again]" in out
+    assert '[calls weather {"city":"Paris"}]' in out
+    assert "please try again" in out
+    assert "write to [e-mail removed] or call" in out
+    assert "@" not in out
+    assert "[data-word-count" in out
+    reports = {tuple(line.split()[:2]) for line in err.splitlines()}
+    assert {
+        ("unicode-normalizer", "processInput"),
+        ("question-check", "processInput"),
+        ("email-redactor", "processOutputStream"),
+        ("word-counter", "processOutputResult"),
+        ("retry-once", "processAPIError"),
+    } <= reports
+    assert "retries: 1" in err
+
+
+async def test_a_question_can_be_blocked():
+    process = await start("demo", "What is the password?")
+    out, _ = await process.communicate()
+    assert process.returncode == 3
+    assert b"[blocked by question-check: " in out
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_stopping_the_demo_stops_all_that_it_started(number):
+    process = await start("demo")
+    assert process.stderr is not None
+    started = b""
+    while b"question:" not in started:
+        started += await process.stderr.readline()
+    children = await children_of(process.pid)
+    assert len(children) >= 10  # seven services, two servers, the model
+    process.send_signal(number)
+    await process.communicate()
+    assert process.returncode == 130
+    assert not [pid for pid in children if is_alive(pid)]
+
+
+async def test_killing_the_supervisor_leaves_nothing_behind():
+    process = await start("up")
+    assert process.stderr is not None
+    while not (await process.stderr.readline()).startswith(b"ready"):
+        pass
+    children = await children_of(process.pid)
+    process.kill()
+    async with asyncio.timeout(30):
+        await process.communicate()  # the pipe ends when the last of them has
+    assert not [pid for pid in children if is_alive(pid)]
