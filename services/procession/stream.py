@@ -131,12 +131,16 @@ class StreamChain:
             raise failure(self.links[k], _HOOK, error) from error
         finally:
             report.micros += (clock() - started) / 1000
-        if out is chunk:
-            return chunk
+        if out is not chunk:
+            self._check(k, out)
+        return out or None
+
+    def _check(self, k: int, out: Any) -> None:
+        """Counts what a hook made of a chunk, and refuses what is no chunk."""
         if out is None or out == []:
-            report.dropped += 1
-            return None
-        report.changed += 1
+            self._reports[k].dropped += 1
+            return
+        self._reports[k].changed += 1
         if not all(map(_is_chunk, out if isinstance(out, list) else (out,))):
             raise ProcessorError(
                 f"returned {type(out).__name__}; allowed are a chunk (with `type`), a list of chunks, or nothing",
@@ -145,7 +149,6 @@ class StreamChain:
                 code=INVALID_RETURN,
                 name="ProcessorReturnError",
             )
-        return out  # type: ignore[no-any-return]  # looked at above
 
 
 def _is_chunk(value: Any) -> bool:

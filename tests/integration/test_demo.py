@@ -32,12 +32,19 @@ async def children_of(pid):
     return found
 
 
-def is_alive(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+async def gone(pids):
+    """Returns when all these processes have ended."""
+    loop = asyncio.get_running_loop()
+    for pid in pids:
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        ended = asyncio.Event()
+        loop.add_reader(descriptor, ended.set)
+        await ended.wait()
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
 
 
 async def test_the_demo_shows_one_run_through_everything():
@@ -76,12 +83,15 @@ async def test_stopping_the_demo_stops_all_that_it_started(number):
     started = b""
     while b"question:" not in started:
         started += await process.stderr.readline()
+    process.send_signal(signal.SIGSTOP)  # it must not be done before we have looked
     children = await children_of(process.pid)
     assert len(children) >= 10  # seven services, two servers, the model
     process.send_signal(number)
+    process.send_signal(signal.SIGCONT)
     await process.communicate()
     assert process.returncode == 130
-    assert not [pid for pid in children if is_alive(pid)]
+    async with asyncio.timeout(5):
+        await gone(children)
 
 
 async def test_killing_the_supervisor_leaves_nothing_behind():
@@ -91,6 +101,6 @@ async def test_killing_the_supervisor_leaves_nothing_behind():
         pass
     children = await children_of(process.pid)
     process.kill()
-    async with asyncio.timeout(30):
-        await process.communicate()  # the pipe ends when the last of them has
-    assert not [pid for pid in children if is_alive(pid)]
+    async with asyncio.timeout(20):
+        await gone(children)
+    await process.communicate()

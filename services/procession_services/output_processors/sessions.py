@@ -33,6 +33,7 @@ _HEARTBEAT_SECONDS = 0.5
 @dataclass(slots=True)
 class _Session:
     id: str
+    attempt: int
     answer: str
     kind: str
     ctx: RunContext
@@ -99,8 +100,11 @@ class SessionServer:
                 "kind": lease["kind"], "states": {}, "requestContext": lease["requestContext"], "parts": [],
                 "outSeq": lease["outSeq"], "replica": answer["replica"], "reports": [], "error": _failure(error),
             }  # fmt: skip
-            await self._bus.publish(address, orjson.dumps({"replica": answer["replica"], "done": done}))
+            await self._bus.publish(address, orjson.dumps({"l": lease["attempt"], "done": done}))
             return
+        replaced = self._sessions.get(session.id)
+        if replaced is not None and replaced.task is not None:
+            replaced.task.cancel()
         self._sessions[session.id] = session
         session.task = asyncio.create_task(self._serve(session))
         session.task.add_done_callback(_report)
@@ -124,6 +128,7 @@ class SessionServer:
         objects = ObjectStream() if lease.get("objects") else None
         return _Session(
             id=lease["session"],
+            attempt=lease["attempt"],
             answer=address,
             kind=lease["kind"],
             ctx=ctx,
@@ -170,9 +175,8 @@ class SessionServer:
     async def _on_frame(self, _subject: str, body: bytes, reply: str) -> None:
         frame = orjson.loads(body)
         session = self._sessions.get(frame["s"])
-        if session is None:
-            answer = {"replica": self._host.settings.replica, "unknown": True}
-            await self._bus.publish(reply, orjson.dumps(answer))
+        if session is None or session.attempt != frame["l"]:
+            await self._bus.publish(reply, orjson.dumps({"l": frame["l"], "unknown": True}))
             return
         session.frames.put_nowait(frame)
 
@@ -184,7 +188,7 @@ class SessionServer:
             done["tripwire"] = wire_tripwire(tripwire).model_dump(by_alias=True, exclude_none=True)
         except asyncio.CancelledError:
             self._parts.forget(session.ctx.tenant, session.ctx.run_id)
-            self._sessions.pop(session.id, None)
+            self._forget(session)
             raise
         except Exception as error:  # whatever it is, the sender must not wait for ever
             if not isinstance(error, ProcessorError):
@@ -195,9 +199,13 @@ class SessionServer:
             session.ctx.tenant, session.ctx.run_id, session.seq, session.parts, session.before
         )
         done.update(self._outcome(session))
-        self._sessions.pop(session.id, None)
-        answer = {"replica": self._host.settings.replica, "a": session.processed, "done": done}
+        self._forget(session)
+        answer = {"l": session.attempt, "a": session.processed, "done": done}
         await self._bus.publish(session.answer, orjson.dumps(answer))
+
+    def _forget(self, session: _Session) -> None:
+        if self._sessions.get(session.id) is session:
+            del self._sessions[session.id]
 
     async def _consume(self, session: _Session) -> None:
         while True:
@@ -215,7 +223,7 @@ class SessionServer:
 
     async def _acknowledge(self, session: _Session) -> None:
         session.acked = session.processed
-        answer = {"replica": self._host.settings.replica, "a": session.processed}
+        answer = {"l": session.attempt, "a": session.processed}
         await self._bus.publish(session.answer, orjson.dumps(answer))
 
     async def _beat(self) -> None:

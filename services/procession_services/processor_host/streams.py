@@ -46,6 +46,7 @@ class Session:
     sent: int = 0
     acked: int = 0
     ended: bool = False
+    attempt: int = 0
     inbox: str = ""
     replica: str | None = None
     heard: float = 0.0
@@ -124,17 +125,18 @@ class StreamClient:
 
     async def _lease(self, session: Session) -> None:
         loop = asyncio.get_running_loop()
-        body = orjson.dumps(session.lease)
         delay = 0.05
         while True:
             for replica in (session.replica, None) if session.replica else (None,):
+                session.attempt += 1
+                body = orjson.dumps({**session.lease, "attempt": session.attempt})
+                session.sent, session.acked, session.lost = 0, 0, False
                 try:
                     answer = await self._bus.request(subjects.lease(SERVICE, replica), body, _LEASE_SECONDS)
                 except (NoResponderError, RequestTimeoutError):
                     continue
                 reply = orjson.loads(answer)
                 session.inbox, session.replica = reply["inbox"], reply["replica"]
-                session.sent, session.acked, session.lost = 0, 0, False
                 session.heard = loop.time()
                 return
             log.warning("no output_processors replica answers; trying again")
@@ -158,7 +160,12 @@ class StreamClient:
         return False
 
     async def _transmit(self, session: Session) -> None:
-        frame: dict[str, Any] = {"s": session.id, "n": session.sent, "c": session.raw[session.sent :]}
+        frame: dict[str, Any] = {
+            "s": session.id,
+            "l": session.attempt,
+            "n": session.sent,
+            "c": session.raw[session.sent :],
+        }
         if session.ended:
             frame["e"] = True
         if session.sent == session.acked:
@@ -203,8 +210,8 @@ class StreamClient:
         if session is None:
             return
         answer = orjson.loads(body)
-        if answer["replica"] != session.replica:
-            return
+        if answer["l"] != session.attempt:
+            return  # a replica that lost its lease, and what it says changes nothing
         session.heard = asyncio.get_running_loop().time()
         session.acked = max(session.acked, answer.get("a", 0))
         if "done" in answer:

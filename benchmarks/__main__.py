@@ -1,0 +1,105 @@
+"""`python -m benchmarks single|throughput|paced|growth|all [--json FILE] [--quick] [--peer DIR]`."""
+
+import argparse
+import asyncio
+import dataclasses
+import json
+import sys
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.machine import facts
+from benchmarks.parts import PARTS, Bench, Size
+from benchmarks.sides import model_server, our_side, peer_modules, peer_side
+
+FULL: Final = Size(
+    repetitions=5,
+    single_runs=25,
+    levels=(1, 8, 32, 128),
+    streams=(10, 25, 50, 75, 100),
+    seconds=3.0,
+    chunks=(0, 10, 100, 1000, 10_000),
+    outputs=(0, 1, 3, 10),
+    output_chunks=1000,
+    steps=(1, 3, 10, 20),
+    warm=30,
+    held_streams=100,
+)
+QUICK: Final = Size(
+    repetitions=1,
+    single_runs=3,
+    levels=(1, 4),
+    streams=(5,),
+    seconds=0.5,
+    chunks=(0, 10, 100),
+    outputs=(0, 3),
+    output_chunks=100,
+    steps=(1, 3),
+    warm=2,
+    held_streams=5,
+)
+
+
+async def benchmark(names: list[str], size: Size, peer: Path | None) -> dict[str, Any]:
+    """Starts both sides, takes the measurements and stops everything.
+
+    Returns:
+        What is written as JSON: `machine`, `peer` (versions, or None), one entry for each name, `problems`.
+    """
+    async with AsyncExitStack() as stack:
+        api, model = await stack.enter_async_context(model_server())
+        everybody = {"model": model}
+        ours = await stack.enter_async_context(our_side(api, everybody))
+        other = await stack.enter_async_context(peer_side(peer, api, everybody)) if peer else None
+        bench = Bench(ours, other, size, say=_say)
+        told: dict[str, Any] = {
+            "when": datetime.now(UTC).isoformat(timespec="seconds"),
+            "machine": facts(),
+            "peer": {"name": other.name, "versions": dict(other.versions)} if other else None,
+            "size": dataclasses.asdict(size),
+        }
+        for name in names:
+            told[name] = await PARTS[name](bench)
+        return {**told, "problems": bench.problems}
+
+
+def main() -> int:
+    """Reads the command line, measures, and returns 1 when a run did not end with the right text."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="What Procession costs.")
+    parser.add_argument("part", choices=[*PARTS, "all"])
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the results")
+    parser.add_argument("--quick", action="store_true", help="small numbers: shows that it works, no more")
+    parser.add_argument("--peer", type=Path, metavar="DIR", help="where Mastra was installed with npm")
+    parser.add_argument("--no-peer", action="store_true", help="measure our side only")
+    parser.add_argument("--repetitions", type=int, metavar="N", help=f"default: {FULL.repetitions}")
+    parser.add_argument(
+        "--patience", type=float, default=0, metavar="S", help="wait so long for others to be quiet, each time"
+    )
+    options = parser.parse_args()
+    size = dataclasses.replace(QUICK if options.quick else FULL, patience=options.patience)
+    if options.repetitions:
+        size = dataclasses.replace(size, repetitions=options.repetitions)
+    peer = None if options.no_peer else peer_modules(options.peer)
+    if options.peer and not peer:
+        parser.error(f"{options.peer} has no node_modules/@mastra/core: see docs/performance.md")
+    names = list(PARTS) if options.part == "all" else [options.part]
+    told = asyncio.run(benchmark(names, size, peer))
+    text = json.dumps(told, indent=1)
+    if options.json:
+        options.json.write_text(text + "\n")
+    else:
+        sys.stdout.write(text + "\n")
+    for problem in told["problems"]:
+        _say(f"WRONG: {problem}")
+    return 1 if told["problems"] else 0
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,163 @@
+"""The two sides of a comparison: our system with its client, and the peer, each driven over pipes."""
+
+import asyncio
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks import agents
+from benchmarks.machine import Reading, children
+from benchmarks.protocol import INPUT, SETTLE_SECONDS, Command, Outcome
+from procession_services.supervisor import system
+
+__all__ = ["Sample", "Side", "model_server", "our_side", "peer_modules", "peer_side"]
+
+_HERE: Final = Path(__file__).parent
+_ROOT: Final = _HERE.parent
+_LINE_LIMIT: Final = 64 * 1024 * 1024
+_SERVERS: Final = ("nats-server", "redis-server")
+
+
+class SideError(RuntimeError):
+    """A client process ended or said what it should not; the message has what it wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One repetition: how the runs went, the CPU seconds of each process meanwhile, and the CPUs of others."""
+
+    outcome: Outcome
+    cpu: Mapping[str, float]
+    foreign: float
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A client process, and the processes that serve it.
+
+    Attributes:
+        pids: The processes of the system that is measured, by name; without client and model server.
+        everybody: All processes of the benchmark, for telling what others use.
+    """
+
+    name: str
+    client: asyncio.subprocess.Process
+    pids: Mapping[str, int]
+    everybody: dict[str, int]
+    versions: Mapping[str, str]
+
+    async def measure(self, command: Command) -> Sample:
+        """Has the client carry out a command; raises SideError when it ends instead."""
+        assert self.client.stdin is not None
+        self.client.stdin.write(command.model_dump_json(by_alias=True).encode() + b"\n")
+        await _hear(self.client, "begin")
+        before = Reading(self.everybody)
+        await _hear(self.client, "end")
+        cpu, foreign = Reading(self.everybody).since(before)
+        return Sample(Outcome.model_validate(await _line(self.client)), cpu, foreign)
+
+
+@asynccontextmanager
+async def model_server() -> AsyncIterator[tuple[str, int]]:
+    """The model server that both sides ask; yields the base URL of its API and its process id."""
+    command = ("-m", "procession_services.demo_model", "--port", "0", "--pace-ms", "0")
+    async with _process(sys.executable, *command, environment=os.environ) as process:
+        line = await _line(process)
+        yield f"http://127.0.0.1:{line['port']}/v1", process.pid
+
+
+@asynccontextmanager
+async def our_side(api: str, everybody: dict[str, int]) -> AsyncIterator[Side]:
+    """NATS, Redis, every service as a process of its own, and a client process."""
+    paths = os.pathsep.join((str(_ROOT), os.environ.get("PYTHONPATH", "")))
+    environment = {
+        "PYTHONPATH": paths.rstrip(os.pathsep),
+        "PROCESSION_AGENTS": str(agents.__file__),
+        "PROCESSION_PLUGINS": "benchmarks.processors",
+        "PROCESSION_API_BASE": api,
+        "OPENAI_API_KEY": "none-needed",
+    }
+    complaints = lambda name, line: sys.stderr.write(f"[{name}] {line}\n")  # noqa: E731
+    async with system(environment=environment, on_line=complaints) as running:
+        client_of = ("-m", "benchmarks.client", running.nats_url, api)
+        async with _process(sys.executable, *client_of, environment={**os.environ, **environment}) as client:
+            servers = {name: pid for name, pid in children().items() if name in _SERVERS}
+            pids = {**running.supervisor.pids, **servers}
+            everybody.update(pids, client=client.pid)
+            versions = (await _hear(client, "ready"))["versions"]
+            yield Side("procession", client, pids, everybody, versions)
+
+
+def peer_modules(given: Path | None) -> Path | None:
+    """The `node_modules` with the peer: of the given directory, PEER_NODE_MODULES, or `benchmarks/.peer`."""
+    named = os.environ.get("PEER_NODE_MODULES")
+    places = [given, given and given / "node_modules", named and Path(named), _HERE / ".peer" / "node_modules"]
+    return next((Path(p).resolve() for p in places if p and (Path(p) / "@mastra" / "core").is_dir()), None)
+
+
+@asynccontextmanager
+async def peer_side(modules: Path, api: str, everybody: dict[str, int]) -> AsyncIterator[Side]:
+    """Mastra in one Node process, with the client in it; the Node of `modules` where there is one."""
+    ours = modules / "node" / "bin" / "node"
+    node = str(ours) if ours.exists() else shutil.which("node")
+    if node is None:
+        raise SideError("Node is not on the PATH, and the peer's node_modules have none: npm install node@22")
+    settings = {
+        "api": api,
+        "input": INPUT,
+        "instructions": agents.INSTRUCTIONS,
+        "settleMs": SETTLE_SECONDS * 1e3,
+        "modules": str(modules),
+    }
+    with tempfile.TemporaryDirectory(prefix="procession-peer-") as directory:
+        # Node looks for modules beside the script.
+        script = shutil.copy(_HERE / "peer.mjs", directory)
+        (Path(directory) / "node_modules").symlink_to(modules)
+        environment = {**os.environ, "NODE_ENV": "production"}
+        arguments = (node, "--expose-gc", str(script), json.dumps(settings))
+        async with _process(*arguments, environment=environment) as process:
+            everybody["peer"] = process.pid
+            versions = (await _hear(process, "ready"))["versions"]
+            yield Side("mastra", process, {"peer": process.pid}, everybody, versions)
+
+
+@asynccontextmanager
+async def _process(
+    *command: str, environment: Mapping[str, str]
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A process that is spoken to over pipes and ended with the block."""
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=pipe, stdout=pipe, env=environment, limit=_LINE_LIMIT
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.wait()
+
+
+async def _line(process: asyncio.subprocess.Process) -> dict[str, Any]:
+    assert process.stdout is not None
+    line = await process.stdout.readline()
+    if not line:
+        raise SideError(f"process {process.pid} ended with code {await process.wait()}; see above for why")
+    said: dict[str, Any] = json.loads(line)
+    return said
+
+
+async def _hear(process: asyncio.subprocess.Process, event: str) -> dict[str, Any]:
+    said = await _line(process)
+    if said.get("event") != event:
+        raise SideError(f"process {process.pid} said {str(said)[:300]} instead of {event!r}")
+    return said
+
+
