@@ -75,7 +75,11 @@ def main() -> int:
     parser.add_argument("--no-peer", action="store_true", help="measure our side only")
     parser.add_argument("--repetitions", type=int, metavar="N", help=f"default: {FULL.repetitions}")
     parser.add_argument(
-        "--patience", type=float, default=0, metavar="S", help="wait so long for others to be quiet, each time"
+        "--patience",
+        type=float,
+        default=0,
+        metavar="S",
+        help="wait so long for others to be quiet, each time",
     )
     options = parser.parse_args()
     size = dataclasses.replace(QUICK if options.quick else FULL, patience=options.patience)

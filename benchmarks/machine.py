@@ -6,9 +6,10 @@ import platform
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 _TICK: Final = os.sysconf("SC_CLK_TCK")
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
@@ -54,32 +55,42 @@ async def quiet(pids: Mapping[str, int], most: float, patience: float) -> None:
     """Waits, at most `patience` seconds, until others than these processes use less than `most` CPUs."""
     end = time.monotonic() + patience
     while time.monotonic() < end:
-        before = Reading(pids)
+        before = Reading.take(pids)
         await asyncio.sleep(_LOOK_SECONDS)
-        if Reading(pids).since(before)[1] < most:
+        if Reading.take(pids).since(before)[1] < most:
             return
 
 
+@dataclass(frozen=True, slots=True)
 class Reading:
-    """The clocks of some processes, and of the machine, at one moment."""
+    """The clocks of some processes and of the machine at one moment, in seconds; `own` is of this process."""
 
-    def __init__(self, pids: Mapping[str, int]) -> None:
-        self._busy = busy_seconds()
-        self._own = cpu_seconds(os.getpid())
-        self._cpu = {name: cpu_seconds(pid) for name, pid in pids.items()}
-        self._at = time.perf_counter()
+    cpu: Mapping[str, float]
+    own: float
+    busy: float
+    at: float
 
-    def since(self, before: "Reading") -> tuple[dict[str, float], float]:
+    @classmethod
+    def take(cls, pids: Mapping[str, int]) -> Self:
+        """Reads them now."""
+        cpu = {name: cpu_seconds(pid) for name, pid in pids.items()}
+        return cls(cpu, cpu_seconds(os.getpid()), busy_seconds(), time.perf_counter())
+
+    def since(self, before: Self) -> tuple[dict[str, float], float]:
         """The CPU seconds of each process since then, and how many CPUs others used on average."""
-        used = {name: cpu - before._cpu[name] for name, cpu in self._cpu.items()}
-        known = sum(used.values()) + self._own - before._own
-        return used, max(0.0, (self._busy - before._busy - known) / (self._at - before._at))
+        used = {name: cpu - before.cpu[name] for name, cpu in self.cpu.items()}
+        known = sum(used.values()) + self.own - before.own
+        return used, max(0.0, (self.busy - before.busy - known) / (self.at - before.at))
 
 
 def facts() -> dict[str, Any]:
     """What the machine is and which versions run."""
     cpu = next(
-        (line.partition(": ")[2] for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        (
+            line.partition(": ")[2]
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if "model name" in line
+        ),
         platform.machine(),
     )
     memory = int(Path("/proc/meminfo").read_text().split()[1]) / 1e6

@@ -158,9 +158,9 @@ async def _idle(bench: Bench) -> Record:
     """The CPU of our processes while nothing is asked of them, in percent of one CPU."""
     found = []
     for _ in range(bench.size.repetitions):
-        before = Reading(bench.ours.pids)
+        before = Reading.take(bench.ours.pids)
         await asyncio.sleep(bench.size.seconds)
-        found.append(Reading(bench.ours.pids).since(before)[0])
+        found.append(Reading.take(bench.ours.pids).since(before)[0])
     return {
         name: spread([100 * used[name] / bench.size.seconds for used in found])["median"]
         for name in bench.ours.pids
@@ -168,7 +168,14 @@ async def _idle(bench: Bench) -> Record:
 
 
 def _short(told: Record) -> str:
-    keys = ("wall_ms", "lag_p50_ms", "lag_p99_ms", "first_chunk_ms", "runs_per_s", "cpu_us_per_chunk_with_client")
+    keys = (
+        "wall_ms",
+        "lag_p50_ms",
+        "lag_p99_ms",
+        "first_chunk_ms",
+        "runs_per_s",
+        "cpu_us_per_chunk_with_client",
+    )
     parts = []
     for key in keys:
         if key in told:

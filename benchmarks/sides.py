@@ -58,9 +58,9 @@ class Side:
         assert self.client.stdin is not None
         self.client.stdin.write(command.model_dump_json(by_alias=True).encode() + b"\n")
         await _hear(self.client, "begin")
-        before = Reading(self.everybody)
+        before = Reading.take(self.everybody)
         await _hear(self.client, "end")
-        cpu, foreign = Reading(self.everybody).since(before)
+        cpu, foreign = Reading.take(self.everybody).since(before)
         return Sample(Outcome.model_validate(await _line(self.client)), cpu, foreign)
 
 
@@ -84,8 +84,7 @@ async def our_side(api: str, everybody: dict[str, int]) -> AsyncIterator[Side]:
         "PROCESSION_API_BASE": api,
         "OPENAI_API_KEY": "none-needed",
     }
-    complaints = lambda name, line: sys.stderr.write(f"[{name}] {line}\n")  # noqa: E731
-    async with system(environment=environment, on_line=complaints) as running:
+    async with system(environment=environment, on_line=_pass_on) as running:
         client_of = ("-m", "benchmarks.client", running.nats_url, api)
         async with _process(sys.executable, *client_of, environment={**os.environ, **environment}) as client:
             servers = {name: pid for name, pid in children().items() if name in _SERVERS}
@@ -98,7 +97,12 @@ async def our_side(api: str, everybody: dict[str, int]) -> AsyncIterator[Side]:
 def peer_modules(given: Path | None) -> Path | None:
     """The `node_modules` with the peer: of the given directory, PEER_NODE_MODULES, or `benchmarks/.peer`."""
     named = os.environ.get("PEER_NODE_MODULES")
-    places = [given, given and given / "node_modules", named and Path(named), _HERE / ".peer" / "node_modules"]
+    places = [
+        given,
+        given and given / "node_modules",
+        named and Path(named),
+        _HERE / ".peer" / "node_modules",
+    ]
     return next((Path(p).resolve() for p in places if p and (Path(p) / "@mastra" / "core").is_dir()), None)
 
 
@@ -161,3 +165,5 @@ async def _hear(process: asyncio.subprocess.Process, event: str) -> dict[str, An
     return said
 
 
+def _pass_on(name: str, line: str) -> None:
+    sys.stderr.write(f"[{name}] {line}\n")

@@ -66,46 +66,53 @@ class FactoryRef(StrictModel):
 class ModelEntry(StrictModel):
     """One model of a fallback list (R-FB-1)."""
 
-    model: str = Field(min_length=1)
-    id: str | None = None
-    max_retries: int | None = Field(default=None, ge=0)
-    enabled: bool = True
-    model_settings: JsonObject = Field(default_factory=dict)
-    provider_options: JsonObject = Field(default_factory=dict)
-    headers: dict[str, str] = Field(default_factory=dict)
+    model: str = Field(min_length=1, description="`provider/name`.")
+    id: str | None = Field(default=None, description="A label; nothing reads it.")
+    max_retries: int | None = Field(default=None, ge=0, description="Overrides the agent's `maxRetries`.")
+    enabled: bool = Field(default=True, description="False: the entry is skipped.")
+    model_settings: JsonObject = Field(default_factory=dict, description="Added to the agent's, and win.")
+    provider_options: JsonObject = Field(default_factory=dict, description="Added to the agent's, and win.")
+    headers: dict[str, str] = Field(default_factory=dict, description="Extra HTTP headers of the call.")
+
+
+LastMessages = Annotated[int, Field(ge=0)] | Literal[False]
 
 
 class MemoryConfig(StrictModel):
     """What an agent remembers. Thread and resource usually come with the request."""
 
-    last_messages: int | Literal[False] = Field(
-        default=10, ge=0, description="Newest messages recalled; false: none."
-    )
-    thread: str | None = Field(default=None, min_length=1)
-    resource: str | None = Field(default=None, min_length=1)
-    read_only: bool = False
+    last_messages: LastMessages = Field(default=10, description="Newest messages recalled; 0 or false: none.")
+    thread: str | None = Field(default=None, min_length=1, description="Where the request names none.")
+    resource: str | None = Field(default=None, min_length=1, description="Whose thread it is.")
+    read_only: bool = Field(default=False, description="Recall, but save nothing.")
 
 
 class StructuredOutput(StrictModel):
     """Structured output (R-SO-1)."""
 
     schema_: JsonObject = Field(alias="schema", description="JSON Schema of the object.")
-    model: str | None = None
-    error_strategy: Literal["strict", "warn", "fallback"] = "strict"
-    fallback_value: Any = None
-    instructions: str | None = None
-    json_prompt_injection: bool = False
+    model: str | None = Field(default=None, description="A second model for it; refused, not available yet.")
+    error_strategy: Literal["strict", "warn", "fallback"] = Field(
+        default="strict", description="An answer that does not fit: fail, go on without, or `fallbackValue`."
+    )
+    fallback_value: Any = Field(default=None, description="The object in that case.")
+    instructions: str | None = Field(
+        default=None, description="What the model is told before the schema, with `jsonPromptInjection`."
+    )
+    json_prompt_injection: bool = Field(
+        default=False, description="Put the schema into the prompt, for models without a response format."
+    )
 
 
 class ToolChoiceTool(StrictModel):
     """A demand for one tool."""
 
     type: Literal["tool"] = "tool"
-    tool_name: str
+    tool_name: str = Field(description="The name that the model sees.")
 
 
-AnyProcessor = Annotated[ProcessorRef, BeforeValidator(_by_id)]
-AnyTool = Annotated[ToolRef, BeforeValidator(_by_id)]
+AnyProcessor = Annotated[ProcessorRef, BeforeValidator(_by_id, json_schema_input_type=str | ProcessorRef)]
+AnyTool = Annotated[ToolRef, BeforeValidator(_by_id, json_schema_input_type=str | ToolRef)]
 ProcessorArray = list[AnyProcessor] | FactoryRef
 ToolChoice = Literal["auto", "none", "required"] | ToolChoiceTool
 
@@ -116,22 +123,41 @@ class AgentOptions(StrictModel):
     model: str | list[ModelEntry] | None = Field(
         default=None, description="`provider/name`, or a fallback list."
     )
-    instructions: str | list[str] | None = None
-    input_processors: ProcessorArray | None = None
-    output_processors: ProcessorArray | None = None
-    error_processors: ProcessorArray | None = None
+    instructions: str | list[str] | None = Field(default=None, description="The first system messages.")
+    input_processors: ProcessorArray | None = Field(
+        default=None, description="For processInput, processInputStep, processLLMRequest, processLLMResponse."
+    )
+    output_processors: ProcessorArray | None = Field(
+        default=None,
+        description="For processOutputStream, processOutputStep, processToolResult, processOutputResult.",
+    )
+    error_processors: ProcessorArray | None = Field(default=None, description="For processAPIError.")
     max_steps: int | None = Field(
-        default=None, ge=0, description="Steps at the most; 0 counts as not given (R-LP-1)."
+        default=None,
+        ge=0,
+        description="Steps at the most; default: 5, or no limit with `stopWhen`; 0 counts as not given (R-LP-1).",
     )
     max_processor_retries: int | None = Field(
-        default=None, ge=0, description="Retry budget of the run (R-AB-22)."
+        default=None,
+        ge=0,
+        description="Retry budget of the run; default: 10 with `errorProcessors`, else none (R-AB-22).",
     )
-    max_retries: int | None = Field(default=None, ge=0, description="Retries of one model call (R-MS-3).")
-    model_settings: JsonObject | None = None
-    provider_options: JsonObject | None = None
-    tool_choice: ToolChoice | None = None
-    active_tools: list[str] | None = None
-    structured_output: StructuredOutput | None = None
+    max_retries: int | None = Field(
+        default=None, ge=0, description="Retries of one model call; default: none (R-MS-3)."
+    )
+    model_settings: JsonObject | None = Field(
+        default=None, description="`temperature`, `maxOutputTokens`, ...; merged key by key (R-MS-1)."
+    )
+    provider_options: JsonObject | None = Field(
+        default=None, description="By provider; merged deeply (R-MS-2)."
+    )
+    tool_choice: ToolChoice | None = Field(default=None, description="Default: `auto`.")
+    active_tools: list[str] | None = Field(
+        default=None, description="Tools that the model is shown; default: all."
+    )
+    structured_output: StructuredOutput | None = Field(
+        default=None, description="Ask for an object instead of free text."
+    )
     stop_when: list[AnyProcessor] | None = Field(
         default=None, description="Registered stop conditions (R-LP-3)."
     )
@@ -139,20 +165,32 @@ class AgentOptions(StrictModel):
         default=None,
         description="A processor whose processInputStep runs after the whole input array (R-IS-11).",
     )
-    require_tool_approval: bool | None = None
-    include_raw_chunks: bool | None = None
+    require_tool_approval: bool | None = Field(
+        default=None, description="Tool calls wait for a person; a tool's own rule counts more (R-AP-1)."
+    )
+    include_raw_chunks: bool | None = Field(
+        default=None, description="Also send the provider's events as `raw` chunks."
+    )
     timeout: float | None = Field(
-        default=None, gt=0, description="Seconds until the run is ended with an error."
+        default=None,
+        gt=0,
+        description="Seconds until the run is ended with an error; default: PROCESSION_RUN_TIMEOUT.",
     )
 
 
 class Agent(AgentOptions):
     """An agent: a name, a model, and its procession of processors."""
 
-    name: str = Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9_-]+$")
-    description: str | None = None
-    tools: list[AnyTool] = Field(default_factory=list)
-    memory: MemoryConfig | None = None
+    name: str = Field(
+        min_length=1,
+        max_length=200,
+        pattern=r"^[A-Za-z0-9_-]+$",
+        description="Token of the request's subject.",
+    )
+    description: str | None = Field(default=None, description="For people.")
+    tools: list[AnyTool] = Field(default_factory=list, description="What the model may call.")
+    memory: MemoryConfig | None = Field(default=None, description="Default: the agent remembers nothing.")
     api_base: str | None = Field(
-        default=None, description="Base URL of the model provider, where it is not the default."
+        default=None,
+        description="Base URL of the model provider; default: PROCESSION_API_BASE, else the provider's own.",
     )

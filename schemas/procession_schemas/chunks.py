@@ -51,7 +51,8 @@ class ChunkBatch(WireModel):
 
     `seq` numbers the first chunk; numbers rise by one over the whole run. A reader drops what it has seen
     (`seq + i <= last`) and knows a gap when `seq` is larger than it expects. `end` marks the last batch of a
-    run: nothing follows it. `reset` says that a service died and chunks from that number on are replaced.
+    run: nothing follows it, unless the run waits for a person, in which case it goes on behind it when it is resumed.
+    `reset` says that a service died and chunks from that number on are replaced.
     """
 
     run: str

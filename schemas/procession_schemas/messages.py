@@ -1,6 +1,8 @@
 """Conversation messages as they travel and as processors see them: plain dicts, typed here (core.md 7.1, 7.2)."""
 
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Any, Literal, NotRequired
+
+from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
 
 Role = Literal["user", "assistant", "system"]
 Source = Literal["memory", "input", "response", "context"]

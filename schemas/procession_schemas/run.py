@@ -4,27 +4,34 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from procession_schemas.agent import Agent, AgentOptions, AnyTool
+from procession_schemas.agent import Agent, AgentOptions, AnyTool, LastMessages
 from procession_schemas.base import JsonObject, StrictModel, WireModel
 
 
 class RequestMemory(StrictModel):
     """The thread of a request; both are needed (R-ME-8)."""
 
-    thread: str = Field(min_length=1, max_length=512)
-    resource: str = Field(min_length=1, max_length=512)
-    read_only: bool | None = None
-    last_messages: int | Literal[False] | None = None
+    thread: str = Field(min_length=1, max_length=512, description="The conversation.")
+    resource: str = Field(min_length=1, max_length=512, description="Whose conversation it is.")
+    read_only: bool | None = Field(default=None, description="Overrides the agent's.")
+    last_messages: LastMessages | None = Field(default=None, description="Overrides the agent's.")
 
 
 class RunRequest(AgentOptions):
     """A request on `procession.v1.run.<tenant>.<agent>`: `{"input": "Hello"}` is enough.
 
     `runId` is the idempotency key: the same id with the same body is the same run; with another body it is
-    a conflict. Without one, the run is called `run-<stream sequence>`, which the publish acknowledgement tells.
+    a conflict. Without one, the run is called what the header `Nats-Msg-Id` says, and without that `run-<stream
+    sequence>`, which the publish acknowledgement tells.
     """
 
-    run_id: str | None = Field(default=None, min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_-]+$")
+    run_id: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=128,
+        pattern=r"^[A-Za-z0-9_-]+$",
+        description="Idempotency key.",
+    )
     input: str | JsonObject | list[str | JsonObject] = Field(
         description="A text, a message, or a list of these."
     )
@@ -34,7 +41,9 @@ class RunRequest(AgentOptions):
     tools: list[AnyTool] | None = Field(
         default=None, description="Replaces the agent's tools for this request."
     )
-    memory: RequestMemory | None = None
+    memory: RequestMemory | None = Field(
+        default=None, description="Default: the agent's thread, if it has one."
+    )
     system: str | list[str] | None = Field(
         default=None, description="System messages after the instructions."
     )
@@ -44,7 +53,7 @@ class RunRequest(AgentOptions):
     request_context: JsonObject = Field(
         default_factory=dict, description="Visible to hooks, never to the model."
     )
-    tracing_context: JsonObject = Field(default_factory=dict)
+    tracing_context: JsonObject = Field(default_factory=dict, description="Handed to hooks as it is.")
     stream: bool = Field(default=True, description="False: no chunks are sent, the result comes at the end.")
 
 

@@ -4,7 +4,7 @@ import re
 from typing import Final
 
 ROOT: Final = "procession.v1"
-_TOKEN: Final = re.compile(r"^[A-Za-z0-9_-]{1,200}$")
+_TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{1,200}")
 
 
 class InvalidSubjectError(ValueError):
@@ -17,7 +17,7 @@ def token(value: str, what: str) -> str:
     Raises:
         InvalidSubjectError: It is empty, too long, or has other characters than letters, digits, `_` and `-`.
     """
-    if not _TOKEN.match(value):
+    if not _TOKEN.fullmatch(value):
         raise InvalidSubjectError(f"{what} {value[:60]!r} must be 1 to 200 letters, digits, '_' or '-'")
     return value
 

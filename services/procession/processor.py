@@ -6,7 +6,7 @@ belongs into `args.state`, never on the instance: one instance serves many runs,
 
 from collections.abc import Awaitable
 from enum import StrEnum
-from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origin
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
@@ -90,7 +90,7 @@ class Processor(Generic[OptionsT]):
         return Options
 
     @classmethod
-    def build(cls, options: dict[str, Any] | None = None) -> "Processor[Any]":
+    def build(cls, options: dict[str, Any] | None = None) -> Self:
         """Makes an instance from raw options.
 
         Raises:

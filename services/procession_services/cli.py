@@ -14,9 +14,12 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import ValidationError
 
 from procession.errors import ProcessionError
+from procession_schemas.subjects import InvalidSubjectError
 from procession_services.runtime.embedded import EmbeddedServerError
 from procession_services.runtime.settings import Settings, SettingsError
 from procession_services.supervisor import SERVICES, StartError, System, system
@@ -33,17 +36,25 @@ _CODES: Final = {"finished": _OK, "suspended": _OK, "failed": _FAILED, "blocked"
 _INTERRUPTED: Final = 130
 _CONNECT_SECONDS: Final = 2.0
 _SILENCE_SECONDS: Final = 5.0
-_T = TypeVar("_T")
+_Command = Callable[[argparse.Namespace], int | Coroutine[Any, Any, int]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
     options = _parser().parse_args(arguments)
     try:
-        code: int = options.command(options)
+        outcome = options.command(options)
+        code: int = asyncio.run(outcome) if asyncio.iscoroutine(outcome) else outcome
     except (SettingsError, ProcessionError, _UsageError) as error:
         _say(f"procession: {error}")
         return _USAGE if isinstance(error, SettingsError | _UsageError) else _FAILED
+    except ValidationError as error:
+        for wrong in error.errors():
+            _say(f"procession: {'.'.join(map(str, wrong['loc']))}: {wrong['msg']}")
+        return _USAGE
+    except InvalidSubjectError as error:
+        _say(f"procession: {error}")
+        return _USAGE
     except (KeyboardInterrupt, asyncio.CancelledError):
         return _INTERRUPTED
     return code
@@ -65,12 +76,9 @@ def _serve(options: argparse.Namespace) -> int:
     return _OK
 
 
-def _up(options: argparse.Namespace) -> int:
+async def _up(options: argparse.Namespace) -> int:
     """Runs every service on this machine until Ctrl-C."""
-    return asyncio.run(_keep_up(options, _settings(options)))
-
-
-async def _keep_up(options: argparse.Namespace, settings: Settings) -> int:
+    settings = _settings(options)
     task = asyncio.current_task()
     assert task is not None
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -120,11 +128,7 @@ async def _started(stack: AsyncExitStack, options: argparse.Namespace, settings:
     )
 
 
-def _run(options: argparse.Namespace) -> int:
-    return asyncio.run(_ask(options, _settings(options)))
-
-
-async def _ask(options: argparse.Namespace, settings: Settings) -> int:
+async def _run(options: argparse.Namespace) -> int:
     fields: dict[str, Any] = {"stream": options.stream}
     if options.request_context:
         fields["request_context"] = dict(options.request_context)
@@ -135,17 +139,13 @@ async def _ask(options: argparse.Namespace, settings: Settings) -> int:
     if options.run_id:
         fields["run_id"] = options.run_id
     text = sys.stdin.read() if options.text == "-" else options.text
-    async with _client(settings) as procession:
+    async with _client(options) as procession:
         handle = await procession.start(text, agent=options.agent, **fields)
         return await _follow(handle, options)
 
 
-def _attach(options: argparse.Namespace) -> int:
-    return asyncio.run(_watch(options, _settings(options)))
-
-
-async def _watch(options: argparse.Namespace, settings: Settings) -> int:
-    async with _client(settings) as procession:
+async def _attach(options: argparse.Namespace) -> int:
+    async with _client(options) as procession:
         return await _follow(await procession.attach(options.run, after=options.after), options)
 
 
@@ -174,11 +174,8 @@ async def _follow(handle: "RunHandle", options: argparse.Namespace) -> int:
         silence.cancel()
         loop.remove_signal_handler(signal.SIGINT)
     if options.json:
-        print(
-            json.dumps(
-                {"type": "result", "result": result.model_dump(mode="json", by_alias=True, exclude_none=True)}
-            )
-        )  # noqa: T201
+        told = {"type": "result", "result": result.model_dump(mode="json", by_alias=True, exclude_none=True)}
+        sys.stdout.write(f"{json.dumps(told, ensure_ascii=False)}\n")
     else:
         sys.stdout.write("\n" if options.stream else f"{result.text}\n")
         sys.stdout.flush()
@@ -191,12 +188,8 @@ def _mention_silence(handle: "RunHandle") -> None:
         _say(f"run {handle.run_id} is stored, but no service has taken it yet: are the services running?")
 
 
-def _cancel(options: argparse.Namespace) -> int:
-    return asyncio.run(_cancel_run(options, _settings(options)))
-
-
-async def _cancel_run(options: argparse.Namespace, settings: Settings) -> int:
-    async with _client(settings) as procession:
+async def _cancel(options: argparse.Namespace) -> int:
+    async with _client(options) as procession:
         await procession.cancel(options.run)
     _say(f"asked to cancel {options.run}")
     return _OK
@@ -206,7 +199,7 @@ def _check(options: argparse.Namespace) -> int:
     from procession_services.runtime.check import check, check_servers  # noqa: PLC0415
 
     settings = _settings(options)
-    problems = check(settings)
+    problems = check(settings, _model_problem if options.models else None)
     if options.deploy:
         problems += asyncio.run(check_servers(settings))
     for problem in problems:
@@ -214,6 +207,17 @@ def _check(options: argparse.Namespace) -> int:
     wrong = [problem for problem in problems if not problem.warning]
     _say(f"{len(wrong)} wrong" if wrong else "all good")
     return _USAGE if wrong else _OK
+
+
+def _model_problem(model: str) -> str | None:
+    """What is wrong with the name of a model; it takes LiteLLM, and seconds to load it."""
+    from procession_services.llm_gateway.providers.litellm_provider import LiteLLMProvider  # noqa: PLC0415
+
+    if LiteLLMProvider().knows(model):
+        return None
+    return (
+        f"unknown model {model!r}; write provider/name, with a provider of LiteLLM, as in openai/gpt-4o-mini"
+    )
 
 
 def _processors(options: argparse.Namespace) -> int:
@@ -230,38 +234,34 @@ def _processors(options: argparse.Namespace) -> int:
     return _OK
 
 
-def _demo(options: argparse.Namespace) -> int:
+async def _demo(options: argparse.Namespace) -> int:
     from procession_services.demo.run import QUESTION, demo  # noqa: PLC0415
 
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     try:
-        return _CODES[asyncio.run(_terminable(demo(options.question or QUESTION))).status]
+        return _CODES[(await demo(options.question or QUESTION)).status]
     except (StartError, EmbeddedServerError) as error:
         _say(f"\nprocession: {error}")
         return _FAILED
 
 
-def _model(options: argparse.Namespace) -> int:
+async def _model(options: argparse.Namespace) -> int:
     """Runs the demo model server until SIGTERM; it says its port in one JSON line."""
     from procession_services.demo_model.__main__ import run  # noqa: PLC0415
     from procession_services.demo_model.server import DEFAULT_PACE_MS  # noqa: PLC0415
 
     if options.parent:
         _end_with(options.parent)
-    asyncio.run(run(options.host, options.port, DEFAULT_PACE_MS))
+    await run(options.host, options.port, DEFAULT_PACE_MS)
     return _OK
 
 
-async def _terminable(work: Coroutine[Any, Any, _T]) -> _T:
-    """Has SIGTERM cancel the work as Ctrl-C does, so that it cleans up."""
-    task = asyncio.current_task()
-    assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    return await work
-
-
-def _client(settings: Settings) -> "Procession":
+def _client(options: argparse.Namespace) -> "Procession":
     from procession.client import Procession  # noqa: PLC0415
 
+    settings = _settings(options)
     return Procession(settings.nats_url, tenant=settings.tenant, connect_timeout=_CONNECT_SECONDS)
 
 
@@ -325,7 +325,7 @@ def _parser() -> argparse.ArgumentParser:
     shown = argparse.ArgumentParser(add_help=False)
     shown.add_argument("--json", action="store_true", help="chunks and result as JSON, one a line")
 
-    def command(name: str, run: Callable[[argparse.Namespace], int], help_: str, *parents: Any) -> Any:
+    def command(name: str, run: _Command, help_: str, *parents: Any) -> Any:
         added = commands.add_parser(name, help=help_, description=help_, parents=list(parents))
         added.set_defaults(command=run)
         return added
@@ -376,6 +376,9 @@ def _parser() -> argparse.ArgumentParser:
     cancel.add_argument("run", metavar="RUN")
 
     check = command("check", _check, "tell everything that is wrong with the configuration", common, agents)
+    check.add_argument(
+        "--models", action=argparse.BooleanOptionalAction, default=True, help="also the names of models"
+    )
     check.add_argument("--deploy", action="store_true", help="also whether NATS and Redis answer")
 
     command("processors", _processors, "list the installed processors and their hooks", common)

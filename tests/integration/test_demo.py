@@ -25,7 +25,8 @@ async def children_of(pid):
     listing = await asyncio.create_subprocess_exec("ps", "-eo", "pid=,ppid=", stdout=asyncio.subprocess.PIPE)
     out, _ = await listing.communicate()
     parents = {int(child): int(parent) for child, parent in (line.split() for line in out.splitlines())}
-    found, below = set(), {pid}
+    found: set[int] = set()
+    below = {pid}
     while below:
         below = {child for child, parent in parents.items() if parent in below} - found
         found |= below

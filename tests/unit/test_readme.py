@@ -5,6 +5,7 @@ import json
 import re
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import nats
 import pytest
@@ -40,7 +41,7 @@ async def serve(services, *, run=None):
 
 async def test_three_lines_stream_an_answer(servers, services, capsys):
     code = snippet("python", 0).replace('"nats://127.0.0.1:4222"', "url, tenant=tenant")
-    names = {"Procession": Procession, "url": servers.nats_url, "tenant": services.tenant}
+    names: dict[str, Any] = {"Procession": Procession, "url": servers.nats_url, "tenant": services.tenant}
     exec(f"async def example():\n{textwrap.indent(code, '    ')}", names)
     await asyncio.gather(names["example"](), serve(services))
     assert "'text': 'Hel'" in capsys.readouterr().out
@@ -48,14 +49,14 @@ async def test_three_lines_stream_an_answer(servers, services, capsys):
 
 async def test_a_request_without_our_client(servers, services, capsys):
     code = snippet("python", 1).replace(".default.", f".{services.tenant}.")
-    names = {"nats": nats, "json": json}
+    names: dict[str, Any] = {"nats": nats, "json": json}
     exec(code, names)
     await asyncio.gather(names["ask"](servers.nats_url), serve(services))
     assert "'text': 'lo'" in capsys.readouterr().out
 
 
 def test_a_processor_of_ones_own():
-    names = {}
+    names: dict[str, Any] = {}
     exec(snippet("python", 2), names)
     registry = Registry()
     names["register"](registry)

@@ -146,8 +146,9 @@ class RunHandle:
         self._stale = True
 
     async def close(self) -> None:
-        """Stops listening; the run goes on."""
+        """Stops listening; the run goes on, and `result()` then looks for its end now and again."""
         self._link.on_doubt.discard(self._doubt)
+        self._stale = True
         subscriptions, self._subscriptions = self._subscriptions, []
         await self._link.unsubscribe(subscriptions)
 
@@ -206,7 +207,7 @@ class RunHandle:
             raise NotConnectedError(f"the client was closed; run {self.run_id} goes on")
         if self._stale and await self._catch_up():
             return
-        if self._stale or self._order.gap is not None:
+        if self._stale or self._order.gap is not None or not self._subscriptions:
             patience = _RETRY_SECONDS
         else:
             patience = _PROBE_SECONDS if self._result is None else _SETTLE_SECONDS

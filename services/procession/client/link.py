@@ -1,8 +1,8 @@
 """A client's connection: publishes with acknowledgement, and says when something may have been missed."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from typing import Any, Final
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final, TypeVar
 
 import nats.errors
 import nats.js.errors
@@ -15,6 +15,7 @@ from procession.client.errors import NotAcceptedError, NotConnectedError, Reques
 _ACK_SECONDS: Final = 5.0
 _ACK_ATTEMPTS: Final = 3
 _NO_STREAM: Final = 10059
+_T = TypeVar("_T")
 _UNREACHABLE: Final = (
     nats.errors.TimeoutError,
     nats.errors.NoRespondersError,
@@ -86,7 +87,8 @@ class Link:
         if not (self._client.is_connected or self._client.is_reconnecting):
             raise NotConnectedError("this client is not connected: use `async with Procession(...)`")
         made = [await self._client.subscribe(s, cb=_calling(callback)) for s, callback in callbacks.items()]
-        await self._client.flush()
+        # Shielded: nats-py stops reading when the answer to a cancelled flush arrives.
+        await asyncio.shield(self._client.flush())
         return made
 
     async def unsubscribe(self, subscriptions: list[Subscription]) -> None:
@@ -111,7 +113,9 @@ class Link:
         headers = {"Nats-Msg-Id": message_id}
         for _ in range(_ACK_ATTEMPTS):
             try:
-                ack = await self._jetstream.publish(subject, body, timeout=_ACK_SECONDS, headers=headers)
+                ack = await _answer(
+                    self._jetstream.publish(subject, body, timeout=_ACK_SECONDS, headers=headers)
+                )
             except nats.js.errors.NoStreamResponseError as error:
                 hint = "are the services running? `procession up` starts them"
                 raise NotAcceptedError(f"no stream at {self.url} takes {subject}: {hint}") from error
@@ -127,7 +131,7 @@ class Link:
     async def last(self, stream: str, subject: str) -> bytes | None:
         """The newest stored message of a subject (wildcards allowed), or None; raises UnreachableError."""
         try:
-            message = await self._jetstream.get_last_msg(stream, subject)
+            message = await _answer(self._jetstream.get_last_msg(stream, subject))
         except nats.js.errors.NotFoundError as error:
             if error.err_code == _NO_STREAM:
                 raise UnreachableError from error
@@ -144,8 +148,8 @@ class Link:
         sequence = 1
         while True:
             try:
-                message = await self._jetstream.get_msg(
-                    stream, seq=sequence, subject=subject, direct=True, next=True
+                message = await _answer(
+                    self._jetstream.get_msg(stream, seq=sequence, subject=subject, direct=True, next=True)
                 )
             except nats.js.errors.NotFoundError:
                 return
@@ -163,6 +167,19 @@ class Link:
     async def _doubt(self) -> None:
         for callback in tuple(self.on_doubt):
             callback()
+
+
+async def _answer(question: Awaitable[_T]) -> _T:
+    """Awaits an answer, and does not lose a cancellation that comes together with it.
+
+    nats-py waits with `asyncio.wait_for`, which swallows it on Python 3.11.
+    """
+    task = asyncio.current_task()
+    before = task.cancelling() if task else 0
+    answer = await question
+    if task and task.cancelling() > before:
+        raise asyncio.CancelledError
+    return answer
 
 
 def _calling(callback: Callable[[bytes], None]) -> Any:

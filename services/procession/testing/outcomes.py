@@ -27,6 +27,12 @@ class Outcome:
     written: list[Chunk] = field(default_factory=list)
 
     @property
+    def blocked(self) -> TripWire:
+        """The tripwire; raises AssertionError where the hook did not abort."""
+        assert self.tripwire is not None, "the processor did not abort"
+        return self.tripwire
+
+    @property
     def texts(self) -> list[str]:
         """The text of each message."""
         return [text_of(message) for message in self.messages]
@@ -60,6 +66,11 @@ class StreamOutcome(Outcome):
     chunks: list[Chunk]
     text: str
     tool_calls: list[dict[str, Any]]
+
+    @property
+    def deltas(self) -> list[str]:
+        """The pieces of text as the client got them."""
+        return [chunk["payload"]["text"] for chunk in self.chunks if chunk["type"] == "text-delta"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -153,6 +153,21 @@ async def test_a_server_that_is_not_there_is_one_clear_line(procession):
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["run", "Hi", "--agent", "demo", "--run-id", "not a token"], "procession: run_id: "),
+        (["run", "Hi", "--agent", "two words"], "procession: agent 'two words' must be"),
+        (["cancel", "not a token"], "procession: run id 'not a token' must be"),
+    ],
+)
+async def test_a_name_that_cannot_be_one_is_told(procession, arguments, told):
+    code, _, err = await (await procession(*arguments)).finished()
+    assert code == 2
+    assert err.startswith(told)
+    assert len(err.splitlines()) == 1
+
+
 def test_check_lists_what_is_wrong_and_says_so_in_its_exit_code(tmp_path, capsys):
     path = tmp_path / "agents.yaml"
     path.write_text("agents: {a: {model: m/x, inputProcesors: []}}")
@@ -161,7 +176,17 @@ def test_check_lists_what_is_wrong_and_says_so_in_its_exit_code(tmp_path, capsys
         f"{path}:1: agents.a.inputProcesors: unknown key; did you mean 'inputProcessors'?\n"
     )
     path.write_text("agents: {a: {model: m/x}}")
-    assert main(["check", "--agents", str(path)]) == 0
+    assert main(["check", "--no-models", "--agents", str(path)]) == 0
+
+
+async def test_check_knows_the_providers_of_models(procession, tmp_path):
+    path = tmp_path / "agents.yaml"
+    path.write_text(
+        "agents: {a: {model: openai/gpt-4o-mini}, b: {model: opnai/gpt-4o-mini}, c: {model: gpt-4o}}"
+    )
+    code, out, _ = await (await procession("check", "--agents", str(path))).finished()
+    assert code == 2
+    assert [line.split(": ")[1] for line in out.splitlines()] == ["agents.b.model", "agents.c.model"]
 
 
 def test_processors_are_listed_with_their_hooks(capsys, monkeypatch):

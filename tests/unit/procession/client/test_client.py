@@ -1,6 +1,7 @@
 """The client against a real server; the services are played by tests/support/wire.py."""
 
 import asyncio
+from typing import Any
 
 import pydantic
 import pytest
@@ -331,3 +332,25 @@ async def test_what_came_while_the_connection_was_lost_is_read_from_the_streams(
             assert texts([await waiting]) == ["b"]
             assert texts([chunk async for chunk in chunks]) == ["c"]
             assert (await handle.result()).text == "abc"
+
+
+async def test_a_cancellation_is_not_lost_when_it_comes_with_the_acknowledgement(services, procession):
+    async def ask_and_be_cancelled():
+        task: Any = asyncio.current_task()
+        loop = asyncio.get_running_loop()
+        answered = procession._link._jetstream.publish
+
+        async def publish(*args, **more):
+            acknowledgement = await answered(*args, **more)
+            loop.call_soon(task.cancel)
+            swallowed = loop.create_future()
+            try:
+                await swallowed
+            except asyncio.CancelledError:
+                return acknowledgement  # as `asyncio.wait_for` does on Python 3.11
+
+        procession._link._jetstream.publish = publish
+        await procession.start("Hi", agent="demo")
+
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.create_task(ask_and_be_cancelled())

@@ -1,0 +1,144 @@
+"""`python -m benchmarks.tables FILE`: the results of `python -m benchmarks all --json FILE` as Markdown."""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+_NONE: Final = "-"
+_SINGLE: Final = (
+    ("wall time of a run, ms", "wall_ms"),
+    ("99th percentile, ms", "wall_p99_ms"),
+    ("time to the first chunk, ms", "first_chunk_ms"),
+    ("... beyond a bare request, ms", "first_chunk_added_ms"),
+    ("CPU per run with the client, ms", "cpu_ms_per_run_with_client"),
+    ("CPU per run without the client, ms", "cpu_ms_per_run"),
+    ("CPU per chunk with the client, µs", "cpu_us_per_chunk_with_client"),
+)
+
+
+def tables(told: dict[str, Any]) -> Iterator[str]:
+    """Yields the lines of the report: the machine, then a table for each measurement."""
+    yield from _about(told)
+    if "single" in told:
+        yield from _single(told["single"])
+    if "throughput" in told:
+        yield from ("", "### Several runs at a time (100 chunks)", "")
+        columns = ("runs_per_s", "wall_ms", "cpu_us_per_chunk_with_client", "cpu_us_per_chunk", "cpus")
+        yield from _levels(told["throughput"]["levels"], "concurrency", columns)
+    if "paced" in told:
+        yield from ("", "### Streams of 50 chunks/s", "")
+        columns = ("chunks_per_s", "lag_p50_ms", "lag_p99_ms", "cpu_us_per_chunk_with_client", "cpus")
+        yield from _levels(told["paced"]["levels"], "streams", columns)
+    if "growth" in told:
+        yield from _growth(told["growth"])
+
+
+def _about(told: dict[str, Any]) -> Iterator[str]:
+    machine = told["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    yield f"{told['when']}: {machine['cpus']} CPUs ({machine['cpu']}), {machine['memory_gb']} GB, "
+    yield f"Linux {machine['kernel']}, Python {machine['python']}, {versions}."
+    if told["peer"]:
+        theirs = ", ".join(f"{name} {version}" for name, version in told["peer"]["versions"].items())
+        yield f"The peer: {theirs}."
+    yield f"Medians of {told['size']['repetitions']} repetitions, [smallest - largest]."
+
+
+def _single(single: dict[str, Any]) -> Iterator[str]:
+    yield from ("", "### One run at a time (100 chunks)", "")
+    rows = []
+    for title, key in _SINGLE:
+        theirs = key.removesuffix("_with_client") if key != "cpu_ms_per_run" else ""
+        rows.append([title, _cell(single.get(key)), _cell(single.get(f"peer_{theirs}"))])
+    rows.append(
+        [
+            "CPUs used by others meanwhile",
+            _cell(single["foreign_cpus"]),
+            _cell(single.get("peer_foreign_cpus")),
+        ]
+    )
+    yield from _table(["", "Procession", "Mastra"], rows)
+    yield from ("", "Where the CPU time goes, µs per chunk:", "")
+    parts = sorted(single["per_process_cpu_us_per_chunk"].items(), key=lambda item: -item[1])
+    yield from _table([name for name, _ in parts], [[str(used) for _, used in parts]])
+
+
+def _growth(growth: dict[str, Any]) -> Iterator[str]:
+    columns = ("wall_ms", "cpu_ms_per_run_with_client", "cpu_us_per_chunk_with_client")
+    for title, key, first in (
+        ("Chunks in a run (three input and three output processors)", "by_chunks", "chunks"),
+        ("Output processors (no input processors)", "by_output_processors", "output_processors"),
+        ("Steps in a tool loop (then 20 chunks)", "by_steps", "steps"),
+    ):
+        yield from ("", f"### {title}", "")
+        yield from _levels(growth[key], first, columns)
+    yield from (
+        "",
+        "Fixed share of a run and cost of a further chunk (a line through up to 1000 chunks):",
+        "",
+    )
+    sides = (
+        ("Procession with its client", "", "_with_client"),
+        ("without it", "", ""),
+        ("Mastra", "peer_", ""),
+    )
+    rows = [
+        [
+            side,
+            str(growth[f"{pre}cpu_ms_per_run_fixed{post}"]),
+            str(growth[f"{pre}cpu_us_per_further_chunk{post}"]),
+        ]
+        for side, pre, post in sides
+        if f"{pre}cpu_ms_per_run_fixed{post}" in growth
+    ]
+    yield from _table(["", "CPU ms per run", "CPU µs per chunk"], rows)
+    nothing = growth["by_chunks"][0].get("per_process_cpu_ms_per_run", {})
+    yield from ("", "CPU of a run without chunks, ms, by process:", "")
+    parts = sorted(nothing.items(), key=lambda item: -item[1])
+    yield from _table([name for name, _ in parts], [[str(used) for _, used in parts]])
+    yield from ("", "### Memory (resident MB) and idle CPU", "")
+    memory = growth["memory_mb"]
+    rows = [
+        [
+            name,
+            *(str(of.get(name, _NONE)) for of in memory.values()),
+            str(growth["idle_cpu_percent"].get(name, _NONE)),
+        ]
+        for name in memory["before"]
+    ]
+    yield from _table(["process", *(key.replace("_", " ") for key in memory), "idle CPU, % of one"], rows)
+
+
+def _levels(levels: list[dict[str, Any]], first: str, columns: Sequence[str]) -> Iterator[str]:
+    peer = any(key.startswith("peer_") for key in levels[0])
+    titles = [first]
+    for column in columns:
+        titles.append(column)
+        if peer and _theirs(column):
+            titles.append(_theirs(column))
+    rows = [[str(level[first]), *(_cell(level.get(title)) for title in titles[1:])] for level in levels]
+    yield from _table(titles, rows)
+
+
+def _theirs(column: str) -> str:
+    """The peer's column to compare with, or none: it is its own client."""
+    return "" if column == "cpu_us_per_chunk" else f"peer_{column.removesuffix('_with_client')}"
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{value['median']:g} [{value['min']:g} - {value['max']:g}]"
+    return _NONE if value is None else f"{value:g}"
+
+
+def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(titles)} |"
+    yield f"|{' --- |' * len(titles)}"
+    for row in rows:
+        yield f"| {' | '.join(row)} |"
+
+
+if __name__ == "__main__":
+    print("\n".join(tables(json.loads(Path(sys.argv[1]).read_text()))))  # noqa: T201 - what it is for

@@ -1,0 +1,1 @@
+"""Processors and agents to learn from and to start with."""

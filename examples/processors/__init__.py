@@ -1,0 +1,1 @@
+"""The processors of the contract's documentation, in Python; `examples.plugin` installs them."""

@@ -1,0 +1,188 @@
+"""The table of all messages: what travels, where, between whom, and what for.
+
+JSON Schemas, the AsyncAPI document and docs/reference/messages.md are made from it, and tests/contract hold it and the
+code together. A message that is not in the table does not travel.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from procession_schemas import events, leases, remote_tools, subjects
+from procession_schemas.base import JsonObject
+from procession_schemas.chunks import ChunkBatch
+from procession_schemas.run import RunRequest
+from procession_schemas.work import Control, WorkCommand, WorkResult
+
+CLIENT: Final = "client"
+"""Whoever asks for runs."""
+OPERATOR: Final = "operator"
+"""Whoever watches the system."""
+TOOL: Final = "remote tool"
+"""A tool in a process of its own."""
+
+ORCHESTRATOR: Final = "orchestrator"
+WORKERS: Final = (
+    "input_processors", "llm_gateway", "output_processors", "error_recovery", "memory", "tools",
+)  # fmt: skip
+SERVICES: Final = (ORCHESTRATOR, *WORKERS)
+_STREAMING: Final = tuple(service for service in SERVICES if service != "output_processors")
+"""Services that send chunks through the output processors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One message.
+
+    Attributes:
+        name: Its name, also of its schema and of the folder of its golden messages.
+        body: The model or typed dict of its body; None where there is no body, or one of another row.
+        subject: Its subject, tokens that vary in braces.
+        stream: The stream that stores it; None: core NATS, gone when nobody listens.
+        producers: Who sends it.
+        consumers: Who acts on it.
+        meaning: What it says, in one sentence.
+        reply: Whether it answers a request, on a subject that the request names.
+    """
+
+    name: str
+    body: Any
+    subject: str
+    stream: str | None
+    producers: tuple[str, ...]
+    consumers: tuple[str, ...]
+    meaning: str
+    reply: bool = False
+
+
+def _pattern(make: Callable[..., str], *tokens: str) -> str:
+    """The subject that a function makes, with a name in braces for each token that varies.
+
+    A token that `make` insists on checking stands in as `V-name` meanwhile.
+    """
+    subject = make(*(f"V-{token[1:-1]}" if token.startswith("{") else token for token in tokens))
+    for token in tokens:
+        if token.startswith("{"):
+            subject = subject.replace(f"V-{token[1:-1]}", token)
+    return subject
+
+
+def _event(type_: str) -> str:
+    return _pattern(subjects.event, "{tenant}", "{run}", type_)
+
+
+_TO_SENDER: Final = f"{_pattern(subjects.inbox, '{sender}')}.{{session}}"
+
+CATALOG: Final[tuple[Row, ...]] = (
+    Row(
+        "run.request", RunRequest, _pattern(subjects.run, "{tenant}", "{agent}"), "RUNS",
+        (CLIENT,), (ORCHESTRATOR,),
+        "Asks for a run; stored means that it will end in exactly one `run.finished`.",
+    ),
+    Row(
+        "work.command", WorkCommand, _pattern(subjects.work, "{service}", "{tenant}", "{run}"), "WORK",
+        (ORCHESTRATOR,), WORKERS,
+        "Operations for one service to run on the context of a run.",
+    ),
+    Row(
+        "work.result", WorkResult, _pattern(subjects.work, ORCHESTRATOR, "{tenant}", "{run}"), "WORK",
+        WORKERS, (ORCHESTRATOR,),
+        "What came of a command.",
+    ),
+    Row(
+        "control", Control, _pattern(subjects.control, "{tenant}", "{run}"), "WORK",
+        (CLIENT,), (ORCHESTRATOR,),
+        "Cancels a run, or decides about a tool call for which it waits.",
+    ),
+    Row(
+        "run.accepted", events.RunAccepted, _event("run.accepted"), "EVENTS",
+        (ORCHESTRATOR,), (CLIENT,),
+        "The request is valid and its run has begun.",
+    ),
+    Row(
+        "run.suspended", events.RunSuspended, _event("run.suspended"), "EVENTS",
+        (ORCHESTRATOR,), (CLIENT,),
+        "The run waits for a person; its result so far says for what.",
+    ),
+    Row(
+        "run.finished", events.RunFinished, _event("run.finished"), "EVENTS",
+        (ORCHESTRATOR,), (CLIENT,),
+        "The one terminal event of a run, with its result.",
+    ),
+    Row(
+        "request.rejected", events.RequestRejected, _event("request.rejected"), "EVENTS",
+        (ORCHESTRATOR,), (CLIENT,),
+        "A request came under the id of a run that has another request; that run goes on untouched.",
+    ),
+    Row(
+        "chunk.batch", ChunkBatch, _pattern(subjects.chunk, "{tenant}", "{run}"), "CHUNKS",
+        SERVICES, (CLIENT,),
+        "Numbered chunks of a run's stream, as many as were ready.",
+    ),
+    Row(
+        "violation", events.ProcessorViolation, _pattern(subjects.violation, "{tenant}", "{processor}"), "VIOLATIONS",
+        ("input_processors", "output_processors", "error_recovery", "memory"), (OPERATOR,),
+        "A processor aborted; the audit trail of every guardrail.",
+    ),
+    Row(
+        "dead.letter", None, _pattern(subjects.dead, "{stream}", "{service}", "{tenant}", "{run}"), "DEAD",
+        SERVICES, (OPERATOR,),
+        "A message of RUNS or WORK that was delivered too often: its body as it was, its subject and the reason in the "
+        "headers `Procession-Subject` and `Procession-Reason`; of a run request the last tokens are `run`, tenant and "
+        "agent.",
+    ),
+    Row(
+        "cancel.signal", None, _pattern(subjects.cancelled, "{tenant}", "{run}"), None,
+        (ORCHESTRATOR,), WORKERS,
+        "Whoever works on this run should stop; the body is empty.",
+    ),
+    Row(
+        "lease.request", leases.LeaseRequest, _pattern(subjects.lease, "output_processors"), None,
+        _STREAMING, ("output_processors",),
+        "Asks an output replica to take a stream of chunks; with a replica's id behind it, asks that one.",
+    ),
+    Row(
+        "lease.reply", leases.LeaseReply, "_INBOX.{request}", None,
+        ("output_processors",), _STREAMING,
+        "Which replica took the stream, and where its frames go.",
+        reply=True,
+    ),
+    Row(
+        "lease.frame", leases.Frame, _pattern(subjects.inbox, "{replica}"), None,
+        _STREAMING, ("output_processors",),
+        "Raw chunks for the output chain.",
+    ),
+    Row(
+        "lease.answer", leases.FrameAnswer, _TO_SENDER, None,
+        ("output_processors",), _STREAMING,
+        "How far the replica is with a stream, and at the end what came of it.",
+    ),
+    Row(
+        "memory.request", JsonObject, _pattern(subjects.api, "memory", "{tenant}", "{operation}"), None,
+        (CLIENT,), ("memory",),
+        "Reads or changes threads and messages; operations and fields: `procession_services.memory.api`.",
+    ),
+    Row(
+        "memory.reply", JsonObject, "_INBOX.{request}", None,
+        ("memory",), (CLIENT,),
+        "The answer, or `error` with a `Failure`.",
+        reply=True,
+    ),
+    Row(
+        "tool.request", remote_tools.RemoteToolRequest, "tool.{name}", None,
+        ("tools",), (TOOL,),
+        "One call of a tool that somebody else runs.",
+    ),
+    Row(
+        "tool.reply", remote_tools.RemoteToolReply, "_INBOX.{request}", None,
+        (TOOL,), ("tools",),
+        "What the tool gave.",
+        reply=True,
+    ),
+)  # fmt: skip
+"""Every message, stored ones first."""
+
+
+def row(name: str) -> Row:
+    """The row of a message; KeyError when there is none."""
+    return {each.name: each for each in CATALOG}[name]

@@ -1,0 +1,95 @@
+"""Stream leases: how a service sends chunks through one replica of the output processors (docs/adr/0008).
+
+Plain dicts on core NATS, since several go by for every piece of an answer. The sender asks any replica for a lease
+(queue group), or the one it had before; frames then go to the inbox that the reply names, and what the replica says
+of them comes to the sender's own inbox. What belongs to an earlier attempt of a lease changes nothing.
+"""
+
+from typing import Literal, NotRequired
+
+from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
+
+from procession_schemas.base import JsonObject
+
+
+class LeaseRequest(TypedDict):
+    """Asks a replica to take one stream.
+
+    `kind` is `model` for a model's answer, `side` for what tools and hooks write. `command` is the sender's
+    WorkCommand without its operations, `prelude` those operations that it has done and not yet committed, so that
+    stream hooks see the same conversation. `resume`: another replica had this stream, so what clients have is held
+    back.
+    """
+
+    session: str
+    kind: Literal["model", "side"]
+    attempt: int
+    acks: str
+    command: JsonObject
+    prelude: list[JsonObject]
+    processors: list[JsonObject]
+    states: dict[str, JsonObject]
+    requestContext: JsonObject
+    stepNumber: int
+    retryCount: int
+    outSeq: int
+    resume: NotRequired[bool]
+    keepChunks: NotRequired[bool]
+    objects: NotRequired[bool]
+
+
+class LeaseReply(TypedDict):
+    """Who took the stream, and where its frames go."""
+
+    replica: str
+    inbox: str
+
+
+class Frame(TypedDict):
+    """Raw chunks `c` of session `s`, lease attempt `l`; `n` numbers the first; with `e` they are the last.
+
+    Numbers count raw chunks from 0 for every attempt. The NATS reply subject is where answers go.
+    """
+
+    s: str
+    l: int  # noqa: E741 - its name on the wire
+    n: int
+    c: list[JsonObject]
+    e: NotRequired[bool]
+
+
+class StreamOutcome(TypedDict):
+    """What came of a stream: everything that the output chain changed, for the sender to commit.
+
+    `response` are the facts of the answer, `parts` its part of the assistant message, `messages` the conversation if
+    a stream hook changed it. `tripwire` or `error` say that a processor ended the stream early; the fields from
+    `response` on are missing when the stream could not even be opened.
+    """
+
+    kind: Literal["model", "side"]
+    replica: str
+    outSeq: int
+    states: dict[str, JsonObject]
+    requestContext: JsonObject
+    reports: list[JsonObject]
+    parts: list[JsonObject]
+    response: NotRequired[JsonObject]
+    finished: NotRequired[bool]
+    messages: NotRequired[JsonObject | None]
+    tripwire: NotRequired[JsonObject]
+    error: NotRequired[JsonObject]
+
+
+class FrameAnswer(TypedDict):
+    """What a replica says of lease attempt `l`: raw chunks processed so far (`a`), and at the end what came of it.
+
+    `unknown`: the replica has no such session, so the sender has to take another lease.
+    """
+
+    l: int  # noqa: E741 - its name on the wire
+    a: NotRequired[int]
+    done: NotRequired[StreamOutcome]
+    unknown: NotRequired[Literal[True]]
+
+
+__all__ = ["Frame", "FrameAnswer", "LeaseReply", "LeaseRequest", "StreamOutcome"]

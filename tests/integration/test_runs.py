@@ -1,0 +1,265 @@
+"""What a caller can ask of the running system, and gets."""
+
+import asyncio
+
+import pytest
+
+from tests.support.system import deltas, finished, text_of
+
+pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
+
+HELLO = {"chunks": ["Hel", "lo ", "you"]}
+CALL = {"tool_calls": [{"id": "c1", "name": "echo", "arguments": {"text": "hi"}}]}
+DONE = {"chunks": ["done"]}
+
+
+async def test_a_streamed_run_ends_with_what_it_streamed(system):
+    result, chunks = await system.run(HELLO)
+    assert result.status == "finished"
+    assert result.text == text_of(chunks) == "Hello you"
+    assert [chunks[0]["type"], chunks[-1]["type"]] == ["start", "finish"]
+    assert {chunk["runId"] for chunk in chunks} == {result.run_id}
+
+
+async def test_a_run_that_is_not_streamed_has_the_same_result(system):
+    streamed, _ = await system.run(CALL, DONE, agent={"tools": ["echo"]})
+    whole, chunks = await system.run(CALL, DONE, agent={"tools": ["echo"]}, stream=False)
+    assert chunks == []
+    assert whole.text == streamed.text == "done"
+    assert [each["toolCalls"] for each in whole.steps] == [each["toolCalls"] for each in streamed.steps]
+    assert whole.usage == streamed.usage
+
+
+async def test_output_processors_change_what_streams_and_what_is_kept(system):
+    result, chunks = await system.run(HELLO, agent={"outputProcessors": ["upper"]})
+    assert result.text == "".join(deltas(chunks)) == "HELLO YOU"
+    (report,) = [each for each in result.processors if each.hook == "processOutputStream"]
+    assert report.changed == 3
+
+
+async def test_a_block_ends_the_run_and_closes_the_connection_to_the_provider(system):
+    cancelled = system.models.stats.cancelled
+    slow = {"chunks": ["ok ", "secret", *["more"] * 500], "chunk_delay_ms": 20}
+    block = {"id": "block", "options": {"word": "secret"}}
+    result, chunks = await system.run(slow, agent={"outputProcessors": [block]})
+    assert result.status == "blocked"
+    assert result.tripwire.reason == "said secret"
+    assert text_of(chunks) == "ok "
+    await until(lambda: system.models.stats.cancelled == cancelled + 1)
+
+
+async def test_a_rejected_answer_is_made_again(system):
+    block = {"id": "block", "options": {"word": "bad", "retry": True}}
+    agent = {"outputProcessors": [block], "maxProcessorRetries": 2}
+    result, _ = await system.run({"chunks": ["bad"]}, {"chunks": ["good"]}, agent=agent)
+    assert (result.status, result.text, result.retries) == ("finished", "good", 1)
+
+
+async def test_an_error_processor_has_a_failed_call_made_again(system):
+    refused = {"error": {"status": 500, "retryable": True}}
+    result, _ = await system.run(refused, HELLO, agent={"errorProcessors": ["retry"]})
+    assert (result.status, result.text, result.retries) == ("finished", "Hello you", 1)
+
+
+async def test_a_failed_call_is_made_again_within_its_retries(system):
+    model = system.script({"error": {"status": 503, "retryable": True, "headers": {"retry-after": "0"}}}, HELLO)
+    result, _ = await system.run(agent={"model": model, "maxRetries": 1})
+    assert (result.status, result.text, result.retries) == ("finished", "Hello you", 0)
+    assert len(system.requests(model)) == 2
+
+
+async def test_the_next_model_answers_when_one_fails(system):
+    broken, good = system.script({"error": {"status": 400}}), system.script(HELLO)
+    result, chunks = await system.run(agent={"model": [{"model": broken}, {"model": good}]})
+    assert (result.status, result.text) == ("finished", "Hello you")
+    assert [each.model for each in result.models][-1] == good
+    assert text_of(chunks) == "Hello you"
+
+
+async def test_a_model_that_fails_for_good_fails_the_run(system):
+    result, chunks = await system.run({"error": {"status": 401, "message": "no key"}})
+    assert (result.status, result.error.code, result.error.status_code) == ("failed", "MODEL_FAILED", 401)
+    assert [chunk["type"] for chunk in chunks].count("error") == 1
+
+
+async def test_a_request_overrides_its_agent(system):
+    agent = {"outputProcessors": ["upper"], "instructions": "Be kind.", "modelSettings": {"temperature": 1}}
+    model = system.script(HELLO)
+    result, _ = await system.run(
+        agent={**agent, "model": "openai/other"},
+        model=model, instructions="Be brief.", output_processors=[], model_settings={"temperature": 0},
+    )  # fmt: skip
+    assert result.text == "Hello you"
+    (asked,) = system.requests(model)
+    assert asked["temperature"] == 0
+    assert asked["messages"][0]["content"] == "Be brief."
+
+
+async def test_a_factory_makes_the_processors_of_a_request_from_its_context(system):
+    agent = {"outputProcessors": {"factory": "by-tier"}}
+    gold, _ = await system.run(HELLO, agent=agent, request_context={"tier": "gold"})
+    plain, _ = await system.run(HELLO, agent=agent, request_context={"tier": "plain"})
+    assert [gold.text, plain.text] == ["HELLO YOU", "Hello you"]
+
+
+async def test_a_thread_is_remembered(system):
+    memory = {"thread": "t", "resource": "r"}
+    first, second = system.script(HELLO), system.script(DONE)
+    await system.run(text="I am Ann", agent={"model": first, "memory": {}}, memory=memory)
+    await system.run(text="Who am I?", agent={"model": second, "memory": {}}, memory=memory)
+    (asked,) = system.requests(second)
+    assert [each["content"] for each in asked["messages"]] == ["I am Ann", "Hello you", "Who am I?"]
+
+
+async def test_a_tool_call_waits_for_approval(system):
+    call = {"tool_calls": [{"id": "c1", "name": "send-mail", "arguments": {"to": "ann"}}]}
+    handle = await system.start(call, DONE, agent={"tools": ["send-mail"]})
+    suspended, chunks = await read(handle)
+    assert suspended.status == "suspended"
+    assert chunks[-1]["type"] == "tool-call-approval"
+    await handle.approve("c1")
+    result, chunks = await finished(handle)
+    assert (result.status, result.text) == ("finished", "done")
+    assert result.tool_results[0]["payload"]["result"] == "sent to ann"
+    assert "tool-result" in [chunk["type"] for chunk in chunks]
+
+
+async def test_a_declined_call_is_not_made(system):
+    call = {"tool_calls": [{"id": "c1", "name": "send-mail", "arguments": {"to": "ann"}}]}
+    model = system.script(call, DONE)
+    handle = await system.start(agent={"tools": ["send-mail"], "model": model})
+    await read(handle)
+    await handle.decline("c1", "not now")
+    result, chunks = await finished(handle)
+    assert result.status == "finished"
+    assert "tool-output-denied" in [chunk["type"] for chunk in chunks]
+    assert "not now" in str(system.requests(model)[1]["messages"][-1])
+
+
+async def test_a_tool_that_suspends_is_resumed_with_data_by_somebody_else(system):
+    call = {"tool_calls": [{"id": "c1", "name": "book", "arguments": {"place": "Rome"}}]}
+    handle = await system.start(call, DONE, agent={"tools": ["book"]})
+    suspended, _ = await read(handle)
+    assert suspended.suspend_payload["calls"][0]["suspendPayload"] == {"question": "which day?"}
+    other = await system.client.attach(handle.run_id)
+    await other.resume("c1", {"day": "Monday"})
+    result, _ = await finished(other)
+    assert result.tool_results[0]["payload"]["result"] == "Rome on Monday"
+    await handle.close()
+
+
+async def test_a_suspended_run_can_be_cancelled(system):
+    call = {"tool_calls": [{"id": "c1", "name": "send-mail", "arguments": {"to": "ann"}}]}
+    handle = await system.start(call, DONE, agent={"tools": ["send-mail"]})
+    await read(handle)
+    await handle.cancel()
+    async with asyncio.timeout(10):
+        while (result := await handle.result()).status == "suspended":
+            await asyncio.sleep(0.01)
+    assert result.status == "cancelled"
+    await handle.close()
+
+
+async def test_cancelling_closes_the_connection_to_the_provider_and_keeps_what_came(system):
+    cancelled = system.models.stats.cancelled
+    handle = await system.start({"chunks": ["a"] * 2000, "chunk_delay_ms": 20})
+    seen = 0
+    async for chunk in handle:
+        if chunk["type"] == "text-delta" and (seen := seen + 1) == 2:
+            await handle.cancel()
+    result, _ = await finished(handle)
+    assert (result.status, result.finish_reason) == ("cancelled", "aborted")
+    assert result.messages[-1]["role"] == "assistant"
+    await until(lambda: system.models.stats.cancelled == cancelled + 1)
+
+
+async def test_cancelling_while_the_provider_thinks_closes_the_connection(system):
+    cancelled, asked = system.models.stats.cancelled, system.models.stats.requests
+    handle = await system.start({"chunks": ["late"], "delay_ms": 30_000}, agent={"outputProcessors": ["upper"]})
+    await until(lambda: system.models.stats.requests == asked + 1)
+    await handle.cancel()
+    result, _ = await finished(handle)
+    assert result.status == "cancelled"
+    await until(lambda: system.models.stats.cancelled == cancelled + 1)
+
+
+async def test_a_run_that_was_cancelled_before_it_was_asked_for_calls_no_model(system):
+    await system.client.cancel("early-bird")
+    control = await system.redis.hget(f"procession:{system.client.tenant}:run:early-bird", "cancelled")
+    while control is None:
+        control = await system.redis.hget(f"procession:{system.client.tenant}:run:early-bird", "cancelled")
+    model = system.script(HELLO)
+    result, _ = await system.run(agent={"model": model}, run_id="early-bird")
+    assert result.status == "cancelled"
+    assert system.requests(model) == []
+
+
+async def test_a_run_ends_at_its_deadline(system):
+    cancelled = system.models.stats.cancelled
+    result, chunks = await system.run({"chunks": ["late"], "delay_ms": 30_000}, timeout=0.3)
+    assert (result.status, result.error.code) == ("failed", "DEADLINE_EXCEEDED")
+    assert chunks[-1]["type"] == "error"
+    await until(lambda: system.models.stats.cancelled == cancelled + 1)
+
+
+async def test_a_suspended_run_ends_at_its_deadline(system):
+    call = {"tool_calls": [{"id": "c1", "name": "send-mail", "arguments": {"to": "ann"}}]}
+    handle = await system.start(call, DONE, agent={"tools": ["send-mail"]}, timeout=0.5)
+    async with asyncio.timeout(10):
+        while (result := await handle.result()).status == "suspended":
+            await asyncio.sleep(0.01)
+    assert (result.status, result.error.code) == ("failed", "DEADLINE_EXCEEDED")
+    await handle.close()
+
+
+async def test_the_same_request_again_is_the_same_run(system):
+    model = system.script(HELLO)
+    first, chunks = await system.run(agent={"model": model}, run_id="again")
+    second, repeated = await system.run(agent={"model": model}, run_id="again")
+    assert second == first
+    assert repeated == chunks
+    assert len(system.requests(model)) == 1
+
+
+async def test_another_request_under_the_id_of_a_run_is_rejected(system):
+    from procession.client import RunConflictError
+
+    gate = system.gate()
+    agent = {"model": system.script(HELLO), "inputProcessors": [gate.processor("processInput")]}
+    handle = await system.start(text="one", agent=agent, run_id="taken")
+    await gate.reached()
+    with pytest.raises(RunConflictError) as raised:
+        await system.run(text="two", agent=agent, run_id="taken")
+    assert (raised.value.failure.code, raised.value.failure.field) == ("RUN_ID_CONFLICT", "runId")
+    await gate.open()
+    result, _ = await finished(handle)
+    assert (result.status, result.messages[0]["content"]["parts"][0]["text"]) == ("finished", "one")
+
+
+async def test_somebody_who_comes_late_gets_the_chunks_and_the_result(system):
+    result, chunks = await system.run(HELLO)
+    late = await system.client.attach(result.run_id)
+    assert await finished(late) == (result, chunks)
+
+
+async def test_the_result_can_be_asked_for_after_the_handle_was_closed(system):
+    gate = system.gate()
+    handle = await system.start(HELLO, agent={"inputProcessors": [gate.processor("processInput")]})
+    await gate.reached()
+    await handle.close()
+    await gate.open()
+    result = await handle.result(timeout=5)
+    assert result.text == "Hello you"
+
+
+async def read(handle):
+    """The chunks up to the end or a suspension, and the result."""
+    async with asyncio.timeout(10):
+        return await handle.result(), [chunk async for chunk in handle]
+
+
+async def until(holds):
+    """Waits until a condition holds that another task of this process brings about."""
+    async with asyncio.timeout(10):
+        while not holds():
+            await asyncio.sleep(0.005)

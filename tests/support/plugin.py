@@ -1,0 +1,175 @@
+"""The plugin that the services of the integration tests load: parts that wait, change, fail or ask when told to."""
+
+import os
+from typing import Any, ClassVar
+
+from redis.asyncio import Redis
+
+from procession.processor import Hook, Options, Processor
+from procession.registry import Registry
+from procession.tools import Tool, ToolContext, tool
+
+__all__ = ["register"]
+
+
+async def pass_gate(redis: str, key: str) -> None:
+    """Tells the test that somebody is here; the first one waits until the test opens the gate."""
+    async with Redis.from_url(redis) as client:
+        number = await client.incr(f"{key}:passes")
+        await client.rpush(f"{key}:reached", os.getpid())
+        if number == 1:
+            await client.blpop([f"{key}:open"], timeout=0)
+
+
+class GateOptions(Options):
+    redis: str
+    key: str
+    hooks: frozenset[Hook]
+    at: int = 0
+
+
+class Gate(Processor[GateOptions]):
+    """Waits in the hooks that the options name; in the stream at the text chunk of that number."""
+
+    id: ClassVar[str] = "gate"
+
+    @classmethod
+    def hooks_for(cls, options: dict[str, Any]) -> frozenset[Hook]:
+        return GateOptions.model_validate(options).hooks
+
+    async def _wait(self, args: Any) -> None:
+        await pass_gate(self.options.redis, self.options.key)
+
+    process_input = process_input_step = process_output_step = process_output_result = _wait
+
+    async def process_api_error(self, args: Any) -> Any:
+        await self._wait(args)
+        return {"retry": args.retry_count == 0}
+
+    async def process_output_stream(self, args: Any) -> Any:
+        if args.part["type"] == "text-delta":
+            seen = args.state.get("seen", 0)
+            args.state["seen"] = seen + 1
+            if seen == self.options.at:
+                await self._wait(args)
+        return args.part
+
+
+class MemoryGate(Gate):
+    """The same, in the memory service."""
+
+    id: ClassVar[str] = "memory-gate"
+    host: ClassVar[str | None] = "memory"
+
+
+class Upper(Processor[Options]):
+    """Writes text in capitals, and counts in its state what it saw."""
+
+    id: ClassVar[str] = "upper"
+
+    def process_output_stream(self, args: Any) -> Any:
+        if args.part["type"] != "text-delta":
+            return args.part
+        args.state["chunks"] = args.state.get("chunks", 0) + 1
+        text = args.part["payload"]["text"].upper()
+        return {**args.part, "payload": {**args.part["payload"], "text": text}}
+
+
+class WordOptions(Options):
+    word: str
+    retry: bool = False
+
+
+class Block(Processor[WordOptions]):
+    """Blocks a text chunk that has the word."""
+
+    id: ClassVar[str] = "block"
+
+    def process_output_stream(self, args: Any) -> Any:
+        if self.options.word in args.part.get("payload", {}).get("text", ""):
+            args.abort(f"said {self.options.word}", retry=self.options.retry)
+        return args.part
+
+
+class Say(Processor[WordOptions]):
+    """Adds a message of the user to the conversation."""
+
+    id: ClassVar[str] = "say"
+
+    def process_input(self, args: Any) -> Any:
+        args.message_list.add(self.options.word, "input")
+
+
+class Retry(Processor[Options]):
+    """Asks for the step again, once."""
+
+    id: ClassVar[str] = "retry"
+
+    def process_api_error(self, args: Any) -> Any:
+        return {"retry": args.retry_count == 0}
+
+
+class Broken(Processor[Options]):
+    """Fails."""
+
+    id: ClassVar[str] = "broken"
+
+    def process_input(self, args: Any) -> Any:
+        raise RuntimeError("out of order")
+
+
+@tool
+async def echo(text: str) -> str:
+    """Says the text again."""
+    return f"echo {text}"
+
+
+@tool(require_approval=True)
+async def send_mail(to: str) -> str:
+    """Sends a mail."""
+    return f"sent to {to}"
+
+
+@tool(resume_schema={"type": "object", "properties": {"day": {"type": "string"}}, "required": ["day"]})
+async def book(place: str, context: ToolContext) -> str:
+    """Books a place on a day for which it asks."""
+    if context.resume_data is None:
+        context.suspend({"question": "which day?"})
+    return f"{place} on {context.resume_data['day']}"
+
+
+class GatedOptions(Options):
+    redis: str
+    key: str
+
+
+class Gated(Tool):
+    """Waits for the test."""
+
+    id = "gated"
+    options_type = GatedOptions
+
+    async def execute(self, args: Any, context: ToolContext) -> Any:
+        await pass_gate(self.options.redis, self.options.key)
+        return "through"
+
+
+def by_tier(context: Any, options: dict[str, Any]) -> list[Any]:
+    """Capitals for customers of the gold tier."""
+    if context["tier"] == "unknown":
+        raise LookupError("no such tier")
+    return ["upper"] if context["tier"] == "gold" else []
+
+
+async def gated_factory(context: Any, options: dict[str, Any]) -> list[Any]:
+    """Waits for the test."""
+    await pass_gate(options["redis"], options["key"])
+    return []
+
+
+def register(registry: Registry) -> None:
+    for processor in (Gate, MemoryGate, Upper, Block, Say, Retry, Broken):
+        registry.add_processor(processor)
+    for made in (echo, send_mail, book, Gated):
+        registry.add_tool(made)
+    registry.factories |= {"by-tier": by_tier, "gated-factory": gated_factory}
