@@ -75,7 +75,7 @@ class ModelEntry(StrictModel):
     headers: dict[str, str] = Field(default_factory=dict, description="Extra HTTP headers of the call.")
 
 
-LastMessages = Annotated[int, Field(ge=0)] | Literal[False]
+LastMessages = Annotated[int, Field(ge=0, strict=True)] | Literal[False]
 
 
 class MemoryConfig(StrictModel):

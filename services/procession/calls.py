@@ -81,6 +81,7 @@ class Calls:
             raise failure(link, hook, error) from error
         finally:
             report.micros += (self.clock() - started) / 1000
+        report.changed += _says_something(args, value)
         return value
 
     async def violated(self, link: Link, hook: Hook, tripwire: TripWire) -> None:
@@ -129,6 +130,13 @@ async def within(value: Awaitable[_T], limit: float | None) -> _T:
 def of_another(link: Link, error: Exception) -> bool:
     """Whether an error is a processor's whose stream this link wrote into: that one's policy counts, not ours."""
     return isinstance(error, ProcessorError) and error.processor_id not in ("", link.id)
+
+
+def _says_something(args: Any, value: Any) -> bool:
+    """Whether a return value asks for a change; edits in place do not show here."""
+    if isinstance(value, list):
+        return bool(value) and value != getattr(args, "messages", None)
+    return isinstance(value, dict) and bool(value)
 
 
 def failure(link: Link, hook: Hook, error: Exception) -> ProcessorError:

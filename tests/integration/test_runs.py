@@ -120,7 +120,7 @@ async def test_a_tool_call_waits_for_approval(system):
     await handle.approve("c1")
     result, chunks = await finished(handle)
     assert (result.status, result.text) == ("finished", "done")
-    assert result.tool_results[0]["payload"]["result"] == "sent to ann"
+    assert result.tool_results[0]["output"] == "sent to ann"
     assert "tool-result" in [chunk["type"] for chunk in chunks]
 
 
@@ -144,7 +144,7 @@ async def test_a_tool_that_suspends_is_resumed_with_data_by_somebody_else(system
     other = await system.client.attach(handle.run_id)
     await other.resume("c1", {"day": "Monday"})
     result, _ = await finished(other)
-    assert result.tool_results[0]["payload"]["result"] == "Rome on Monday"
+    assert result.tool_results[0]["output"] == "Rome on Monday"
     await handle.close()
 
 

@@ -12,7 +12,6 @@ from procession.errors import ProcessorError
 from procession.prompt import to_prompt
 from procession.response import ResponseCollector
 from procession.structured import ObjectStream, parse_object
-from procession_schemas import subjects
 from procession_schemas.agent import StructuredOutput
 from procession_schemas.chunks import HIDDEN_TYPES, Chunk
 from procession_schemas.run import ModelReport
@@ -24,6 +23,7 @@ from procession_services.llm_gateway.providers import Provider
 from procession_services.llm_gateway.providers.retrying import stream_with_retries
 from procession_services.processor_host.errors import Cancelled, ModelFailed
 from procession_services.processor_host.job import Job
+from procession_services.processor_host.outbox import last_sent
 from procession_services.processor_host.streams import Session, StreamClient, raise_outcome, take_outcome
 
 _UNDELIVERED = HIDDEN_TYPES | {"finish"}
@@ -127,11 +127,7 @@ class ModelRunner:
 
     async def _renumber(self, job: Job) -> None:
         """After a gateway died in the middle: chunks go on behind what clients saw, and a marker says so."""
-        body = await self._bus.last_body("CHUNKS", subjects.chunk(job.command.tenant, job.command.run))
-        if body is None:
-            return
-        batch = orjson.loads(body)
-        after = int(batch["seq"]) + len(batch["chunks"])
+        after = await last_sent(self._bus, job.command.tenant, job.command.run) + 1
         if after > job.outbox.next_seq:
             seen_from, job.outbox.next_seq = job.outbox.next_seq, after
             await job.outbox.flush(reset=seen_from)

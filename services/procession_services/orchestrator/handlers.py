@@ -37,7 +37,7 @@ from procession_services.orchestrator.core.plan import (
     make_plan,
     parse_request,
 )
-from procession_services.orchestrator.core.reducer import LOCAL, outstanding, reduce
+from procession_services.orchestrator.core.reducer import LOCAL, reduce
 from procession_services.orchestrator.core.state import RunState
 from procession_services.processor_host.executor import Executor
 from procession_services.processor_host.outbox import Outbox
@@ -67,16 +67,21 @@ class Orchestrator:
             request = parse_request(delivery.body, self._settings.max_request_bytes)
             run_id = request.run_id or run_id
         except Invalid as invalid:
-            await self._refuse(tenant, asked_id(delivery.body) or run_id, agent_name, digest, invalid.failure)
+            await self._refuse(
+                tenant, asked_id(delivery.body) or run_id, agent_name, delivery, invalid.failure
+            )
             return
         version, stored = await self._store.load_state(tenant, run_id)
         if stored is not None:
-            await self._repeated(RunState.model_validate_json(stored), digest)
+            await self._repeated(RunState.model_validate_json(stored), version, digest, delivery)
+            return
+        if await self._store.refused(tenant, run_id):
+            await self._conflict(tenant, run_id, delivery)
             return
         try:
             state = await self._accept(tenant, agent_name, run_id, digest, request)
         except Invalid as invalid:
-            await self._refuse(tenant, run_id, agent_name, digest, invalid.failure)
+            await self._refuse(tenant, run_id, agent_name, delivery, invalid.failure)
             return
         await self._apply(state, version, Started(), accepted=True)
 
@@ -131,21 +136,37 @@ class Orchestrator:
                 "FACTORY_FAILED", f"factory {factory.factory}: {error!r}", f"{field}.factory"
             ) from error
 
-    async def _repeated(self, state: RunState, digest: str) -> None:
+    async def _repeated(self, state: RunState, version: int, digest: str, delivery: Delivery) -> None:
         """The same id again: the same run for the same body, a conflict for another (design.md 3)."""
         if state.fingerprint == digest:
-            await self._perform(state, outstanding(state))
+            await self._tell_accepted(state, str(delivery.sequence))
+            await self._apply(state, version, Started())
             return
-        text = f"run {state.run} exists with another request; use a new runId for a new request"
-        error = Failure(code="RUN_ID_CONFLICT", message=text, field="runId")
-        event = RequestRejected(run_id=state.run, at=iso(now()), error=error)
-        await self._event(state.tenant, state.run, event.type, event.to_json(), digest)
+        await self._conflict(state.tenant, state.run, delivery)
 
-    async def _refuse(self, tenant: str, run_id: str, agent: str, digest: str, failure: Failure) -> None:
+    async def _conflict(self, tenant: str, run_id: str, delivery: Delivery) -> None:
+        text = f"run {run_id} exists with another request; use a new runId for a new request"
+        error = Failure(code="RUN_ID_CONFLICT", message=text, field="runId")
+        event = RequestRejected(run_id=run_id, at=iso(now()), error=error)
+        await self._event(tenant, run_id, event.type, event.to_json(), str(delivery.sequence))
+
+    async def _tell_accepted(self, state: RunState, key: str) -> None:
+        event = RunAccepted(
+            run_id=state.run, agent=state.agent, message_id=state.message_id, at=state.accepted_at
+        )
+        await self._event(state.tenant, state.run, event.type, event.to_json(), key)
+
+    async def _refuse(
+        self, tenant: str, run_id: str, agent: str, delivery: Delivery, failure: Failure
+    ) -> None:
         """Answers a request that cannot run: an error chunk and the terminal event."""
-        _, stored = await self._store.load_state(tenant, run_id)
+        version, stored = await self._store.load_state(tenant, run_id)
         if stored is not None:
-            await self._repeated(RunState.model_validate_json(stored), digest)
+            state = RunState.model_validate_json(stored)
+            await self._repeated(state, version, fingerprint(delivery.body), delivery)
+            return
+        if await self._store.refused(tenant, run_id, by=fingerprint(delivery.body)):
+            await self._conflict(tenant, run_id, delivery)
             return
         outbox = Outbox(self._bus, tenant, run_id, 0, live=True)
         error = failure.model_dump(by_alias=True, exclude_none=True)
@@ -198,10 +219,7 @@ class Orchestrator:
                 version += 1
             if accepted:
                 self.on_deadline_added(after.deadline_ms)
-                told = RunAccepted(
-                    run_id=after.run, agent=after.agent, message_id=after.message_id, at=after.accepted_at
-                )
-                await self._event(after.tenant, after.run, told.type, told.to_json(), "accepted")
+                await self._tell_accepted(after, "accepted")
             local = await self._perform(after, effects)
             if local is None:
                 return
@@ -254,7 +272,7 @@ class Orchestrator:
         if kind == "run":
             run_id = _derived_id(delivery)
             failure = Failure(code="INTERNAL", message=f"the request could not be handled: {reason}")
-            await self._refuse(tenant, run_id, rest[0], fingerprint(delivery.body), failure)
+            await self._refuse(tenant, asked_id(delivery.body) or run_id, rest[0], delivery, failure)
 
 
 def shortened(result: RunResult) -> RunResult:

@@ -21,7 +21,7 @@ from procession_schemas.work import WorkCommand, WorkResult
 from procession_services.output_processors.parts import PartsStore, RunParts
 from procession_services.processor_host.executor import Executor, restore, wire_failure, wire_tripwire
 from procession_services.processor_host.job import Job
-from procession_services.processor_host.outbox import Outbox
+from procession_services.processor_host.outbox import Outbox, last_sent
 from procession_services.processor_host.service import Host
 from procession_services.runtime.clock import monotonic_ns
 
@@ -119,7 +119,7 @@ class SessionServer:
         links = self._host.instances.links([ProcessorRef.model_validate(p) for p in lease["processors"]])
         calls = Calls(clock=monotonic_ns, abort_signal=AbortSignal())
         calls.violation = self._executor.violation_sink(command)
-        suppress = await self._last_sent(tenant, run) if lease.get("resume") else -1
+        suppress = await last_sent(self._bus, tenant, run) if lease.get("resume") else -1
         outbox = Outbox(self._bus, tenant, run, lease["outSeq"], live=command.stream, suppress=suppress)
         await self._prelude(lease, command, ctx, calls, outbox)
         ctx.step_number, ctx.retry_count = lease["stepNumber"], lease["retryCount"]
@@ -164,13 +164,6 @@ class SessionServer:
         )  # fmt: skip
         for op in prelude.ops:
             await self._executor.runner(op.op)(op, job)
-
-    async def _last_sent(self, tenant: str, run: str) -> int:
-        body = await self._bus.last_body("CHUNKS", subjects.chunk(tenant, run))
-        if body is None:
-            return -1
-        batch = orjson.loads(body)
-        return int(batch["seq"]) + len(batch["chunks"]) - 1
 
     async def _on_frame(self, _subject: str, body: bytes, reply: str) -> None:
         frame = orjson.loads(body)

@@ -22,7 +22,7 @@ from procession_services.processor_host.errors import Cancelled, ModelFailed, Su
 from procession_services.processor_host.instances import Instances
 from procession_services.processor_host.job import Job, OpRunner, SinkFactory
 from procession_services.processor_host.ops import RUNNERS, failure_of
-from procession_services.processor_host.outbox import Outbox
+from procession_services.processor_host.outbox import Outbox, last_sent
 from procession_services.runtime.clock import monotonic_ns, now_iso
 from procession_services.runtime.store import RunStore, StoredContext
 
@@ -72,6 +72,9 @@ class Executor:
             if stored.cancelled:
                 signal.abort()
             job = self._job(command, stored, signal, delivery)
+            if command.version == ANY_VERSION:  # whoever was at it has sent chunks that nobody counted
+                sent = await last_sent(self.bus, command.tenant, command.run)
+                job.outbox.next_seq = max(command.out_seq, sent + 1)
             await self._run(job)
             job.result.reports = list(job.calls.reports.values())
             job.result.out_seq = job.outbox.next_seq
@@ -220,13 +223,15 @@ def wire_failure(error: Exception) -> Failure:
         return Failure(
             code=error.code,
             message=str(error),
-            processor_id=error.processor_id,
-            hook=error.hook,
+            field="model" if error.code == "UNKNOWN_MODEL" else None,
+            processor_id=error.processor_id or None,
+            hook=error.hook or None,
             name=error.name,
         )
     code = {"UnknownComponentError": "UNKNOWN_COMPONENT", "InvalidOptionsError": "INVALID_OPTIONS"}
     return Failure(
         code=code.get(type(error).__name__, "INVALID_MESSAGE_CONTENT"),
         message=str(error),
+        field=error.field if isinstance(error, InvalidMessageError) else None,
         name=type(error).__name__,
     )

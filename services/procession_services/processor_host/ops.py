@@ -5,6 +5,7 @@ from typing import Any
 from procession import hooks
 from procession.args import APIError, RequestContext
 from procession.context import UNKNOWN_USAGE
+from procession.messages import InvalidMessageError
 from procession.processor import Hook
 from procession_schemas import work
 from procession_schemas.messages import StepResult
@@ -18,8 +19,12 @@ async def open_run(op: work.OpenOp, job: Job) -> None:
     messages = job.ctx.messages
     for text in op.instructions:
         messages.add_system(text)
-    messages.add(op.context, "context")
-    messages.add(op.input, "input")
+    try:
+        messages.add(op.context, field := "context")
+        messages.add(op.input, field := "input")
+    except InvalidMessageError as error:
+        error.field = error.field.replace("messages", field, 1)
+        raise
     for text in op.system:
         messages.add_system(text, "user-provided")
     job.ctx.request_context = RequestContext(op.request_context)

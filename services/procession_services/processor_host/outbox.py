@@ -10,6 +10,15 @@ from procession_schemas.chunks import Chunk
 from procession_services.bus import Bus
 
 
+async def last_sent(bus: Bus, tenant: str, run: str) -> int:
+    """The number of the newest chunk of a run that clients have; -1 when there is none."""
+    body = await bus.last_body("CHUNKS", subjects.chunk(tenant, run))
+    if body is None:
+        return -1
+    batch = orjson.loads(body)
+    return int(batch["seq"]) + len(batch["chunks"]) - 1
+
+
 class Outbox:
     """Numbers chunks and publishes whatever is ready as one batch.
 

@@ -21,6 +21,7 @@ from procession_services.runtime.settings import Settings
 from procession_services.runtime.store import RunStore, connect
 
 log = logging.getLogger(__name__)
+_CLOSE_SECONDS = 5.0
 
 
 class Host:
@@ -141,7 +142,13 @@ async def hosted(service: str, settings: Settings, start: Start) -> Any:
     try:
         yield host
     finally:
-        await host.stop()
+        try:
+            async with asyncio.timeout(settings.drain_timeout + _CLOSE_SECONDS):
+                await host.stop()
+        except TimeoutError:
+            log.warning(
+                "stopped without a clean end: NATS or Redis does not answer; what was open is delivered again"
+            )
 
 
 def run(service: str, settings: Settings, start: Start) -> None:

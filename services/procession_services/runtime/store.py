@@ -112,6 +112,14 @@ class RunStore:
         async with self.redis.pipeline(transaction=True) as pipe:
             await pipe.hset(key, "cancelled", "1").expire(key, self._ttl).execute()
 
+    async def refused(self, tenant: str, run: str, *, by: str | None = None) -> bool:
+        """Whether a request under this id was refused: another than the one with digest `by`, which is noted."""
+        key = run_key(tenant, run)
+        if by is not None and await self.redis.hsetnx(key, "refused", by):
+            await self.redis.expire(key, self._finished_ttl)
+        known = await self.redis.hget(key, "refused")
+        return known is not None and known.decode() != by
+
     async def is_cancelled(self, tenant: str, run: str) -> bool:
         """Whether somebody cancelled the run, perhaps before it was accepted."""
         return bool(await self.redis.hexists(run_key(tenant, run), "cancelled"))

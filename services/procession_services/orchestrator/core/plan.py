@@ -49,7 +49,7 @@ def parse_request(body: bytes, limit: int) -> RunRequest:
     try:
         return RunRequest.model_validate_json(body)
     except ValidationError as error:
-        raise from_validation(error) from error
+        raise from_validation(error, body=_parsed(body)) from error
 
 
 def asked_id(body: bytes) -> str | None:
@@ -61,13 +61,34 @@ def asked_id(body: bytes) -> str | None:
         return None
 
 
-def from_validation(error: ValidationError, prefix: str = "") -> Invalid:
-    """The first wrong field as the code, all of them in the message."""
-    problems = [(".".join([prefix, *map(str, e["loc"])]).strip("."), e["msg"]) for e in error.errors()]
+def _parsed(body: bytes) -> Any:
+    try:
+        return orjson.loads(body)
+    except ValueError:
+        return None
+
+
+def from_validation(error: ValidationError, prefix: str = "", body: Any = None) -> Invalid:
+    """The first wrong field as the field, all of them in the message; `body` is what was validated."""
+    problems = [(".".join([prefix, *_path(e["loc"], body)]).strip("."), e["msg"]) for e in error.errors()]
     if error.errors()[0]["type"] == "json_invalid":
         return Invalid("INVALID_JSON", f"the request is not JSON: {problems[0][1]}")
+    inner = [each for each in problems if not any(p.startswith(f"{each[0]}.") for p, _ in problems)]
+    problems = inner or problems  # what fits no branch of a union is told where a branch came farthest
     told = "; ".join(f"{path or 'request'}: {what}" for path, what in problems)
     return Invalid("INVALID_REQUEST", told, problems[0][0] or None)
+
+
+def _path(loc: tuple[int | str, ...], body: Any) -> list[str]:
+    """The place in the body; pydantic's also names the branches of unions, which no sender has written."""
+    path: list[str] = []
+    for at, step in enumerate(loc):
+        if (isinstance(body, dict) and step in body) or (isinstance(body, list) and isinstance(step, int)):
+            body = body[step]
+        elif not (at == len(loc) - 1 and isinstance(body, dict)):
+            continue  # the branch of a union; a missing key comes last, in an object
+        path.append(str(step))
+    return path
 
 
 def make_plan(

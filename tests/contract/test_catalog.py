@@ -1,0 +1,67 @@
+import inspect
+import re
+
+import pytest
+
+from procession_schemas import subjects
+from procession_schemas.catalog import CATALOG, SERVICES
+from procession_schemas.chunks import CORE_TYPES
+from procession_services import supervisor
+from procession_services.bus.streams import stream_configs
+from tests.contract.json_schemas import json_schemas
+
+FUNCTIONS = [
+    function
+    for name, function in inspect.getmembers(subjects, inspect.isfunction)
+    if name not in ("token", "parse")
+]
+
+
+def matches(pattern, subject):
+    """Whether NATS would hand the subject to a subscription of the pattern."""
+    expression = re.escape(pattern).replace(r"\*", "[^.]+").replace(r">", ".+")
+    return re.fullmatch(expression, subject) is not None
+
+
+def sample(row):
+    return re.sub(r"{\w+}", "x", row.subject)
+
+
+@pytest.mark.parametrize("row", CATALOG, ids=lambda row: row.name)
+def test_a_message_falls_into_exactly_its_stream(row):
+    taking = [
+        name for name, patterns in subjects.STREAMS.items() if any(matches(p, sample(row)) for p in patterns)
+    ]
+    assert taking == ([row.stream] if row.stream else [])
+
+
+def test_the_bus_makes_the_streams_of_the_grammar():
+    assert {config.name: tuple(config.subjects or ()) for config in stream_configs()} == subjects.STREAMS
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
+def test_every_subject_is_in_the_catalog(function):
+    required = [p for p in inspect.signature(function).parameters.values() if p.default is p.empty]
+    fixed = {"service": ("output_processors", "memory", "orchestrator"), "type_": ("run.accepted",)}
+    tokens = [fixed.get(parameter.name, ("x",)) for parameter in required]
+    made = {function(*(choices[min(i, len(choices) - 1)] for choices in tokens)) for i in range(3)}
+    assert any(
+        re.fullmatch(re.sub(r"{\w+}", "[^.]+", row.subject), subject) for subject in made for row in CATALOG
+    )
+
+
+def test_names_are_unique():
+    assert len({row.name for row in CATALOG}) == len(CATALOG)
+
+
+def test_the_catalog_and_the_supervisor_know_the_same_services():
+    assert set(SERVICES) == set(supervisor.SERVICES)
+
+
+def test_every_type_of_the_runtime_is_described():
+    described = set()
+    for reference in json_schemas()["chunk"]["anyOf"][0]["oneOf"]:
+        definition = json_schemas()["chunk"]["$defs"][reference["$ref"].rpartition("/")[2]]
+        kind = definition["properties"]["type"]
+        described |= set(kind.get("enum", [kind.get("const")]))
+    assert described == CORE_TYPES

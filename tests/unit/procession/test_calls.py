@@ -1,0 +1,260 @@
+import asyncio
+import itertools
+
+import pytest
+
+from procession.args import Violation
+from procession.calls import Calls, NullWriter, check_custom, failure, within
+from procession.errors import ProcessorError, TripWire
+from procession.processor import Hook
+from procession_schemas.chunks import CORE_TYPES
+from tests.unit.procession.making import calls, link, processor
+
+HOOK = Hook.OUTPUT_STEP
+
+
+def judged(hook, **members):
+    return processor(process_output_step=hook, **members)
+
+
+def raises(error):
+    def hook(_args):
+        raise error
+
+    return hook
+
+
+def aborts(reason="no", **options):
+    return raises(TripWire(reason, **options))
+
+
+# --- what a hook returns ---------------------------------------------------------------------
+
+
+async def test_sync_and_async_hooks_give_the_same():
+    async def later(_args):
+        await asyncio.sleep(0)
+        return 7
+
+    def future(_args):
+        made = asyncio.get_running_loop().create_future()
+        made.set_result(7)
+        return made
+
+    for hook in (lambda _args: 7, later, future):
+        assert await calls().call(link(judged(hook)), HOOK, None) == 7
+        assert await calls().call(link(judged(hook), timeout=5), HOOK, None) == 7
+
+
+async def test_a_call_tells_the_processor_its_place():
+    at = link(judged(lambda _args: None), place=3)
+    await calls().call(at, HOOK, None)
+    assert at.processor.processor_index == 3
+
+
+# --- exceptions ------------------------------------------------------------------------------
+
+
+async def test_an_exception_names_processor_and_hook_and_keeps_its_cause():
+    error = KeyError("x")
+    with pytest.raises(ProcessorError, match="'x'") as caught:
+        await calls().call(link(judged(raises(error))), HOOK, None)
+    assert (caught.value.processor_id, caught.value.hook) == ("p", "processOutputStep")
+    assert (caught.value.name, caught.value.code) == ("KeyError", "PROCESSOR_FAILED")
+    assert caught.value.__cause__ is error
+
+
+def test_an_exception_without_a_text_is_told_by_its_type():
+    assert str(failure(link(processor()), HOOK, ValueError())) == "ValueError"
+
+
+@pytest.mark.parametrize("hook", list(Hook))
+@pytest.mark.parametrize(
+    ("own", "agents", "skips"),
+    [
+        (None, None, None),
+        ("fail", None, False),
+        ("skip", None, True),
+        ("fail", "skip", True),
+        ("skip", "fail", False),
+    ],
+)
+def test_the_agent_decides_about_failures_then_the_processor_then_the_contract(hook, own, agents, skips):
+    at = link(processor(on_error=own), on_error=agents)
+    assert at.skips(hook) is (hook is Hook.OUTPUT_STREAM if skips is None else skips)
+
+
+async def test_a_skipped_failure_changes_nothing_and_is_counted():
+    tally = calls()
+    at = link(judged(raises(ValueError("x"))), on_error="skip")
+    assert await tally.call(at, HOOK, None) is None
+    assert tally.report(at, HOOK).errors == 1
+
+
+@pytest.mark.parametrize("on_error", ["fail", "skip"])
+async def test_a_cancelled_hook_is_never_an_error(on_error):
+    tally = calls()
+    at = link(judged(raises(asyncio.CancelledError())), on_error=on_error)
+    with pytest.raises(asyncio.CancelledError):
+        await tally.call(at, HOOK, None)
+    assert tally.report(at, HOOK).errors == 0
+
+
+async def test_a_failure_of_another_processor_is_not_skipped_here():
+    foreign = ProcessorError("theirs", processor_id="guardrail", hook="processOutputStream")
+    with pytest.raises(ProcessorError) as caught:
+        await calls().call(link(judged(raises(foreign)), on_error="skip"), HOOK, None)
+    assert caught.value is foreign
+
+
+async def test_a_processors_own_processor_error_is_skipped_like_any_other():
+    own = ProcessorError("mine", processor_id="p", hook="x")
+    assert await calls().call(link(judged(raises(own)), on_error="skip"), HOOK, None) is None
+
+
+# --- timeouts --------------------------------------------------------------------------------
+
+
+async def for_ever(_args):
+    await asyncio.Event().wait()
+
+
+async def test_a_hook_that_takes_too_long_fails():
+    with pytest.raises(ProcessorError, match=r"timeout of 0\.01 s") as caught:
+        await calls().call(link(judged(for_ever), timeout=0.01), HOOK, None)
+    assert caught.value.code == "PROCESSOR_TIMEOUT"
+
+
+async def test_a_hook_that_takes_too_long_can_be_skipped():
+    assert await calls().call(link(judged(for_ever), timeout=0.01, on_error="skip"), HOOK, None) is None
+
+
+async def test_a_timeout_of_the_hooks_own_is_not_called_ours():
+    with pytest.raises(ProcessorError, match="the database") as caught:
+        await calls().call(link(judged(raises(TimeoutError("the database"))), timeout=60), HOOK, None)
+    assert caught.value.code == "PROCESSOR_FAILED"
+
+
+async def test_within_leaves_a_foreign_timeout_alone():
+    async def foreign():
+        await asyncio.sleep(0)
+        raise TimeoutError("theirs")
+
+    with pytest.raises(TimeoutError, match="theirs"):
+        await within(foreign(), 60)
+
+
+# --- aborts and violations -------------------------------------------------------------------
+
+
+async def aborted(kind, **how):
+    """Calls a hook that aborts; gives the tripwire, what was stored, and the report."""
+    stored = []
+
+    async def sink(*violation):
+        stored.append(violation)
+
+    tally = Calls(clock=lambda: 0, violation=sink)
+    at = link(kind, **how)
+    with pytest.raises(TripWire) as caught:
+        await tally.call(at, HOOK, None)
+    return caught.value, stored, tally.report(at, HOOK)
+
+
+async def test_an_abort_is_completed_counted_and_stored():
+    tripwire, stored, report = await aborted(judged(aborts("bad", retry=True, metadata={"n": 1})))
+    assert (tripwire.processor_id, tripwire.reason, tripwire.retry) == ("p", "bad", True)
+    assert stored == [(Violation("p", "bad", {"n": 1}), HOOK, True)]
+    assert (report.calls, report.aborts, report.errors) == (1, 1, 0)
+
+
+async def test_an_abort_without_a_reason_names_the_processor():
+    tripwire, *_ = await aborted(judged(aborts("")))
+    assert tripwire.reason == "Tripwire triggered by p"
+
+
+async def test_an_abort_is_a_decision_not_an_exception_to_skip():
+    tripwire, *_ = await aborted(judged(aborts()), on_error="skip")
+    assert tripwire.reason == "no"
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+async def test_on_violation_is_told_once_before_the_tripwire_goes_on(asynchronous):
+    told = []
+
+    async def later(_self, violation):
+        await asyncio.sleep(0)
+        told.append(violation)
+
+    hook = later if asynchronous else lambda _self, violation: told.append(violation)
+    await aborted(judged(aborts("bad", metadata=1), on_violation=hook))
+    assert told == [Violation("p", "bad", 1)]
+
+
+async def test_what_on_violation_raises_changes_nothing_but_the_count():
+    def angry(_self, _violation):
+        raise RuntimeError("mail server")
+
+    tripwire, stored, report = await aborted(judged(aborts(), on_violation=angry))
+    assert tripwire.reason == "no"
+    assert len(stored) == 1
+    assert (report.aborts, report.errors) == (1, 1)
+
+
+async def test_on_violation_has_the_timeout_of_its_processor():
+    async def hangs(_self, _violation):
+        await asyncio.Event().wait()
+
+    tripwire, _, report = await aborted(judged(aborts(), on_violation=hangs), timeout=0.01)
+    assert (tripwire.reason, report.errors) == ("no", 1)
+
+
+async def test_a_tripwire_on_its_way_is_nobody_elses_violation():
+    tripwire, stored, report = await aborted(judged(aborts("theirs", processor_id="other")))
+    assert tripwire.processor_id == "other"
+    assert stored == []
+    assert report.aborts == 0
+
+
+async def test_an_abort_that_the_hook_catches_is_lost():
+    def forgiving(_args):
+        try:
+            aborts()(None)
+        except TripWire:
+            return None
+
+    tally = calls()
+    at = link(judged(forgiving))
+    assert await tally.call(at, HOOK, None) is None
+    assert tally.report(at, HOOK).aborts == 0
+
+
+# --- the rest --------------------------------------------------------------------------------
+
+
+async def test_reports_add_up_calls_and_time_per_processor_and_hook():
+    tally = Calls(clock=itertools.count(0, 1500).__next__)
+    at = link(judged(lambda _args: None))
+    await tally.call(at, HOOK, None)
+    await tally.call(at, HOOK, None)
+    assert [(r.processor, r.hook, r.calls, r.micros) for r in tally.reports.values()] == [
+        ("p", HOOK.value, 2, 3.0)
+    ]
+
+
+@pytest.mark.parametrize("kind", sorted(CORE_TYPES))
+async def test_a_writer_refuses_the_types_of_the_runtime(kind):
+    with pytest.raises(ValueError, match="belongs to the runtime"):
+        await NullWriter().custom({"type": kind})
+
+
+@pytest.mark.parametrize("chunk", [{}, {"type": ""}, {"type": 5}, {"data": 1}])
+async def test_a_writer_refuses_a_chunk_without_a_type(chunk):
+    with pytest.raises(ValueError, match="needs a `type`"):
+        await NullWriter().custom(chunk)
+
+
+def test_a_custom_chunk_is_copied_as_it_is():
+    chunk = {"type": "data-x", "data": {"a": 1}, "transient": True, "id": "i"}
+    assert check_custom(chunk) == chunk
+    assert check_custom(chunk) is not chunk

@@ -1,0 +1,408 @@
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from procession.calls import Calls
+from procession.errors import ProcessorError, TripWire
+from procession.processor import Hook
+from procession.response import ResponseCollector
+from procession.stream import StreamChain
+from procession.testing import ProcessorKit
+from tests.unit.procession.making import calls, context, delta, link, on, processor, retext, texts
+
+FINISH = {"type": "finish", "payload": {"stepResult": {"reason": "stop"}}}
+
+
+def hook(*hooks, **members):
+    return [
+        processor(name, process_output_stream=h, **members) for name, h in zip("abcdef", hooks, strict=False)
+    ]
+
+
+def upper(args):
+    return (
+        retext(args.part, args.part["payload"]["text"].upper())
+        if args.part["type"] == "text-delta"
+        else args.part
+    )
+
+
+def keep(args):
+    return args.part
+
+
+async def through(kinds, chunks, *, tally=None, collector=None, parts=None, **how):
+    """Feeds chunks; gives what the client gets."""
+    out = []
+    links = [link(kind, place, **how) for place, kind in enumerate(kinds)]
+    chain = StreamChain(links, context(), tally or calls(), out.append, parts=parts, collector=collector)
+    for chunk in chunks:
+        await chain.feed(chunk)
+    return out
+
+
+# --- what a hook returns ---------------------------------------------------------------------
+
+
+async def test_what_one_makes_of_a_chunk_is_what_the_next_one_gets():
+    kinds = hook(upper, lambda args: retext(args.part, f"[{args.part['payload']['text']}]"))
+    assert texts(await through(kinds, [delta("a"), delta("b")])) == ["[A]", "[B]"]
+
+
+async def test_without_processors_chunks_pass():
+    chunks = [delta("a"), {"type": "source", "payload": {}}]
+    assert await through([], chunks) == chunks
+
+
+@pytest.mark.parametrize("nothing", [None, []])
+async def test_a_dropped_chunk_is_gone_for_all_behind_and_only_that_one(nothing):
+    seen = []
+    drop = hook(
+        lambda args: nothing if args.part["payload"]["text"] == "x" else args.part,
+        lambda args: seen.append(args.part),
+    )
+    tally = calls()
+    await through(drop, [delta("a"), delta("x"), delta("b")], tally=tally)
+    assert texts(seen) == ["a", "b"]
+    assert tally.reports["a", Hook.OUTPUT_STREAM.value].dropped == 1
+
+
+async def test_a_list_goes_on_one_after_another_through_the_links_behind():
+    def twice(args):
+        return [args.part, retext(args.part, "+")]
+
+    assert texts(await through(hook(twice, upper, twice), [delta("a"), delta("b")])) == [*"A+++B+++"]
+
+
+async def test_an_unchanged_chunk_is_the_same_object():
+    chunk = delta("a")
+    tally = calls()
+    assert (await through(hook(keep), [chunk], tally=tally))[0] is chunk
+    report = tally.reports["a", Hook.OUTPUT_STREAM.value]
+    assert (report.calls, report.changed, report.dropped) == (1, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "wrong", ["text", 5, {}, {"payload": {}}, {"type": 5}, [delta("a"), "b"], (delta("a"),)]
+)
+@pytest.mark.parametrize("on_error", ["fail", "skip"])
+async def test_what_is_no_chunk_is_an_error_that_says_so(wrong, on_error):
+    with pytest.raises(ProcessorError, match="allowed are a chunk") as caught:
+        await through(hook(lambda _args: wrong), [delta("a")], on_error=on_error)
+    assert (caught.value.code, caught.value.processor_id) == ("PROCESSOR_RETURNED_INVALID_VALUE", "a")
+
+
+async def test_sync_and_async_hooks_mix_and_keep_the_order():
+    async def slow(args):
+        await asyncio.sleep(0)
+        return upper(args)
+
+    chunks = [delta(letter) for letter in "abcdef"]
+    assert "".join(texts(await through(hook(slow, keep, slow), chunks))) == "ABCDEF"
+
+
+OPERATIONS = {
+    "drop": lambda text: [] if text == "x" else [text],
+    "upper": lambda text: [text.upper()],
+    "twice": lambda text: [text, text],
+    "split": list,
+    "keep": lambda text: [text],
+}
+
+
+@given(
+    st.lists(st.sampled_from(sorted(OPERATIONS)), max_size=5),
+    st.lists(st.text("xyz", min_size=1, max_size=3), max_size=6),
+    st.booleans(),
+)
+async def test_a_chain_is_its_links_one_after_another(names, pieces, asynchronous):
+    def made(name):
+        def sync(args):
+            return [retext(args.part, text) for text in OPERATIONS[name](args.part["payload"]["text"])]
+
+        async def later(args):
+            return sync(args)
+
+        return later if asynchronous else sync
+
+    expected = pieces
+    for name in names:
+        expected = [out for piece in expected for out in OPERATIONS[name](piece)]
+    parts = [[] for _ in names]
+    out = await through(hook(*map(made, names)), map(delta, pieces), parts=parts)
+    assert texts(out) == expected
+    so_far = pieces
+    for name, received in zip(names, parts, strict=True):
+        assert texts(received) == so_far
+        so_far = [out for piece in so_far for out in OPERATIONS[name](piece)]
+
+
+# --- what a hook gets ------------------------------------------------------------------------
+
+
+async def test_stream_parts_are_what_this_processor_got_the_current_one_last():
+    """A-18: later processors see what earlier ones made of a chunk."""
+    seen = []
+
+    def note(args):
+        seen.append(texts(args.stream_parts))
+        return args.part
+
+    await through(hook(upper, note), [delta("a"), delta("b")])
+    assert seen == [["A"], ["A", "B"]]
+
+
+async def test_stream_parts_span_steps_and_retries():
+    def count(args):
+        args.state["parts"] = len(args.stream_parts)
+        if args.part["type"] == "text-delta" and args.part["payload"]["text"] == "bad":
+            args.abort("bad", retry=True)
+        return args.part
+
+    kit = ProcessorKit(processor(process_output_stream=count))
+    await kit.stream([delta("a")], finish_reason="stop")
+    await kit.stream([delta("bad")])
+    await kit.stream([delta("b")])
+    assert kit.state["parts"] == 3
+
+
+async def test_the_retry_count_is_the_real_one():
+    """D-36."""
+    kit = ProcessorKit(processor(process_output_stream=lambda args: args.state.update(n=args.retry_count)))
+    kit.context.retry_count = 2
+    await kit.stream(["a"])
+    assert kit.state["n"] == 2
+
+
+async def test_a_hook_knows_its_place_in_the_array():
+    kinds = [link(kind, place) for place, kind in enumerate(hook(keep, keep), 4)]
+    StreamChain(kinds, context(), calls(), lambda _chunk: None)
+    assert [at.processor.processor_index for at in kinds] == [4, 5]
+
+
+async def test_the_response_is_not_in_the_conversation_while_it_streams():
+    def look(args):
+        args.state["messages"] = len(args.message_list.get.all.db())
+        return args.part
+
+    kit = ProcessorKit(processor(process_output_stream=look))
+    kit.message_list.add("question", "input")
+    await kit.stream(["answer"])
+    assert kit.state["messages"] == 1
+
+
+# --- what is offered, what is delivered ------------------------------------------------------
+
+
+async def test_response_metadata_and_finish_are_offered_but_never_delivered():
+    seen = []
+
+    def note(args):
+        seen.append(args.part["type"])
+        return args.part
+
+    out = await through(hook(note), [{"type": "response-metadata"}, delta("a"), FINISH])
+    assert seen == ["response-metadata", "text-delta", "finish"]
+    assert [chunk["type"] for chunk in out] == ["text-delta"]
+
+
+async def test_the_finish_of_a_step_with_tools_is_not_offered():
+    seen = []
+    collector = ResponseCollector(keep_chunks=True)
+    finish = {"type": "finish", "payload": {"stepResult": {"reason": "tool-calls"}}}
+    await through(hook(lambda args: seen.append(args.part)), [finish], collector=collector)
+    assert seen == []
+    assert collector.finish_reason == "tool-calls"
+    assert [chunk["type"] for chunk in collector.chunks] == ["finish"]
+
+
+async def test_dropping_control_chunks_hides_them_and_changes_nothing_else():
+    """A-12."""
+    collector = ResponseCollector()
+    usage = {"inputTokens": 1, "outputTokens": 2, "totalTokens": 3}
+    finish = {"type": "finish", "payload": {"stepResult": {"reason": "length"}, "output": {"usage": usage}}}
+    chunks = [
+        {"type": "step-start", "payload": {}},
+        {"type": "response-metadata", "payload": {"id": "x"}},
+        finish,
+    ]
+    assert await through(hook(lambda _args: None), chunks, collector=collector) == []
+    assert (collector.finish_reason, collector.usage, collector.metadata) == ("length", usage, {"id": "x"})
+
+
+# --- data chunks and the writer --------------------------------------------------------------
+
+
+def data(name="x", **more):
+    return {"type": f"data-{name}", "data": name, **more}
+
+
+async def test_data_chunks_are_only_for_those_who_asked():
+    seen = []
+
+    def note(args):
+        seen.append(args.part["type"])
+        return args.part
+
+    chunk = data()
+    assert await through(hook(note), [chunk]) == [chunk]
+    assert seen == []
+    assert await through(hook(note, process_data_parts=True), [chunk]) == [chunk]
+    assert seen == ["data-x"]
+
+
+async def test_a_data_chunk_can_be_changed_dropped_or_blocked():
+    def judge(args):
+        if args.part["data"] == "stop":
+            args.abort("stopped")
+        return None if args.part["data"] == "drop" else {**args.part, "data": "changed"}
+
+    kinds = hook(judge, process_data_parts=True)
+    assert await through(kinds, [data("x"), data("drop")]) == [data("x", data="changed") | {"type": "data-x"}]
+    with pytest.raises(TripWire, match="stopped"):
+        await through(kinds, [data("stop")])
+
+
+def writes(chunk):
+    async def write(args):
+        if args.part["type"] == "text-delta":
+            await args.writer.custom(chunk)
+        return args.part
+
+    return write
+
+
+async def test_a_written_chunk_comes_before_the_chunk_in_hand():
+    out = await through(hook(writes(data())), [delta("a"), delta("b")])
+    assert [chunk["type"] for chunk in out] == ["data-x", "text-delta", "data-x", "text-delta"]
+
+
+async def test_a_written_chunk_is_for_those_behind_who_asked_and_never_for_the_writer():
+    """D-19, R-WR-7."""
+    seen = []
+
+    def asks(name):
+        def note(args):
+            if args.part["type"].startswith("data-"):
+                seen.append(name)
+            return args.part
+
+        return note
+
+    async def both(args):
+        if args.part["type"].startswith("data-"):
+            seen.append("writer")
+            return args.part
+        return await writes(data())(args)
+
+    kinds = [
+        processor("first", process_output_stream=asks("first"), process_data_parts=True),
+        processor("writer", process_output_stream=both, process_data_parts=True),
+        processor("deaf", process_output_stream=asks("deaf")),
+        processor("last", process_output_stream=asks("last"), process_data_parts=True),
+    ]
+    out = await through(kinds, [delta("a")])
+    assert seen == ["last"]
+    assert [chunk["type"] for chunk in out] == ["data-x", "text-delta"]
+
+
+async def test_a_written_chunk_can_be_dropped_by_one_behind():
+    behind = processor("z", process_output_stream=lambda args: None, process_data_parts=True)
+    assert await through([*hook(writes(data())), behind], [delta("a")]) == []
+
+
+async def test_the_writer_refuses_the_types_of_the_runtime():
+    with pytest.raises(ProcessorError, match="belongs to the runtime"):
+        await through(hook(writes({"type": "finish"})), [delta("a")], on_error="fail")
+
+
+async def test_what_is_written_is_kept_with_the_answer_unless_transient():
+    collector = ResponseCollector()
+    await through(
+        hook(writes(data("kept")), writes(data("gone", transient=True))), [delta("a")], collector=collector
+    )
+    assert [part["type"] for part in collector.parts] == ["data-kept", "text"]
+
+
+async def test_an_abort_of_one_behind_is_told_once_and_is_his():
+    stored = []
+
+    async def sink(*violation):
+        stored.append(violation)
+
+    def block(args):
+        args.abort("no data")
+
+    tally = Calls(clock=lambda: 0, violation=sink)
+    behind = processor("z", process_output_stream=block, process_data_parts=True)
+    with pytest.raises(TripWire) as caught:
+        await through([*hook(writes(data())), behind], [delta("a")], tally=tally)
+    assert caught.value.processor_id == "z"
+    assert [violation.processor_id for violation, *_ in stored] == ["z"]
+    assert [(r.processor, r.aborts) for r in tally.reports.values()] == [("a", 0), ("z", 1)]
+
+
+async def test_a_failure_of_one_behind_is_not_skipped_by_the_writer():
+    def fails(_args):
+        raise ValueError("guardrail")
+
+    behind = processor("z", process_output_stream=fails, process_data_parts=True, on_error="fail")
+    with pytest.raises(ProcessorError) as caught:
+        await through([*hook(writes(data())), behind], [delta("a")])
+    assert caught.value.processor_id == "z"
+
+
+# --- failures and aborts ---------------------------------------------------------------------
+
+
+def fails(_args):
+    raise ValueError("broken")
+
+
+async def test_a_failing_hook_leaves_the_chunk_as_it_got_it():
+    """D-2: what the processors before it did stays done."""
+    tally = calls()
+    assert texts(await through(hook(upper, fails, keep), [delta("a")], tally=tally)) == ["A"]
+    assert tally.reports["b", Hook.OUTPUT_STREAM.value].errors == 1
+
+
+async def test_a_guardrail_that_fails_ends_the_stream():
+    out = []
+    links = [link(hook(upper)[0]), link(processor("g", process_output_stream=fails, on_error="fail"))]
+    with pytest.raises(ProcessorError, match="broken") as caught:
+        await StreamChain(links, context(), calls(), out.append).feed(delta("a"))
+    assert (caught.value.processor_id, caught.value.hook) == ("g", "processOutputStream")
+    assert out == []
+
+
+async def test_a_hook_that_takes_too_long_is_skipped_or_fails():
+    async def hangs(_args):
+        await asyncio.Event().wait()
+
+    assert texts(await through(hook(hangs), [delta("a")], timeout=0.01)) == ["a"]
+    with pytest.raises(ProcessorError) as caught:
+        await through(hook(hangs), [delta("a")], timeout=0.01, on_error="fail")
+    assert caught.value.code == "PROCESSOR_TIMEOUT"
+
+
+async def test_the_chunk_of_an_abort_is_not_delivered_and_nobody_behind_sees_it():
+    def block(args):
+        if args.part["payload"]["text"] == "bad":
+            args.abort("blocked", metadata={"n": 1})
+        return args.part
+
+    kit = ProcessorKit(processor(process_output_stream=block), then=on("process_output_stream", upper))
+    out = await kit.stream([delta("ok"), delta("bad"), delta("more")])
+    assert out.deltas == ["OK"]
+    assert (out.blocked.reason, out.blocked.metadata, out.blocked.processor_id) == ("blocked", {"n": 1}, "p")
+    assert [violation.message for violation in kit.violations] == ["blocked"]
+
+
+async def test_cancelling_is_not_an_error():
+    def cancel(_args):
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        await through(hook(cancel), [delta("a")])
