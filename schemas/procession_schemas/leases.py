@@ -1,4 +1,4 @@
-"""Stream leases: how a service sends chunks through one replica of the output processors (docs/adr/0008).
+"""Stream leases: how a service sends chunks through one replica of the output processors (docs/adr/0007).
 
 Plain dicts on core NATS, since several go by for every piece of an answer. The sender asks any replica for a lease
 (queue group), or the one it had before; frames then go to the inbox that the reply names, and what the replica says

@@ -209,8 +209,8 @@ class WorkCommand(WireModel):
 
     @property
     def id(self) -> str:
-        """Identity of the command: the same for every delivery of it."""
-        return f"{self.run}:{self.seq}"
+        """Identity of the command: the same for every delivery of it, and no other tenant's."""
+        return f"{self.tenant}:{self.run}:{self.seq}"
 
 
 class StepFacts(WireModel):

@@ -10,10 +10,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from procession.args import (
+    Abort,
     AbortSignal,
     APIError,
     APIErrorArgs,
     APIErrorResult,
+    HookArgs,
     InputArgs,
     InputResult,
     InputReturn,
@@ -44,13 +46,15 @@ from procession.errors import (
     UnknownComponentError,
 )
 from procession.message_list import MessageList
+from procession.messages import map_text, text_of
+from procession.parts import InvalidMessageError
 from procession.processor import Hook, Options, Processor
 from procession.registry import Registry
 from procession.tools import Tool, ToolContext, tool
 from procession_schemas.agent import Agent, MemoryConfig, ModelEntry, ProcessorRef, StructuredOutput, ToolRef
 from procession_schemas.chunks import Chunk
-from procession_schemas.messages import Message, Part, SystemMessage
-from procession_schemas.run import Failure, RunRequest, RunResult
+from procession_schemas.messages import Message, Part, StepResult, SystemMessage
+from procession_schemas.run import Failure, RunRequest, RunResult, Tripwire
 
 if TYPE_CHECKING:
     from procession.client import (
@@ -70,18 +74,21 @@ __all__ = [
     "APIError",
     "APIErrorArgs",
     "APIErrorResult",
+    "Abort",
     "AbortSignal",
     "Agent",
     "Chunk",
     "ChunksLostError",
     "Failure",
     "Hook",
+    "HookArgs",
     "InputArgs",
     "InputResult",
     "InputReturn",
     "InputStepArgs",
     "InputStepResult",
     "InputStepReturn",
+    "InvalidMessageError",
     "InvalidOptionsError",
     "LLMRequestArgs",
     "LLMRequestResult",
@@ -115,6 +122,7 @@ __all__ = [
     "RunRequest",
     "RunResult",
     "State",
+    "StepResult",
     "StreamReturn",
     "StructuredOutput",
     "SystemMessage",
@@ -123,10 +131,13 @@ __all__ = [
     "ToolRef",
     "ToolResultArgs",
     "TripWire",
+    "Tripwire",
     "UnknownComponentError",
     "UnknownRunError",
     "Violation",
     "Writer",
+    "map_text",
+    "text_of",
     "tool",
 ]
 

@@ -202,7 +202,7 @@ def _override_config(ctx: RunContext, link: Link, value: dict[str, Any]) -> None
     for key in _OVERRIDES:
         if key in value:
             update[key] = _EMPTY.get(key) if value[key] is None else value[key]
-    if "model_settings" in update:
+    if isinstance(update.get("model_settings"), dict):
         kept = {k: v for k, v in ctx.config.model_settings.items() if k in ("maxRetries", "timeout")}
         update["model_settings"] = {**kept, **update["model_settings"]}
     if update:

@@ -53,7 +53,7 @@ def parse_object(text: str, schema: dict[str, Any]) -> tuple[Any, str | None]:
         value = from_json(_strip(text), allow_inf_nan=False)
     except ValueError as error:
         return None, f"the answer is not JSON: {error}"
-    problems = [line for error in Draft202012Validator(schema).iter_errors(value) for line in _told(error)]
+    problems = {line for error in Draft202012Validator(schema).iter_errors(value) for line in _told(error)}
     if problems:
         return None, "Structured output validation failed: " + "\n".join(sorted(problems))
     return value, None

@@ -7,20 +7,28 @@ and leases use the client and its JetStream context directly.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, Self
+from typing import Any, Final, Self, TypeVar
 
 from faststream import Path
 from faststream.nats import NatsBroker
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
-from nats.errors import NoRespondersError
-from nats.js.errors import APIError, NotFoundError
+from nats.errors import Error, NoRespondersError, OutboundBufferLimitError
+from nats.js.errors import APIError, NoStreamResponseError, NotFoundError, ServerError, ServiceUnavailableError
 
 from procession_schemas import subjects
 from procession_services.bus.streams import ensure_streams
 
 log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+_QUIET_SECONDS: Final = 5.0
+_NOT_FIRST: Final = 10071
+"""JetStream's code for a wrong last sequence: the subject has a message already."""
+_AWAY: Final = (
+    TimeoutError, NoRespondersError, NoStreamResponseError, OutboundBufferLimitError, ServiceUnavailableError,
+    ServerError,
+)  # fmt: skip
 Api = Callable[[str, str, dict[str, Any]], Awaitable[dict[str, Any]]]
 """Gets tenant, operation and the JSON body of a request; gives the JSON body of the answer."""
 Callback = Callable[[str, bytes, str], Awaitable[None]]
@@ -48,22 +56,44 @@ class Bus:
             pending_size=32 * 1024 * 1024,
             graceful_timeout=5,
             allow_reconnect=True,
-            error_cb=_note_error,
+            error_cb=self._note_error,
             reconnected_cb=self._reconnected,
         )
-        self.on_reconnect: Callable[[], object] = lambda: None
+        self.reconnects = 0
+        self.on_reconnect: list[Callable[[], object]] = []
         self.on_bounce: dict[str, Callable[[], None]] = {}
+        self._noted = ("", 0.0)
 
     @classmethod
     async def connect(cls, url: str, name: str) -> Self:
         """Connects, retrying for ever over restarts of the server, and creates the streams that are missing."""
         bus = cls(url, name)
         await bus._broker.connect()
-        await ensure_streams(bus.js)
+        await bus._retried("the streams", lambda: ensure_streams(bus.js))
         return bus
 
     async def _reconnected(self) -> None:
-        self.on_reconnect()
+        self.reconnects += 1
+        for listener in self.on_reconnect:
+            listener()
+
+    async def _note_error(self, error: Exception) -> None:
+        """Logs an error of the connection; one that comes again and again, now and then."""
+        told, now = repr(error), asyncio.get_running_loop().time()
+        if told != self._noted[0] or now > self._noted[1] + _QUIET_SECONDS:
+            self._noted = told, now
+            log.warning("nats: %s", told)
+
+    async def _retried(self, what: str, ask: Callable[[], Awaitable[_T]]) -> _T:
+        """Asks JetStream until it answers: it may be away, or not up yet."""
+        delay = 0.05
+        while True:
+            try:
+                return await ask()
+            except _AWAY as error:
+                log.warning("no answer about %s, trying again: %r", what, error)
+                await asyncio.sleep(delay)
+                delay = min(delay * 2, 2)
 
     @property
     def client(self) -> Client:
@@ -106,20 +136,11 @@ class Bus:
         sent = {**(headers or {}), "Nats-Msg-Id": message_id}
         if once:
             sent["Nats-Expected-Last-Subject-Sequence"] = "0"
-        delay = 0.05
-        while True:
-            try:
-                await self.js.publish(subject, body, headers=sent, timeout=5)
-            except APIError as error:
-                if once and error.err_code == 10071:  # noqa: PLR2004 - wrong last sequence: it is there already
-                    return
+        try:
+            await self._retried(subject, lambda: self.js.publish(subject, body, headers=sent, timeout=3))
+        except APIError as error:
+            if not once or error.err_code != _NOT_FIRST:
                 raise
-            except (TimeoutError, NoRespondersError, NotFoundError) as error:
-                log.warning("publish to %s not confirmed, trying again: %r", subject, error)
-                await asyncio.sleep(delay)
-                delay = min(delay * 2, 2)
-            else:
-                return
 
     async def request(self, subject: str, body: bytes, timeout: float) -> bytes:  # noqa: ASYNC109 - NATS's own
         """Asks and waits for the answer.
@@ -163,18 +184,23 @@ class Bus:
         """Returns when the server has all that was sent, subscriptions included."""
         await self.client.flush()
 
+    async def unsubscribe(self, subscription: Subscription) -> None:
+        """Ends a subscription; what is on its way is still handed to its callback."""
+        try:
+            if self.client.is_connected:
+                await subscription.drain()
+        except (TimeoutError, Error) as error:
+            log.warning("cannot unsubscribe from %s: %r", subscription.subject, error)
+
     async def last_body(self, stream: str, subject: str) -> bytes | None:
         """The newest message that a stream holds on a subject."""
         try:
-            body: bytes | None = (await self.js.get_last_msg(stream, subject, direct=True)).data
+            last = await self._retried(subject, lambda: self.js.get_last_msg(stream, subject, direct=True))
         except NotFoundError:
             return None
+        body: bytes | None = last.data
         return body
 
     async def close(self) -> None:
         """Sends what is buffered and closes."""
         await self._broker.stop()
-
-
-async def _note_error(error: Exception) -> None:
-    log.warning("nats: %r", error)

@@ -34,7 +34,7 @@ def stream_configs() -> list[StreamConfig]:
         config("RUNS", retention=queue, storage=StorageType.FILE, max_age=0),
         config("WORK", retention=queue, storage=StorageType.FILE, max_age=0),
         config("EVENTS", retention=by_age, storage=StorageType.FILE, max_age=7 * _DAY),
-        config("CHUNKS", retention=by_age, storage=StorageType.MEMORY, max_age=_DAY / 24),
+        config("CHUNKS", retention=by_age, storage=StorageType.FILE, max_age=_DAY / 24),
         config("VIOLATIONS", retention=by_age, storage=StorageType.FILE, max_age=30 * _DAY),
         config("DEAD", retention=by_age, storage=StorageType.FILE, max_age=30 * _DAY),
     ]

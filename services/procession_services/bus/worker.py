@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import orjson
 from nats.aio.msg import Msg
+from nats.errors import Error
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from procession_schemas import subjects
@@ -19,6 +20,8 @@ from procession_services.bus.connection import Bus
 
 log = logging.getLogger(__name__)
 _PULL_SECONDS = 30
+_PAUSE_SECONDS = 0.2
+_TIME_IS_UP = "408"
 _BACKOFF = (0.1, 0.5, 2.0, 5.0, 10.0)
 
 
@@ -62,12 +65,20 @@ class Worker:
         self._tasks: dict[asyncio.Task[None], Msg] = {}
         self._asked = 0
         self._inbox = ""
+        self._doubtful = False
         self._stopping = False
-        self._background: list[asyncio.Task[None]] = []
         self._wake = asyncio.Event()
 
     async def start(self) -> None:
         """Creates the consumer if it is missing and begins to pull; returns when the subscription is live."""
+        await self._add_consumer()
+        self._inbox = self._bus.client.new_inbox()
+        self._subscription = await self._bus.client.subscribe(self._inbox, cb=self._on_message)
+        await self._bus.flush()
+        self._pulling = asyncio.create_task(self._keep_pulling())
+        self._living = asyncio.create_task(self._keep_alive())
+
+    async def _add_consumer(self) -> None:
         config = ConsumerConfig(
             durable_name=self._durable,
             filter_subjects=self._filters,
@@ -77,21 +88,12 @@ class Worker:
             max_ack_pending=100_000,
         )
         await self._bus.js.add_consumer(self._stream, config)
-        self._inbox = self._bus.client.new_inbox()
-        self._subscription = await self._bus.client.subscribe(self._inbox, cb=self._on_message)
-        await self._bus.flush()
-        self._background = [
-            asyncio.create_task(self._keep_pulling()),
-            asyncio.create_task(self._keep_alive()),
-        ]
-        self._wake.set()
 
     async def stop(self, grace: float) -> None:
         """Stops pulling, lets work in flight finish within `grace` seconds, and hands back the rest."""
         self._stopping = True
-        for task in self._background:
-            task.cancel()
-        await self._subscription.unsubscribe()
+        self._pulling.cancel()
+        await self._bus.unsubscribe(self._subscription)
         if self._tasks:
             _, pending = await asyncio.wait(self._tasks, timeout=grace)
             messages = [self._tasks[task] for task in pending if task in self._tasks]
@@ -100,30 +102,47 @@ class Worker:
             await asyncio.gather(*pending, return_exceptions=True)
             for message in messages:
                 await message.nak()
-        await self._bus.flush()
+        self._living.cancel()
 
     async def _keep_pulling(self) -> None:
         """Keeps enough requests open: when half is used up, when the server drops them, and after their time."""
-        subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._durable}"
         while True:
-            free = self._concurrency - len(self._tasks)
-            if free > 0 and self._asked <= free // 2:
-                want = free - self._asked
-                self._asked += want
-                body = orjson.dumps({"batch": want, "expires": _PULL_SECONDS * 1_000_000_000})
-                await self._bus.client.publish(subject, body, reply=self._inbox)
             self._wake.clear()
+            try:
+                await self._pull()
+            except (TimeoutError, Error) as error:
+                log.warning("%s: cannot ask for work, trying again: %r", self._durable, error)
+                self._doubt()
             try:
                 await asyncio.wait_for(self._wake.wait(), _PULL_SECONDS + 2)
             except TimeoutError:
                 self._asked = 0
 
+    async def _pull(self) -> None:
+        free = self._concurrency - len(self._tasks)
+        if not self._bus.client.is_connected or free <= 0 or self._asked > free // 2:
+            return
+        if self._doubtful:
+            await self._add_consumer()
+            self._doubtful = False
+        want = free - self._asked
+        self._asked += want
+        body = orjson.dumps({"batch": want, "expires": _PULL_SECONDS * 1_000_000_000})
+        subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._durable}"
+        await self._bus.client.publish(subject, body, reply=self._inbox)
+
+    def _doubt(self) -> None:
+        """Asks again in a moment, after a look at whether the consumer is still there."""
+        self._asked, self._doubtful = 0, True
+        asyncio.get_running_loop().call_later(_PAUSE_SECONDS, self._wake.set)
+
     async def _keep_alive(self) -> None:
         """Tells the server that work in flight is still worked on."""
         while True:
             await asyncio.sleep(self._ack_wait / 3)
-            for message in list(self._tasks.values()):
-                await message.in_progress()
+            if self._bus.client.is_connected:
+                for message in list(self._tasks.values()):
+                    await message.in_progress()
 
     def reconnected(self) -> None:
         """Asks again after a restart of the server, which forgets open requests."""
@@ -131,12 +150,14 @@ class Worker:
         self._wake.set()
 
     async def _on_message(self, message: Msg) -> None:
-        status = (message.headers or {}).get("Status")
+        headers = message.headers or {}
+        status = headers.get("Status")
         if status and not message.reply:
-            self._asked = 0
-            if status != "408":
-                await asyncio.sleep(0.2)
-            self._wake.set()
+            if status == _TIME_IS_UP:
+                self._asked = max(0, self._asked - int(headers.get("Nats-Pending-Messages", self._asked)))
+                self._wake.set()
+            else:
+                self._doubt()
             return
         self._asked = max(0, self._asked - 1)
         if self._stopping:
@@ -148,6 +169,8 @@ class Worker:
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.pop(task, None)
+        if not task.cancelled() and task.exception():
+            log.error("%s: a message could not be settled", self._durable, exc_info=task.exception())
         free = self._concurrency - len(self._tasks)
         if self._asked <= free // 2:
             self._wake.set()

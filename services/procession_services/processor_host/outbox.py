@@ -23,7 +23,8 @@ class Outbox:
     """Numbers chunks and publishes whatever is ready as one batch.
 
     `suppress` is the last number that clients already have: after a failover the same chunks are made again and held
-    back up to it.
+    back up to it. Chunks are not acknowledged, so what a restart of NATS may have swallowed is sent again; readers drop
+    what they have.
     """
 
     def __init__(
@@ -33,6 +34,8 @@ class Outbox:
         self._bus, self._run, self._live, self._suppress = bus, run, live, suppress
         self._subject = subjects.chunk(tenant, run)
         self._ready: list[dict[str, Any]] = []
+        self._sent: list[bytes] = []
+        self._reconnects = bus.reconnects
 
     def put(self, chunk: Chunk) -> None:
         """Takes a chunk; custom `data-*` chunks go verbatim (R-WR-3), others get the run's identity (R-CH-1)."""
@@ -45,6 +48,10 @@ class Outbox:
 
     async def flush(self, *, end: bool = False, reset: int | None = None) -> None:
         """Publishes what is ready."""
+        if self._reconnects != self._bus.reconnects:
+            self._reconnects = self._bus.reconnects
+            for body in self._sent:
+                await self._bus.publish(self._subject, body)
         if not self._live or not (self._ready or end or reset is not None):
             return
         ready, self._ready = self._ready, []
@@ -64,6 +71,7 @@ class Outbox:
         except TypeError as error:
             raise _unsendable(chunks, f"holds what is not JSON: {error}") from error
         if len(body) <= self._bus.max_payload:
+            self._sent.append(body)
             await self._bus.publish(self._subject, body)
             return
         if len(chunks) == 1:

@@ -7,8 +7,13 @@ import logging
 import signal
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final, TypeVar
 
+from pydantic import ValidationError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from procession.errors import ProcessionError
 from procession.registry import Registry
 from procession_schemas import subjects
 from procession_schemas.run import Failure
@@ -21,6 +26,13 @@ from procession_services.runtime.settings import Settings
 from procession_services.runtime.store import RunStore, connect
 
 log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+START_SECONDS: Final = 60.0
+"""How long a service that starts waits for NATS, and for Redis."""
+
+
+class NotReachableError(ProcessionError):
+    """NATS or Redis was not there when a service started."""
 _CLOSE_SECONDS = 5.0
 
 
@@ -34,8 +46,8 @@ class Host:
         self.registry = Registry.load(settings.plugins)
         self.instances = Instances(self.registry)
         self.workers: list[Worker] = []
+        self.on_drain: list[Callable[[], Awaitable[None]]] = []
         self.on_stop: list[Callable[[], Awaitable[None]]] = []
-        self._subscriptions: list[Any] = []
 
     async def add_worker(self, **options: Any) -> Worker:
         """Starts pulling from a stream."""
@@ -51,9 +63,9 @@ class Host:
         await worker.start()
         return worker
 
-    async def subscribe(self, subject: str, callback: Any, *, queue: str = "") -> None:
-        """Subscribes for as long as the service runs."""
-        self._subscriptions.append(await self.bus.subscribe(subject, callback, queue=queue))
+    async def subscribe(self, subject: str, callback: Any, *, queue: str = "") -> Any:
+        """Subscribes for as long as the service runs, or until `bus.unsubscribe`."""
+        return await self.bus.subscribe(subject, callback, queue=queue)
 
     async def work_on_commands(
         self, open_sink: SinkFactory, runners: dict[str, OpRunner] | None = None
@@ -70,7 +82,10 @@ class Host:
                 await self.bus.publish_stored(subject, result, message_id=f"result:{command.id}")
 
         async def give_up(delivery: Delivery, reason: str) -> None:
-            command = WorkCommand.model_validate_json(delivery.body)
+            try:
+                command = WorkCommand.model_validate_json(delivery.body)
+            except ValidationError:
+                return  # nobody who could be told; it lies in DEAD
             message = f"{self.service} could not do its part: {reason}"
             result = WorkResult(
                 run=command.run,
@@ -110,7 +125,10 @@ class Host:
 
     async def stop(self) -> None:
         """Drains: finishes or hands back what is in flight, then closes."""
-        await asyncio.gather(*(worker.stop(self.settings.drain_timeout) for worker in self.workers))
+        await asyncio.gather(
+            *(worker.stop(self.settings.drain_timeout) for worker in self.workers),
+            *(drain() for drain in self.on_drain),
+        )
         for stop in reversed(self.on_stop):
             await stop()
         await self.bus.close()
@@ -123,32 +141,63 @@ Start = Callable[[Host], Awaitable[None]]
 async def serve(service: str, settings: Settings, start: Start) -> None:
     """Runs a service until SIGTERM or SIGINT; prints one JSON line when its subscriptions are live."""
     stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    ready = False
+
+    def stop() -> None:
+        stopping.set()
+        if not ready and task:
+            task.cancel()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    async with hosted(service, settings, start):
-        print(json.dumps({"ready": service, "replica": settings.replica}), flush=True)  # noqa: T201 - the protocol
-        await stopping.wait()
+        loop.add_signal_handler(number, stop)
+    try:
+        async with hosted(service, settings, start):
+            ready = True
+            print(json.dumps({"ready": service, "replica": settings.replica}), flush=True)  # noqa: T201 - the protocol
+            await stopping.wait()
+    except asyncio.CancelledError:
+        if not stopping.is_set():
+            raise
+        log.info("stopped before it was ready")
 
 
 @contextlib.asynccontextmanager
 async def hosted(service: str, settings: Settings, start: Start) -> Any:
-    """Runs a service inside this process; ready when entered, drained when left."""
-    bus = await Bus.connect(settings.nats_url, f"procession-{service}-{settings.replica}")
+    """Runs a service inside this process; ready when entered, drained when left.
+
+    Raises:
+        NotReachableError: NATS or Redis was not there for `START_SECONDS`.
+    """
+    connecting = Bus.connect(settings.nats_url, f"procession-{service}-{settings.replica}")
+    bus = await _reached(f"NATS at {settings.nats_url}", connecting)
     host = Host(service, settings, bus)
-    bus.on_reconnect = host.reconnected
-    await start(host)
-    await bus.flush()
+    bus.on_reconnect.append(host.reconnected)
     try:
+        await _reached(f"Redis at {settings.redis_url}", _answers(host.redis))
+        await start(host)
+        await bus.flush()
         yield host
     finally:
+        await host.stop()
+
+
+async def _reached(what: str, reaching: Awaitable[_T]) -> _T:
+    try:
+        return await asyncio.wait_for(reaching, START_SECONDS)
+    except TimeoutError:
+        raise NotReachableError(f"{what} did not answer within {START_SECONDS:g} seconds") from None
+
+
+async def _answers(redis: Any) -> None:
+    """Waits until Redis answers."""
+    while True:
         try:
-            async with asyncio.timeout(settings.drain_timeout + _CLOSE_SECONDS):
-                await host.stop()
-        except TimeoutError:
-            log.warning(
-                "stopped without a clean end: NATS or Redis does not answer; what was open is delivered again"
-            )
+            await redis.ping()
+        except (RedisConnectionError, RedisTimeoutError) as error:
+            log.warning("Redis does not answer, trying again: %s", error)
+        else:
+            return
 
 
 def run(service: str, settings: Settings, start: Start) -> None:

@@ -51,6 +51,7 @@ class Session:
     replica: str | None = None
     heard: float = 0.0
     lost: bool = False
+    reconnects: int = 0
     outcome: dict[str, Any] | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     ended_early: "asyncio.Future[None]" = field(
@@ -71,6 +72,7 @@ class StreamClient:
         """Subscribes to acknowledgements and begins to watch for replicas that stand still."""
         await self._bus.subscribe(f"{self._address}.*", self._on_answer)
         self._watch = asyncio.create_task(self._watch_replicas())
+        self._bus.on_reconnect.append(self._reconnected)
 
     async def stop(self) -> None:
         """Stops watching."""
@@ -116,7 +118,7 @@ class StreamClient:
             "retryCount": job.ctx.retry_count,
             **(options or {}),
         }
-        session = Session(lease["session"], lease, replica=replica)
+        session = Session(lease["session"], lease, replica=replica, reconnects=self._bus.reconnects)
         self._sessions[session.id] = session
         subject = f"{self._address}.{session.id}"
         self._bus.on_bounce[subject] = lambda: self._lose(session)
@@ -175,7 +177,8 @@ class StreamClient:
 
     async def _fail_over(self, session: Session) -> None:
         log.warning("output replica %s is lost, taking another one", session.replica)
-        session.lease["resume"] = True
+        # Over a restart of NATS clients may have missed chunks, so nothing is held back; they drop what they have.
+        session.lease["resume"] = session.reconnects == self._bus.reconnects
         session.replica = None
         await self._lease(session)
         if session.raw or session.ended:
@@ -205,13 +208,21 @@ class StreamClient:
         session.lost = True
         session.changed.set()
 
-    async def _on_answer(self, subject: str, body: bytes, _reply: str) -> None:
+    def _reconnected(self) -> None:
+        """Has every session send again what was not acknowledged: frames are lost when NATS restarts."""
+        for session in self._sessions.values():
+            session.sent = session.acked
+            session.doubtful = True
+            session.changed.set()
+
+    async def _on_answer(self, subject: str, body: bytes, reply: str) -> None:
         session = self._sessions.get(subject.rsplit(".", 1)[-1])
-        if session is None:
-            return
         answer = orjson.loads(body)
-        if answer["l"] != session.attempt:
-            return  # a replica that lost its lease, and what it says changes nothing
+        if session is None or answer["l"] != session.attempt:
+            # A replica that lost its lease: what it says changes nothing, and it may forget the stream.
+            if reply:
+                await self._bus.publish(reply, b"")
+            return
         session.heard = asyncio.get_running_loop().time()
         session.acked = max(session.acked, answer.get("a", 0))
         if "done" in answer:

@@ -4,6 +4,7 @@ from typing import Any
 
 import orjson
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from procession.errors import InvalidOptionsError, UnknownComponentError
 from procession.processor import INPUT_HOOKS, OUTPUT_HOOKS, Hook
@@ -26,6 +27,7 @@ DEFAULT_BUDGET = 10
 """Retries where error processors are configured and nothing is said (A-2)."""
 HISTORY = "message-history"
 _HOSTS = {"input": "input_processors", "output": "output_processors", "error": "error_recovery"}
+_STREAM_HOOKS = {Hook.OUTPUT_STREAM, Hook.TOOL_RESULT}
 _HOOKS = {"input": INPUT_HOOKS, "output": OUTPUT_HOOKS, "error": (Hook.API_ERROR,)}
 Arrays = dict[str, list[ProcessorRef]]
 
@@ -70,7 +72,7 @@ def _parsed(body: bytes) -> Any:
 
 def from_validation(error: ValidationError, prefix: str = "", body: Any = None) -> Invalid:
     """The first wrong field as the field, all of them in the message; `body` is what was validated."""
-    problems = [(".".join([prefix, *_path(e["loc"], body)]).strip("."), e["msg"]) for e in error.errors()]
+    problems = [(".".join([prefix, *_path(e, body)]).strip("."), e["msg"]) for e in error.errors()]
     if error.errors()[0]["type"] == "json_invalid":
         return Invalid("INVALID_JSON", f"the request is not JSON: {problems[0][1]}")
     inner = [each for each in problems if not any(p.startswith(f"{each[0]}.") for p, _ in problems)]
@@ -79,14 +81,17 @@ def from_validation(error: ValidationError, prefix: str = "", body: Any = None) 
     return Invalid("INVALID_REQUEST", told, problems[0][0] or None)
 
 
-def _path(loc: tuple[int | str, ...], body: Any) -> list[str]:
+def _path(problem: ErrorDetails, body: Any) -> list[str]:
     """The place in the body; pydantic's also names the branches of unions, which no sender has written."""
     path: list[str] = []
-    for at, step in enumerate(loc):
-        if (isinstance(body, dict) and step in body) or (isinstance(body, list) and isinstance(step, int)):
+    *_, last = problem["loc"] or (None,)
+    for step in problem["loc"]:
+        if isinstance(body, dict) and step in body:
             body = body[step]
-        elif not (at == len(loc) - 1 and isinstance(body, dict)):
-            continue  # the branch of a union; a missing key comes last, in an object
+        elif isinstance(body, list) and isinstance(step, int):
+            body = body[step]
+        elif not (step is last and problem["type"] == "missing"):
+            continue  # the branch of a union
         path.append(str(step))
     return path
 
@@ -112,24 +117,20 @@ def make_plan(
         _known(lambda ref=ref: registry.stop_condition(ref.id), f"stopWhen.{index}.id")
     models = _models(request, agent)
     stream_order = [p for p in placed["output"] if Hook.OUTPUT_STREAM in p.hooks]
-    for p in stream_order:
-        if p.host != _HOSTS["output"]:
-            raise Invalid(
-                "UNSUPPORTED_HOST", f"processor {p.ref.id} handles streams outside output_processors"
-            )
+    _check_hosts(placed["output"])
     config = StepConfig(
         model=models[0].model,
         tools=_tools(request.tools if request.tools is not None else agent.tools, registry),
         tool_choice=_tool_choice(request, agent),
         active_tools=_pick(request, agent, "active_tools"),
         model_settings={**(agent.model_settings or {}), **(request.model_settings or {})},
-        provider_options=_deep_merge(agent.provider_options or {}, request.provider_options or {}),
+        provider_options=deep_merge(agent.provider_options or {}, request.provider_options or {}),
         structured_output=_structured(request, agent),
     )
     budget = _pick(request, agent, "max_processor_retries")
     stop_when = _pick(request, agent, "stop_when") or []
-    max_steps = _pick(request, agent, "max_steps") or (None if stop_when else DEFAULT_STEPS)
-    retries = config.model_settings.pop("maxRetries", None)
+    max_steps = request.max_steps or agent.max_steps or (None if stop_when else DEFAULT_STEPS)
+    retries = _retries(config.model_settings.pop("maxRetries", None))
     return Plan(
         open=_open(request, agent, memory),
         input=placed["input"],
@@ -147,6 +148,20 @@ def make_plan(
         data_parts=any(registry.processor(p.ref.id).sees_data_parts(p.ref.options) for p in stream_order),
         stream=request.stream,
     )
+
+
+def _check_hosts(output: list[Placed]) -> None:
+    for index, placed in enumerate(output):
+        if placed.host != _HOSTS["output"] and placed.hooks & _STREAM_HOOKS:
+            text = f"processor {placed.ref.id} runs in {placed.host}, but stream and tool-result hooks cannot"
+            raise Invalid("UNSUPPORTED_HOST", text, f"outputProcessors.{index}.id")
+
+
+def _retries(value: Any) -> int | None:
+    """`modelSettings.maxRetries`, which is the runtime's and not the provider's (R-MS-1, R-MS-3)."""
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+        return value
+    raise Invalid("INVALID_REQUEST", "maxRetries is a whole number, 0 or more", "modelSettings.maxRetries")
 
 
 def _pick(request: RunRequest, agent: AgentOptions, name: str) -> Any:
@@ -231,11 +246,12 @@ def _structured(request: RunRequest, agent: Agent) -> StructuredOutput | None:
     return structured
 
 
-def _deep_merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+def deep_merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """Both, and `over` where they differ; objects within are merged alike (R-MS-2)."""
     merged = dict(base)
     for key, value in over.items():
         if isinstance(value, dict) and isinstance(merged.get(key), dict):
-            merged[key] = _deep_merge(merged[key], value)
+            merged[key] = deep_merge(merged[key], value)
         else:
             merged[key] = value
     return merged
@@ -248,11 +264,9 @@ def _memory(request: RunRequest, agent: Agent) -> dict[str, Any] | None:
             raise Invalid("INVALID_REQUEST", "the agent has no memory; configure `memory` on it", "memory")
         return None
     config = agent.memory
-    context = request.request_context
-    thread = context.get("mastra__threadId") or (request.memory.thread if request.memory else config.thread)
-    resource = context.get("mastra__resourceId") or (
-        request.memory.resource if request.memory else config.resource
-    )
+    given = request.memory or config
+    thread = _from_context(request, "mastra__threadId") or given.thread
+    resource = _from_context(request, "mastra__resourceId") or given.resource
     if not thread and not resource:
         return None
     if not thread or not resource:
@@ -272,14 +286,22 @@ def _memory(request: RunRequest, agent: Agent) -> dict[str, Any] | None:
     }
 
 
+def _from_context(request: RunRequest, key: str) -> str | None:
+    """A reserved key of the request context, which overrides the memory options (R-RX-2)."""
+    value = request.request_context.get(key)
+    if value is None or isinstance(value, str):
+        return value
+    raise Invalid("INVALID_REQUEST", f"{key} is a text", f"requestContext.{key}")
+
+
 def _add_history(placed: dict[str, list[Placed]], memory: dict[str, Any], registry: Registry) -> None:
     """Puts message history first on the input side and last on the output side, unless it is there (R-ME-1..3)."""
     last = memory["memoryConfig"]["lastMessages"]
     ref = ProcessorRef(id=HISTORY, options={"lastMessages": last})
     made = {kind: _place(kind, [ref], registry)[0] for kind in ("input", "output")}
-    if all(p.ref.instance != HISTORY for p in placed["input"]):
+    if not any(HISTORY in (p.ref.id, p.ref.instance) for p in placed["input"]):
         placed["input"].insert(0, made["input"])
-    if all(p.ref.instance != HISTORY for p in placed["output"]):
+    if not any(HISTORY in (p.ref.id, p.ref.instance) for p in placed["output"]):
         placed["output"].append(made["output"])
 
 
@@ -304,4 +326,4 @@ def _open(request: RunRequest, agent: Agent, memory: dict[str, Any] | None) -> O
     )
 
 
-__all__ = ["Arrays", "Invalid", "from_validation", "make_plan", "parse_request"]
+__all__ = ["Arrays", "Invalid", "deep_merge", "from_validation", "make_plan", "parse_request"]

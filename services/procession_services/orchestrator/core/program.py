@@ -22,6 +22,7 @@ from procession_schemas.work import (
     ToolResultsOp,
     ToolsOp,
 )
+from procession_services.orchestrator.core.plan import deep_merge
 from procession_services.orchestrator.core.state import Placed, Plan, PlannedOp, RunState
 
 OUTPUT = "output_processors"
@@ -87,7 +88,7 @@ def attempt(state: RunState) -> list[PlannedOp]:
         update={
             "model": entry.model,
             "model_settings": {**plan.config.model_settings, **entry.model_settings},
-            "provider_options": {**plan.config.provider_options, **entry.provider_options},
+            "provider_options": deep_merge(plan.config.provider_options, entry.provider_options),
         }
     )
     model = ModelOp(
@@ -136,6 +137,12 @@ def step_finish(
         reason=reason, is_continued=continued, tripwire=tripwire, processors=stream_refs(state.plan)
     )
     return _through_chain(op)
+
+
+def step_over(state: RunState, reason: str, *, continued: bool, accepted: bool) -> list[PlannedOp]:
+    """The end of a step; it is accepted only when the output chain has let `step-finish` pass."""
+    finished = step_finish(state, reason, continued=continued)
+    return [finished] if accepted else [finished, *anywhere(AcceptOp())]
 
 
 def retry(state: RunState, tripwire: Tripwire | None) -> list[PlannedOp]:

@@ -8,12 +8,11 @@ from procession.processor import Hook
 from procession_schemas.run import Failure, HookReport, ModelReport, RunResult, Tripwire
 from procession_schemas.work import (
     ANY_VERSION,
-    AcceptOp,
     Control,
     HookOp,
     ModelOp,
-    ResultOp,
     StepFacts,
+    StepFinishOp,
     ToolsOp,
     WorkCommand,
     WorkResult,
@@ -73,16 +72,23 @@ def _go(state: RunState, ops: list[PlannedOp], then: Then) -> None:
     state.pending, state.then = ops, then
     while not state.pending:
         _decide(state)
-    if state.cancel and not state.ending and isinstance(state.pending[0].op, ModelOp | ToolsOp):
+    if _barred(state, state.pending[0]):
         state.ending = True
         state.pending, state.then = program.cancelled(state), "done"
     _send(state)
+
+
+def _barred(state: RunState, planned: PlannedOp) -> bool:
+    """Whether a cancelled run must not begin this any more (R-CX-2)."""
+    return state.cancel and not state.ending and isinstance(planned.op, ModelOp | ToolsOp)
 
 
 def _send(state: RunState, *, version: int | None = None) -> None:
     host: str | None = None
     count = 0
     for planned in state.pending:
+        if count and _barred(state, planned):
+            break
         if planned.host is not None and host is not None and planned.host != host:
             break
         host = host or planned.host
@@ -125,7 +131,7 @@ def _take_outcome(state: RunState, command: WorkCommand, result: WorkResult) -> 
             assert result.tripwire is not None
             _tripped(state, result.tripwire, command.ops[min(result.at, len(command.ops) - 1)])
         case "modelFailed":
-            state.error = (result.error or _unknown()).model_dump(by_alias=True, exclude_none=True)
+            state.error = result.error or _unknown()
             _go(state, program.hook_ops(state.plan, state.plan.error, Hook.API_ERROR), "recovered")
         case "cancelled":
             state.ending = True
@@ -147,19 +153,17 @@ def _unknown() -> Failure:
 def _through(state: RunState, command: WorkCommand, result: WorkResult) -> None:
     """The command did all its operations."""
     state.pending = state.pending[len(command.ops) :]
-    if result.retry is not None:
-        state.decisions = {}
-        state.error = {**(state.error or {}), "retry": result.retry}
+    if result.retry:  # the first error processor that says so decides (R-AE-6)
+        state.recover, state.pending = True, []
     if result.stop:
         state.facts = state.facts.model_copy(update={"stop": True})
-    if result.result is not None and not state.pending:
-        _told(state, result.result)
-        return
     if state.cancel and not state.ending and not state.pending and state.then != "recovered":
         state.ending = True
         _go(state, program.cancelled(state), "done")
-        return
-    _go(state, state.pending, state.then)
+    elif result.result is not None and not state.pending:
+        _told(state, result.result)
+    else:
+        _go(state, state.pending, state.then)
 
 
 def _told(state: RunState, result: RunResult) -> None:
@@ -212,8 +216,7 @@ def _may_continue(state: RunState) -> bool:
 def _step_over(state: RunState, *, accepted: bool) -> None:
     """The step is accepted: the next one, or the end."""
     continued, reason = _may_continue(state), state.facts.finish_reason
-    ops = [] if accepted else program.anywhere(AcceptOp())
-    ops.append(program.step_finish(state, reason, continued=continued))
+    ops = program.step_over(state, reason, continued=continued, accepted=accepted)
     state.feedback, state.facts, state.decisions, state.model_index = [], StepFacts(), {}, 0
     if continued:
         state.step += 1
@@ -238,8 +241,8 @@ def _again(state: RunState, tripwire: Tripwire | None) -> list[PlannedOp]:
 
 
 def _tripped(state: RunState, tripwire: Tripwire, op: object) -> None:
-    plain = state.ending or (isinstance(op, HookOp) and op.hook in _NO_RETRY)
-    if tripwire.retry and not plain and not state.cancel and _has_budget(state):
+    plain = state.ending or state.cancel or not _replayable(op)
+    if tripwire.retry and not plain and _has_budget(state):
         _go(state, _again(state, tripwire), "modelled")
         return
     responded = isinstance(op, HookOp) and op.hook == Hook.OUTPUT_STEP
@@ -247,11 +250,17 @@ def _tripped(state: RunState, tripwire: Tripwire, op: object) -> None:
     _go(state, program.blocked(tripwire, responded=responded), "done")
 
 
+def _replayable(op: object) -> bool:
+    """Whether there is a step to try again: none before the loop and after it, nor when a step is over (R-AB-27)."""
+    if isinstance(op, StepFinishOp):
+        return op.reason == "retry"
+    return not (isinstance(op, HookOp) and op.hook in _NO_RETRY)
+
+
 def _recovered(state: RunState) -> None:
     """The error processors have spoken (R-AE-6..9, R-FB-2)."""
-    error = dict(state.error or {})
-    wants = error.pop("retry", False)
-    state.error = None
+    error, wants = state.error or _unknown(), state.recover
+    state.error, state.recover = None, False
     if wants and _has_budget(state) and not state.cancel:
         state.pending, state.then = _again(state, None), "modelled"
     elif not state.facts.started and state.model_index + 1 < len(state.plan.models) and not state.cancel:
@@ -259,11 +268,11 @@ def _recovered(state: RunState) -> None:
         state.pending, state.then = program.attempt(state), "modelled"
     else:
         state.ending = True
-        state.pending, state.then = program.model_failed(state, Failure.model_validate(error)), "done"
+        state.pending, state.then = program.model_failed(state, error), "done"
 
 
 def _failed(state: RunState, error: Failure, command: WorkCommand) -> None:
-    if any(isinstance(op, ResultOp) and op.status == "failed" for op in command.ops):
+    if command.version == ANY_VERSION:  # what was to tell of a failure failed
         _told(state, _bare_result(state, error))
         return
     state.ending = True
@@ -276,25 +285,26 @@ def _bare_result(state: RunState, error: Failure) -> RunResult:
 
 
 def _cancel(state: RunState) -> tuple[RunState, list[Effect]]:
-    if state.cancel or state.ending:
+    if state.ending and not state.cancel:
         return state, outstanding(state)
     state.cancel = True
     if state.status == "suspended":
-        state.status, state.result, state.ending = "running", None, True
+        state.status, state.result, state.ending, state.waiting = "running", None, True, []
         _go(state, program.cancelled(state), "done")
     return state, [SignalCancel(), *outstanding(state)]
 
 
 def _resume(state: RunState, control: Control) -> tuple[RunState, list[Effect]]:
-    known = {entry["toolCallId"] for entry in state.waiting}
     call_id = control.tool_call_id
-    if state.status != "suspended" or call_id is None or call_id not in known:
+    others = [entry for entry in state.waiting if entry["toolCallId"] != call_id]
+    if state.status != "suspended" or call_id is None or len(others) == len(state.waiting):
         return state, outstanding(state)
     decision = {"approved": control.approved, "reason": control.reason, "resumeData": control.resume_data}
     told = {k: v for k, v in decision.items() if v is not None}
     state.decisions[call_id] = {**state.decisions.get(call_id, {}), **told}
-    if all(entry["toolCallId"] in state.decisions for entry in state.waiting):
-        state.status, state.result, state.waiting = "running", None, []
+    state.waiting = others
+    if not others:
+        state.status, state.result = "running", None
         _go(state, program.tools(state), "tooled")
     return state, outstanding(state)
 

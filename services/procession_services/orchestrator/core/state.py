@@ -7,7 +7,7 @@ from pydantic import Field
 from procession.processor import Hook
 from procession_schemas.agent import ModelEntry, ProcessorRef
 from procession_schemas.base import JsonObject, WireModel
-from procession_schemas.run import HookReport, ModelReport, RunResult
+from procession_schemas.run import Failure, HookReport, ModelReport, RunResult
 from procession_schemas.work import Op, OpenOp, StepConfig, StepFacts, WorkCommand
 
 Then = Literal["modelled", "judged", "tooled", "decide", "recovered", "suspended", "done"]
@@ -75,7 +75,8 @@ class RunState(WireModel):
     facts: StepFacts = Field(default_factory=StepFacts)
     ending: bool = False
     cancel: bool = False
-    error: JsonObject | None = None
+    error: Failure | None = None
+    recover: bool = False
     waiting: list[JsonObject] = Field(default_factory=list)
     decisions: dict[str, JsonObject] = Field(default_factory=dict)
     replica: str | None = None

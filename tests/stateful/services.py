@@ -1,0 +1,226 @@
+"""The services around the orchestrator, as far as it can tell: they run commands and answer.
+
+What an operation comes to is chosen by the test. Identity and idempotence are those of the real executor: the stored
+result of a command that was done before, nothing for one that the run has left behind, and tool calls that are joined
+while their host lives.
+"""
+
+import copy
+from collections import defaultdict
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from procession.processor import Hook
+from procession_schemas.run import Failure, HookReport, ModelReport, RunResult, Tripwire
+from procession_schemas.work import (
+    ANY_VERSION,
+    BeginOp,
+    HookOp,
+    ModelOp,
+    RejectOp,
+    ResultOp,
+    StepFacts,
+    StepFinishOp,
+    StopOp,
+    StreamOp,
+    ToolResultsOp,
+    ToolsOp,
+    WorkCommand,
+    WorkResult,
+)
+
+Choose = Callable[[Sequence[Any]], Any]
+"""Picks one of some possibilities; the first one is what usually happens."""
+Steps = Generator[None, None, Any]
+"""Work that can be stopped for ever wherever it yields: between any two of its effects on the world."""
+CALLS = ([], ["plain"], ["plain", "plain"], ["approval"], ["asks"], ["plain", "asks"], ["client"])
+"""The tool calls that a response may have, by what their tools do."""
+ENOUGH_STEPS = 4
+"""Where a stop condition says stop at last."""
+
+
+@dataclass
+class Store:
+    """A run in Redis."""
+
+    state: bytes | None = None
+    state_version: int = 0
+    context: dict[str, Any] = field(default_factory=lambda: {"calls": [], "outcomes": {}, "begun": 0})
+    version: int = 0
+    seq: int = -1
+    result: bytes | None = None
+    cancelled: bool = False
+
+    def save_state(self, version: int, state: bytes) -> bool:
+        """Compare-and-set of the orchestrator's state."""
+        if version != self.state_version:
+            return False
+        self.state, self.state_version = state, version + 1
+        return True
+
+    def commit(self, version: int, seq: int, context: dict[str, Any], result: bytes) -> bytes | None:
+        """Compare-and-set of the context; gives the result that counts."""
+        if self.seq == seq:
+            return self.result
+        if self.version != version or self.seq > seq:
+            return None
+        self.version, self.seq, self.context, self.result = version + 1, seq, context, result
+        return result
+
+
+@dataclass
+class ToolHost:
+    """The process that runs tools, and what it did."""
+
+    life: int = 0
+    rounds: dict[str, tuple[dict[str, str], list[dict[str, Any]]]] = field(default_factory=dict)
+    ended: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    recorded: set[str] = field(default_factory=set)
+
+    def die(self) -> None:
+        """Forgets what it has not answered."""
+        self.life += 1
+        self.rounds.clear()
+
+    def call(self, call_id: str) -> None:
+        """Runs a tool to its end.
+
+        The promise: once for a call id, and again only when the host died before the outcome was recorded.
+        """
+        assert call_id not in self.recorded, f"{call_id} runs again after its outcome was recorded"
+        assert self.life not in self.ended[call_id], f"{call_id} runs twice in one life of its host"
+        self.ended[call_id].append(self.life)
+
+    def run(self, op: ToolsOp, command: WorkCommand, context: dict[str, Any]) -> list[dict[str, Any]]:
+        """The calls of one response, one after another; gives those that wait for a person."""
+        if command.id not in self.rounds:
+            outcomes = dict(context["outcomes"])
+            waiting = self._round(op, context["calls"], outcomes)
+            self.rounds[command.id] = (outcomes, waiting)
+        context["outcomes"], waiting = copy.deepcopy(self.rounds[command.id])
+        return waiting
+
+    def _round(
+        self, op: ToolsOp, calls: list[dict[str, str]], outcomes: dict[str, str]
+    ) -> list[dict[str, Any]]:
+        for call in calls:
+            call_id, kind = call["id"], call["kind"]
+            decision = op.decisions.get(call_id, {})
+            if call_id in outcomes or kind == "client":
+                continue
+            if decision.get("approved") is False:
+                outcomes[call_id] = "denied"
+            elif kind == "approval" and "approved" not in decision:
+                return [{"toolCallId": call_id, "toolName": "t", "args": {}, "kind": "approval"}]
+            elif kind == "asks" and "resumeData" not in decision:
+                return [{"toolCallId": call_id, "toolName": "t", "args": {}, "kind": "suspended"}]
+            else:
+                self.call(call_id)
+                outcomes[call_id] = "result"
+        return []
+
+
+class Services:
+    """Runs commands, wherever they are for."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.tools = ToolHost()
+        self.model_calls = 0
+
+    def execute(self, command: WorkCommand, choose: Choose) -> Generator[None, None, bytes | None]:
+        """What `Executor.execute` does, with a pause between any two of its effects."""
+        store = self.store
+        version, seq, stored = store.version, store.seq, store.result
+        context = copy.deepcopy(store.context)
+        if seq == command.seq and stored is not None:
+            return stored
+        if command.version not in (version, ANY_VERSION):
+            return None
+        result = WorkResult(
+            run=command.run,
+            tenant=command.tenant,
+            seq=command.seq,
+            service=command.service,
+            outcome="ok",
+            version=version + 1,
+            out_seq=command.out_seq + 1,
+            reports=[HookReport(processor="p", hook="h", calls=1)],
+        )
+        for at, op in enumerate(command.ops):
+            yield
+            self._run(op, command, context, result, choose)
+            if result.outcome != "ok":
+                result.at = at
+                break
+        yield
+        counts = store.commit(version, command.seq, context, result.to_json())
+        if counts == result.to_json():
+            self.tools.recorded |= context["outcomes"].keys()
+        return counts
+
+    def _run(
+        self, op: Any, command: WorkCommand, context: dict[str, Any], result: WorkResult, choose: Choose
+    ) -> None:
+        match op:
+            case BeginOp() | RejectOp():
+                context.update(calls=[], outcomes={}, begun=context["begun"] + isinstance(op, BeginOp))
+            case ModelOp():
+                self._model(command, context, result, choose)
+            case ToolsOp():
+                waiting = self.tools.run(op, command, context)
+                result.facts = StepFacts(outcomes=len(context["outcomes"]))
+                if waiting and not self.store.cancelled:
+                    result.outcome, result.suspend = "suspended", waiting
+                else:
+                    _ends(result, choose, "ok", "tripwire", "retry", "failed")
+            case HookOp():
+                _ends(result, choose, "ok", "tripwire", "retry", "failed")
+                if op.hook == Hook.API_ERROR and result.outcome == "ok":
+                    result.retry = choose([False, True])
+            case StreamOp() | StepFinishOp() | ToolResultsOp() if op.processors:
+                _ends(result, choose, "ok", "tripwire", "retry", "failed")
+            case StopOp():
+                result.stop = context["begun"] >= ENOUGH_STEPS or choose([False, True])
+            case ResultOp():
+                result.result = RunResult(
+                    run_id=command.run,
+                    agent=command.agent,
+                    status=op.status,
+                    finish_reason=op.finish_reason,
+                    tripwire=op.tripwire,
+                    error=op.error,
+                )
+
+    def _model(
+        self, command: WorkCommand, context: dict[str, Any], result: WorkResult, choose: Choose
+    ) -> None:
+        result.facts = StepFacts()
+        if self.store.cancelled:
+            result.outcome = "cancelled"
+            return
+        self.model_calls += 1
+        calls = [
+            {"id": f"{command.seq}-{self.model_calls}-{at}", "kind": kind}
+            for at, kind in enumerate(choose(CALLS))
+        ]
+        context["calls"] = calls
+        result.model = ModelReport(model="m/m", calls=1, usage={"totalTokens": 3})
+        reason = choose(["tool-calls" if calls else "stop", "length"])
+        result.facts = StepFacts(
+            finish_reason=reason, tool_calls=len(calls), started=choose([True, False])
+        )
+        _ends(result, choose, "ok", "modelFailed", "retry", "tripwire", "failed")
+
+
+def _ends(result: WorkResult, choose: Choose, *ways: str) -> None:
+    way = choose(ways)
+    if way in ("tripwire", "retry"):
+        retry = True if way == "retry" else None
+        result.outcome = "tripwire"
+        result.tripwire = Tripwire(reason=f"no {result.seq}", processor_id="p", retry=retry)
+    elif way == "modelFailed":
+        result.outcome, result.error = "modelFailed", Failure(code="MODEL_FAILED", message="no answer")
+    elif way == "failed":
+        result.outcome, result.error = "failed", Failure(code="PROCESSOR_FAILED", message="broken")

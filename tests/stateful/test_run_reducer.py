@@ -1,0 +1,182 @@
+"""A run, whatever happens to it: one terminal event, one run of each tool call, and always somebody who has the word."""
+
+import random
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from procession.processor import Hook
+from procession_schemas.agent import ModelEntry, ProcessorRef
+from procession_schemas.work import Control, OpenOp, StepConfig
+from procession_services.orchestrator.core.state import Placed, Plan, RunState
+from tests.stateful.services import Choose
+from tests.stateful.world import World
+
+DELIVERIES = 400
+"""More than any run needs: at most 3 steps (or 4), 2 retries and 2 models, some dozen commands each."""
+INPUT = [Hook.INPUT, Hook.INPUT_STEP, Hook.LLM_REQUEST, Hook.LLM_RESPONSE]
+OUTPUT = [Hook.OUTPUT_STREAM, Hook.OUTPUT_STEP, Hook.TOOL_RESULT, Hook.OUTPUT_RESULT]
+
+
+def placed(name: str, hooks: list[Hook], hosts: list[str]) -> st.SearchStrategy[Placed]:
+    return st.builds(
+        Placed,
+        ref=st.just(ProcessorRef(id=name)),
+        hooks=st.frozensets(st.sampled_from(hooks)),
+        host=st.sampled_from(hosts),
+    )
+
+
+PLANS = st.builds(
+    Plan,
+    open=st.just(OpenOp(input=["hello"])),
+    config=st.just(StepConfig(model="m/0")),
+    input=st.lists(placed("in", INPUT, ["input_processors", "memory"]), max_size=2),
+    output=st.lists(placed("out", OUTPUT, ["output_processors", "memory"]), max_size=2),
+    error=st.lists(placed("err", [Hook.API_ERROR], ["error_recovery", "memory"]), max_size=2),
+    models=st.integers(1, 2).map(lambda n: [ModelEntry(model=f"m/{i}") for i in range(n)]),
+    budget=st.sampled_from([None, 0, 1, 2]),
+    max_steps=st.integers(1, 3),
+) | st.builds(
+    Plan,
+    open=st.just(OpenOp(input=["hello"])),
+    config=st.just(StepConfig(model="m/0")),
+    models=st.just([ModelEntry(model="m/0")]),
+    budget=st.sampled_from([None, 1]),
+    max_steps=st.sampled_from([None, 2]),
+    stop_when=st.just([ProcessorRef(id="stop")]),
+)
+CHOICES = st.lists(st.integers(0, 6), max_size=6)
+"""What operations come to, in order; then whatever is usual."""
+NUMBER = st.integers(0, 20)
+
+
+def chooser(numbers: list[int]) -> Choose:
+    left = iter(numbers)
+    return lambda options: options[next(left, 0) % len(options)]
+
+
+class RunMachine(RuleBasedStateMachine):
+    @initialize(plan=PLANS, seed=st.integers(0, 9999))
+    def request(self, plan: Plan, seed: int) -> None:
+        self.random = random.Random(seed)
+        fresh = RunState(
+            run="r",
+            tenant="t",
+            agent="a",
+            plan=plan,
+            message_id="msg-r",
+            fingerprint="f",
+            accepted_at="2026-01-01T00:00:00Z",
+            deadline_ms=1,
+        )
+        self.world = World(fresh, chooser([]))
+        self.world.publish("request", b"")
+
+    def one(self, some: list[Any], number: int) -> Any:
+        return some[number % len(some)]
+
+    @precondition(lambda self: self.world.queue)
+    @rule(number=NUMBER, choices=CHOICES)
+    def deliver_and_finish(self, number: int, choices: list[int]) -> None:
+        self.world.choose = chooser(choices)
+        self.world.finish(self.world.deliver(self.one(self.world.queue, number)))
+
+    @precondition(lambda self: self.world.queue)
+    @rule(number=NUMBER)
+    def deliver(self, number: int) -> None:
+        self.world.deliver(self.one(self.world.queue, number))
+
+    @precondition(lambda self: self.world.handlers)
+    @rule(number=NUMBER, times=st.integers(1, 8), choices=CHOICES)
+    def advance(self, number: int, times: int, choices: list[int]) -> None:
+        self.world.choose = chooser(choices)
+        handler = self.one(self.world.handlers, number)
+        for _ in range(times):
+            if handler in self.world.handlers:
+                self.world.advance(handler)
+
+    @precondition(lambda self: self.world.handlers)
+    @rule(number=NUMBER)
+    def crash(self, number: int) -> None:
+        self.world.crash(self.one(self.world.handlers, number))
+
+    @rule()
+    def kill_tools(self) -> None:
+        self.world.kill_tools()
+
+    @rule()
+    def cancel(self) -> None:
+        self.world.publish("control", Control(type="cancel").to_json())
+
+    @precondition(lambda self: self.waiting())
+    @rule(number=NUMBER, how=st.integers(0, 3))
+    def resume(self, number: int, how: int) -> None:
+        self.answer(self.one(self.waiting(), number), how)
+
+    @rule()
+    def deadline(self) -> None:
+        self.world.pass_deadline()
+
+    @rule(number=NUMBER)
+    def say_again(self, number: int) -> None:
+        self.world.repeat(self.one(self.world.archive, number))
+
+    @rule()
+    def forget_ids(self) -> None:
+        self.world.known_ids.clear()
+
+    @precondition(lambda self: self.world.queue)
+    @rule(number=NUMBER)
+    def give_up(self, number: int) -> None:
+        message = self.one(self.world.queue, number)
+        if message.kind != "request":
+            self.world.give_up(message)
+
+    def waiting(self) -> list[dict[str, Any]]:
+        state = self.world.state()
+        return state.waiting if state and state.status == "suspended" else []
+
+    def answer(self, entry: dict[str, Any], how: int) -> None:
+        call_id = entry["toolCallId"]
+        controls = [
+            Control(type="resume", tool_call_id=call_id, approved=True, resume_data={"x": 1}),
+            Control(type="resume", tool_call_id=call_id, approved=False, reason="no"),
+            Control(type="resume", tool_call_id=call_id, approved=True),
+            Control(type="resume", tool_call_id="nobody's", approved=True),
+        ]
+        self.world.publish("control", controls[how].to_json())
+
+    def teardown(self) -> None:
+        """No more faults: what is left gets done, and the run has ended."""
+        if not hasattr(self, "world"):
+            return
+        world = self.world
+        world.choose = lambda options: self.random.choice([options[0], *options])
+        for _ in range(DELIVERIES):
+            state = world.state()
+            if world.handlers:
+                world.finish(world.handlers[0])
+            elif world.queue:
+                world.finish(world.deliver(world.queue[0]))
+            elif state is None or state.status == "done":
+                break
+            elif state.status == "suspended":
+                self.answer(state.waiting[0], self.random.choice([0, 1]))
+            else:
+                assert world.due or world.buried, f"nobody works on {state.outstanding}"
+                world.finish(world.pass_deadline())
+        final = world.state()
+        assert final is not None
+        assert final.status == "done"
+        assert world.finished == [world.finished[0]] * len(world.finished)
+        for message in world.archive:  # and late repeats of anything change nothing
+            world.repeat(message)
+            world.finish(world.deliver(world.queue[-1]))
+        assert world.state() == final
+
+
+RunMachine.TestCase.settings = settings(settings.default, stateful_step_count=40, deadline=None)
+TestRun = RunMachine.TestCase

@@ -1,0 +1,265 @@
+"""The orchestrator's shell and its bus as a model that stops anywhere, so that a test can do the worst to them.
+
+Every handler is a generator that yields between any two of its effects; a test goes on with it, or never does (the
+replica died), or has another replica handle the same message meanwhile. Every call of the reducer is held against its
+laws, whatever led to it.
+"""
+
+import copy
+from collections.abc import Generator
+from dataclasses import dataclass, field
+
+from procession_schemas.run import Failure
+from procession_schemas.work import Control, ModelOp, ToolsOp, WorkCommand, WorkResult
+from procession_services.orchestrator.core.events import (
+    DeadlinePassed,
+    Effect,
+    RunEvent,
+    Send,
+    SignalCancel,
+    Started,
+    TellFinished,
+    TellSuspended,
+)
+from procession_services.orchestrator.core.reducer import LOCAL, outstanding, reduce
+from procession_services.orchestrator.core.state import RunState
+from tests.stateful.services import Choose, Services, Steps, Store
+
+
+@dataclass(eq=False)
+class Message:
+    """A message in a work queue: there until it is acknowledged."""
+
+    kind: str
+    body: bytes
+
+
+@dataclass(eq=False)
+class Handler:
+    """A replica at work on a message, or on a deadline (None)."""
+
+    message: Message | None
+    steps: Steps
+
+
+@dataclass
+class World:
+    """One run, everything that works on it, and all that was ever said of it."""
+
+    fresh: RunState
+    choose: Choose
+    store: Store = field(default_factory=Store)
+    queue: list[Message] = field(default_factory=list)
+    archive: list[Message] = field(default_factory=list)
+    known_ids: set[str] = field(default_factory=set)
+    handlers: list[Handler] = field(default_factory=list)
+    finished: list[bytes] = field(default_factory=list)
+    due: bool = False
+    buried: bool = False
+
+    def __post_init__(self) -> None:
+        self.services = Services(self.store)
+
+    # --- the bus
+
+    def publish(self, kind: str, body: bytes, message_id: str | None = None) -> None:
+        """Stores a message, unless the id is known from a moment ago."""
+        if message_id is not None and message_id in self.known_ids:
+            return
+        if message_id is not None:
+            self.known_ids.add(message_id)
+        message = Message(kind, body)
+        self.queue.append(message)
+        self.archive.append(message)
+
+    def repeat(self, message: Message) -> None:
+        """Somebody says again what was said long ago."""
+        self.queue.append(Message(message.kind, message.body))
+
+    def deliver(self, message: Message) -> Handler:
+        """Hands a message to a replica; it may be another one's already."""
+        handler = Handler(message, self._handle(message))
+        self.handlers.append(handler)
+        return handler
+
+    def give_up(self, message: Message) -> None:
+        """The message was delivered too often and goes to the dead letters."""
+        self.queue.remove(message)
+        if message.kind == "command":
+            command = WorkCommand.model_validate_json(message.body)
+            gone = WorkResult(
+                run=command.run,
+                tenant=command.tenant,
+                seq=command.seq,
+                service=command.service,
+                outcome="failed",
+                version=command.version,
+                out_seq=command.out_seq,
+                error=Failure(code="WORK_FAILED", message="delivered too often"),
+            )
+            self.publish("result", gone.to_json(), f"gave-up:{command.id}")
+        else:
+            self.buried = True
+
+    # --- replicas
+
+    def advance(self, handler: Handler) -> None:
+        """Lets a replica do one more thing; the last one is to acknowledge."""
+        try:
+            next(handler.steps)
+        except StopIteration:
+            self.crash(handler)
+            if handler.message is None:
+                self.due = False
+            elif handler.message in self.queue:
+                self.queue.remove(handler.message)
+
+    def finish(self, handler: Handler) -> None:
+        """Lets a replica work without disturbance."""
+        while handler in self.handlers:
+            self.advance(handler)
+
+    def crash(self, handler: Handler) -> None:
+        """The replica is gone; its message stays."""
+        handler.steps.close()
+        self.handlers.remove(handler)
+
+    def kill_tools(self) -> None:
+        """The host of the tools dies with all that it was at."""
+        self.services.tools.die()
+        for handler in list(self.handlers):
+            if handler.message and handler.message.kind == "command":
+                self.crash(handler)
+
+    def pass_deadline(self) -> Handler:
+        """A replica finds the run on the list of deadlines."""
+        self.due = True
+        handler = Handler(None, self._event(DeadlinePassed()))
+        self.handlers.append(handler)
+        return handler
+
+    def state(self) -> RunState | None:
+        """The run as stored."""
+        return None if self.store.state is None else RunState.model_validate_json(self.store.state)
+
+    # --- the shell (orchestrator/handlers.py)
+
+    def _handle(self, message: Message) -> Steps:
+        yield
+        match message.kind:
+            case "command":
+                yield from self._work(WorkCommand.model_validate_json(message.body))
+            case "result":
+                yield from self._event(WorkResult.model_validate_json(message.body))
+            case "control":
+                control = Control.model_validate_json(message.body)
+                if control.type == "cancel":
+                    self.store.cancelled = True
+                    yield
+                yield from self._event(control)
+            case "request":
+                yield from self._request()
+
+    def _work(self, command: WorkCommand) -> Steps:
+        result = yield from self.services.execute(command, self.choose)
+        if result is not None:
+            yield
+            self.publish("result", result, f"result:{command.id}")
+
+    def _request(self) -> Steps:
+        version, state = self.store.state_version, self.state()
+        if state is not None:
+            yield from self._apply(state, version, Started(), accepted=False)
+            return
+        state = self.fresh.model_copy(deep=True, update={"cancel": self.store.cancelled})
+        yield
+        yield from self._apply(state, version, Started(), accepted=True)
+
+    def _event(self, event: RunEvent) -> Steps:
+        version, state = self.store.state_version, self.state()
+        if state is not None:
+            yield from self._apply(state, version, event, accepted=False)
+
+    def _apply(self, state: RunState, version: int, event: RunEvent, *, accepted: bool) -> Steps:
+        while True:
+            after, effects = reduce_by_law(state, event)
+            if accepted or after != state:
+                yield
+                if not self.store.save_state(version, after.to_json()):
+                    version, stored = self.store.state_version, self.state()
+                    assert stored is not None
+                    state, accepted = stored, False
+                    yield
+                    continue
+                version += 1
+            local = yield from self._perform(effects)
+            if local is None:
+                return
+            state, event, accepted = after, WorkResult.model_validate_json(local), False
+
+    def _perform(self, effects: list[Effect]) -> Generator[None, None, bytes | None]:
+        local: bytes | None = None
+        for effect in effects:
+            yield
+            match effect:
+                case Send(command) if command.service == LOCAL:
+                    local = yield from self.services.execute(command, self.choose)
+                case Send(command):
+                    self.publish("command", command.to_json(), f"work:{command.id}")
+                case SignalCancel():
+                    self.store.cancelled = True
+                case TellFinished(result):
+                    self.finished.append(result.to_json())
+                    assert len(set(self.finished)) == 1, "two different terminal events"
+        return local
+
+
+def reduce_by_law(before: RunState, event: RunEvent) -> tuple[RunState, list[Effect]]:
+    """Reduces, and holds the step against every law that concerns a single one."""
+    given, asked = before.to_json(), copy.deepcopy(event)
+    after, effects = reduce(before, event)
+    assert before.to_json() == given, "the reducer changed the state it was given"
+    assert event == asked, "the reducer changed the event it was given"
+    assert RunState.model_validate_json(after.to_json()) == after, "the state does not survive storing"
+    _check_event(before, event, after, effects)
+    _check_progress(before, after, effects)
+    _check_bounds(before, after)
+    return after, effects
+
+
+def _check_event(before: RunState, event: RunEvent, after: RunState, effects: list[Effect]) -> None:
+    if not isinstance(event, DeadlinePassed):
+        assert reduce(after, event) == (after, effects), "the same event again did something else"
+    if before.status == "done":
+        assert after == before, "something changed after the end"
+        assert effects == outstanding(before)
+    if isinstance(event, WorkResult) and (
+        before.outstanding is None or event.seq != before.outstanding.seq
+    ):
+        assert after == before, "an answer to a command that is not outstanding was taken"
+
+
+def _check_progress(before: RunState, after: RunState, effects: list[Effect]) -> None:
+    """Whatever happened, somebody has the word."""
+    match after.status:
+        case "done":
+            assert [type(effect) for effect in effects] == [TellFinished]
+        case "suspended":
+            assert [type(effect) for effect in effects] == [TellSuspended]
+            assert after.waiting
+            assert not after.cancel
+        case "running" if after.seq:
+            assert effects[-1] == Send(after.outstanding)  # type: ignore[arg-type]  # it is there, says this
+    assert after.seq - before.seq in (0, 1)
+    if after.seq > before.seq and after.outstanding:
+        assert after.outstanding.seq == after.seq
+        barred = [op for op in after.outstanding.ops if isinstance(op, ModelOp | ToolsOp)]
+        assert not (after.cancel and barred), "a cancelled run begins a model call or tools"
+
+
+def _check_bounds(before: RunState, after: RunState) -> None:
+    plan = after.plan
+    assert before.retries <= after.retries <= (plan.budget or 0)
+    assert before.step <= after.step
+    assert plan.max_steps is None or after.step < plan.max_steps
+    assert after.model_index < len(plan.models)

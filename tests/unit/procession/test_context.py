@@ -1,0 +1,76 @@
+import dataclasses
+import json
+
+import pytest
+
+from procession.context import RunContext, add_usage, is_rejected
+from tests.unit.procession.making import NOW, context
+
+
+def test_usage_adds_up_and_what_nobody_reports_stays_unknown():
+    """R-US-4."""
+    total = add_usage({"inputTokens": 1, "outputTokens": None}, {"inputTokens": 2, "reasoningTokens": 3})
+    assert total == {"inputTokens": 3, "reasoningTokens": 3}
+    assert add_usage({}, {}) == {}
+    assert add_usage({"inputTokens": 0}, {}) == {"inputTokens": 0}
+
+
+def test_a_state_is_made_once_and_stays_the_same_object():
+    ctx = context()
+    ctx.state("a")["x"] = 1
+    assert ctx.state("a") is ctx.states["a"]
+    assert ctx.state("b") == {}
+
+
+@pytest.mark.parametrize(
+    ("step", "rejected"),
+    [
+        ({"finishReason": "stop"}, False),
+        ({"finishReason": "retry"}, True),
+        ({"tripwire": {}}, True),
+        ({}, False),
+    ],
+)
+def test_rejected_attempts_are_no_steps(step, rejected):
+    """R-AB-32."""
+    assert is_rejected(step) is rejected
+    ctx = context()
+    step["text"] = "b"
+    ctx.steps = [{"text": "a"}, step]
+    assert ctx.text() == ("a" if rejected else "ab")
+    assert len(ctx.accepted_steps()) == 2 - rejected
+
+
+def test_the_text_of_an_attempt_counts_until_it_is_accepted():
+    ctx = context()
+    assert ctx.unaccepted_text() == ""
+    ctx.response = {"text": "half"}
+    assert ctx.unaccepted_text() == "half"
+    ctx.response["accepted"] = True
+    assert ctx.unaccepted_text() == ""
+
+
+def test_a_context_survives_the_journey():
+    ctx = context()
+    ctx.messages.add("hello", "input")
+    ctx.messages.add_system("be kind")
+    ctx.messages.freeze_baseline()
+    ctx.messages.begin_response("answer")
+    ctx.state("p")["n"] = [1]
+    ctx.request_context["user"] = "u"
+    ctx.steps = [{"text": "x", "stepNumber": 0}]
+    ctx.response = {"text": "x", "toolCalls": []}
+    ctx.config = ctx.config.model_copy(update={"model": "p/m", "active_tools": ["a"]})
+    ctx.step_number, ctx.retry_count, ctx.pending_parts = 2, 1, [{"type": "data-x"}]
+    data = json.loads(json.dumps(ctx.to_dict()))
+    again = RunContext.from_dict(data, new_id=iter("xyz").__next__, now=lambda: NOW)
+    assert again.to_dict() == ctx.to_dict()
+    assert again.request_context.has("user")
+    again.messages.append_response_parts([{"type": "text", "text": "answer"}])
+    again.messages.rollback_response()
+    assert len(again.messages.get.all.db()) == 1
+
+
+def test_every_field_travels():
+    names = {field.name.replace("_", "") for field in dataclasses.fields(RunContext)}
+    assert {name.lower() for name in context().to_dict()} == names

@@ -1,0 +1,935 @@
+"""The return shapes of every hook and what the next hook sees of them (core.md 3 to 10, 14, 18)."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from procession.args import ModelInfo
+from procession.errors import ProcessorError
+from procession.messages import text_of
+from procession.testing import ProcessorKit
+from procession.testing.answers import USAGE
+from tests.unit.procession.making import FOREIGN, on, processor
+
+EXTERNAL = "PROCESSOR_RETURNED_EXTERNAL_MESSAGE_LIST"
+BOTH = "PROCESSOR_RETURNED_MESSAGES_AND_MESSAGE_LIST"
+MODEL = "PROCESSOR_RETURNED_UNSUPPORTED_MODEL"
+INVALID = "PROCESSOR_RETURNED_INVALID_VALUE"
+UNREADABLE = "INVALID_MESSAGE_CONTENT"
+
+INPUT, STEP, JUDGE, RESULT = (
+    "process_input",
+    "process_input_step",
+    "process_output_step",
+    "process_output_result",
+)
+
+
+def kit_of(method, *hooks, **options):
+    """A kit with these hooks one after another, and a conversation."""
+    first, *behind = on(method, *hooks)
+    kit = ProcessorKit(first, then=behind, instructions="Be kind.", **options)
+    kit.message_list.add([{"id": "old", "role": "user", "content": "old"}], "memory")
+    kit.message_list.add([{"id": "new", "role": "user", "content": "new"}], "input")
+    return kit
+
+
+async def drive(kit, method):
+    """Calls the hook where it belongs."""
+    match method:
+        case "process_input":
+            return await kit.input()
+        case "process_input_step":
+            return await kit.input_step()
+        case "process_output_step":
+            return await kit.output_step("answer")
+        case "process_output_result":
+            return await kit.output_result("answer")
+        case _:
+            return await kit.tool_result("lookup", 1)
+
+
+async def fails(method, value, code, **options):
+    """Expects an error that names the processor."""
+    with pytest.raises(ProcessorError) as caught:
+        await drive(kit_of(method, lambda args: value(args) if callable(value) else value, **options), method)
+    assert caught.value.code == code
+    assert caught.value.processor_id == "a"
+    assert caught.value.hook.replace("process", "process_").lower().replace("_", "") == method.replace(
+        "_", ""
+    )
+    return caught.value
+
+
+def copied(message, text):
+    return {**message, "content": {"format": 2, "parts": [{"type": "text", "text": text}]}}
+
+
+# --- what all hooks with messages have in common ---------------------------------------------
+
+ALL = [INPUT, STEP, JUDGE, RESULT, "process_tool_result"]
+
+
+@pytest.mark.parametrize("method", ALL)
+async def test_nothing_and_the_same_list_change_nothing(method):
+    for value in (lambda _args: None, lambda args: args.message_list):
+        kit = kit_of(method, value)
+        out = await drive(kit, method)
+        assert out.texts[:2] == ["old", "new"]
+
+
+@pytest.mark.parametrize("method", ALL)
+async def test_another_message_list_is_an_error(method):
+    """R-ER-1."""
+    await fails(method, FOREIGN, EXTERNAL)
+    await fails(method, FOREIGN, EXTERNAL, on_error="skip")
+
+
+@pytest.mark.parametrize("method", ALL)
+@pytest.mark.parametrize("value", ["text", 5, ({"role": "user", "content": "x"},), True])
+async def test_anything_else_is_an_error(method, value):
+    error = await fails(method, value, INVALID)
+    assert type(value).__name__ in str(error)
+
+
+@pytest.mark.parametrize("method", ALL)
+@pytest.mark.parametrize("wrong", [{"role": "user"}, {"role": "nobody", "content": "x"}, 5])
+async def test_a_message_that_cannot_be_read_is_an_error_that_names_processor_and_place(method, wrong):
+    error = await fails(method, lambda args: [*args.messages, wrong], UNREADABLE)
+    assert "messages." in str(error)
+
+
+@pytest.mark.parametrize("method", ALL)
+async def test_messages_are_live_but_their_list_is_a_copy(method):
+    """R-AR-5, R-AR-6."""
+
+    def edit(args):
+        args.messages[-1]["content"]["parts"][0]["text"] = "edited"
+        args.messages.append({"id": "ghost", "role": "user", "content": "ghost"})
+        args.messages.pop(0)
+
+    kit = kit_of(method, edit)
+    if method == "process_tool_result":
+        kit.answer("answer", tool_calls=[{"toolName": "lookup"}])
+    out = await drive(kit, method)
+    assert out.texts == ["old", *(["edited"] if method in (INPUT, STEP) else ["new", "edited"])]
+
+
+@pytest.mark.parametrize("method", ALL)
+async def test_the_message_list_is_live(method):
+    """R-AR-7."""
+
+    def change(args):
+        args.message_list.add([{"id": "more", "role": "user", "content": "more"}], "context")
+        args.message_list.remove_by_ids(["old"])
+
+    out = await drive(kit_of(method, change), method)
+    assert "old" not in out.texts
+    assert "more" in out.texts
+
+
+@pytest.mark.parametrize("method", ALL)
+async def test_returned_messages_replace_add_and_remove(method):
+    """R-RC-1..4."""
+
+    def rewrite(args):
+        kept = copied(args.messages[-1], "rewritten")
+        return [kept, {"id": "added", "role": "assistant", "content": "added"}]
+
+    kit = kit_of(method, rewrite)
+    out = await drive(kit, method)
+    outside = ["old", "new"] if method == RESULT else []  # not of this hook's stage
+    assert out.texts == [*outside, "rewritten", "added"]
+    source = kit.message_list.source_of("added")
+    assert source == ("input" if method in (INPUT, STEP) else "response")
+    kept = {INPUT: "new", STEP: "new"}.get(method, "answer-1")
+    assert kit.message_list.source_of(kept) == ("input" if method in (INPUT, STEP) else "response")
+
+
+@pytest.mark.parametrize("method", ALL)
+async def test_each_sees_what_the_one_before_left(method):
+    """R-PR-3, R-IN-4."""
+    seen: list[str] = []
+
+    def first(args):
+        return [copied(message, text_of(message) + "!") for message in args.messages]
+
+    await drive(kit_of(method, first, lambda args: seen.extend(map(text_of, args.messages))), method)
+    assert seen
+    assert all(text.endswith("!") for text in seen)
+
+
+@pytest.mark.parametrize("method", ALL)
+async def test_an_abort_ends_the_hook_for_all_behind(method):
+    """R-AB-4, R-AB-10."""
+
+    def block(args):
+        args.abort("bad", metadata={"why": 1})
+
+    kit = kit_of(method, block, lambda args: args.request_context.set("reached", value=True))
+    out = await drive(kit, method)
+    assert (out.blocked.reason, out.blocked.processor_id, out.blocked.metadata) == ("bad", "a", {"why": 1})
+    assert "reached" not in kit.request_context
+    assert [(v.processor_id, v.message, v.detail) for v in kit.violations] == [("a", "bad", {"why": 1})]
+
+
+@pytest.mark.parametrize("method", ALL)
+async def test_async_hooks_do_the_same(method):
+    async def later(args):
+        await asyncio.sleep(0)
+        return [copied(args.messages[-1], "later")]
+
+    out = await drive(kit_of(method, later), method)
+    assert out.texts[-1] == "later"
+
+
+# --- processInput ----------------------------------------------------------------------------
+
+
+async def test_input_gets_all_messages_and_all_system_messages():
+    """R-IN-2, A-16."""
+    kit = kit_of(INPUT, lambda args: args.state.update(
+        texts=[text_of(m) for m in args.messages], system=args.system_messages, retries=args.retry_count,
+        run=args.run_id))  # fmt: skip
+    kit.message_list.add_system("from memory", "memory")
+    kit.message_list.add({"role": "user", "content": "shown only"}, "context")
+    await kit.input()
+    assert kit.state["texts"] == ["old", "new", "shown only"]
+    assert [m["content"] for m in kit.state["system"]] == ["Be kind.", "from memory"]
+    assert (kit.state["retries"], kit.state["run"]) == (0, "run-1")
+
+
+async def test_input_may_return_messages_and_system_messages():
+    def both(args):
+        return {
+            "messages": args.messages[:1],
+            "system_messages": [{"role": "system", "content": "new rules"}],
+        }
+
+    out = await kit_of(INPUT, both).input()
+    assert out.texts == ["old"]
+    assert [m["content"] for m in out.system] == ["new rules"]
+
+
+@pytest.mark.parametrize(
+    "value", [{"messages": []}, {"system_messages": []}, {}, {"messages": [], "system_messages": "x"},
+              {"messages": "x", "system_messages": []}]
+)  # fmt: skip
+async def test_an_object_without_both_lists_is_an_error(value):
+    await fails(INPUT, value, INVALID)
+
+
+async def test_a_system_message_that_is_none_is_an_error():
+    await fails(INPUT, {"messages": [], "system_messages": [{"role": "user", "content": "x"}]}, UNREADABLE)
+
+
+async def test_editing_the_system_messages_argument_changes_nothing():
+    out = await kit_of(INPUT, lambda args: args.system_messages[0].update(content="hacked")).input()
+    assert out.system[0]["content"] == "Be kind."
+
+
+async def test_a_returned_message_of_role_system_joins_the_system_messages():
+    """R-IN-7."""
+    kit = kit_of(INPUT, lambda args: [*args.messages, {"role": "system", "content": "also"}])
+    out = await kit.input()
+    assert out.texts == ["old", "new"]
+    assert [m["content"] for m in out.system] == ["Be kind.", "also"]
+
+
+async def test_an_empty_array_leaves_system_messages_only():
+    """R-IN-8."""
+    kit = kit_of(INPUT, lambda _args: [])
+    await kit.input()
+    assert [entry["role"] for entry in kit.prompt()] == ["system"]
+
+
+async def test_system_messages_of_input_hold_for_every_step():
+    """R-IN-5."""
+
+    def both(args):
+        args.message_list.add_system("for ever")
+
+    kit = kit_of(INPUT, both)
+    await kit.input()
+    for _ in range(2):
+        assert [e["content"] for e in kit.prompt() if e["role"] == "system"] == ["Be kind.", "for ever"]
+        kit.answer("x")
+
+
+async def test_a_retry_asked_of_input_takes_nothing_back():
+    """R-IN-9: there is no step to try again."""
+    kit = kit_of(INPUT, lambda args: args.abort("bad", retry=True))
+    out = await kit.input()
+    assert out.blocked.retry
+    assert kit.context.retry_count == 0
+
+
+# --- processInputStep ------------------------------------------------------------------------
+
+
+async def step(*values, **config):
+    """The configuration after hooks that return these values."""
+    kit = kit_of(STEP, *[lambda _args, value=value: value for value in values])
+    return (await kit.input_step(**config)).config
+
+
+async def test_each_key_overrides_its_setting():
+    tools: Any = {"calc": {"id": "calculator"}}
+    value = {
+        "model": "p/other", "tool_choice": "none", "active_tools": ["calc"], "tools": tools,
+        "provider_options": {"p": {"x": 1}}, "model_settings": {"temperature": 0},
+        "structured_output": {"schema": {"type": "object"}}, "unknown": "ignored", "toolChoice": "ignored",
+    }  # fmt: skip
+    config = await step(value)
+    assert (config.model, config.tool_choice, config.active_tools) == ("p/other", "none", ["calc"])
+    assert config.tools["calc"].id == "calculator"
+    assert (config.provider_options, config.model_settings) == ({"p": {"x": 1}}, {"temperature": 0})
+    assert config.structured_output is not None
+    assert config.structured_output.schema_ == {"type": "object"}
+
+
+async def test_an_empty_object_changes_nothing():
+    assert await step({}) == await step(None)
+
+
+async def step_args(**config):
+    """What a second hook gets after a first one has overridden the model and the tools."""
+    seen: dict[str, Any] = {}
+
+    def look(args):
+        seen.update(model=args.model, tools=args.tools, choice=args.tool_choice, settings=args.model_settings,
+                    options=args.provider_options, structured=args.structured_output, active=args.active_tools,
+                    message=args.message_id)  # fmt: skip
+
+    kit = kit_of(STEP, lambda args: {"model": "p/two", "tools": {**args.tools, "calc": {"id": "calc"}}}, look)
+    await kit.input_step(model="p/one", **config)
+    return seen
+
+
+async def test_the_next_one_sees_the_overrides_resolved():
+    """R-IS-4, R-IS-7."""
+    seen = await step_args(tools={"map": {"id": "map"}}, model_settings={"a": 1}, active_tools=["map"],
+                           structured_output={"schema": {}})  # fmt: skip
+    assert seen["model"] == ModelInfo("p/two", "p", "two")
+    assert list(seen["tools"]) == ["map", "calc"]
+    assert (seen["choice"], seen["settings"], seen["options"]) == ("auto", {"a": 1}, {})
+    assert (seen["structured"]["schema"], seen["active"], seen["message"]) == ({}, ["map"], "answer-1")
+
+
+async def test_the_last_one_wins_key_by_key():
+    config = await step({"model": "p/a", "tool_choice": "none"}, {"model": "p/b"})
+    assert (config.model, config.tool_choice) == ("p/b", "none")
+
+
+async def test_settings_replace_the_whole_value_but_keep_retries_and_timeout():
+    """R-IS-5."""
+    before = {"temperature": 1, "maxRetries": 4, "timeout": 9}
+    config = await step({"model_settings": {"topP": 1}, "provider_options": {}}, model_settings=before,
+                        provider_options={"p": {}})  # fmt: skip
+    assert config.model_settings == {"topP": 1, "maxRetries": 4, "timeout": 9}
+    assert config.provider_options == {}
+    config = await step({"model_settings": {"timeout": 1}}, model_settings=before)
+    assert config.model_settings == {"maxRetries": 4, "timeout": 1}
+
+
+async def test_none_clears_a_setting():
+    """R-IS-6."""
+    keys = ("tools", "active_tools", "tool_choice", "structured_output", "provider_options")
+    config = await step(dict.fromkeys(keys), tools={"x": {"id": "x"}}, active_tools=["x"], tool_choice="none",
+                        structured_output={"schema": {}}, provider_options={"a": 1})  # fmt: skip
+    assert (config.tools, config.active_tools, config.tool_choice) == ({}, None, "auto")
+    assert (config.structured_output, config.provider_options) == (None, {})
+
+
+@pytest.mark.parametrize("empty", [None, ""])
+async def test_an_empty_model_means_keep(empty):
+    """R-IS-6."""
+    assert (await step({"model": empty}, model="p/kept")).model == "p/kept"
+
+
+async def test_a_model_may_be_given_as_it_came():
+    assert (await step({"model": ModelInfo("p/x", "p", "x")})).model == "p/x"
+
+
+@pytest.mark.parametrize("model", [5, ["p/x"], " ", {"id": "p/x"}])
+async def test_an_unsupported_model_is_an_error(model):
+    """R-ER-3."""
+    await fails(STEP, {"model": model}, MODEL)
+
+
+async def test_messages_and_message_list_together_are_an_error():
+    """R-ER-2."""
+    await fails(STEP, lambda args: {"messages": args.messages, "message_list": args.message_list}, BOTH)
+
+
+async def test_a_foreign_list_in_the_object_is_an_error():
+    await fails(STEP, {"message_list": FOREIGN}, EXTERNAL)
+    await fails(STEP, {"message_list": []}, EXTERNAL)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [{"messages": "hello"}, {"messages": {}}, {"system_messages": "hello"}, {"tools": ["calc"]},
+     {"tools": {"calc": 5}}, {"active_tools": "calc"}, {"model_settings": 5}, {"structured_output": {}}],
+)  # fmt: skip
+async def test_a_value_that_does_not_fit_is_an_error_that_names_it(value):
+    error = await fails(STEP, value, INVALID)
+    if "messages" not in next(iter(value)):
+        assert next(iter(value)) in str(error)
+
+
+async def test_the_object_may_hold_messages_or_the_same_list():
+    kit = kit_of(
+        STEP, lambda args: {"messages": args.messages[1:]}, lambda args: {"message_list": args.message_list}
+    )
+    assert (await kit.input_step()).texts == ["new"]
+
+
+async def test_settings_and_system_messages_hold_for_the_step_messages_for_the_run():
+    """R-IS-8, R-IS-9, R-IS-10, R-SY-3."""
+
+    def once(args):
+        if args.step_number == 0:
+            return {
+                "model": "p/first", "messages": args.messages[1:],
+                "system_messages": [{"role": "system", "content": "this step"}],
+            }  # fmt: skip
+        return None
+
+    kit = kit_of(STEP, once, model="p/run")
+    out = await kit.input_step()
+    assert (out.config.model, out.texts) == ("p/first", ["new"])
+    assert [m["content"] for m in out.system] == ["this step"]
+    kit.answer("", tool_calls=[{"toolName": "x"}])
+    out = await kit.input_step()
+    assert (out.config.model, out.texts[:1]) == ("p/run", ["new"])
+    assert [m["content"] for m in out.system] == ["Be kind."]
+
+
+async def test_editing_the_settings_arguments_changes_nothing():
+    def edit(args):
+        args.model_settings["temperature"] = 2
+        args.tools["evil"] = {"id": "evil"}
+        args.provider_options["p"]["x"] = 2
+
+    config = (await kit_of(STEP, edit).input_step(provider_options={"p": {"x": 1}})).config
+    assert (config.model_settings, config.tools, config.provider_options) == ({}, {}, {"p": {"x": 1}})
+
+
+async def test_steps_are_the_completed_ones_without_rejected_attempts():
+    """R-SR-1, R-AB-32."""
+    kit = kit_of(
+        STEP,
+        lambda args: args.state.update(numbers=[s["stepNumber"] for s in args.steps], n=args.step_number),
+    )
+    kit.answer("one", tool_calls=[{"toolName": "x"}])
+    await kit.input_step()
+    assert kit.state == {"numbers": [0], "n": 1}
+
+
+# --- processLLMRequest, processLLMResponse ---------------------------------------------------
+
+PROMPT = [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]
+CHUNKS: Any = [{"type": "text-delta", "payload": {"id": "1", "text": "cached"}}]
+
+
+async def request(*values):
+    kit = kit_of("process_llm_request", *[v if callable(v) else lambda _args, v=v: v for v in values])
+    return await kit.llm_request(), kit
+
+
+async def test_the_prompt_is_that_of_the_conversation():
+    out, _ = await request(None)
+    assert [entry["role"] for entry in out.prompt] == ["system", "user", "user"]
+
+
+@pytest.mark.parametrize("value", [None, {}, {"prompt": None}, {"other": 1}])
+async def test_no_prompt_leaves_it_as_it_is(value):
+    """R-RQ-3, R-RQ-6."""
+    assert len((await request(value))[0].prompt) == 3
+
+
+async def test_a_prompt_replaces_it_for_the_next_one_and_the_provider_only():
+    """R-RQ-3, R-RQ-4."""
+    out, kit = await request({"prompt": PROMPT}, lambda args: {"prompt": [*args.prompt, *PROMPT]})
+    assert out.prompt == PROMPT * 2
+    assert out.texts == ["old", "new"]
+    assert len(kit.prompt()) == 3
+
+
+async def test_editing_the_prompt_in_place_reaches_the_provider_and_nothing_else():
+    out, kit = await request(lambda args: args.prompt[-1]["content"][0].update(text="edited"))
+    assert out.prompt[-1]["content"][0]["text"] == "edited"
+    assert kit.messages[-1]["content"]["parts"][0]["text"] == "new"
+
+
+async def test_the_first_response_wins_and_all_are_asked():
+    """R-RQ-5."""
+    other: Any = {"response": {"chunks": []}}
+    out, kit = await request(
+        {"response": {"chunks": CHUNKS}, "prompt": PROMPT}, other, lambda args: args.state.update(x=1)
+    )
+    assert out.response == {"chunks": CHUNKS}
+    assert out.prompt == PROMPT
+    assert kit.context.state("c") == {"x": 1}
+
+
+async def test_a_response_is_copied():
+    _, kit = await request({"response": {"chunks": CHUNKS}})
+    assert kit.context.cached is not None
+    kit.context.cached["chunks"][0]["payload"]["text"] = "changed"
+    assert CHUNKS[0]["payload"]["text"] == "cached"
+
+
+@pytest.mark.parametrize(
+    "value", [5, [PROMPT], "x", {"prompt": "x"}, {"prompt": {}}, {"response": []}, {"response": {}},
+              {"response": {"chunks": "text"}}, {"response": {"chunks": [{"payload": {}}]}}]
+)  # fmt: skip
+async def test_a_wrong_request_value_is_an_error(value):
+    with pytest.raises(ProcessorError) as caught:
+        await request(value)
+    assert caught.value.code == INVALID
+
+
+async def test_a_request_gets_the_model_of_the_step():
+    kit = kit_of(
+        "process_llm_request", lambda args: args.state.update(model=args.model.model_id, n=args.step_number)
+    )
+    await kit.llm_request()
+    assert kit.state == {"model": "model", "n": 0}
+
+
+async def response(hook, **how):
+    kit = kit_of("process_llm_response", hook)
+    await kit.llm_response(["hello"], **how)
+    return kit
+
+
+async def test_a_response_hook_gets_the_stripped_chunks_and_the_current_step():
+    """R-RS-2, R-RS-3, R-SR-2."""
+
+    def look(args):
+        args.state.update(
+            types=[c["type"] for c in args.chunks], keys=sorted({k for c in args.chunks for k in c})
+        )
+        args.state.update(cache=args.from_cache, texts=[s["text"] for s in args.steps], model=args.model.id)
+
+    kit = await response(look)
+    types = ["step-start", "text-start", "text-delta", "text-end", "finish"]
+    assert kit.state == {"types": types, "keys": ["payload", "type"], "cache": False, "texts": ["hello"],
+                         "model": "test/model"}  # fmt: skip
+
+
+async def test_a_response_hook_knows_a_replay():
+    assert (await response(lambda args: args.state.update(x=args.from_cache), from_cache=True)).state == {
+        "x": True
+    }
+
+
+@pytest.mark.parametrize("value", [None, [], "ignored", {"messages": []}, FOREIGN])
+async def test_what_a_response_hook_returns_is_ignored(value):
+    """R-RS-6."""
+    assert (await response(lambda _args: value)).messages[-1]["content"]["parts"][0]["text"] == "hello"
+
+
+async def test_editing_the_chunks_of_a_response_changes_nothing():
+    kit = await response(lambda args: args.chunks.clear())
+    assert kit.context.response is not None
+    assert len(kit.context.response["chunks"]) == 5
+
+
+async def test_a_response_hook_sees_what_the_stream_hooks_left():
+    """R-RS-3."""
+
+    def only_text(args):
+        return args.part if args.part["type"] == "text-delta" else None
+
+    kit = ProcessorKit(processor("a", process_output_stream=only_text,
+                                 process_llm_response=lambda args: args.state.update(n=len(args.chunks))))  # fmt: skip
+    await kit.stream(["x", "y"])
+    await kit.llm_response()
+    assert kit.state == {"n": 2}
+
+
+# --- processAPIError -------------------------------------------------------------------------
+
+
+def told(kit, *names):
+    return [name for name in names if kit.context.state(name).get("asked")]
+
+
+def answers_error(value):
+    def hook(args):
+        args.state["asked"] = True
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+    return hook
+
+
+@pytest.mark.parametrize(
+    ("values", "asked", "retry"),
+    [
+        ([None, {"retry": True}, {"retry": True}], "ab", True),
+        ([{"retry": False}, None], "ab", False),
+        ([ValueError("x"), {"retry": True}], "ab", True),
+        ([ValueError("x")], "a", False),
+        (["yes", {"retry": True}], "ab", True),
+    ],
+)  # fmt: skip
+async def test_the_first_retry_decides(values, asked, retry):
+    """R-AE-6, R-AE-7."""
+    kit = kit_of("process_api_error", *map(answers_error, values))
+    assert (await kit.api_error()).retry is retry
+    assert "".join(told(kit, "a", "b", "c")) == asked
+    assert kit.context.retry_count == int(retry)
+
+
+async def test_an_error_hook_gets_the_error_and_the_live_conversation():
+    def trim(args):
+        args.state["error"] = [args.error.message, args.error.status_code, args.error.is_retryable]
+        args.message_list.remove_by_ids([args.messages[0]["id"]])
+        return {"retry": True}
+
+    kit = kit_of("process_api_error", trim)
+    out = await kit.api_error("too long", status_code=400, is_retryable=False)
+    assert kit.state["error"] == ["too long", 400, False]
+    assert out.texts == ["new"]
+
+
+async def test_an_abort_of_an_error_hook_is_a_tripwire():
+    """D-32."""
+    out = await kit_of("process_api_error", lambda args: args.abort("enough")).api_error()
+    assert (out.blocked.reason, out.retry) == ("enough", False)
+
+
+async def test_partial_output_is_there_for_the_hook_and_gone_after_a_retry():
+    """R-AE-12."""
+    kit = kit_of("process_api_error", lambda args: args.state.update(n=len(args.messages)) or {"retry": True})
+    kit.answer("half an ans")
+    out = await kit.api_error()
+    assert kit.state == {"n": 3}
+    assert out.texts == ["old", "new"]
+
+
+async def test_a_failure_of_a_guardrail_in_the_stream_is_not_taken_for_the_error_hooks():
+    async def writes(args):
+        await args.writer.custom({"type": "data-x", "data": 1})
+        return {"retry": True}
+
+    def broken(_args):
+        raise ValueError("x")
+
+    guard = processor("guard", process_output_stream=broken, process_data_parts=True, on_error="fail")
+    kit = ProcessorKit(processor("a", process_api_error=writes), then=[guard])
+    with pytest.raises(ProcessorError) as caught:
+        await kit.api_error()
+    assert caught.value.processor_id == "guard"
+
+
+# --- processOutputStep -----------------------------------------------------------------------
+
+
+async def test_an_empty_list_changes_nothing():
+    """A-5, R-ST-6."""
+    for method in (JUDGE, "process_tool_result"):
+        out = await drive(kit_of(method, lambda _args: []), method)
+        assert len(out.messages) == 3
+
+
+async def test_a_judge_gets_the_facts_of_the_attempt():
+    """R-ST-2."""
+    calls = [{"toolName": "x", "toolCallId": "c1", "args": {"q": 1}}]
+
+    def look(args):
+        args.state.update(text=args.text, calls=args.tool_calls, reason=args.finish_reason, usage=args.usage,
+                          steps=[s["text"] for s in args.steps], system=len(args.system_messages),
+                          said=[text_of(m) for m in args.messages])  # fmt: skip
+
+    kit = kit_of(JUDGE, look)
+    await kit.output_step("hello", tool_calls=calls)
+    assert kit.state == {"text": "hello", "calls": calls, "reason": "tool-calls", "usage": USAGE, "steps": ["hello"],
+                         "system": 1, "said": ["old", "new", "hello"]}  # fmt: skip
+
+
+async def test_without_tool_calls_there_are_none():
+    kit = kit_of(JUDGE, lambda args: args.state.update(calls=args.tool_calls))
+    await kit.output_step("hello")
+    assert kit.state == {"calls": None}
+
+
+async def test_the_facts_stay_when_a_processor_edits_the_message():
+    """R-ST-3, R-ST-5."""
+
+    def edit(args):
+        args.messages[-1]["content"]["parts"][0]["text"] = "edited"
+
+    kit = kit_of(JUDGE, edit, lambda args: args.state.update(text=args.text, said=text_of(args.messages[-1])))
+    await kit.output_step("original")
+    assert kit.context.state("b") == {"text": "original", "said": "edited"}
+
+
+async def test_a_rejected_attempt_is_taken_back_and_tried_again_with_its_reason():
+    """R-AB-28, R-AB-29, R-AB-30, R-AB-32."""
+
+    def judge(args):
+        args.state.setdefault("seen", []).append([args.step_number, args.retry_count, len(args.steps)])
+        if "bad" in args.text:
+            args.abort(f"{args.text} is wrong", retry=True)
+
+    kit = kit_of(JUDGE, judge)
+    for answer in ("bad one", "bad two"):
+        out = await kit.output_step(answer)
+        assert out.blocked.retry
+        assert out.texts == ["old", "new"]
+    system = [e["content"] for e in kit.prompt() if e["role"] == "system"]
+    assert system[0] == "Be kind."
+    assert ["bad one is wrong" in system[1], "bad two is wrong" in system[2]] == [True, True]
+    await kit.output_step("good", tool_calls=[{"toolName": "x"}])
+    assert len([e for e in kit.prompt() if e["role"] == "system"]) == 1
+    await kit.output_step("fine")
+    assert kit.state["seen"] == [[0, 0, 1], [0, 1, 1], [0, 2, 1], [1, 2, 2]]
+
+
+# --- processToolResult -----------------------------------------------------------------------
+
+
+def rewritten(args, result):
+    call = {"state": "result", "toolCallId": args.tool_call_id, "result": result}
+    args.message_list.update_tool_invocation({"type": "tool-invocation", "toolInvocation": call})
+
+
+async def test_each_tool_result_hook_sees_what_the_one_before_made_of_it():
+    """D-34, R-TR-2."""
+    kit = kit_of("process_tool_result", lambda args: rewritten(args, [args.result, 1]),
+                 lambda args: rewritten(args, [args.result, 2]))  # fmt: skip
+    out = await kit.tool_result("lookup", "raw")
+    assert out.result == [["raw", 1], 2]
+    [part] = out.messages[-1]["content"]["parts"]
+    assert part["toolInvocation"]["result"] == [["raw", 1], 2]
+
+
+async def test_a_tool_result_hook_gets_the_call_and_the_step_whose_tool_ran():
+    """D-33."""
+
+    def look(args):
+        args.state.update(name=args.tool_name, id=args.tool_call_id, args=args.args, result=args.result,
+                          n=args.step_number, provider=args.provider_executed)  # fmt: skip
+
+    kit = kit_of("process_tool_result", look)
+    await kit.tool_result("lookup", {"hits": 3}, args={"q": "x"})
+    assert kit.state == {"name": "lookup", "id": "call-1", "args": {"q": "x"}, "result": {"hits": 3}, "n": 0,
+                         "provider": False}  # fmt: skip
+
+
+async def test_editing_the_arguments_of_a_tool_result_hook_changes_nothing():
+    out = await kit_of("process_tool_result", lambda args: args.result.clear()).tool_result(
+        "lookup", {"hits": 3}
+    )
+    assert out.result == {"hits": 3}
+
+
+async def test_a_retry_asked_of_a_tool_result_takes_the_step_back():
+    """D-31."""
+    out = await kit_of("process_tool_result", lambda args: args.abort("again", retry=True)).tool_result(
+        "x", 1
+    )
+    assert out.blocked.retry
+    assert out.texts == ["old", "new"]
+
+
+# --- processOutputResult ---------------------------------------------------------------------
+
+
+async def test_the_result_hook_gets_what_the_run_made():
+    """R-AR-8, core.md 7.7."""
+
+    def look(args):
+        result = args.result
+        args.state.update(said=[text_of(m) for m in args.messages], text=result.text, reason=result.finish_reason,
+                          usage=result.usage, steps=[s["text"] for s in result.steps])  # fmt: skip
+
+    kit = kit_of(RESULT, look)
+    kit.answer("one ", tool_calls=[{"toolName": "x"}])
+    await kit.output_result("two")
+    doubled = {name: 2 * (count or 0) for name, count in USAGE.items()}
+    assert kit.state == {"said": ["one two"], "text": "one two", "reason": "stop", "usage": doubled,
+                         "steps": ["one ", "two"]}  # fmt: skip
+
+
+async def test_the_result_leaves_rejected_text_out():
+    """A-26."""
+    hooks: Any = {
+        JUDGE: lambda args: args.abort("x", retry=True),
+        RESULT: lambda args: args.state.update(text=args.result.text),
+    }
+    kit = ProcessorKit(processor("a", **hooks))
+    await kit.output_step("rejected")
+    await kit.output_result("accepted")
+    assert kit.state == {"text": "accepted"}
+
+
+async def test_the_result_is_a_snapshot():
+    """R-OR-4."""
+
+    def edit(args):
+        args.messages[0]["content"]["parts"][0]["text"] = "edited"
+        args.result.steps.clear()
+        args.result.usage.clear()
+
+    kit = kit_of(
+        RESULT, edit, lambda args: args.state.update(text=args.result.text, said=text_of(args.messages[0]))
+    )
+    out = await kit.output_result("original")
+    assert kit.context.state("b") == {"text": "original", "said": "edited"}
+    assert len(kit.context.steps) == 1
+    assert out.texts[-1] == "edited"
+
+
+async def test_an_empty_list_deletes_the_answer_and_nothing_else():
+    """R-OR-3, R-RC-4."""
+    assert (await kit_of(RESULT, lambda _args: []).output_result("answer")).texts == ["old", "new"]
+
+
+async def test_what_the_result_hook_writes_is_kept_with_the_answer():
+    """D-35."""
+
+    async def write(args):
+        await args.writer.custom({"type": "data-report", "data": 1})
+        await args.writer.custom({"type": "data-hint", "data": 2, "transient": True})
+
+    out = await kit_of(RESULT, write).output_result("answer")
+    assert [chunk["type"] for chunk in out.written] == ["data-report", "data-hint"]
+    assert [part["type"] for part in out.messages[-1]["content"]["parts"]] == ["text", "data-report"]
+
+
+# --- state, contexts, writers ----------------------------------------------------------------
+
+EVERY_HOOK = ["process_input", "process_input_step", "process_llm_request", "process_llm_response",
+              "process_api_error", "process_output_step", "process_tool_result", "process_output_result"]  # fmt: skip
+
+
+def counting(args):
+    args.state["hooks"] = args.state.get("hooks", 0) + 1
+
+
+def counting_stream(args):
+    counting(args)
+    return args.part
+
+
+async def whole_run(kit):
+    kit.message_list.add("question", "input")
+    await kit.input()
+    await kit.input_step()
+    await kit.llm_request()
+    await kit.api_error()
+    await kit.stream([{"type": "text-delta", "payload": {"id": "1", "text": "x"}}])
+    await kit.llm_response()
+    await kit.output_step()
+    await kit.tool_result("lookup", 1)
+    await kit.output_result()
+
+
+async def test_one_state_for_all_hooks_of_a_processor():
+    """R-SS-1, R-SS-3, R-SS-4, R-SS-6."""
+    kit = ProcessorKit(
+        processor(process_output_stream=counting_stream, **dict.fromkeys(EVERY_HOOK, counting))
+    )
+    await whole_run(kit)
+    assert kit.state == {"hooks": 9}
+
+
+async def test_states_do_not_mix_and_a_new_run_has_a_new_one():
+    """R-SS-2, R-SS-7."""
+    made = processor("a", process_input=counting).build()
+    other = processor("b", process_input=lambda args: args.state.update(mine=len(args.state)))
+    for _ in range(2):
+        kit = ProcessorKit(made, then=[other])
+        await kit.input("x")
+        assert kit.context.states == {"a": {"hooks": 1}, "b": {"mine": 0}}
+
+
+async def test_two_processors_with_one_id_share_a_state():
+    """R-PR-6."""
+    kit = ProcessorKit(
+        processor("same", process_input=counting), then=[processor("same", process_input=counting)]
+    )
+    await kit.input("x")
+    assert kit.state == {"hooks": 2}
+
+
+async def test_state_survives_a_retry():
+    """R-SS-5."""
+
+    def judge(args):
+        counting(args)
+        if args.retry_count == 0:
+            args.abort("again", retry=True)
+
+    kit = ProcessorKit(processor(process_output_step=judge))
+    await kit.output_step("x")
+    await kit.output_step("y")
+    assert kit.state == {"hooks": 2}
+
+
+async def test_the_request_context_is_shared_and_always_there():
+    """R-RX-1, R-RX-3, R-AR-3."""
+
+    def use(args):
+        args.request_context.set("n", args.request_context.get("n", 0) + 1)
+        args.request_context.delete("secret")
+
+    kit = ProcessorKit(
+        processor("a", process_input=use, process_output_step=use), request_context={"secret": 1}
+    )
+    await kit.input("x")
+    await kit.output_step("y")
+    assert kit.request_context == {"n": 2}
+    assert kit.request_context.has("n")
+
+
+@pytest.mark.parametrize("hook", sorted({*EVERY_HOOK} - {"process_input"}))
+async def test_every_hook_in_the_loop_has_a_writer(hook):
+    """R-WR-1."""
+
+    async def write(args):
+        await args.writer.custom({"type": "data-x", "data": args.run_id})
+
+    kit = ProcessorKit(processor(**{hook: write}))
+    run = {"process_llm_request": kit.llm_request, "process_llm_response": lambda: kit.llm_response(["x"]),
+           "process_api_error": kit.api_error}  # fmt: skip
+    out = await (run[hook]() if hook in run else drive(kit, hook))
+    assert out.written == [{"type": "data-x", "data": "run-1"}]
+
+
+async def test_input_has_no_writer():
+    """R-WR-10."""
+    kit = ProcessorKit(processor(process_input=lambda args: args.state.update(has=hasattr(args, "writer"))))
+    await kit.input("x")
+    assert kit.state == {"has": False}
+
+
+async def test_what_hooks_outside_the_stream_write_goes_through_the_stream_hooks_that_asked():
+    """R-WR-7: but not what the hooks of tool results and of the result write."""
+
+    async def write(args):
+        await args.writer.custom({"type": "data-x", "data": 1})
+
+    drop = processor("drop", process_output_stream=lambda _args: None, process_data_parts=True)
+    for hook, written in ((STEP, 0), (JUDGE, 0), ("process_tool_result", 1), (RESULT, 1)):
+        kit = ProcessorKit(processor(**{hook: write}), then=[drop])
+        assert len((await drive(kit, hook)).written) == written, hook
+
+
+async def test_the_abort_signal_tells_of_a_cancelled_run():
+    kit = ProcessorKit(
+        processor(process_input_step=lambda args: args.state.update(cut=args.abort_signal.aborted))
+    )
+    await kit.input_step()
+    assert kit.state == {"cut": False}
+    kit.calls.abort_signal.abort()
+    await kit.input_step()
+    assert kit.state == {"cut": True}

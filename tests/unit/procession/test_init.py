@@ -1,0 +1,44 @@
+"""What `from procession import ...` offers: other people's code depends on it."""
+
+import subprocess
+import sys
+
+import pytest
+
+import procession
+
+CLIENT = {
+    "ChunksLostError", "NotAcceptedError", "NotConnectedError", "NotWaitingError", "Procession",
+    "RequestTooLargeError", "RunConflictError", "RunFailedError", "RunHandle", "UnknownRunError",
+}  # fmt: skip
+PUBLIC = CLIENT | {
+    "APIError", "APIErrorArgs", "APIErrorResult", "Abort", "AbortSignal", "Agent", "Chunk", "Failure", "Hook",
+    "HookArgs", "InputArgs", "InputResult", "InputReturn", "InputStepArgs", "InputStepResult", "InputStepReturn",
+    "InvalidMessageError", "InvalidOptionsError", "LLMRequestArgs", "LLMRequestResult", "LLMResponseArgs",
+    "MemoryConfig", "Message", "MessageList", "MessagesReturn", "ModelEntry", "ModelInfo", "Options", "OutputResult",
+    "OutputResultArgs", "OutputStepArgs", "OutputStreamArgs", "Part", "ProcessionError", "Processor",
+    "ProcessorError", "ProcessorRef", "Registry", "RequestContext", "RunRequest", "RunResult", "State",
+    "StepResult", "StreamReturn", "StructuredOutput", "SystemMessage", "Tool", "ToolContext", "ToolRef",
+    "ToolResultArgs", "TripWire", "Tripwire", "UnknownComponentError", "Violation", "Writer", "map_text", "text_of",
+    "tool",
+}  # fmt: skip
+
+
+def test_the_public_names_are_these():
+    assert set(procession.__all__) == PUBLIC
+    assert procession.__all__ == sorted(procession.__all__)
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC))
+def test_each_name_is_there(name):
+    assert getattr(procession, name) is not None
+
+
+def test_another_name_is_not():
+    with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
+        procession.Nonsense  # noqa: B018
+
+
+def test_a_processor_does_not_pull_in_the_broker():
+    code = "import sys, procession, procession.testing; sys.exit('nats' in sys.modules or 'litellm' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,109 @@
+from typing import Generic, TypeVar
+
+import pytest
+from pydantic import Field, ValidationError
+
+from procession.errors import InvalidOptionsError
+from procession.processor import INPUT_HOOKS, METHODS, OUTPUT_HOOKS, Hook, Options, Processor
+from tests.unit.procession.making import processor
+
+
+class LimitOptions(Options):
+    """Options."""
+
+    max_words: int = Field(default=5, gt=0)
+    strategy: str = "block"
+
+
+class Limit(Processor[LimitOptions]):
+    """Has options and a hook."""
+
+    id = "limit"
+
+    def process_input(self, args):
+        return None
+
+
+class Derived(Limit):
+    """Inherits both."""
+
+    id = "derived"
+
+    async def process_output_step(self, args):
+        return None
+
+
+T = TypeVar("T", bound=Options)
+
+
+class Family(Processor[T], Generic[T]):
+    """A base with an open option model."""
+
+    def process_input(self, args):
+        return None
+
+
+class Member(Family[LimitOptions]):
+    """Closes it."""
+
+    id = "member"
+
+
+def test_every_hook_has_a_method_that_the_base_does_not_implement():
+    assert set(METHODS) == set(Hook)
+    for method in METHODS.values():
+        with pytest.raises(NotImplementedError):
+            getattr(Processor(Options()), method)(None)
+
+
+def test_the_hooks_are_those_that_are_overridden():
+    """R-PR-1."""
+    assert Limit.hooks_for({}) == {Hook.INPUT}
+    assert Derived.hooks_for({}) == {Hook.INPUT, Hook.OUTPUT_STEP}
+    assert processor().hooks_for({}) == frozenset()
+    assert {*INPUT_HOOKS, *OUTPUT_HOOKS, Hook.API_ERROR} == set(Hook)
+
+
+def test_the_option_model_is_found_through_bases():
+    assert Limit.options_type() is LimitOptions
+    assert Derived.options_type() is LimitOptions
+    assert Member.options_type() is LimitOptions
+    assert processor().options_type() is Options
+
+
+@pytest.mark.parametrize("spelling", ["maxWords", "max_words"])
+def test_options_come_in_both_spellings(spelling):
+    assert Limit.build({spelling: 7}).options.max_words == 7
+
+
+def test_without_options_the_defaults_count():
+    assert Limit.build().options == LimitOptions()
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"maxWords": 0}, "maxWords"),
+        ({"maxWrods": 1}, "maxWrods"),
+        ({"strategy": 5}, "strategy"),
+        ({"maxWords": "x"}, "maxWords"),
+    ],
+)
+def test_wrong_options_are_named(options, field):
+    with pytest.raises(InvalidOptionsError, match=f"processor limit: {field}: ") as caught:
+        Limit.build(options)
+    assert list(caught.value.fields) == [field]
+
+
+def test_options_cannot_be_changed():
+    with pytest.raises(ValidationError, match="frozen"):
+        Limit.build().options.max_words = 1  # type: ignore[misc]
+
+
+def test_data_parts_are_for_those_who_ask():
+    assert not Limit.sees_data_parts({})
+    assert processor(process_data_parts=True).sees_data_parts({})
+
+
+def test_nothing_listens_to_violations_unless_it_is_overridden():
+    assert Limit.build().on_violation(None) is None  # type: ignore[arg-type]

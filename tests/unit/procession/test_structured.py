@@ -1,0 +1,75 @@
+import itertools
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from procession.structured import ObjectStream, parse_object
+from tests.unit.procession.making import delta
+
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": ["integer", "null"]}, "any": True},
+    "required": ["name", "any"],
+}
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def streamed(pieces):
+    stream = ObjectStream()
+    return [chunk["object"] for piece in pieces for chunk in stream.before(delta(piece))]
+
+
+def test_the_object_grows_with_its_text():
+    pieces = ['{"na', 'me": "A', "nn", '", "tags": [', '"x"', "]}"]
+    assert streamed(pieces) == [
+        {}, {"name": "A"}, {"name": "Ann"}, {"name": "Ann", "tags": []}, {"name": "Ann", "tags": ["x"]},
+    ]  # fmt: skip
+
+
+@given(st.dictionaries(st.text(max_size=3), json_values, max_size=3), st.data())
+def test_the_last_object_is_the_whole_one_however_the_text_is_cut(value, data):
+    text = json.dumps(value)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
+    pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    objects = streamed(pieces)
+    assert objects[-1] == value
+    assert all(a != b for a, b in itertools.pairwise(objects))
+
+
+def test_only_text_makes_objects_and_only_objects_and_lists_count():
+    assert ObjectStream().before({"type": "source", "payload": {}}) == []
+    assert streamed(['"text"']) == streamed(["12"]) == streamed(["no json"]) == []
+    assert streamed(["[1"])[-1:] != streamed(["{}"])
+
+
+def test_a_fence_around_the_object_is_no_part_of_it():
+    assert streamed(["```json\n", '{"a": 1}', "\n```"]) == [{"a": 1}]
+    assert parse_object('```json\n{"name": "x", "any": 1}\n```', PERSON) == ({"name": "x", "any": 1}, None)
+
+
+@pytest.mark.parametrize("text", ["", "hello", '{"name": ', '{"name": NaN, "any": 1}', '{"name": Infinity}'])
+def test_what_is_no_json_is_told_so(text):
+    value, problem = parse_object(text, PERSON)
+    assert value is None
+    assert str(problem).startswith("the answer is not JSON")
+
+
+def test_each_wrong_field_is_named():
+    value, problem = parse_object('{"age": "old"}', PERSON)
+    assert value is None
+    assert str(problem).splitlines() == [
+        "Structured output validation failed: - age: Invalid input: expected integer or null, received string",
+        "- any: Invalid input: expected a value, received undefined",
+        "- name: Invalid input: expected string, received undefined",
+    ]
+
+
+def test_other_rules_are_told_in_the_validators_words():
+    _, problem = parse_object('{"n": 1}', {"properties": {"n": {"minimum": 5}}})
+    assert "- n: 1 is less than the minimum of 5" in str(problem)
