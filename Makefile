@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format lock ci clean
+.PHONY: help demo test check format schemas lock ci clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -32,6 +32,9 @@ check: $(VENV)/.develops ## formatting, lint, types, import rules
 format: $(VENV)/.develops ## format and mend what can be mended
 	@$(BIN)/ruff format
 	@$(BIN)/ruff check --fix
+
+schemas: $(VENV)/.develops ## write what is generated from the models: JSON Schemas, AsyncAPI, docs/reference
+	@$(BIN)/python -m tests.contract.write_golden
 
 ci: ## what continuous integration runs
 	@.ci/run

@@ -29,16 +29,16 @@ FULL: Final = Size(
 )
 QUICK: Final = Size(
     repetitions=1,
-    single_runs=3,
+    single_runs=2,
     levels=(1, 4),
-    streams=(5,),
-    seconds=0.5,
-    chunks=(0, 10, 100),
+    streams=(3,),
+    seconds=0.3,
+    chunks=(0, 10, 50),
     outputs=(0, 3),
-    output_chunks=100,
+    output_chunks=20,
     steps=(1, 3),
-    warm=2,
-    held_streams=5,
+    warm=1,
+    held_streams=3,
 )
 
 

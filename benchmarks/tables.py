@@ -7,6 +7,21 @@ from pathlib import Path
 from typing import Any, Final
 
 _NONE: Final = "-"
+_TITLES: Final = {
+    "runs_per_s": "runs/s",
+    "chunks_per_s": "chunks/s",
+    "wall_ms": "wall, ms",
+    "lag_p50_ms": "lag p50, ms",
+    "lag_p99_ms": "lag p99, ms",
+    "cpu_ms_per_run_with_client": "CPU ms/run",
+    "cpu_ms_per_run": "CPU ms/run",
+    "cpu_us_per_chunk_with_client": "CPU µs/chunk",
+    "cpu_us_per_chunk": "CPU µs/chunk",
+    "cpus": "CPUs",
+    "foreign_cpus": "CPUs of others",
+}
+_AT_ONCE: Final = ("runs_per_s", "wall_ms", "cpu_us_per_chunk_with_client", "cpus", "foreign_cpus")
+_PACED: Final = ("lag_p50_ms", "lag_p99_ms", "cpu_us_per_chunk_with_client", "cpus", "foreign_cpus")
 _SINGLE: Final = (
     ("wall time of a run, ms", "wall_ms"),
     ("99th percentile, ms", "wall_p99_ms"),
@@ -24,13 +39,11 @@ def tables(told: dict[str, Any]) -> Iterator[str]:
     if "single" in told:
         yield from _single(told["single"])
     if "throughput" in told:
-        yield from ("", "### Several runs at a time (100 chunks)", "")
-        columns = ("runs_per_s", "wall_ms", "cpu_us_per_chunk_with_client", "cpu_us_per_chunk", "cpus")
-        yield from _levels(told["throughput"]["levels"], "concurrency", columns)
+        yield from ("", "### Several runs at a time (100 chunks; CPU with the client)", "")
+        yield from _levels(told["throughput"]["levels"], "concurrency", _AT_ONCE)
     if "paced" in told:
-        yield from ("", "### Streams of 50 chunks/s", "")
-        columns = ("chunks_per_s", "lag_p50_ms", "lag_p99_ms", "cpu_us_per_chunk_with_client", "cpus")
-        yield from _levels(told["paced"]["levels"], "streams", columns)
+        yield from ("", "### Streams of 50 chunks/s (CPU with the client)", "")
+        yield from _levels(told["paced"]["levels"], "streams", _PACED)
     if "growth" in told:
         yield from _growth(told["growth"])
 
@@ -112,19 +125,15 @@ def _growth(growth: dict[str, Any]) -> Iterator[str]:
 
 
 def _levels(levels: list[dict[str, Any]], first: str, columns: Sequence[str]) -> Iterator[str]:
-    peer = any(key.startswith("peer_") for key in levels[0])
-    titles = [first]
+    """One row a level; each of our columns is followed by Mastra's where it was measured."""
+    shown = [(first.replace("_", " "), first)]
     for column in columns:
-        titles.append(column)
-        if peer and _theirs(column):
-            titles.append(_theirs(column))
-    rows = [[str(level[first]), *(_cell(level.get(title)) for title in titles[1:])] for level in levels]
-    yield from _table(titles, rows)
-
-
-def _theirs(column: str) -> str:
-    """The peer's column to compare with, or none: it is its own client."""
-    return "" if column == "cpu_us_per_chunk" else f"peer_{column.removesuffix('_with_client')}"
+        shown.append((_TITLES[column], column))
+        theirs = f"peer_{column.removesuffix('_with_client')}"
+        if any(theirs in level for level in levels):
+            shown.append((f"Mastra: {_TITLES[column]}", theirs))
+    rows = [[_cell(level.get(key)) for _, key in shown] for level in levels]
+    yield from _table([title for title, _ in shown], rows)
 
 
 def _cell(value: Any) -> str:

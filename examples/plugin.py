@@ -1,4 +1,4 @@
-"""Installs the examples: `PROCESSION_PLUGINS=examples.plugin procession up --agents ...` from the checkout."""
+"""Installs the examples: `PYTHONPATH=. PROCESSION_PLUGINS=examples.plugin procession up` from the checkout."""
 
 from typing import Any, Final
 

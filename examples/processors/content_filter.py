@@ -1,6 +1,6 @@
 """`content-filter`: a guardrail for both arrays, and the factory that makes it for each request."""
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -24,7 +24,7 @@ class ContentFilter(Processor[ContentFilterOptions]):
 
     id = "content-filter"
     description = "Blocks requests and answers with certain words."
-    on_error: ClassVar[Literal["fail", "skip"] | None] = "fail"
+    on_error = "fail"
 
     def process_input(self, args: InputArgs) -> None:
         """Looks at each message; its text parts count as separated by a space."""

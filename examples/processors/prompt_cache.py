@@ -18,8 +18,8 @@ class PromptCache(Processor[PromptCacheOptions]):
     """Answers a prompt that was answered before without a call.
 
     The cache belongs to the process, not to a run, so it is the one thing that may live on the instance. Replayed
-    chunks go through the output processors like live ones. `response-cache` is the one for production: it is shared by
-    all replicas and knows what else changes an answer.
+    chunks go through the output processors like live ones. For production it lacks two things: all replicas should
+    share the answers, and the key should hold whatever else changes them, such as tools and settings.
     """
 
     id = "prompt-cache"

@@ -14,17 +14,18 @@ TESTS = sorted(UNIT.rglob("test_*.py"))
 SOURCES = (ROOT / "schemas", ROOT / "services", ROOT)
 OF_NO_MODULE = {Path("test_readme.py")}
 """Tests of documents, which have no module to mirror."""
-OF_A_PACKAGE = "exports"
-"""`test_exports.py` is about what the package beside it exports."""
+OF_A_PACKAGE = ("exports", "init")
+"""`test_exports.py` and `test_init.py` are about the package that has their folder's name."""
 
 
 def mirrored(test):
     """What a test's path says that it tests: a module, the package whose name it has, or an example."""
     inside = test.relative_to(UNIT)
     module = inside.with_name(inside.name.removeprefix("test_"))
-    places = [root / module for root in SOURCES]
-    if module.stem in (OF_A_PACKAGE, inside.parent.name):
-        places += [root / inside.parent / "__init__.py" for root in SOURCES]
+    packages = [module.with_suffix("")]
+    if module.stem in (*OF_A_PACKAGE, inside.parent.name):
+        packages.append(inside.parent)
+    places = [root / path for root in SOURCES for path in (module, *(p / "__init__.py" for p in packages))]
     if inside.parts[0] == "examples":
         places += (ROOT / "examples").rglob(module.name)
     return [path for path in places if path.is_file()]

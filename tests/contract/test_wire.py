@@ -6,6 +6,7 @@ from pydantic import ValidationError
 from procession_schemas import agent, run, subjects
 from procession_schemas.base import StrictModel
 from procession_schemas.run import RunRequest
+from procession_schemas.work import WorkCommand
 
 BAD = ["", "a.b", "*", ">", "a b", "acme\n", "\u00e9", "a/b", "x" * 201]
 CHECKED = {
@@ -74,3 +75,19 @@ def test_people_may_write_either_spelling(spelling):
 def test_how_many_messages_are_recalled_is_a_count_or_false(count):
     with pytest.raises(ValidationError):
         run.RequestMemory(thread="t", resource="r", last_messages=count)
+
+
+def test_commands_of_two_tenants_are_two_commands_though_their_runs_share_an_id():
+    facts = {
+        "run": "r1",
+        "agent": "a",
+        "seq": 1,
+        "service": "tools",
+        "version": 0,
+        "outSeq": 0,
+        "messageId": "m",
+    }
+    ids = {
+        WorkCommand.model_validate({**facts, "tenant": tenant, "ops": []}).id for tenant in ("acme", "globex")
+    }
+    assert len(ids) == 2

@@ -25,14 +25,18 @@ async def ask(system):
         ack = None
         run = run or (body.get("runId") if isinstance(body, dict) else "") or ""
         if not run:  # the acknowledgement tells the id
-            ack = await connection.jetstream().publish(subjects.run(system.client.tenant, agent), raw, headers=headers)
+            ack = await connection.jetstream().publish(
+                subjects.run(system.client.tenant, agent), raw, headers=headers
+            )
             run = f"run-{ack.seq}"
         handle_subject = subjects.event(system.client.tenant, run, ">")
         events = await connection.subscribe(handle_subject)
         chunks = await connection.subscribe(subjects.chunk(system.client.tenant, run))
         await connection.flush()
         if ack is None:
-            await connection.jetstream().publish(subjects.run(system.client.tenant, agent), raw, headers=headers)
+            await connection.jetstream().publish(
+                subjects.run(system.client.tenant, agent), raw, headers=headers
+            )
         told = []
         stored = await connection.jetstream().subscribe(handle_subject, ordered_consumer=True)
         async with asyncio.timeout(10):
@@ -121,7 +125,12 @@ async def test_a_wrong_control_message_harms_nobody(system, ask):
     handle = await system.start({"chunks": ["fine"]}, agent={"inputProcessors": processors})
     await gate.reached()
     connection = await nats.connect(system.servers.nats_url)
-    for body in (b"{", b'{"type": "explode"}', b'{"type": "resume"}', b'{"type": "resume", "toolCallId": "c9"}'):
+    for body in (
+        b"{",
+        b'{"type": "explode"}',
+        b'{"type": "resume"}',
+        b'{"type": "resume", "toolCallId": "c9"}',
+    ):
         subject = subjects.control(system.client.tenant, handle.run_id)
         await connection.jetstream().publish(subject, body)
     await connection.close()

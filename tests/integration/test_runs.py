@@ -62,7 +62,9 @@ async def test_an_error_processor_has_a_failed_call_made_again(system):
 
 
 async def test_a_failed_call_is_made_again_within_its_retries(system):
-    model = system.script({"error": {"status": 503, "retryable": True, "headers": {"retry-after": "0"}}}, HELLO)
+    model = system.script(
+        {"error": {"status": 503, "retryable": True, "headers": {"retry-after": "0"}}}, HELLO
+    )
     result, _ = await system.run(agent={"model": model, "maxRetries": 1})
     assert (result.status, result.text, result.retries) == ("finished", "Hello you", 0)
     assert len(system.requests(model)) == 2
@@ -175,7 +177,9 @@ async def test_cancelling_closes_the_connection_to_the_provider_and_keeps_what_c
 
 async def test_cancelling_while_the_provider_thinks_closes_the_connection(system):
     cancelled, asked = system.models.stats.cancelled, system.models.stats.requests
-    handle = await system.start({"chunks": ["late"], "delay_ms": 30_000}, agent={"outputProcessors": ["upper"]})
+    handle = await system.start(
+        {"chunks": ["late"], "delay_ms": 30_000}, agent={"outputProcessors": ["upper"]}
+    )
     await until(lambda: system.models.stats.requests == asked + 1)
     await handle.cancel()
     result, _ = await finished(handle)

@@ -13,9 +13,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, Self
 
+import nats
+from nats.js.errors import NotFoundError
 from redis.asyncio import Redis
 
 from procession.client import Procession, RunHandle
+from procession_schemas import subjects
 from procession_schemas.agent import Agent
 from procession_services.demo_model import Server, serve
 from procession_services.processor_host.service import hosted
@@ -43,9 +46,9 @@ class Gate:
         self.key = f"gate:{os.getpid()}:{next(_numbers)}"
         self.options = {"redis": url, "key": self.key}
 
-    def processor(self, *hooks: str, id: str = "gate", at: int = 0) -> dict[str, Any]:
+    def processor(self, *hooks: str, kind: str = "gate", at: int = 0) -> dict[str, Any]:
         """A reference to the processor that waits in these hooks."""
-        return {"id": id, "options": {**self.options, "hooks": list(hooks), "at": at}}
+        return {"id": kind, "options": {**self.options, "hooks": list(hooks), "at": at}}
 
     async def reached(self) -> int:
         """Waits until somebody comes; returns the id of its process."""
@@ -132,7 +135,9 @@ class ServiceProcess:
 class System:
     """Servers, a model, and whatever of the services a test starts."""
 
-    def __init__(self, servers: Endpoints, models: Server, client: Procession, redis: Redis, logs: Path) -> None:
+    def __init__(
+        self, servers: Endpoints, models: Server, client: Procession, redis: Redis, logs: Path
+    ) -> None:
         self.servers, self.models, self.client, self.redis = servers, models, client, redis
         self._logs = logs
 
@@ -188,7 +193,25 @@ class System:
         """What a scripted model was asked."""
         return self.models.scripts.requests(model.removeprefix("openai/script:")) or []
 
-    async def start(self, *calls: dict[str, Any], text: Any = "Hello", agent: Any = None, **options: Any) -> RunHandle:
+    async def batches(self, run: str) -> list[dict[str, Any]]:
+        """The chunk batches of a run as they are stored."""
+        connection = await nats.connect(self.servers.nats_url)
+        found, sequence, jetstream = [], 1, connection.jetstream()
+        subject = subjects.chunk(self.client.tenant, run)
+        while True:
+            try:
+                message = await jetstream.get_msg(
+                    "CHUNKS", seq=sequence, subject=subject, direct=True, next=True
+                )
+            except NotFoundError:
+                await connection.close()
+                return found
+            found.append(json.loads(message.data or b""))
+            sequence = (message.seq or 0) + 1
+
+    async def start(
+        self, *calls: dict[str, Any], text: Any = "Hello", agent: Any = None, **options: Any
+    ) -> RunHandle:
         """Starts a run of an agent whose model answers with these calls; `agent` has further fields of it."""
         fields = {"name": "test", **({"model": self.script(*calls)} if calls else {}), **(agent or {})}
         return await self.client.start(text, agent=Agent.model_validate(fields), **options)
@@ -228,9 +251,12 @@ def text_of(chunks: list[dict[str, Any]]) -> str:
 async def running_system(servers: Endpoints, logs: Path) -> AsyncIterator[System]:
     """A model and a client at these servers; no service yet."""
     tenant = f"it-{os.getpid()}-{next(_numbers)}"
-    async with await serve() as models, Redis.from_url(servers.redis_url) as redis:
-        async with Procession(servers.nats_url, tenant=tenant) as client:
-            yield System(servers, models, client, redis, logs)
+    async with (
+        await serve() as models,
+        Redis.from_url(servers.redis_url) as redis,
+        Procession(servers.nats_url, tenant=tenant) as client,
+    ):
+        yield System(servers, models, client, redis, logs)
 
 
 def _die_with_parent() -> None:

@@ -15,7 +15,13 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.errors import Error, NoRespondersError, OutboundBufferLimitError
-from nats.js.errors import APIError, NoStreamResponseError, NotFoundError, ServerError, ServiceUnavailableError
+from nats.js.errors import (
+    APIError,
+    NoStreamResponseError,
+    NotFoundError,
+    ServerError,
+    ServiceUnavailableError,
+)
 
 from procession_schemas import subjects
 from procession_services.bus.streams import ensure_streams
@@ -188,7 +194,7 @@ class Bus:
         """Ends a subscription; what is on its way is still handed to its callback."""
         try:
             if self.client.is_connected:
-                await subscription.drain()
+                await subscription.drain()  # type: ignore[no-untyped-call]  # nats-py forgot
         except (TimeoutError, Error) as error:
             log.warning("cannot unsubscribe from %s: %r", subscription.subject, error)
 

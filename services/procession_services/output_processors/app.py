@@ -14,4 +14,4 @@ async def start(host: Host) -> None:
     executor = await host.work_on_commands(LocalSinks(parts).sink)
     sessions = SessionServer(host, executor, parts)
     await sessions.start()
-    host.on_stop.append(sessions.stop)
+    host.on_drain.append(sessions.drain)

@@ -1,6 +1,7 @@
 """The receiving side of stream leases: a model's chunks through processOutputStream, on to the client."""
 
 import asyncio
+import itertools
 import logging
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +29,8 @@ from procession_services.runtime.clock import monotonic_ns
 log = logging.getLogger(__name__)
 _ACK_CHUNKS = 64
 _HEARTBEAT_SECONDS = 0.5
+_IDLE_BEATS = 10
+"""A stream on which nothing moves beats less often: only to learn whether its sender still lives."""
 
 
 @dataclass(slots=True)
@@ -49,6 +52,7 @@ class _Session:
     received: int = 0
     processed: int = 0
     acked: int = 0
+    missing: int = -1
     task: "asyncio.Task[None] | None" = None
 
 
@@ -59,33 +63,41 @@ class SessionServer:
         self._host, self._bus, self._executor, self._parts = host, host.bus, executor, parts
         self._inbox = subjects.inbox(f"s-{host.settings.replica}")
         self._sessions: dict[str, _Session] = {}
+        self._leases: list[Any] = []
+        self._opening: set[asyncio.Task[None]] = set()
         self._heartbeat: asyncio.Task[None] | None = None
-        self._draining = False
 
     async def start(self) -> None:
         """Subscribes to frames, then to lease requests."""
+        service, replica = self._host.service, self._host.settings.replica
         await self._host.subscribe(self._inbox, self._on_frame)
-        await self._host.subscribe(subjects.lease(self._host.service), self._on_lease, queue="replicas")
-        await self._host.subscribe(
-            subjects.lease(self._host.service, self._host.settings.replica), self._on_lease
-        )
+        await self._host.subscribe(f"{self._inbox}.*.*", self._on_gone)
+        self._leases = [
+            await self._host.subscribe(subjects.lease(service), self._on_lease, queue="replicas"),
+            await self._host.subscribe(subjects.lease(service, replica), self._on_lease),
+        ]
         self._heartbeat = asyncio.create_task(self._beat())
 
-    async def stop(self) -> None:
+    async def drain(self) -> None:
         """Takes no more leases and lets open streams end within the drain time; the rest goes to other replicas."""
-        self._draining = True
+        for lease in self._leases:
+            await self._bus.unsubscribe(lease)
+        await asyncio.gather(*self._opening, return_exceptions=True)
         tasks = [s.task for s in self._sessions.values() if s.task]
         if tasks:
             await asyncio.wait(tasks, timeout=self._host.settings.drain_timeout)
+        for session in list(self._sessions.values()):
+            self._end(session)
+            await self._bus.publish(session.answer, orjson.dumps({"l": session.attempt, "unknown": True}))
         if self._heartbeat:
             self._heartbeat.cancel()
 
     async def _on_lease(self, _subject: str, body: bytes, reply: str) -> None:
-        if self._draining:
-            return
         lease = orjson.loads(body)
         answer = {"inbox": self._inbox, "replica": self._host.settings.replica}
         task = asyncio.create_task(self._open(lease, reply, answer))
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
         task.add_done_callback(_report)
 
     async def _open(self, lease: dict[str, Any], reply: str, answer: dict[str, Any]) -> None:
@@ -102,10 +114,12 @@ class SessionServer:
             }  # fmt: skip
             await self._bus.publish(address, orjson.dumps({"l": lease["attempt"], "done": done}))
             return
-        replaced = self._sessions.get(session.id)
-        if replaced is not None and replaced.task is not None:
-            replaced.task.cancel()
+        if other := self._sessions.get(session.id):
+            if other.attempt > session.attempt:
+                return  # this lease took so long that the sender has asked again
+            self._end(other)
         self._sessions[session.id] = session
+        self._bus.on_bounce[self._address(session)] = lambda: self._end(session)
         session.task = asyncio.create_task(self._serve(session))
         session.task.add_done_callback(_report)
         await self._bus.publish(reply, orjson.dumps(answer))
@@ -196,13 +210,31 @@ class SessionServer:
         answer = {"l": session.attempt, "a": session.processed, "done": done}
         await self._bus.publish(session.answer, orjson.dumps(answer))
 
+    def _address(self, session: _Session) -> str:
+        return f"{self._inbox}.{session.id}.{session.attempt}"
+
+    async def _on_gone(self, subject: str, _body: bytes, _reply: str) -> None:
+        """The sender has another replica, or has ended."""
+        *_, id_, attempt = subject.split(".")
+        session = self._sessions.get(id_)
+        if session is not None and session.attempt == int(attempt):
+            self._end(session)
+
+    def _end(self, session: _Session) -> None:
+        if session.task is not None:
+            session.task.cancel()
+
     def _forget(self, session: _Session) -> None:
         if self._sessions.get(session.id) is session:
             del self._sessions[session.id]
+        self._bus.on_bounce.pop(self._address(session), None)
 
     async def _consume(self, session: _Session) -> None:
         while True:
             frame = await session.frames.get()
+            if frame["n"] > session.received:
+                await self._miss(session)
+                continue
             chunks = frame["c"][max(0, session.received - frame["n"]) :]
             session.received += len(chunks)
             for chunk in chunks:
@@ -214,17 +246,25 @@ class SessionServer:
             if session.processed - session.acked >= _ACK_CHUNKS:
                 await self._acknowledge(session)
 
+    async def _miss(self, session: _Session) -> None:
+        """Asks for chunks that were lost on the way, once until the next heartbeat."""
+        if session.missing != session.received:
+            session.missing = session.received
+            answer = {"l": session.attempt, "again": session.received}
+            await self._bus.publish(session.answer, orjson.dumps(answer))
+
     async def _acknowledge(self, session: _Session) -> None:
         session.acked = session.processed
         answer = {"l": session.attempt, "a": session.processed}
-        await self._bus.publish(session.answer, orjson.dumps(answer))
+        await self._bus.publish(session.answer, orjson.dumps(answer), reply=self._address(session))
 
     async def _beat(self) -> None:
         """Tells senders that a stream is alive although a slow processor keeps it busy."""
-        while True:
+        for beat in itertools.count():
             await asyncio.sleep(_HEARTBEAT_SECONDS)
             for session in list(self._sessions.values()):
-                if session.acked < session.received or session.processed:
+                session.missing = -1
+                if session.processed or session.received or beat % _IDLE_BEATS == 0:
                     await self._acknowledge(session)
 
     def _outcome(self, session: _Session) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The operations that any service can run on a run's context."""
 
-from typing import Any
+from typing import Any, Literal
 
 from procession import hooks
 from procession.args import APIError, RequestContext
@@ -19,18 +19,22 @@ async def open_run(op: work.OpenOp, job: Job) -> None:
     messages = job.ctx.messages
     for text in op.instructions:
         messages.add_system(text)
-    try:
-        messages.add(op.context, field := "context")
-        messages.add(op.input, field := "input")
-    except InvalidMessageError as error:
-        error.field = error.field.replace("messages", field, 1)
-        raise
+    _add(job, op.context, "context")
+    _add(job, op.input, "input")
     for text in op.system:
         messages.add_system(text, "user-provided")
     job.ctx.request_context = RequestContext(op.request_context)
     job.ctx.tracing_context = op.tracing_context
     if op.memory is not None:
         job.ctx.request_context["MastraMemory"] = op.memory
+
+
+def _add(job: Job, given: list[Any], field: Literal["context", "input"]) -> None:
+    try:
+        job.ctx.messages.add(given, field)
+    except InvalidMessageError as error:
+        error.field = error.field.replace("messages", field, 1)
+        raise
 
 
 async def baseline(_op: work.BaselineOp, job: Job) -> None:

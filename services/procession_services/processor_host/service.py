@@ -27,13 +27,13 @@ from procession_services.runtime.store import RunStore, connect
 
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")
+_CLOSE_SECONDS = 5.0
 START_SECONDS: Final = 60.0
 """How long a service that starts waits for NATS, and for Redis."""
 
 
 class NotReachableError(ProcessionError):
     """NATS or Redis was not there when a service started."""
-_CLOSE_SECONDS = 5.0
 
 
 class Host:
@@ -156,6 +156,7 @@ async def serve(service: str, settings: Settings, start: Start) -> None:
             ready = True
             print(json.dumps({"ready": service, "replica": settings.replica}), flush=True)  # noqa: T201 - the protocol
             await stopping.wait()
+            log.info("stopping: what is in flight is finished, nothing new is taken")
     except asyncio.CancelledError:
         if not stopping.is_set():
             raise
@@ -179,7 +180,13 @@ async def hosted(service: str, settings: Settings, start: Start) -> Any:
         await bus.flush()
         yield host
     finally:
-        await host.stop()
+        try:
+            async with asyncio.timeout(settings.drain_timeout + _CLOSE_SECONDS):
+                await host.stop()
+        except TimeoutError:
+            log.warning(
+                "stopped without a clean end: NATS or Redis does not answer; what was open is delivered again"
+            )
 
 
 async def _reached(what: str, reaching: Awaitable[_T]) -> _T:

@@ -8,14 +8,14 @@ start, and holds back what clients already have.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
 
-from procession.args import RequestContext
+from procession.args import AbortSignal, RequestContext
 from procession.errors import ProcessorError, TripWire
 from procession.message_list import MessageList
 from procession_schemas import subjects
@@ -23,6 +23,7 @@ from procession_schemas.agent import ProcessorRef
 from procession_schemas.chunks import Chunk
 from procession_schemas.run import HookReport
 from procession_services.bus import Bus, NoResponderError, RequestTimeoutError
+from procession_services.processor_host.errors import Cancelled
 from procession_services.processor_host.executor import id_maker
 from procession_services.processor_host.job import Job
 from procession_services.runtime.clock import new_token, now_iso
@@ -52,11 +53,23 @@ class Session:
     heard: float = 0.0
     lost: bool = False
     reconnects: int = 0
+    signal: AbortSignal = field(default_factory=AbortSignal)
+    end_sent: bool = False
     outcome: dict[str, Any] | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     ended_early: "asyncio.Future[None]" = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
+
+    @property
+    def due(self) -> bool:
+        """Whether there is something to send."""
+        return self.sent < len(self.raw) or (self.ended and not self.end_sent)
+
+    def send_again(self, start: int) -> None:
+        """Makes the chunks from number `start` on due: the replica has missed them."""
+        self.sent, self.end_sent = min(self.sent, start), False
+        self.changed.set()
 
 
 class StreamClient:
@@ -101,7 +114,11 @@ class StreamClient:
         replica: str | None = None,
         options: dict[str, Any] | None = None,
     ) -> Session:
-        """Leases a replica; waits while there is none."""
+        """Leases a replica; waits while there is none.
+
+        Raises:
+            Cancelled: The run was cancelled while there was none.
+        """
         command = job.command
         names = {ref.instance for ref in processors}
         lease = {
@@ -118,7 +135,13 @@ class StreamClient:
             "retryCount": job.ctx.retry_count,
             **(options or {}),
         }
-        session = Session(lease["session"], lease, replica=replica, reconnects=self._bus.reconnects)
+        session = Session(
+            lease["session"],
+            lease,
+            replica=replica,
+            signal=job.abort_signal,
+            reconnects=self._bus.reconnects,
+        )
         self._sessions[session.id] = session
         subject = f"{self._address}.{session.id}"
         self._bus.on_bounce[subject] = lambda: self._lose(session)
@@ -132,7 +155,7 @@ class StreamClient:
             for replica in (session.replica, None) if session.replica else (None,):
                 session.attempt += 1
                 body = orjson.dumps({**session.lease, "attempt": session.attempt})
-                session.sent, session.acked, session.lost = 0, 0, False
+                session.sent, session.acked, session.end_sent, session.lost = 0, 0, False, False
                 try:
                     answer = await self._bus.request(subjects.lease(SERVICE, replica), body, _LEASE_SECONDS)
                 except (NoResponderError, RequestTimeoutError):
@@ -141,6 +164,8 @@ class StreamClient:
                 session.inbox, session.replica = reply["inbox"], reply["replica"]
                 session.heard = loop.time()
                 return
+            if session.signal.aborted:
+                raise Cancelled
             log.warning("no output_processors replica answers; trying again")
             await asyncio.sleep(delay)
             delay = min(delay * 2, 1)
@@ -149,31 +174,46 @@ class StreamClient:
         """Sends raw chunks; waits while the window is full. False means that the replica has ended the stream."""
         session.raw.extend(chunks)
         session.ended = session.ended or end
-        while session.outcome is None:
+        await self._push(session, lambda: not (session.lost or session.due))
+        return session.outcome is None
+
+    async def _push(self, session: Session, enough: Callable[[], bool]) -> None:
+        """Sends what is due, over failovers, until it is enough or the replica has ended the stream."""
+        while session.outcome is None and not enough():
+            session.changed.clear()
             if session.lost:
                 await self._fail_over(session)
-            if session.sent == len(session.raw) and not end:
-                return True
-            if session.sent - session.acked < WINDOW:
+            elif session.due and session.sent - session.acked < WINDOW:
                 await self._transmit(session)
-                return True
-            session.changed.clear()
-            await session.changed.wait()
-        return False
+            else:
+                await session.changed.wait()
 
     async def _transmit(self, session: Session) -> None:
+        if session.sent == session.acked:
+            session.heard = asyncio.get_running_loop().time()
+        start, session.sent, session.end_sent = session.sent, len(session.raw), session.ended
+        await self._frame(session, start, session.sent)
+
+    async def _frame(self, session: Session, start: int, stop: int) -> None:
+        """Sends chunks as one frame, in halves while it is longer than the broker takes."""
         frame: dict[str, Any] = {
             "s": session.id,
             "l": session.attempt,
-            "n": session.sent,
-            "c": session.raw[session.sent :],
+            "n": start,
+            "c": session.raw[start:stop],
         }
-        if session.ended:
+        if session.ended and stop == len(session.raw):
             frame["e"] = True
-        if session.sent == session.acked:
-            session.heard = asyncio.get_running_loop().time()
-        session.sent = len(session.raw)
-        await self._bus.publish(session.inbox, orjson.dumps(frame), reply=f"{self._address}.{session.id}")
+        body = orjson.dumps(frame)
+        if len(body) <= self._bus.max_payload:
+            await self._bus.publish(session.inbox, body, reply=f"{self._address}.{session.id}")
+            return
+        if stop - start <= 1:
+            text = f"a chunk has {len(body)} bytes; the broker takes {self._bus.max_payload}"
+            raise ProcessorError(text, processor_id="", hook="", code="CHUNK_NOT_SENDABLE")
+        middle = (start + stop) // 2
+        await self._frame(session, start, middle)
+        await self._frame(session, middle, stop)
 
     async def _fail_over(self, session: Session) -> None:
         log.warning("output replica %s is lost, taking another one", session.replica)
@@ -181,8 +221,6 @@ class StreamClient:
         session.lease["resume"] = session.reconnects == self._bus.reconnects
         session.replica = None
         await self._lease(session)
-        if session.raw or session.ended:
-            await self._transmit(session)
 
     async def finish(self, session: Session) -> dict[str, Any]:
         """Ends the stream and waits for what came of it."""
@@ -191,12 +229,8 @@ class StreamClient:
 
     async def outcome(self, session: Session) -> dict[str, Any]:
         """Waits for the replica's last word, over failovers."""
-        while session.outcome is None:
-            if session.lost:
-                await self._fail_over(session)
-            session.changed.clear()
-            if session.outcome is None:
-                await session.changed.wait()
+        await self._push(session, lambda: False)
+        assert session.outcome is not None
         return session.outcome
 
     def close(self, session: Session) -> None:
@@ -211,9 +245,7 @@ class StreamClient:
     def _reconnected(self) -> None:
         """Has every session send again what was not acknowledged: frames are lost when NATS restarts."""
         for session in self._sessions.values():
-            session.sent = session.acked
-            session.doubtful = True
-            session.changed.set()
+            session.send_again(session.acked)
 
     async def _on_answer(self, subject: str, body: bytes, reply: str) -> None:
         session = self._sessions.get(subject.rsplit(".", 1)[-1])
@@ -231,6 +263,8 @@ class StreamClient:
                 session.ended_early.set_result(None)
         elif answer.get("unknown"):
             session.lost = True
+        elif "again" in answer:
+            session.send_again(answer["again"])
         session.changed.set()
 
     async def _watch_replicas(self) -> None:

@@ -86,9 +86,8 @@ def _path(problem: ErrorDetails, body: Any) -> list[str]:
     path: list[str] = []
     *_, last = problem["loc"] or (None,)
     for step in problem["loc"]:
-        if isinstance(body, dict) and step in body:
-            body = body[step]
-        elif isinstance(body, list) and isinstance(step, int):
+        here = step in body if isinstance(body, dict) else isinstance(body, list) and isinstance(step, int)
+        if here:
             body = body[step]
         elif not (step is last and problem["type"] == "missing"):
             continue  # the branch of a union

@@ -43,7 +43,7 @@ _ENDING_REASONS = frozenset({"error", "length", "content-filter"})
 
 def reduce(state: RunState, event: RunEvent) -> tuple[RunState, list[Effect]]:
     """Takes one event; returns the new state and what is to be done."""
-    state = state.model_copy(deep=True)
+    state = _own(state)
     if state.status == "done":
         return state, outstanding(state)
     if isinstance(event, WorkResult):
@@ -56,6 +56,12 @@ def reduce(state: RunState, event: RunEvent) -> tuple[RunState, list[Effect]]:
     if state.seq == 0:
         _go(state, program.start(state), "modelled")
     return state, outstanding(state)
+
+
+def _own(state: RunState) -> RunState:
+    """A copy to work on: what is changed in place below is copied, all else is only ever replaced."""
+    own = {"decisions": dict(state.decisions), "reports": dict(state.reports), "models": dict(state.models)}
+    return state.model_copy(update=own)
 
 
 def outstanding(state: RunState) -> list[Effect]:
