@@ -398,10 +398,11 @@ async def run_output_result(
             "usage": ctx.usage,
             "finishReason": finish_reason,
         }
-    result = a.OutputResult(
-        ctx.final["text"], dict(ctx.final["usage"]), ctx.final["finishReason"], copy.deepcopy(ctx.steps)
-    )
+    final, steps = dict(ctx.final), copy.deepcopy(ctx.steps)
     for link in links:
+        result = a.OutputResult(
+            final["text"], dict(final["usage"]), final["finishReason"], copy.deepcopy(steps)
+        )
         stage = ctx.messages.get.response.db()
         args = a.OutputResultArgs(
             **_base(ctx, link), messages=list(stage), message_list=ctx.messages, result=result, writer=writer

@@ -34,7 +34,15 @@ Choose = Callable[[Sequence[Any]], Any]
 """Picks one of some possibilities; the first one is what usually happens."""
 Steps = Generator[None, None, Any]
 """Work that can be stopped for ever wherever it yields: between any two of its effects on the world."""
-CALLS = ([], ["plain"], ["plain", "plain"], ["approval"], ["asks"], ["plain", "asks"], ["client"])
+CALLS: tuple[list[str], ...] = (
+    [],
+    ["plain"],
+    ["plain", "plain"],
+    ["approval"],
+    ["asks"],
+    ["plain", "asks"],
+    ["client"],
+)
 """The tool calls that a response may have, by what their tools do."""
 ENOUGH_STEPS = 4
 """Where a stop condition says stop at last."""
@@ -192,6 +200,8 @@ class Services:
                     tripwire=op.tripwire,
                     error=op.error,
                 )
+            case _:
+                pass  # only the context would change
 
     def _model(
         self, command: WorkCommand, context: dict[str, Any], result: WorkResult, choose: Choose
@@ -208,9 +218,7 @@ class Services:
         context["calls"] = calls
         result.model = ModelReport(model="m/m", calls=1, usage={"totalTokens": 3})
         reason = choose(["tool-calls" if calls else "stop", "length"])
-        result.facts = StepFacts(
-            finish_reason=reason, tool_calls=len(calls), started=choose([True, False])
-        )
+        result.facts = StepFacts(finish_reason=reason, tool_calls=len(calls), started=choose([True, False]))
         _ends(result, choose, "ok", "modelFailed", "retry", "tripwire", "failed")
 
 

@@ -1,4 +1,4 @@
-"""A run, whatever happens to it: one terminal event, one run of each tool call, and always somebody who has the word."""
+"""A run, whatever happens to it: one terminal event, each tool call once, and always somebody who has the word."""
 
 import random
 from typing import Any

@@ -157,7 +157,7 @@ class World:
                     self.store.cancelled = True
                     yield
                 yield from self._event(control)
-            case "request":
+            case _:
                 yield from self._request()
 
     def _work(self, command: WorkCommand) -> Steps:
@@ -211,6 +211,8 @@ class World:
                 case TellFinished(result):
                     self.finished.append(result.to_json())
                     assert len(set(self.finished)) == 1, "two different terminal events"
+                case TellSuspended(result):
+                    assert result.status == "suspended"
         return local
 
 
@@ -233,9 +235,7 @@ def _check_event(before: RunState, event: RunEvent, after: RunState, effects: li
     if before.status == "done":
         assert after == before, "something changed after the end"
         assert effects == outstanding(before)
-    if isinstance(event, WorkResult) and (
-        before.outstanding is None or event.seq != before.outstanding.seq
-    ):
+    if isinstance(event, WorkResult) and (before.outstanding is None or event.seq != before.outstanding.seq):
         assert after == before, "an answer to a command that is not outstanding was taken"
 
 
@@ -248,8 +248,9 @@ def _check_progress(before: RunState, after: RunState, effects: list[Effect]) ->
             assert [type(effect) for effect in effects] == [TellSuspended]
             assert after.waiting
             assert not after.cancel
-        case "running" if after.seq:
-            assert effects[-1] == Send(after.outstanding)  # type: ignore[arg-type]  # it is there, says this
+        case "running":
+            assert after.outstanding
+            assert effects[-1] == Send(after.outstanding)
     assert after.seq - before.seq in (0, 1)
     if after.seq > before.seq and after.outstanding:
         assert after.outstanding.seq == after.seq

@@ -33,7 +33,7 @@ SERVICES: Final = (
 )  # fmt: skip
 PLUGIN: Final = "tests.support.plugin"
 ROOT: Final = Path(__file__).resolve().parents[2]
-_READY_SECONDS: Final = 40.0
+_READY_SECONDS: Final = 90.0
 _SECONDS: Final = 20.0
 _numbers = itertools.count()
 
@@ -113,7 +113,8 @@ class ServiceProcess:
 
     def kill(self) -> None:
         """As `kill -9` does."""
-        self.process.kill()
+        if self.process.returncode is None:
+            self.process.kill()
 
     async def terminate(self) -> int:
         """SIGTERM; returns the exit code."""
@@ -232,14 +233,18 @@ async def finished(handle: RunHandle) -> Any:
 
 
 def deltas(chunks: list[dict[str, Any]]) -> list[str]:
-    """The texts of the chunks that count: those behind the last reset."""
-    texts: list[str] = []
+    """The texts of the chunks that count: a reset takes back those from its number on."""
+    counting: list[dict[str, Any]] = []
+    number, numbers = 0, []
     for chunk in chunks:
         if chunk["type"] == "reset":
-            texts.clear()
-        if chunk["type"] == "text-delta":
-            texts.append(chunk["payload"]["text"])
-    return texts
+            keep = sum(each < chunk["payload"]["from"] for each in numbers)
+            del counting[keep:], numbers[keep:]
+            continue
+        counting.append(chunk)
+        numbers.append(number)
+        number += 1
+    return [chunk["payload"]["text"] for chunk in counting if chunk["type"] == "text-delta"]
 
 
 def text_of(chunks: list[dict[str, Any]]) -> str:

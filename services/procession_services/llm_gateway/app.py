@@ -14,6 +14,6 @@ async def start(host: Host) -> None:
     await provider.prepare()
     streams = StreamClient(host.bus, host.settings.replica)
     await streams.start()
-    runner = ModelRunner(host.bus, provider, streams)
+    runner = ModelRunner(provider, streams)
     host.on_stop += [provider.aclose, streams.stop]
     await host.work_on_commands(streams.sink, {"model": runner.run})

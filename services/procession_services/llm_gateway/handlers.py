@@ -16,14 +16,12 @@ from procession_schemas.agent import StructuredOutput
 from procession_schemas.chunks import HIDDEN_TYPES, Chunk
 from procession_schemas.run import ModelReport
 from procession_schemas.work import ModelOp, StepFacts
-from procession_services.bus import Bus
 from procession_services.llm_gateway.core.call import ModelCall
 from procession_services.llm_gateway.core.failures import ProviderError
 from procession_services.llm_gateway.providers import Provider
 from procession_services.llm_gateway.providers.retrying import stream_with_retries
 from procession_services.processor_host.errors import Cancelled, ModelFailed
 from procession_services.processor_host.job import Job
-from procession_services.processor_host.outbox import last_sent
 from procession_services.processor_host.streams import Session, StreamClient, raise_outcome, take_outcome
 
 _UNDELIVERED = HIDDEN_TYPES | {"finish"}
@@ -32,8 +30,8 @@ _UNDELIVERED = HIDDEN_TYPES | {"finish"}
 class ModelRunner:
     """Runs `model` operations."""
 
-    def __init__(self, bus: Bus, provider: Provider, streams: StreamClient) -> None:
-        self._bus, self._provider, self._streams = bus, provider, streams
+    def __init__(self, provider: Provider, streams: StreamClient) -> None:
+        self._provider, self._streams = provider, streams
 
     async def run(self, op: ModelOp, job: Job) -> None:
         """Streams one answer and puts it into the context.
@@ -55,8 +53,6 @@ class ModelRunner:
             raise ProcessorError(
                 message, processor_id="", hook="", code="UNKNOWN_MODEL", name="UnknownModelError"
             )
-        if job.delivery > 1:
-            await self._renumber(job)
         answer = _Answer(op, job, self._streams)
         source = _replay(cached) if cached is not None else self._live(call, op)
         failure: ProviderError | None = None
@@ -124,13 +120,6 @@ class ModelRunner:
 
     def _live(self, call: ModelCall, op: ModelOp) -> AsyncIterator[list[Chunk]]:
         return stream_with_retries(self._provider, call, op.max_retries, asyncio.sleep)
-
-    async def _renumber(self, job: Job) -> None:
-        """After a gateway died in the middle: chunks go on behind what clients saw, and a marker says so."""
-        after = await last_sent(self._bus, job.command.tenant, job.command.run) + 1
-        if after > job.outbox.next_seq:
-            seen_from, job.outbox.next_seq = job.outbox.next_seq, after
-            await job.outbox.flush(reset=seen_from)
 
     def _count(self, job: Job, call: ModelCall, response: dict[str, Any]) -> None:
         cost = self._provider.cost(call, response["usage"])

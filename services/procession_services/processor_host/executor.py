@@ -71,10 +71,9 @@ class Executor:
                 return None
             if stored.cancelled:
                 signal.abort()
-            job = self._job(command, stored, signal, delivery)
-            if command.version == ANY_VERSION:  # whoever was at it has sent chunks that nobody counted
-                sent = await last_sent(self.bus, command.tenant, command.run)
-                job.outbox.next_seq = max(command.out_seq, sent + 1)
+            job = self._job(command, stored, signal)
+            if delivery > 1 or command.version == ANY_VERSION:
+                await self._renumber(job)
             await self._run(job)
             job.result.reports = list(job.calls.reports.values())
             job.result.out_seq = job.outbox.next_seq
@@ -82,6 +81,18 @@ class Executor:
         finally:
             if self._signals.get(key) is signal:
                 del self._signals[key]
+
+    async def _renumber(self, job: Job) -> None:
+        """Goes on behind chunks that somebody sent who was at this and died, or was overtaken by a deadline.
+
+        A marker says that the command is done again, so that clients drop what it had shown.
+        """
+        command, outbox = job.command, job.outbox
+        sent = await last_sent(self.bus, command.tenant, command.run)
+        if sent >= command.out_seq:
+            outbox.next_seq = sent + 1
+            if command.version != ANY_VERSION:
+                await outbox.flush(reset=command.out_seq)
 
     async def _commit(self, job: Job, stored: StoredContext) -> bytes | None:
         """Stores context and result; a context that is not JSON fails the command and leaves the last one."""
@@ -100,7 +111,7 @@ class Executor:
             result=job.result.to_json(),
         )
 
-    def _job(self, command: WorkCommand, stored: StoredContext, signal: AbortSignal, delivery: int) -> Job:
+    def _job(self, command: WorkCommand, stored: StoredContext, signal: AbortSignal) -> Job:
         calls = Calls(clock=monotonic_ns, abort_signal=signal)
         calls.violation = self.violation_sink(command)
         result = WorkResult(
@@ -120,7 +131,6 @@ class Executor:
             outbox=Outbox(self.bus, command.tenant, command.run, command.out_seq, live=command.stream),
             result=result,
             open_sink=self._open_sink,
-            delivery=delivery,
         )
 
     async def _run(self, job: Job) -> None:

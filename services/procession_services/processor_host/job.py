@@ -42,7 +42,6 @@ class Job:
     outbox: Outbox
     result: WorkResult
     open_sink: SinkFactory
-    delivery: int = 1
     done_ops: list[Any] = field(default_factory=list)
 
     @property

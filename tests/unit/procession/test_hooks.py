@@ -1,16 +1,18 @@
 """The return shapes of every hook and what the next hook sees of them (core.md 3 to 10, 14, 18)."""
 
 import asyncio
+import copy
 from typing import Any
 
 import pytest
 
 from procession.args import ModelInfo
 from procession.errors import ProcessorError
+from procession.hooks import run_llm_request
 from procession.messages import text_of
 from procession.testing import ProcessorKit
 from procession.testing.answers import USAGE
-from tests.unit.procession.making import FOREIGN, on, processor
+from tests.unit.procession.making import FOREIGN, calls, context, link, on, processor
 
 EXTERNAL = "PROCESSOR_RETURNED_EXTERNAL_MESSAGE_LIST"
 BOTH = "PROCESSOR_RETURNED_MESSAGES_AND_MESSAGE_LIST"
@@ -114,6 +116,20 @@ async def test_messages_are_live_but_their_list_is_a_copy(method):
         kit.answer("answer", tool_calls=[{"toolName": "lookup"}])
     out = await drive(kit, method)
     assert out.texts == ["old", *(["edited"] if method in (INPUT, STEP) else ["new", "edited"])]
+
+
+@pytest.mark.parametrize("method", ALL)
+async def test_the_list_that_was_given_may_be_changed_and_returned(method):
+    def change(args):
+        args.messages.pop(0)
+        args.messages.append({"role": "user", "content": "added"})
+        return args.messages
+
+    out = await drive(kit_of(method, change), method)
+    kept = {INPUT: ["new"], STEP: ["new"], JUDGE: ["new", "answer"], RESULT: ["old", "new"]}.get(
+        method, ["new", ""]
+    )
+    assert out.texts == [*kept, "added"]
 
 
 @pytest.mark.parametrize("method", ALL)
@@ -476,10 +492,10 @@ async def test_the_first_response_wins_and_all_are_asked():
 
 
 async def test_a_response_is_copied():
-    _, kit = await request({"response": {"chunks": CHUNKS}})
-    assert kit.context.cached is not None
-    kit.context.cached["chunks"][0]["payload"]["text"] = "changed"
-    assert CHUNKS[0]["payload"]["text"] == "cached"
+    ctx, value = context(), {"response": {"chunks": copy.deepcopy(CHUNKS)}}
+    await run_llm_request(ctx, [link(processor(process_llm_request=lambda _args: value))], calls(), None)
+    value["response"]["chunks"].clear()
+    assert ctx.cached == {"chunks": CHUNKS}
 
 
 @pytest.mark.parametrize(
@@ -779,11 +795,16 @@ async def test_the_result_is_a_snapshot():
         args.result.steps.clear()
         args.result.usage.clear()
 
-    kit = kit_of(
-        RESULT, edit, lambda args: args.state.update(text=args.result.text, said=text_of(args.messages[0]))
-    )
+    def look(args):
+        result = args.result
+        args.state.update(
+            text=result.text, said=text_of(args.messages[0]), n=len(result.steps), usage=result.usage
+        )
+
+    kit = kit_of(RESULT, edit, look)
     out = await kit.output_result("original")
-    assert kit.context.state("b") == {"text": "original", "said": "edited"}
+    assert kit.context.state("b") == {"text": "original", "said": "edited", "n": 1, "usage": USAGE}
+    assert kit.context.usage == USAGE
     assert len(kit.context.steps) == 1
     assert out.texts[-1] == "edited"
 

@@ -266,6 +266,17 @@ async def test_a_data_chunk_can_be_changed_dropped_or_blocked():
         await through(kinds, [data("stop")])
 
 
+async def test_what_becomes_a_data_chunk_is_only_for_those_who_asked():
+    def convert(args):
+        return data() if args.part["type"] == "text-delta" else delta("text")
+
+    seen = []
+    out = await through(hook(convert, lambda args: seen.append(args.part)), [delta("a")])
+    assert (out, seen) == ([data()], [])
+    behind = processor("z", process_output_stream=upper)
+    assert texts(await through([*hook(convert, process_data_parts=True), behind], [data()])) == ["TEXT"]
+
+
 def writes(chunk):
     async def write(args):
         if args.part["type"] == "text-delta":
@@ -346,10 +357,12 @@ async def test_an_abort_of_one_behind_is_told_once_and_is_his():
 
 
 async def test_a_failure_of_one_behind_is_not_skipped_by_the_writer():
-    def fails(_args):
-        raise ValueError("guardrail")
+    def guard(args):
+        if args.part["type"] == "data-x":
+            raise ValueError("guardrail")
+        return args.part
 
-    behind = processor("z", process_output_stream=fails, process_data_parts=True, on_error="fail")
+    behind = processor("z", process_output_stream=guard, process_data_parts=True, on_error="fail")
     with pytest.raises(ProcessorError) as caught:
         await through([*hook(writes(data())), behind], [delta("a")])
     assert caught.value.processor_id == "z"

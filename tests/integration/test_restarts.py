@@ -1,0 +1,130 @@
+"""NATS and Redis go away and come back while runs are under way."""
+
+import asyncio
+
+import pytest
+import pytest_asyncio
+
+from procession_services.processor_host import service as hosting
+from procession_services.processor_host.service import NotReachableError, hosted
+from procession_services.runtime.embedded import EmbeddedServers
+from procession_services.runtime.settings import Settings
+from tests.support.system import SERVICES, finished, running_system, text_of
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.chaos,
+    pytest.mark.slow,
+    pytest.mark.timeout(120),
+    pytest.mark.asyncio(loop_scope="session"),
+]
+
+TEXT = [f"word{number} " for number in range(60)]
+SLOW = {"chunks": TEXT, "chunk_delay_ms": 15}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def servers(tmp_path_factory):
+    async with EmbeddedServers(tmp_path_factory.mktemp("servers")) as servers:
+        yield servers
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def system(servers, tmp_path_factory, monkeypatch_module):
+    monkeypatch_module.setenv("OPENAI_API_KEY", "unused")
+    async with (
+        running_system(servers.endpoints, tmp_path_factory.mktemp("logs")) as system,
+        system.inside(*SERVICES, work_ack_wait=2.0),
+    ):
+        yield system
+
+
+async def begun(handle):
+    """The first chunks of a run, five of them text."""
+    chunks = []
+    async for chunk in handle:
+        chunks.append(chunk)
+        if sum(each["type"] == "text-delta" for each in chunks) == 5:
+            break
+    return chunks
+
+
+@pytest.mark.parametrize("processors", [[], ["upper"]])
+async def test_a_stream_outlives_a_restart_of_nats(servers, system, processors):
+    model = system.script(SLOW)
+    handle = await system.start(agent={"model": model, "outputProcessors": processors})
+    chunks = await begun(handle)
+    await servers.restart_nats()
+    result, more = await finished(handle)
+    expected = "".join(TEXT).upper() if processors else "".join(TEXT)
+    assert (result.status, result.text, text_of(chunks + more)) == ("finished", expected, expected)
+    assert len(system.requests(model)) == 1
+    late = await system.client.attach(result.run_id)
+    _, again = await finished(late)
+    assert text_of(again) == expected
+
+
+async def test_work_that_ends_while_nats_is_away_is_not_lost(servers, system):
+    gate = system.gate()
+    processors = [gate.processor("processInput")]
+    handle = await system.start({"chunks": ["made ", "it"]}, agent={"inputProcessors": processors})
+    await gate.reached()
+    servers.kill_nats()
+    await gate.open()
+    await servers.restart_nats()
+    result, chunks = await finished(handle)
+    assert result.text == text_of(chunks) == "made it"
+    assert await gate.passes() == 1
+
+
+@pytest.mark.parametrize("processors", [[], ["upper"]])
+async def test_a_run_outlives_a_restart_of_redis(servers, system, processors):
+    model = system.script({**SLOW, "chunks": TEXT[:10]})
+    handle = await system.start(agent={"model": model, "outputProcessors": processors, "memory": {}},
+                                memory={"thread": "t", "resource": "r"})  # fmt: skip
+    chunks = await begun(handle)
+    servers.kill_redis()
+    while system.models.stats.open:
+        chunks.append(await anext(handle.chunks()))
+    await servers.restart_redis()
+    result, more = await finished(handle)
+    expected = "".join(TEXT[:10]).upper() if processors else "".join(TEXT[:10])
+    assert (result.status, result.text, text_of(chunks + more)) == ("finished", expected, expected)
+    assert len(system.requests(model)) == 1
+
+
+async def test_both_go_away_between_two_runs(servers, system):
+    servers.kill_redis()
+    await servers.restart_nats()
+    await servers.restart_redis()
+    result, chunks = await system.run({"chunks": ["well"]}, agent={"outputProcessors": ["upper"]})
+    assert result.text == text_of(chunks) == "WELL"
+
+
+async def test_thirty_runs_outlive_restarts_of_both(servers, system):
+    handles = [
+        await system.start(SLOW, agent={"outputProcessors": ["upper"] * (number % 2)}) for number in range(30)
+    ]
+    ends = [asyncio.create_task(finished(handle)) for handle in handles]
+    await servers.restart_nats()
+    await servers.restart_redis()
+    for number, end in enumerate(ends):
+        result, chunks = await end
+        expected = "".join(TEXT).upper() if number % 2 else "".join(TEXT)
+        assert (result.status, result.text, text_of(chunks)) == ("finished", expected, expected)
+
+
+@pytest.mark.parametrize("missing", ["NATS", "Redis"])
+async def test_a_service_does_not_wait_for_ever_for_its_servers(system, monkeypatch, missing):
+    monkeypatch.setattr(hosting, "START_SECONDS", 0.5)
+    urls = {"NATS": ("nats://127.0.0.1:1", system.servers.redis_url),
+            "Redis": (system.servers.nats_url, "redis://127.0.0.1:1/0")}  # fmt: skip
+    nats_url, redis_url = urls[missing]
+    settings = Settings(nats_url=nats_url, redis_url=redis_url)
+
+    async def never(_host):
+        raise AssertionError("there is nothing to start with")
+
+    with pytest.raises(NotReachableError, match=missing):
+        async with hosted("memory", settings, never):
+            pass

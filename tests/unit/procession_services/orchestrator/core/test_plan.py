@@ -1,0 +1,551 @@
+"""From an agent and a request to the plan: defaults, overrides, memory, and every way to be refused."""
+
+from typing import Any, ClassVar
+
+import orjson
+import pytest
+
+from procession.processor import Hook, Options, Processor
+from procession.registry import Registry
+from procession.tools import Tool
+from procession_schemas.agent import Agent
+from procession_schemas.run import RunRequest
+from procession_services.memory.history import MessageHistory
+from procession_services.orchestrator.core.plan import Arrays, Invalid, asked_id, make_plan, parse_request
+from procession_services.orchestrator.core.state import Placed, Plan
+from tests.unit.procession_services.orchestrator.core.driving import Run
+
+LIMIT = 2000
+
+
+class SizeOptions(Options):
+    size: int = 1
+
+
+class Both(Processor[SizeOptions]):
+    """Has hooks of both arrays."""
+
+    id = "both"
+
+    def process_input(self, args: Any) -> Any:
+        return args.messages
+
+    def process_output_stream(self, args: Any) -> Any:
+        return args.part
+
+    def process_output_result(self, args: Any) -> Any:
+        return args.messages
+
+
+class Data(Both):
+    """Wants data parts."""
+
+    id = "data"
+    process_data_parts = True
+
+
+class Stepper(Processor[Options]):
+    id = "stepper"
+
+    def process_input_step(self, args: Any) -> Any:
+        return None
+
+
+class Rescuer(Processor[Options]):
+    id = "rescuer"
+
+    def process_api_error(self, args: Any) -> Any:
+        return {"retry": True}
+
+
+class Elsewhere(Both):
+    """Handles streams in a service that cannot."""
+
+    id = "elsewhere"
+    host = "memory"
+
+
+class ToolJudge(Processor[Options]):
+    id = "tool-judge"
+    host: ClassVar[str | None] = "memory"
+
+    def process_tool_result(self, args: Any) -> Any:
+        return None
+
+
+class Search(Tool):
+    """A tool with options."""
+
+    id = "search"
+    options_type = SizeOptions
+    description = "Searches."
+    parameters = {"type": "object", "properties": {"q": {"type": "string"}}}  # noqa: RUF012 - read only
+
+
+def make_registry() -> Registry:
+    registry = Registry()
+    for processor in (Both, Data, Stepper, Rescuer, Elsewhere, ToolJudge, MessageHistory):
+        registry.add_processor(processor)
+    registry.add_tool(Search)
+    registry.stop_conditions["enough"] = lambda steps, options: True
+    return registry
+
+
+def planned(request: dict[str, Any] | None = None, /, **agent: Any) -> Plan:
+    """The plan of a request for an agent with a model; arrays as the shell resolves them (R-CF-4)."""
+    asked = RunRequest.model_validate({"input": "hello", **(request or {})})
+    configured = Agent.model_validate({"name": "a", "model": "m/one", **agent})
+    arrays: Arrays = {}
+    for kind in ("input", "output", "error"):
+        own, over = (getattr(each, f"{kind}_processors") for each in (configured, asked))
+        arrays[kind] = (own if over is None else over) or []
+    return make_plan(asked, configured, arrays, make_registry(), {"api_base": "http://default"})
+
+
+def refused(request: dict[str, Any] | None = None, /, **agent: Any) -> tuple[str, str | None]:
+    """Code and field of the refusal."""
+    with pytest.raises(Invalid) as caught:
+        planned(request, **agent)
+    return caught.value.failure.code, caught.value.failure.field
+
+
+def order(placed: list[Placed]) -> list[str]:
+    return [each.ref.instance for each in placed]
+
+
+def memory_of(plan: Plan) -> dict[str, Any]:
+    """What memory processors read from the request context."""
+    assert plan.open.memory is not None
+    return plan.open.memory
+
+
+MEMORY = {"memory": {"thread": "t", "resource": "r"}}
+
+
+class TestParsing:
+    @pytest.mark.parametrize(
+        ("body", "field"),
+        [
+            ({}, "input"),
+            ({"input": 5}, "input"),
+            ({"input": ["a", 1]}, "input.1"),
+            ({"input": "x", "unknown": 1}, "unknown"),
+            ({"input": "x", "runId": "a b"}, "runId"),
+            ({"input": "x", "runId": ""}, "runId"),
+            ({"input": "x", "maxSteps": -1}, "maxSteps"),
+            ({"input": "x", "maxProcessorRetries": "many"}, "maxProcessorRetries"),
+            ({"input": "x", "maxRetries": -1}, "maxRetries"),
+            ({"input": "x", "timeout": 0}, "timeout"),
+            ({"input": "x", "stream": "perhaps"}, "stream"),
+            ({"input": "x", "model": 5}, "model"),
+            ({"input": "x", "model": [{"modle": "m"}]}, "model.0.model"),
+            ({"input": "x", "model": [{"model": "m", "maxRetries": -1}]}, "model.0.maxRetries"),
+            ({"input": "x", "inputProcessors": 5}, "inputProcessors"),
+            ({"input": "x", "inputProcessors": [{"options": {}}]}, "inputProcessors.0.id"),
+            ({"input": "x", "outputProcessors": ["a", {"id": ""}]}, "outputProcessors.1.id"),
+            (
+                {"input": "x", "errorProcessors": [{"id": "a", "onError": "hope"}]},
+                "errorProcessors.0.onError",
+            ),
+            ({"input": "x", "outputProcessors": {"factry": "f"}}, "outputProcessors.factory"),
+            ({"input": "x", "tools": [{"id": "t", "timeout": 0}]}, "tools.0.timeout"),
+            ({"input": "x", "stopWhen": [{"id": ""}]}, "stopWhen.0.id"),
+            ({"input": "x", "prepareStep": {}}, "prepareStep.id"),
+            ({"input": "x", "toolChoice": "sometimes"}, "toolChoice"),
+            ({"input": "x", "toolChoice": {"type": "tool"}}, "toolChoice.toolName"),
+            ({"input": "x", "memory": {"thread": "t"}}, "memory.resource"),
+            ({"input": "x", "memory": {"thread": "", "resource": "r"}}, "memory.thread"),
+            ({"input": "x", "structuredOutput": {}}, "structuredOutput.schema"),
+            ({"input": "x", "requestContext": []}, "requestContext"),
+            ({"input": "x", "context": [1]}, "context.0"),
+            ({"input": "x", "agent": {"name": "a b"}}, "agent.name"),
+            ({"input": "x", "agent": {"name": "a", "tools": [{}]}}, "agent.tools.0.id"),
+        ],
+    )
+    def test_a_wrong_field_is_named_as_the_sender_wrote_it(self, body, field):
+        with pytest.raises(Invalid) as caught:
+            parse_request(orjson.dumps(body), LIMIT)
+        failure = caught.value.failure
+        assert (failure.code, failure.field) == ("INVALID_REQUEST", field)
+        assert field in failure.message
+
+    def test_every_wrong_field_is_in_the_message(self):
+        with pytest.raises(Invalid) as caught:
+            parse_request(b'{"input": "x", "maxSteps": -1, "timeout": 0}', LIMIT)
+        assert "maxSteps: " in caught.value.failure.message
+        assert "timeout: " in caught.value.failure.message
+
+    @pytest.mark.parametrize("body", [b"", b'{"input":', b"\xff", b"hello"])
+    def test_what_is_not_json_is_told_so(self, body):
+        with pytest.raises(Invalid) as caught:
+            parse_request(body, LIMIT)
+        assert (caught.value.failure.code, caught.value.failure.field) == ("INVALID_JSON", None)
+
+    def test_json_that_is_no_object_is_told_so(self):
+        with pytest.raises(Invalid, match="request: Input should be an object"):
+            parse_request(b"[]", LIMIT)
+
+    @pytest.mark.parametrize(("spare", "accepted"), [(0, True), (-1, False)])
+    def test_the_limit_counts_bytes(self, spare, accepted):
+        body = '{"input": "ä"}'.encode()
+        if accepted:
+            assert parse_request(body, len(body) + spare).input == "ä"
+            return
+        with pytest.raises(Invalid, match=f"{len(body)} bytes") as caught:
+            parse_request(body, len(body) + spare)
+        assert caught.value.failure.code == "REQUEST_TOO_LARGE"
+
+    def test_both_spellings_are_read(self):
+        assert parse_request(b'{"input": "x", "max_steps": 2}', LIMIT).max_steps == 2
+
+    @pytest.mark.parametrize(
+        ("body", "run_id"),
+        [
+            (b'{"runId": "r1"}', "r1"),
+            (b'{"run_id": "r1", "input": 5}', "r1"),
+            (b'{"runId": "a b"}', None),
+            (b'{"runId": 5}', None),
+            (b"{}", None),
+            (b"[]", None),
+            (b"{", None),
+        ],
+    )
+    def test_the_id_that_a_wrong_request_asks_for_is_found_where_there_is_one(self, body, run_id):
+        assert asked_id(body) == run_id
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("request_", "agent", "code", "field"),
+        [
+            ({}, {"inputProcessors": ["both", "bth"]}, "UNKNOWN_COMPONENT", "inputProcessors.1.id"),
+            ({"outputProcessors": ["bth"]}, {}, "UNKNOWN_COMPONENT", "outputProcessors.0.id"),
+            ({"errorProcessors": ["bth"]}, {}, "UNKNOWN_COMPONENT", "errorProcessors.0.id"),
+            (
+                {},
+                {"inputProcessors": [{"id": "both", "options": {"size": "big"}}]},
+                "INVALID_OPTIONS",
+                "inputProcessors.0.options.size",
+            ),
+            (
+                {"outputProcessors": [{"id": "both", "options": {"colour": 1}}]},
+                {},
+                "INVALID_OPTIONS",
+                "outputProcessors.0.options.colour",
+            ),
+            ({}, {"tools": ["serch"]}, "UNKNOWN_COMPONENT", "tools.0.id"),
+            (
+                {"tools": [{"id": "search", "options": {"size": "big"}}]},
+                {},
+                "INVALID_OPTIONS",
+                "tools.0.options.size",
+            ),
+            ({}, {"tools": ["search", "search"]}, "INVALID_REQUEST", "tools.1.id"),
+            ({}, {"tools": ["search", {"id": "search", "as": "search"}]}, "INVALID_REQUEST", "tools.1.id"),
+            ({"stopWhen": ["enough", "enuff"]}, {}, "UNKNOWN_COMPONENT", "stopWhen.1.id"),
+            ({"prepareStep": "stper"}, {}, "UNKNOWN_COMPONENT", "prepareStep.id"),
+            ({"prepareStep": "both"}, {}, "INVALID_REQUEST", "prepareStep.id"),
+            (
+                {"prepareStep": {"id": "stepper", "options": {"x": 1}}},
+                {},
+                "INVALID_OPTIONS",
+                "prepareStep.options.x",
+            ),
+            ({}, {"model": None}, "INVALID_REQUEST", "model"),
+            ({"model": []}, {}, "INVALID_REQUEST", "model"),
+            ({"model": ""}, {}, "INVALID_REQUEST", "model"),
+            ({"model": [{"model": "m/x", "enabled": False}]}, {}, "INVALID_REQUEST", "model"),
+            ({"memory": {"thread": "t", "resource": "r"}}, {}, "INVALID_REQUEST", "memory"),
+            ({}, {"memory": {"thread": "t"}}, "AGENT_MEMORY_MISSING_RESOURCE_ID", "memory.resource"),
+            ({}, {"memory": {"resource": "r"}}, "AGENT_MEMORY_MISSING_RESOURCE_ID", "memory.thread"),
+            (
+                {"requestContext": {"mastra__threadId": "t"}},
+                {"memory": {}},
+                "AGENT_MEMORY_MISSING_RESOURCE_ID",
+                "memory.resource",
+            ),
+            (
+                {"requestContext": {"mastra__threadId": 5}},
+                {"memory": {}},
+                "INVALID_REQUEST",
+                "requestContext.mastra__threadId",
+            ),
+            (
+                {"requestContext": {"mastra__resourceId": ["r"]}},
+                {"memory": {"thread": "t"}},
+                "INVALID_REQUEST",
+                "requestContext.mastra__resourceId",
+            ),
+            (
+                {"structuredOutput": {"schema": {}, "model": "m/x"}},
+                {},
+                "UNSUPPORTED",
+                "structuredOutput.model",
+            ),
+            ({}, {"outputProcessors": ["both", "elsewhere"]}, "UNSUPPORTED_HOST", "outputProcessors.1.id"),
+            ({}, {"outputProcessors": ["tool-judge"]}, "UNSUPPORTED_HOST", "outputProcessors.0.id"),
+            ({"modelSettings": {"maxRetries": "3"}}, {}, "INVALID_REQUEST", "modelSettings.maxRetries"),
+            ({"modelSettings": {"maxRetries": -1}}, {}, "INVALID_REQUEST", "modelSettings.maxRetries"),
+            ({"modelSettings": {"maxRetries": True}}, {}, "INVALID_REQUEST", "modelSettings.maxRetries"),
+        ],
+    )
+    def test_each_names_its_field(self, request_, agent, code, field):
+        assert refused(request_, **agent) == (code, field)
+
+    def test_an_unknown_name_is_told_with_the_known_ones(self):
+        with pytest.raises(Invalid, match=r"unknown processor 'bth'.*both"):
+            planned(inputProcessors=["bth"])
+
+    def test_a_processor_for_streams_may_be_anywhere_on_the_input_side(self):
+        """Only its stream hook needs the output processors."""
+        (placed,) = planned(inputProcessors=["elsewhere"]).input
+        assert (placed.host, placed.hooks) == ("memory", frozenset({Hook.INPUT}))
+
+
+class TestDefaults:
+    def test_an_agent_with_a_model_is_enough(self):
+        plan = planned()
+        assert (plan.max_steps, plan.budget, plan.max_retries, plan.stop_when) == (5, None, 0, [])
+        assert (plan.input, plan.output, plan.error) == ([], [], [])
+        assert (plan.config.tool_choice, plan.config.active_tools, plan.config.tools) == ("auto", None, {})
+        assert (plan.api_base, plan.stream, plan.data_parts) == ("http://default", True, False)
+        assert (plan.require_tool_approval, plan.include_raw_chunks) == (False, False)
+        assert plan.open.memory is None
+
+    def test_the_plan_makes_a_run(self):
+        assert Run(planned(inputProcessors=["both"])).to_end().result.status == "finished"
+
+    @pytest.mark.parametrize(
+        ("agent", "request_", "steps"),
+        [
+            ({}, {}, 5),
+            ({"maxSteps": 3}, {}, 3),
+            ({"maxSteps": 3}, {"maxSteps": 7}, 7),
+            ({"maxSteps": 3}, {"maxSteps": 0}, 3),
+            ({"maxSteps": 0}, {}, 5),
+            ({}, {"maxSteps": 0}, 5),
+            ({"stopWhen": ["enough"]}, {}, None),
+            ({"stopWhen": ["enough"]}, {"stopWhen": []}, 5),
+            ({"stopWhen": ["enough"], "maxSteps": 2}, {}, 2),
+            ({}, {"stopWhen": ["enough"], "maxSteps": 0}, None),
+        ],
+    )
+    def test_steps(self, agent, request_, steps):
+        """R-LP-1, R-LP-2: 0 is as good as nothing."""
+        assert planned(request_, **agent).max_steps == steps
+
+    @pytest.mark.parametrize(
+        ("agent", "request_", "budget"),
+        [
+            ({}, {}, None),
+            ({"errorProcessors": ["rescuer"]}, {}, 10),
+            ({}, {"errorProcessors": ["rescuer"]}, 10),
+            ({"errorProcessors": ["rescuer"]}, {"errorProcessors": []}, None),
+            ({"maxProcessorRetries": 2, "errorProcessors": ["rescuer"]}, {}, 2),
+            ({"maxProcessorRetries": 0, "errorProcessors": ["rescuer"]}, {}, 0),
+            ({"maxProcessorRetries": 2}, {"maxProcessorRetries": 0}, 0),
+            ({}, {"maxProcessorRetries": 3}, 3),
+        ],
+    )
+    def test_retries_of_processors(self, agent, request_, budget):
+        """R-AB-22, R-CF-6, A-2."""
+        assert planned(request_, **agent).budget == budget
+
+    @pytest.mark.parametrize(
+        ("agent", "request_", "retries"),
+        [
+            ({"maxRetries": 2}, {}, 2),
+            ({"maxRetries": 2}, {"maxRetries": 0}, 0),
+            ({"maxRetries": 2}, {"modelSettings": {"maxRetries": 4}}, 4),
+            ({"maxRetries": 2}, {"modelSettings": {"maxRetries": 0}}, 0),
+            ({"modelSettings": {"maxRetries": 1}}, {}, 1),
+        ],
+    )
+    def test_retries_of_the_model(self, agent, request_, retries):
+        """R-MS-3; the provider never gets to see the number (R-MS-1)."""
+        plan = planned(request_, **agent)
+        assert plan.max_retries == retries
+        assert "maxRetries" not in plan.config.model_settings
+
+
+class TestOverrides:
+    def test_an_array_of_the_request_replaces_that_of_the_agent_and_no_other(self):
+        """R-CF-4."""
+        plan = planned({"inputProcessors": ["stepper"]}, inputProcessors=["both"], outputProcessors=["both"])
+        assert (order(plan.input), order(plan.output)) == (["stepper"], ["both"])
+
+    def test_an_empty_array_means_none(self):
+        assert planned({"inputProcessors": []}, inputProcessors=["both"]).input == []
+
+    def test_tools_of_the_request_replace_those_of_the_agent(self):
+        plan = planned({"tools": [{"id": "search", "as": "find"}]}, tools=["search"])
+        assert list(plan.config.tools) == ["find"]
+        assert planned({"tools": []}, tools=["search"]).config.tools == {}
+
+    def test_a_tool_tells_what_it_does_unless_the_agent_says_it(self):
+        """R-TL-5: under the name that the model sees."""
+        tools = [{"id": "search", "as": "find", "description": "Finds."}, "search"]
+        found = planned(tools=tools).config.tools
+        assert (found["find"].description, found["search"].description) == ("Finds.", "Searches.")
+        assert found["find"].parameters == Search.parameters
+
+    def test_model_settings_of_the_request_win_one_by_one(self):
+        plan = planned({"modelSettings": {"temperature": 1}}, modelSettings={"temperature": 0, "topP": 1})
+        assert plan.config.model_settings == {"temperature": 1, "topP": 1}
+
+    def test_provider_options_are_merged_in_depth(self):
+        """R-MS-2, R-CF-7."""
+        agent = {"m": {"effort": "low", "cache": {"ttl": 5, "on": True}}, "n": {"x": 1}}
+        plan = planned({"providerOptions": {"m": {"cache": {"ttl": 9}}, "n": 2}}, providerOptions=agent)
+        assert plan.config.provider_options == {
+            "m": {"effort": "low", "cache": {"ttl": 9, "on": True}},
+            "n": 2,
+        }
+
+    @pytest.mark.parametrize(
+        ("name", "agent", "request_"),
+        [
+            ("toolChoice", "auto", "none"),
+            ("activeTools", ["search"], []),
+            ("structuredOutput", {"schema": {"type": "object"}}, {"schema": {"type": "array"}}),
+            ("requireToolApproval", True, False),
+            ("includeRawChunks", True, False),
+            ("instructions", "Be brief.", "Be long."),
+        ],
+    )
+    def test_the_request_wins(self, name, agent, request_):
+        assert planned({name: request_}, **{name: agent}) == planned({name: request_})
+        assert planned(**{name: agent}) == planned({name: agent})
+        assert planned({name: request_}) != planned({name: agent})
+
+    def test_a_demand_for_one_tool_travels_in_the_contracts_spelling(self):
+        choice = planned({"toolChoice": {"type": "tool", "toolName": "search"}}).config.tool_choice
+        assert choice == {"type": "tool", "toolName": "search"}
+
+    def test_a_list_of_models_leaves_the_disabled_out(self):
+        """R-FB-1."""
+        models = [{"model": "m/x", "enabled": False}, {"model": "m/y", "maxRetries": 2}, {"model": "m/z"}]
+        plan = planned({"model": models})
+        assert [entry.model for entry in plan.models] == ["m/y", "m/z"]
+        assert (plan.config.model, plan.models[0].max_retries) == ("m/y", 2)
+
+    def test_the_request_becomes_the_first_operation(self):
+        given = {
+            "input": "hello",
+            "system": "Now.",
+            "context": ["before"],
+            "requestContext": {"k": 1},
+            "tracingContext": {"s": 2},
+            "stream": False,
+        }
+        plan = planned(given, instructions=["Be brief.", "Be kind."])
+        assert plan.stream is False
+        assert plan.open.model_dump(exclude_none=True) == {
+            "op": "open",
+            "instructions": ["Be brief.", "Be kind."],
+            "system": ["Now."],
+            "context": ["before"],
+            "input": ["hello"],
+            "request_context": {"k": 1},
+            "tracing_context": {"s": 2},
+        }
+
+
+class TestPlacing:
+    def test_an_array_keeps_only_its_own_hooks(self):
+        """R-PR-4, R-LC-3."""
+        plan = planned(
+            inputProcessors=["both"], outputProcessors=["both"], errorProcessors=["both", "rescuer"]
+        )
+        assert plan.input[0].hooks == {Hook.INPUT}
+        assert plan.output[0].hooks == {Hook.OUTPUT_STREAM, Hook.OUTPUT_RESULT}
+        assert [placed.hooks for placed in plan.error] == [set(), {Hook.API_ERROR}]
+        assert [each.host for each in (*plan.input, *plan.output, *plan.error)] == [
+            "input_processors",
+            "output_processors",
+            "error_recovery",
+            "error_recovery",
+        ]
+
+    def test_prepare_step_comes_after_the_whole_input_array(self):
+        """R-IS-11."""
+        plan = planned({"prepareStep": "stepper"}, inputProcessors=["stepper", "both"])
+        assert order(plan.input) == ["stepper", "both", "prepare-step"]
+        assert plan.input[-1].hooks == {Hook.INPUT_STEP}
+
+    @pytest.mark.parametrize(("processor", "wanted"), [("data", True), ("both", False)])
+    def test_the_plan_knows_whether_the_output_chain_wants_data_parts(self, processor, wanted):
+        assert planned(outputProcessors=[processor]).data_parts is wanted
+        assert planned(inputProcessors=[processor]).data_parts is False
+
+
+class TestMemory:
+    def test_history_is_first_before_the_loop_and_last_after_it(self):
+        """R-ME-2, R-LC-7."""
+        plan = planned(MEMORY, memory={}, inputProcessors=["both"], outputProcessors=["both"])
+        assert order(plan.input) == ["message-history", "both"]
+        assert order(plan.output) == ["both", "message-history"]
+        assert plan.input[0].host == plan.output[1].host == "memory"
+        assert (plan.input[0].hooks | plan.output[1].hooks) == {Hook.INPUT, Hook.OUTPUT_RESULT}
+
+    def test_history_stays_when_the_request_replaces_the_arrays(self):
+        """R-CF-5."""
+        plan = planned({**MEMORY, "inputProcessors": [], "outputProcessors": []}, memory={})
+        assert (order(plan.input), order(plan.output)) == (["message-history"], ["message-history"])
+
+    @pytest.mark.parametrize("manual", ["message-history", {"id": "message-history", "as": "mine"}])
+    def test_a_history_that_is_there_keeps_its_place_in_its_array_only(self, manual):
+        """R-ME-3."""
+        plan = planned(MEMORY, memory={}, inputProcessors=["both", manual], outputProcessors=["both"])
+        assert [placed.ref.id for placed in plan.input] == ["both", "message-history"]
+        assert order(plan.output) == ["both", "message-history"]
+        plan = planned(MEMORY, memory={}, outputProcessors=[manual, "both"])
+        assert order(plan.input) == ["message-history"]
+        assert [placed.ref.id for placed in plan.output] == ["message-history", "both"]
+
+    def test_prepare_step_comes_after_memory_too(self):
+        plan = planned({**MEMORY, "prepareStep": "stepper"}, memory={})
+        assert order(plan.input) == ["message-history", "prepare-step"]
+
+    def test_memory_without_a_thread_is_no_memory(self):
+        plan = planned(memory={})
+        assert (plan.input, plan.output, plan.open.memory) == ([], [], None)
+
+    @pytest.mark.parametrize(
+        ("request_", "config", "thread", "resource"),
+        [
+            (MEMORY, {}, "t", "r"),
+            ({}, {"thread": "at", "resource": "ar"}, "at", "ar"),
+            (MEMORY, {"thread": "at", "resource": "ar"}, "t", "r"),
+            (
+                {"requestContext": {"mastra__threadId": "ct", "mastra__resourceId": "cr"}, **MEMORY},
+                {},
+                "ct",
+                "cr",
+            ),
+            ({"requestContext": {"mastra__threadId": "ct"}, **MEMORY}, {}, "ct", "r"),
+            ({"requestContext": {"mastra__threadId": "ct"}}, {"thread": "at", "resource": "ar"}, "ct", "ar"),
+        ],
+    )
+    def test_whose_thread_it_is(self, request_, config, thread, resource):
+        """R-RX-2: the request context overrides the options of the request, and these the agent's."""
+        plan = planned(request_, memory=config)
+        assert (plan.open.thread, plan.open.resource) == (thread, resource)
+        assert memory_of(plan)["thread"] == {"id": thread}
+        assert memory_of(plan)["resourceId"] == resource
+
+    @pytest.mark.parametrize(
+        ("asked", "config", "last", "read_only"),
+        [
+            ({}, {}, 10, False),
+            ({}, {"lastMessages": 3, "readOnly": True}, 3, True),
+            ({"lastMessages": 5}, {"lastMessages": 3}, 5, False),
+            ({"lastMessages": 0}, {"lastMessages": 3}, 0, False),
+            ({"lastMessages": False, "readOnly": False}, {"readOnly": True}, False, False),
+        ],
+    )
+    def test_how_much_is_recalled_and_whether_anything_is_saved(self, asked, config, last, read_only):
+        plan = planned({"memory": {**MEMORY["memory"], **asked}}, memory=config)
+        assert memory_of(plan)["memoryConfig"] == {"lastMessages": last, "readOnly": read_only}
+        assert plan.input[0].ref.options == {"lastMessages": last}
+        assert type(memory_of(plan)["memoryConfig"]["lastMessages"]) is type(last)

@@ -1,0 +1,268 @@
+"""Which operations a phase becomes, where they run, and how many messages that costs."""
+
+import pytest
+
+from procession.processor import Hook
+from procession_schemas.agent import ModelEntry
+from procession_schemas.run import Failure, Tripwire
+from procession_schemas.work import HookOp, StepConfig
+from procession_services.orchestrator.core import program
+from procession_services.orchestrator.core.state import PlannedOp
+from tests.unit.procession_services.orchestrator.core.driving import (
+    Run,
+    ids,
+    make_plan,
+    make_state,
+    name_of,
+    placed,
+)
+
+INPUT = (Hook.INPUT, Hook.INPUT_STEP, Hook.LLM_REQUEST, Hook.LLM_RESPONSE)
+OUTPUT = (Hook.OUTPUT_STREAM, Hook.OUTPUT_STEP, Hook.TOOL_RESULT, Hook.OUTPUT_RESULT)
+
+
+def names(ops: list[PlannedOp]) -> list[str]:
+    return [name_of(planned.op) for planned in ops]
+
+
+def test_a_bare_agent_costs_one_model_command_and_one_local_one():
+    run = Run().to_end()
+    assert run.shapes() == [
+        ("llm_gateway", ["open", "baseline", "emit", "begin", "model"]),
+        ("orchestrator", ["stepFinish", "accept", "result"]),
+    ]
+
+
+def test_a_bare_agent_with_a_tool_costs_one_message_more_for_the_tools_and_one_for_each_answer():
+    run = Run().uses_tools().to_end()
+    assert run.shapes() == [
+        ("llm_gateway", ["open", "baseline", "emit", "begin", "model"]),
+        ("tools", ["tools", "toolResults"]),
+        ("llm_gateway", ["stepFinish", "accept", "begin", "model"]),
+        ("orchestrator", ["stepFinish", "accept", "result"]),
+    ]
+
+
+def test_every_phase_comes_in_the_order_of_the_contract():
+    """R-LC-1: A, then B D E F G H I for each step, then J."""
+    run = Run(input=[placed("in", *INPUT)], output=[placed("out", *OUTPUT)]).uses_tools().to_end()
+    assert run.shapes() == [
+        (
+            "input_processors",
+            ["open", "processInput", "baseline", "emit", "begin", "processInputStep", "processLLMRequest"],
+        ),
+        ("llm_gateway", ["model"]),
+        ("input_processors", ["processLLMResponse"]),
+        ("output_processors", ["processOutputStep"]),
+        ("tools", ["tools"]),
+        ("output_processors", ["toolResults"]),
+        ("output_processors", ["stepFinish", "accept", "begin"]),
+        ("input_processors", ["processInputStep", "processLLMRequest"]),
+        ("llm_gateway", ["model"]),
+        ("input_processors", ["processLLMResponse"]),
+        ("output_processors", ["processOutputStep"]),
+        ("output_processors", ["stepFinish", "accept", "processOutputResult", "result"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("hook", "commands"),
+    [
+        (Hook.INPUT, 3),
+        (Hook.INPUT_STEP, 3),
+        (Hook.LLM_REQUEST, 3),
+        (Hook.LLM_RESPONSE, 3),
+    ],
+)
+def test_one_input_hook_costs_one_message(hook, commands):
+    assert len(Run(input=[placed("in", hook)]).to_end().sent) == commands
+
+
+@pytest.mark.parametrize(
+    ("hook", "commands"),
+    [
+        (Hook.OUTPUT_STREAM, 2),  # `step-finish` goes through the chain, where the run then ends too
+        (Hook.OUTPUT_STEP, 3),
+        (Hook.TOOL_RESULT, 2),  # no tool ran
+        (Hook.OUTPUT_RESULT, 2),
+    ],
+)
+def test_what_one_output_hook_costs(hook, commands):
+    assert len(Run(output=[placed("out", hook)]).to_end().sent) == commands
+
+
+def test_a_hook_in_the_wrong_array_is_never_called():
+    """R-PR-4: an array triggers only its own hooks, even where a plan says that a processor has others."""
+    run = Run(input=[placed("in", Hook.OUTPUT_STEP, Hook.OUTPUT_RESULT)], output=[placed("out", Hook.INPUT)])
+    assert len(run.to_end().sent) == 2
+
+
+def test_processors_of_a_hook_keep_the_order_of_their_array():
+    array = [placed("in-1", Hook.INPUT), placed("in-2", Hook.INPUT_STEP), placed("in-3", Hook.INPUT)]
+    (planned,) = program.hook_ops(make_plan(input=array), array, Hook.INPUT)
+    assert isinstance(planned.op, HookOp)
+    assert ids(planned.op.processors) == ["in-1", "in-3"]
+
+
+def test_an_array_over_several_services_is_cut_where_the_service_changes():
+    array = [
+        placed("mem-1", Hook.INPUT),
+        placed("in-1", Hook.INPUT),
+        placed("in-2", Hook.INPUT),
+        placed("mem-2", Hook.INPUT),
+    ]
+    ops = program.hook_ops(make_plan(input=array), array, Hook.INPUT)
+    assert [(p.host, p.op.offset, ids(p.op.processors)) for p in ops if isinstance(p.op, HookOp)] == [
+        ("memory", 0, ["mem-1"]),
+        ("input_processors", 1, ["in-1", "in-2"]),
+        ("memory", 3, ["mem-2"]),
+    ]
+
+
+def test_memory_first_and_last_are_two_messages_of_the_memory_service():
+    run = Run(
+        input=[placed("mem", Hook.INPUT), placed("in", Hook.INPUT)],
+        output=[placed("out", Hook.OUTPUT_RESULT), placed("mem", Hook.OUTPUT_RESULT)],
+    ).to_end()
+    assert run.shapes() == [
+        ("memory", ["open", "processInput"]),
+        ("input_processors", ["processInput", "baseline", "emit", "begin"]),
+        ("llm_gateway", ["model"]),
+        ("output_processors", ["stepFinish", "accept", "processOutputResult"]),
+        ("memory", ["processOutputResult", "result"]),
+    ]
+
+
+def test_nothing_is_sent_to_the_client_before_process_input_has_passed():
+    """R-LC-4: an abort there is the only chunk of the stream."""
+    ops = program.start(make_state(make_plan(input=[placed("in", Hook.INPUT)])))
+    assert names(ops)[:4] == ["open", "processInput", "baseline", "emit"]
+
+
+def test_the_output_chain_goes_with_every_operation_that_streams():
+    chain = [placed("out-1", Hook.OUTPUT_STREAM), placed("out-2", Hook.OUTPUT_STEP)]
+    run = Run(output=chain).until("model")
+    assert ids(run.op("model").processors) == ["out-1"]
+    assert ids(run.says(calls=1).until("tools").op("tools").processors) == ["out-1"]
+    assert ids(run.until("toolResults").op("toolResults").processors) == ["out-1"]
+    assert ids(run.until("stepFinish").op("stepFinish").processors) == ["out-1"]
+
+
+def test_tool_results_go_to_the_output_processors_where_one_wants_them():
+    run = Run(output=[placed("out", Hook.TOOL_RESULT)]).says(calls=1).until("toolResults")
+    assert run.command.service == "output_processors"
+    assert ids(run.op("toolResults").result_processors) == ["out"]
+    assert run.op("toolResults").processors == []
+
+
+@pytest.mark.parametrize(("hook", "kept"), [(Hook.LLM_RESPONSE, True), (Hook.LLM_REQUEST, False)])
+def test_chunks_are_kept_only_for_process_llm_response(hook, kept):
+    assert Run(input=[placed("in", hook)]).until("model").op("model").keep_chunks is kept
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_hooks_know_the_output_chain_where_it_wants_data_parts(wanted):
+    """R-WR-7."""
+    plan = make_plan(
+        input=[placed("in", Hook.INPUT_STEP)], output=[placed("out", Hook.OUTPUT_STREAM)], data_parts=wanted
+    )
+    assert ids(Run(plan).op("processInputStep").stream_processors) == (["out"] if wanted else [])
+
+
+def test_a_model_of_the_list_brings_its_own_settings():
+    """R-FB-1; provider options are merged in depth."""
+    plan = make_plan(
+        ModelEntry(
+            model="m/one",
+            model_settings={"temperature": 0},
+            provider_options={"m": {"effort": "low"}},
+            max_retries=3,
+        ),
+        config=StepConfig(
+            model="m/one",
+            model_settings={"temperature": 1, "topP": 0.5},
+            provider_options={"m": {"effort": "high", "cache": True}, "n": {"x": 1}},
+        ),
+        max_retries=1,
+    )
+    run = Run(plan)
+    assert run.op("begin").config.model_settings == {"temperature": 0, "topP": 0.5}
+    assert run.op("begin").config.provider_options == {"m": {"effort": "low", "cache": True}, "n": {"x": 1}}
+    assert run.op("model").max_retries == 3
+
+
+def test_a_model_without_retries_of_its_own_has_those_of_the_run():
+    """R-MS-3."""
+    assert Run(max_retries=2).op("model").max_retries == 2
+
+
+def test_a_blocked_run_takes_the_answer_back_and_ends_with_the_tripwire():
+    """R-AB-10, R-AB-16: no hook runs, so that nothing is saved."""
+    tripwire = Tripwire(reason="no", processor_id="p", retry=True)
+    ops = program.blocked(tripwire, responded=False)
+    assert names(ops) == ["reject", "emit", "result"]
+    assert all(planned.host is None for planned in ops)
+    chunk = {"type": "tripwire", "payload": {"reason": "no", "processorId": "p", "retry": True}}
+    assert ops[1].op.chunks == [chunk]  # type: ignore[union-attr]
+
+
+def test_a_failed_run_sends_one_error_chunk_and_no_finish():
+    """D-30."""
+    failure = Failure(code="PROCESSOR_FAILED", message="broken", processor_id="p", hook="processInput")
+    emit, result = (planned.op for planned in program.failed(failure))
+    payload = {
+        "error": {
+            "code": "PROCESSOR_FAILED",
+            "message": "broken",
+            "processorId": "p",
+            "hook": "processInput",
+        }
+    }
+    assert emit.chunks == [{"type": "error", "payload": payload}]  # type: ignore[union-attr]
+    assert (result.status, result.finish) == ("failed", False)  # type: ignore[union-attr]
+
+
+def test_a_model_that_failed_for_good_passes_the_output_chain_and_the_result_hooks():
+    """R-AE-13, R-AE-14."""
+    state = make_state(make_plan(output=[placed("out", Hook.OUTPUT_STREAM, Hook.OUTPUT_RESULT)]))
+    ops = program.model_failed(state, Failure(code="MODEL_FAILED", message="no"))
+    assert names(ops) == ["stream", "stepFinish", "fail", "processOutputResult", "result"]
+    assert [planned.host for planned in ops] == [
+        "output_processors",
+        "output_processors",
+        None,
+        *ops_hosts(ops[3:]),
+    ]
+    assert (ops[3].op.finish_reason, ops[4].op.finish) == ("error", True)  # type: ignore[union-attr]
+
+
+def ops_hosts(ops: list[PlannedOp]) -> list[str | None]:
+    return [planned.host for planned in ops]
+
+
+def test_a_cancelled_run_sends_abort_and_still_lets_the_result_hooks_save():
+    """R-CX-3, R-CX-4."""
+    state = make_state(make_plan(output=[placed("mem", Hook.OUTPUT_RESULT)]))
+    abort, hook, result = (planned.op for planned in program.cancelled(state))
+    assert abort.chunks == [{"type": "abort", "payload": {}}]  # type: ignore[union-attr]
+    assert hook.finish_reason == "aborted"  # type: ignore[union-attr]
+    assert (result.status, result.finish_reason, result.finish) == ("cancelled", "aborted", True)  # type: ignore[union-attr]
+
+
+def test_approvals_pass_the_output_chain_and_other_suspensions_do_not():
+    state = make_state(make_plan(output=[placed("out", Hook.OUTPUT_STREAM)]))
+    state.waiting = [
+        {"toolCallId": "1", "toolName": "t", "kind": "approval"},
+        {"toolCallId": "2", "toolName": "t", "kind": "suspended", "suspendPayload": 1},
+    ]
+    stream, emit, result = program.suspended(state)
+    assert (stream.host, emit.host) == ("output_processors", None)
+    assert [c["type"] for c in stream.op.chunks] == ["tool-call-approval"]  # type: ignore[union-attr]
+    assert emit.op.chunks == [  # type: ignore[union-attr]
+        {
+            "type": "tool-call-suspended",
+            "payload": {"toolCallId": "2", "toolName": "t", "suspendPayload": 1},
+        }
+    ]
+    assert result.op.suspend_payload == {"calls": state.waiting}  # type: ignore[union-attr]
+    assert result.op.finish is False  # type: ignore[union-attr]
