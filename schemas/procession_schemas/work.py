@@ -43,8 +43,6 @@ class OpenOp(WireModel):
     memory: JsonObject | None = Field(
         default=None, description="What memory processors read from the request context."
     )
-    thread: str | None = None
-    resource: str | None = None
 
 
 class HookOp(WireModel):

@@ -281,7 +281,7 @@ async def _guarded(source: AsyncIterator[list[Chunk]], ctx: RunContext) -> Async
 
 
 def _used_call_ids(ctx: RunContext) -> set[str]:
-    parts = (part for message in ctx.messages.get.all.db() for part in message["content"]["parts"])
+    parts = (part for message in ctx.messages.get.response.db() for part in message["content"]["parts"])
     return {part["toolInvocation"]["toolCallId"] for part in parts if "toolInvocation" in part}
 
 

@@ -6,7 +6,7 @@ compare-and-set make harmless (style of save-then-publish).
 
 import logging
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from pydantic import ValidationError
 
@@ -45,6 +45,8 @@ from procession_services.processor_host.service import Host
 from procession_services.runtime.clock import iso, now
 
 log = logging.getLogger(__name__)
+_COMMAND_ROOM = 128 * 1024
+"""Bytes of a command that are not the request's own."""
 _LONGEST_TEXT = 200_000
 """Characters of text in a result that had to be shortened."""
 
@@ -64,7 +66,7 @@ class Orchestrator:
         run_id = _derived_id(delivery)
         digest = fingerprint(delivery.body)
         try:
-            request = parse_request(delivery.body, self._settings.max_request_bytes)
+            request = parse_request(delivery.body, self._longest_request())
             run_id = request.run_id or run_id
         except Invalid as invalid:
             await self._refuse(
@@ -84,6 +86,10 @@ class Orchestrator:
             await self._refuse(tenant, run_id, agent_name, delivery, invalid.failure)
             return
         await self._apply(state, version, Started(), accepted=True)
+
+    def _longest_request(self) -> int:
+        """Bytes of the longest request: it must fit into a command beside the agent's configuration."""
+        return min(self._settings.max_request_bytes, self._bus.max_payload - _COMMAND_ROOM)
 
     async def _accept(
         self, tenant: str, agent_name: str, run_id: str, digest: str, request: RunRequest
@@ -106,6 +112,7 @@ class Orchestrator:
             fingerprint=digest,
             accepted_at=iso(at),
             deadline_ms=int(deadline.timestamp() * 1000),
+            timeout_ms=int(timeout * 1000),
         )
         state.cancel = await self._store.is_cancelled(tenant, run_id)
         return state
@@ -204,26 +211,36 @@ class Orchestrator:
         """Reduces, saves and acts until another service has the word; starts over when somebody else saved first."""
         while True:
             after, effects = reduce(state, event)
+            resumed = state.status == "suspended" and after.status == "running"
+            if resumed:
+                after.deadline_ms = int(now().timestamp() * 1000) + after.timeout_ms
             if accepted or after != state:
-                deadline = None if after.status == "done" else after.deadline_ms
-                body = after.to_json()
-                saved = await self._store.save_state(
-                    after.tenant, after.run, version=version, state=body, deadline_ms=deadline
-                )
-                if not saved:
+                if not await self._save(after, version):
                     version, stored = await self._store.load_state(state.tenant, state.run)
                     if stored is None:
                         return
                     state, accepted = RunState.model_validate_json(stored), False
                     continue
                 version += 1
-            if accepted:
+            if accepted or resumed:
                 self.on_deadline_added(after.deadline_ms)
+            if accepted:
                 await self._tell_accepted(after, "accepted")
             local = await self._perform(after, effects)
             if local is None:
                 return
             state, event, accepted = after, local, False
+
+    async def _save(self, state: RunState, version: int) -> bool:
+        """Saves unless somebody else did since; a run that waits for a person has no deadline."""
+        return await self._store.save_state(
+            state.tenant,
+            state.run,
+            version=version,
+            state=state.to_json(),
+            deadline_ms=state.deadline_ms if state.status == "running" else None,
+            finished=state.status == "done",
+        )
 
     async def _perform(self, state: RunState, effects: list[Effect]) -> WorkResult | None:
         """Does what the reducer wants; returns the result of work that needed no other service."""
@@ -246,7 +263,9 @@ class Orchestrator:
                         state.tenant, state.run, suspended.type, suspended.to_json(), str(state.seq)
                     )
                 case TellFinished(result):
-                    await self._finished(state.tenant, state.run, result)
+                    took = now() - datetime.fromisoformat(state.accepted_at)
+                    final = result.model_copy(update={"duration_ms": int(took.total_seconds() * 1000)})
+                    await self._finished(state.tenant, state.run, final)
         return local
 
     async def _here(self, command: WorkCommand) -> WorkResult | None:

@@ -132,7 +132,7 @@ class SessionServer:
         ctx.states.update(lease["states"])
         links = self._host.instances.links([ProcessorRef.model_validate(p) for p in lease["processors"]])
         calls = Calls(clock=monotonic_ns, abort_signal=AbortSignal())
-        calls.violation = self._executor.violation_sink(command)
+        calls.violation = self._executor.violation_sink(command, ctx)
         suppress = await last_sent(self._bus, tenant, run) if lease.get("resume") else -1
         outbox = Outbox(self._bus, tenant, run, lease["outSeq"], live=command.stream, suppress=suppress)
         await self._prelude(lease, command, ctx, calls, outbox)

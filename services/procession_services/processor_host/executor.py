@@ -112,8 +112,9 @@ class Executor:
         )
 
     def _job(self, command: WorkCommand, stored: StoredContext, signal: AbortSignal) -> Job:
+        ctx = restore(command, stored.data)
         calls = Calls(clock=monotonic_ns, abort_signal=signal)
-        calls.violation = self.violation_sink(command)
+        calls.violation = self.violation_sink(command, ctx)
         result = WorkResult(
             run=command.run,
             tenant=command.tenant,
@@ -125,7 +126,7 @@ class Executor:
         )
         return Job(
             command=command,
-            ctx=restore(command, stored.data),
+            ctx=ctx,
             calls=calls,
             instances=self.instances,
             outbox=Outbox(self.bus, command.tenant, command.run, command.out_seq, live=command.stream),
@@ -158,7 +159,7 @@ class Executor:
         """The function that runs operations of that kind here."""
         return self._runners[op]
 
-    def violation_sink(self, command: WorkCommand) -> Any:
+    def violation_sink(self, command: WorkCommand, ctx: RunContext) -> Any:
         """Where the violations of a command's processors are stored."""
 
         async def store(violation: Violation, hook: Hook, retry: bool) -> None:  # noqa: FBT001 - a callback's shape
@@ -171,6 +172,7 @@ class Executor:
                 message=violation.message,
                 detail=violation.detail,
                 retry=retry,
+                step=ctx.step_number,
             )
             subject = subjects.violation(command.tenant, violation.processor_id)
             message_id = f"{command.id}:{violation.processor_id}:{hook.value}"

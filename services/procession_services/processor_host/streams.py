@@ -296,7 +296,7 @@ def take_outcome(job: Job, outcome: dict[str, Any]) -> None:
     ctx.states.update(outcome["states"])
     ctx.request_context.clear()
     ctx.request_context.update(RequestContext(outcome["requestContext"]))
-    if outcome.get("messages"):
+    if outcome.get("messages") and outcome["kind"] == "model":
         ctx.messages = MessageList.deserialize(outcome["messages"], new_id=id_maker(job.command), now=now_iso)
     job.outbox.next_seq = outcome["outSeq"]
     job.result.replica = outcome["replica"]

@@ -99,10 +99,10 @@ class RunStore:
         return int(version or 0), state
 
     async def save_state(
-        self, tenant: str, run: str, *, version: int, state: bytes, deadline_ms: int | None
+        self, tenant: str, run: str, *, version: int, state: bytes, deadline_ms: int | None, finished: bool
     ) -> bool:
         """Stores the state if nobody else did since `version`; a deadline of None takes the run off the list."""
-        ttl = self._ttl if deadline_ms is not None else self._finished_ttl
+        ttl = self._finished_ttl if finished else self._ttl
         args: list[Any] = [version, state, ttl, "" if deadline_ms is None else deadline_ms, f"{tenant} {run}"]
         return bool(await self._save(keys=[run_key(tenant, run), DEADLINES], args=args))
 

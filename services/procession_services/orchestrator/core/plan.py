@@ -320,8 +320,6 @@ def _open(request: RunRequest, agent: Agent, memory: dict[str, Any] | None) -> O
         request_context=request.request_context,
         tracing_context=request.tracing_context,
         memory=memory,
-        thread=memory["thread"]["id"] if memory else None,
-        resource=memory["resourceId"] if memory else None,
     )
 
 

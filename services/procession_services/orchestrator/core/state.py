@@ -61,6 +61,7 @@ class RunState(WireModel):
     fingerprint: str
     accepted_at: str
     deadline_ms: int
+    timeout_ms: int = Field(default=600_000, description="Time to run, anew after a suspension.")
     status: Status = "running"
     seq: int = 0
     version: int = 0
