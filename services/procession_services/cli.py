@@ -188,6 +188,27 @@ def _mention_silence(handle: "RunHandle") -> None:
         _say(f"run {handle.run_id} is stored, but no service has taken it yet: are the services running?")
 
 
+async def _dead(options: argparse.Namespace) -> int:
+    """Lists the dead letters, or puts one back."""
+    from procession_services.bus import Bus  # noqa: PLC0415 - only what the command needs
+    from procession_services.bus.dead import dead_letters, replay  # noqa: PLC0415
+    from procession_services.demo.rendering import table  # noqa: PLC0415
+
+    bus = await Bus.connect(_settings(options).nats_url, "procession-cli")
+    try:
+        if options.replay is None:
+            rows = [[str(each.sequence), each.subject, each.reason] for each in await dead_letters(bus)]
+            sys.stdout.write(table(["number", "subject", "why"], rows) if rows else "nothing is dead\n")
+            return _OK
+        letter = await replay(bus, options.replay)
+    finally:
+        await bus.close()
+    if letter is None:
+        raise _UsageError(f"there is no dead letter {options.replay}; `procession dead` lists them")
+    _say(f"{letter.subject} is delivered again")
+    return _OK
+
+
 async def _cancel(options: argparse.Namespace) -> int:
     async with _client(options) as procession:
         await procession.cancel(options.run)
@@ -374,6 +395,9 @@ def _parser() -> argparse.ArgumentParser:
 
     cancel = command("cancel", _cancel, "cancel a run, whoever started it", common, tenant)
     cancel.add_argument("run", metavar="RUN")
+
+    dead = command("dead", _dead, "list what no service could handle, or give one another chance", common)
+    dead.add_argument("--replay", type=int, metavar="N", help="put number N back where it came from")
 
     check = command("check", _check, "tell everything that is wrong with the configuration", common, agents)
     check.add_argument(
