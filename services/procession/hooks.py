@@ -4,7 +4,6 @@ Each function takes the run's context and changes it; a tripwire or a processor'
 """
 
 import copy
-from collections.abc import Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -14,16 +13,21 @@ from procession.calls import Calls, Link, abort, of_another
 from procession.context import RunContext, add_usage, is_rejected
 from procession.errors import ProcessorError
 from procession.message_list import MessageList
-from procession.parts import InvalidMessageError
-from procession.processor import INPUT_HOOKS, Hook
+from procession.processor import Hook
 from procession.prompt import to_prompt
+from procession.returns import (
+    BOTH,
+    INVALID_RETURN,
+    UNSUPPORTED_MODEL,
+    invalid,
+    is_response,
+    reconcile,
+    replace_system,
+    same_list,
+    wrong,
+)
 from procession_schemas.messages import StepResult
 from procession_schemas.work import StepConfig
-
-EXTERNAL_LIST = "PROCESSOR_RETURNED_EXTERNAL_MESSAGE_LIST"
-BOTH = "PROCESSOR_RETURNED_MESSAGES_AND_MESSAGE_LIST"
-UNSUPPORTED_MODEL = "PROCESSOR_RETURNED_UNSUPPORTED_MODEL"
-INVALID_RETURN = "PROCESSOR_RETURNED_INVALID_VALUE"
 
 _OVERRIDES = (
     "tool_choice",
@@ -65,50 +69,6 @@ def model_info(model: str) -> a.ModelInfo:
     return a.ModelInfo(model, provider if name else "", name or model)
 
 
-def _wrong(link: Link, hook: Hook, code: str, message: str) -> ProcessorError:
-    return ProcessorError(
-        message, processor_id=link.id, hook=hook.value, code=code, name="ProcessorReturnError"
-    )
-
-
-def _same_list(ctx: RunContext, link: Link, hook: Hook, returned: MessageList) -> None:
-    if returned is not ctx.messages:
-        text = "returned a MessageList that is not the one it was given; change and return that one"
-        raise _wrong(link, hook, EXTERNAL_LIST, text)
-
-
-def _invalid(link: Link, hook: Hook, value: Any, allowed: str) -> ProcessorError:
-    return _wrong(link, hook, INVALID_RETURN, f"returned {type(value).__name__}; {allowed}")
-
-
-def _reconcile(ctx: RunContext, link: Link, hook: Hook, stage: list[Any], returned: Any) -> None:
-    if not isinstance(returned, list):
-        raise _invalid(link, hook, returned, "`messages` is a list of messages")
-    try:
-        ctx.messages.reconcile(stage, returned, "input" if hook in INPUT_HOOKS else "response")
-    except InvalidMessageError as error:
-        raise _unreadable(link, hook, error) from error
-
-
-def _replace_system(ctx: RunContext, link: Link, hook: Hook, returned: Any) -> None:
-    if not isinstance(returned, list):
-        raise _invalid(link, hook, returned, "`system_messages` is a list of system messages")
-    try:
-        ctx.messages.replace_system(returned)
-    except InvalidMessageError as error:
-        raise _unreadable(link, hook, error) from error
-
-
-def _unreadable(link: Link, hook: Hook, error: InvalidMessageError) -> ProcessorError:
-    return ProcessorError(
-        f"returned a message that cannot be read: {error}",
-        processor_id=link.id,
-        hook=hook.value,
-        code=error.code,
-        name=type(error).__name__,
-    )
-
-
 async def run_input(ctx: RunContext, links: list[Link], calls: Calls) -> None:
     """`process_input` of each processor (R-IN)."""
     hook = Hook.INPUT
@@ -124,17 +84,17 @@ async def run_input(ctx: RunContext, links: list[Link], calls: Calls) -> None:
         if value is None:
             continue
         if isinstance(value, MessageList):
-            _same_list(ctx, link, hook, value)
+            same_list(ctx, link, hook, value)
         elif isinstance(value, list):
-            _reconcile(ctx, link, hook, stage, value)
+            reconcile(ctx, link, hook, stage, value)
         elif isinstance(value, dict) and {"messages", "system_messages"} <= value.keys():
-            _reconcile(ctx, link, hook, stage, value["messages"])
-            _replace_system(ctx, link, hook, value["system_messages"])
+            reconcile(ctx, link, hook, stage, value["messages"])
+            replace_system(ctx, link, hook, value["system_messages"])
         else:
             allowed = (
                 "allowed are a list of messages, the message list, {messages, system_messages}, or nothing"
             )
-            raise _invalid(link, hook, value, allowed)
+            raise invalid(link, hook, value, allowed)
 
 
 async def run_input_step(ctx: RunContext, links: list[Link], calls: Calls, writer: a.Writer | None) -> None:
@@ -163,26 +123,26 @@ async def run_input_step(ctx: RunContext, links: list[Link], calls: Calls, write
         if value is None:
             continue
         if isinstance(value, MessageList):
-            _same_list(ctx, link, hook, value)
+            same_list(ctx, link, hook, value)
         elif isinstance(value, list):
-            _reconcile(ctx, link, hook, stage, value)
+            reconcile(ctx, link, hook, stage, value)
         elif isinstance(value, dict):
             _apply_step(ctx, link, stage, value)
         else:
             allowed = "allowed are a list of messages, the message list, an object of overrides, or nothing"
-            raise _invalid(link, hook, value, allowed)
+            raise invalid(link, hook, value, allowed)
 
 
 def _apply_step(ctx: RunContext, link: Link, stage: list[Any], value: dict[str, Any]) -> None:
     hook = Hook.INPUT_STEP
     if value.get("messages") is not None and value.get("message_list") is not None:
-        raise _wrong(link, hook, BOTH, "returned both messages and message_list; return one of them")
+        raise wrong(link, hook, BOTH, "returned both messages and message_list; return one of them")
     if value.get("message_list") is not None:
-        _same_list(ctx, link, hook, value["message_list"])
+        same_list(ctx, link, hook, value["message_list"])
     if value.get("messages") is not None:
-        _reconcile(ctx, link, hook, stage, value["messages"])
+        reconcile(ctx, link, hook, stage, value["messages"])
     if value.get("system_messages") is not None:
-        _replace_system(ctx, link, hook, value["system_messages"])
+        replace_system(ctx, link, hook, value["system_messages"])
     _override_config(ctx, link, value)
 
 
@@ -194,7 +154,7 @@ def _override_config(ctx: RunContext, link: Link, value: dict[str, Any]) -> None
     if isinstance(model, a.ModelInfo):
         model = model.id
     if model and (not isinstance(model, str) or not model.strip()):
-        raise _wrong(
+        raise wrong(
             link, hook, UNSUPPORTED_MODEL, f"returned model {model!r}; a model is a string 'provider/name'"
         )
     if model:
@@ -211,7 +171,7 @@ def _override_config(ctx: RunContext, link: Link, value: dict[str, Any]) -> None
             ctx.config = StepConfig.model_validate(merged)
         except ValidationError as error:
             told = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-            raise _wrong(link, hook, INVALID_RETURN, f"returned settings that do not fit: {told}") from error
+            raise wrong(link, hook, INVALID_RETURN, f"returned settings that do not fit: {told}") from error
 
 
 async def run_llm_request(ctx: RunContext, links: list[Link], calls: Calls, writer: a.Writer | None) -> None:
@@ -228,23 +188,18 @@ async def run_llm_request(ctx: RunContext, links: list[Link], calls: Calls, writ
         if value is None:
             continue
         if not isinstance(value, dict):
-            raise _invalid(link, Hook.LLM_REQUEST, value, "allowed are {prompt}, {response}, or nothing")
+            raise invalid(link, Hook.LLM_REQUEST, value, "allowed are {prompt}, {response}, or nothing")
         if value.get("prompt") is not None:
             prompt = value["prompt"]
             if not isinstance(prompt, list):
-                raise _invalid(link, Hook.LLM_REQUEST, prompt, "`prompt` is a list of prompt entries")
+                raise invalid(link, Hook.LLM_REQUEST, prompt, "`prompt` is a list of prompt entries")
         if value.get("response") is not None:
-            if not _is_response(value["response"]):
+            if not is_response(value["response"]):
                 allowed = '`response` is `{"chunks": [...]}`, each chunk with a `type`'
-                raise _invalid(link, Hook.LLM_REQUEST, value["response"], allowed)
+                raise invalid(link, Hook.LLM_REQUEST, value["response"], allowed)
             if ctx.cached is None:
                 ctx.cached = copy.deepcopy(value["response"])
     ctx.prompt = prompt
-
-
-def _is_response(value: Any) -> bool:
-    chunks = value.get("chunks") if isinstance(value, dict) else None
-    return isinstance(chunks, Sequence) and all(isinstance(c, dict) and "type" in c for c in chunks)
 
 
 def current_step(ctx: RunContext) -> StepResult:
@@ -344,11 +299,11 @@ async def run_output_step(ctx: RunContext, links: list[Link], calls: Calls, writ
 
 def _take_messages(ctx: RunContext, link: Link, hook: Hook, stage: list[Any], value: Any) -> None:
     if isinstance(value, MessageList):
-        _same_list(ctx, link, hook, value)
+        same_list(ctx, link, hook, value)
     elif isinstance(value, list):
-        _reconcile(ctx, link, hook, stage, value)
+        reconcile(ctx, link, hook, stage, value)
     elif value is not None:
-        raise _invalid(link, hook, value, "allowed are a list of messages, the message list, or nothing")
+        raise invalid(link, hook, value, "allowed are a list of messages, the message list, or nothing")
 
 
 async def run_tool_result(

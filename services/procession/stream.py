@@ -7,10 +7,10 @@ from typing import Any
 from procession.args import OutputStreamArgs
 from procession.calls import Calls, Link, abort, check_custom, failure, of_another, within
 from procession.context import RunContext
-from procession.errors import ProcessorError, TripWire
-from procession.hooks import INVALID_RETURN
+from procession.errors import TripWire
 from procession.processor import Hook
 from procession.response import ResponseCollector
+from procession.returns import invalid
 from procession_schemas.chunks import HIDDEN_TYPES, Chunk
 
 _UNDELIVERED = HIDDEN_TYPES | {"finish"}
@@ -142,13 +142,8 @@ class StreamChain:
             return
         self._reports[k].changed += 1
         if not all(map(_is_chunk, out if isinstance(out, list) else (out,))):
-            raise ProcessorError(
-                f"returned {type(out).__name__}; allowed are a chunk (with `type`), a list of chunks, or nothing",
-                processor_id=self.links[k].id,
-                hook=_HOOK.value,
-                code=INVALID_RETURN,
-                name="ProcessorReturnError",
-            )
+            allowed = "allowed are a chunk (with `type`), a list of chunks, or nothing"
+            raise invalid(self.links[k], _HOOK, out, allowed)
 
 
 def _is_chunk(value: Any) -> bool:

@@ -41,6 +41,7 @@ _Command = Callable[[argparse.Namespace], int | Coroutine[Any, Any, int]]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
+    sys.path.insert(0, str(Path.cwd()))  # plugins are modules of the project one stands in
     options = _parser().parse_args(arguments)
     try:
         outcome = options.command(options)

@@ -3,6 +3,7 @@
 import random
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -48,7 +49,7 @@ PLANS = st.builds(
     max_steps=st.sampled_from([None, 2]),
     stop_when=st.just([ProcessorRef(id="stop")]),
 )
-CHOICES = st.lists(st.integers(0, 6), max_size=6)
+CHOICES = st.lists(st.integers(0, 6), max_size=12)
 """What operations come to, in order; then whatever is usual."""
 NUMBER = st.integers(0, 20)
 
@@ -77,6 +78,12 @@ class RunMachine(RuleBasedStateMachine):
 
     def one(self, some: list[Any], number: int) -> Any:
         return some[number % len(some)]
+
+    @rule(times=st.integers(1, 12), choices=CHOICES)
+    def go_on(self, times: int, choices: list[int]) -> None:
+        self.world.choose = chooser(choices)
+        for _ in range(times):
+            self.undisturbed()
 
     @precondition(lambda self: self.world.queue)
     @rule(number=NUMBER, choices=CHOICES)
@@ -135,6 +142,17 @@ class RunMachine(RuleBasedStateMachine):
         if message.kind != "request":
             self.world.give_up(message)
 
+    def undisturbed(self) -> bool:
+        """Lets somebody work who has something to do; tells whether there was anybody."""
+        world = self.world
+        if world.handlers:
+            world.finish(world.handlers[0])
+        elif world.queue:
+            world.finish(world.deliver(world.queue[0]))
+        else:
+            return False
+        return True
+
     def waiting(self) -> list[dict[str, Any]]:
         state = self.world.state()
         return state.waiting if state and state.status == "suspended" else []
@@ -156,12 +174,10 @@ class RunMachine(RuleBasedStateMachine):
         world = self.world
         world.choose = lambda options: self.random.choice([options[0], *options])
         for _ in range(DELIVERIES):
+            if self.undisturbed():
+                continue
             state = world.state()
-            if world.handlers:
-                world.finish(world.handlers[0])
-            elif world.queue:
-                world.finish(world.deliver(world.queue[0]))
-            elif state is None or state.status == "done":
+            if state is None or state.status == "done":
                 break
             elif state.status == "suspended":
                 self.answer(state.waiting[0], self.random.choice([0, 1]))
@@ -178,5 +194,7 @@ class RunMachine(RuleBasedStateMachine):
         assert world.state() == final
 
 
-RunMachine.TestCase.settings = settings(settings.default, stateful_step_count=40, deadline=None)
-TestRun = RunMachine.TestCase
+RunMachine.TestCase.settings = settings(
+    max_examples=max(200, settings.default.max_examples), stateful_step_count=30, deadline=None
+)
+TestRun = pytest.mark.timeout(600)(RunMachine.TestCase)

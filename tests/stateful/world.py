@@ -10,7 +10,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 
 from procession_schemas.run import Failure
-from procession_schemas.work import Control, ModelOp, ToolsOp, WorkCommand, WorkResult
+from procession_schemas.work import Control, ModelOp, StepFinishOp, ToolsOp, WorkCommand, WorkResult
 from procession_services.orchestrator.core.events import (
     DeadlinePassed,
     Effect,
@@ -54,6 +54,8 @@ class World:
     known_ids: set[str] = field(default_factory=set)
     handlers: list[Handler] = field(default_factory=list)
     finished: list[bytes] = field(default_factory=list)
+    retried: set[int] = field(default_factory=set)
+    continued: set[int] = field(default_factory=set)
     due: bool = False
     buried: bool = False
 
@@ -201,6 +203,8 @@ class World:
         local: bytes | None = None
         for effect in effects:
             yield
+            if isinstance(effect, Send):
+                self._count(effect.command)
             match effect:
                 case Send(command) if command.service == LOCAL:
                     local = yield from self.services.execute(command, self.choose)
@@ -214,6 +218,17 @@ class World:
                 case TellSuspended(result):
                     assert result.status == "suspended"
         return local
+
+    def _count(self, command: WorkCommand) -> None:
+        """Counts what was granted by what was sent, whatever the state says of it."""
+        plan = self.fresh.plan
+        for op in command.ops:
+            if isinstance(op, StepFinishOp) and op.reason == "retry":
+                self.retried.add(command.seq)
+            elif isinstance(op, StepFinishOp) and op.is_continued:
+                self.continued.add(command.seq)
+        assert len(self.retried) <= (plan.budget or 0), "more retries than the budget has"
+        assert plan.max_steps is None or len(self.continued) < plan.max_steps, "more steps than there may be"
 
 
 def reduce_by_law(before: RunState, event: RunEvent) -> tuple[RunState, list[Effect]]:

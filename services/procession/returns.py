@@ -1,0 +1,75 @@
+"""What hooks may return: taking it over, and the errors when they return something else (core.md 7.4, 18)."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from procession.calls import Link
+from procession.context import RunContext
+from procession.errors import ProcessorError
+from procession.message_list import MessageList
+from procession.parts import InvalidMessageError
+from procession.processor import INPUT_HOOKS, Hook
+
+EXTERNAL_LIST: Final = "PROCESSOR_RETURNED_EXTERNAL_MESSAGE_LIST"
+BOTH: Final = "PROCESSOR_RETURNED_MESSAGES_AND_MESSAGE_LIST"
+UNSUPPORTED_MODEL: Final = "PROCESSOR_RETURNED_UNSUPPORTED_MODEL"
+INVALID_RETURN: Final = "PROCESSOR_RETURNED_INVALID_VALUE"
+
+
+def wrong(link: Link, hook: Hook, code: str, message: str) -> ProcessorError:
+    """An error that says what a hook returned wrongly (R-ER-1..3)."""
+    return ProcessorError(
+        message, processor_id=link.id, hook=hook.value, code=code, name="ProcessorReturnError"
+    )
+
+
+def same_list(ctx: RunContext, link: Link, hook: Hook, returned: MessageList) -> None:
+    """Refuses a message list that is not the run's (R-ER-1)."""
+    if returned is not ctx.messages:
+        text = "returned a MessageList that is not the one it was given; change and return that one"
+        raise wrong(link, hook, EXTERNAL_LIST, text)
+
+
+def invalid(link: Link, hook: Hook, value: Any, allowed: str) -> ProcessorError:
+    """An error about the type of a value."""
+    return wrong(link, hook, INVALID_RETURN, f"returned {type(value).__name__}; {allowed}")
+
+
+def reconcile(ctx: RunContext, link: Link, hook: Hook, stage: list[Any], returned: Any) -> None:
+    """Takes over messages that a hook returned for its stage (R-RC-1..5).
+
+    Raises:
+        ProcessorError: They are no list, or one of them cannot be read.
+    """
+    if not isinstance(returned, list):
+        raise invalid(link, hook, returned, "`messages` is a list of messages")
+    try:
+        ctx.messages.reconcile(stage, returned, "input" if hook in INPUT_HOOKS else "response")
+    except InvalidMessageError as error:
+        raise _unreadable(link, hook, error) from error
+
+
+def replace_system(ctx: RunContext, link: Link, hook: Hook, returned: Any) -> None:
+    """Takes over system messages that a hook returned; raises ProcessorError as `reconcile` does."""
+    if not isinstance(returned, list):
+        raise invalid(link, hook, returned, "`system_messages` is a list of system messages")
+    try:
+        ctx.messages.replace_system(returned)
+    except InvalidMessageError as error:
+        raise _unreadable(link, hook, error) from error
+
+
+def _unreadable(link: Link, hook: Hook, error: InvalidMessageError) -> ProcessorError:
+    return ProcessorError(
+        f"returned a message that cannot be read: {error}",
+        processor_id=link.id,
+        hook=hook.value,
+        code=error.code,
+        name=type(error).__name__,
+    )
+
+
+def is_response(value: Any) -> bool:
+    """Whether a value can answer in the model's place: `{"chunks": [...]}`, each chunk with a `type` (R-CA-1)."""
+    chunks = value.get("chunks") if isinstance(value, dict) else None
+    return isinstance(chunks, Sequence) and all(isinstance(c, dict) and "type" in c for c in chunks)
