@@ -11,7 +11,9 @@ from procession_services.runtime.settings import Settings
 from procession_services.tools.app import start
 
 
-async def test_a_body_that_nobody_understands_is_buried_with_its_reason_and_replayed(servers: Endpoints) -> None:
+async def test_a_body_that_nobody_understands_is_buried_with_its_reason_and_replayed(
+    servers: Endpoints,
+) -> None:
     settings = Settings(nats_url=servers.nats_url, redis_url=servers.redis_url, max_deliver=1)
     bus = await Bus.connect(servers.nats_url, "test")
     buried: asyncio.Queue[bytes] = asyncio.Queue()

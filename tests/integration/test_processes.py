@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
 ]
 
-ACK_WAIT = 1.0
+ACK_WAIT = 1.5
 TEXT = [f"word{number} " for number in range(60)]
 SLOW = {"chunks": TEXT, "chunk_delay_ms": 15}
 CALL = {"tool_calls": [{"id": "c1", "name": "gated", "arguments": {}}]}

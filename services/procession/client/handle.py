@@ -116,6 +116,7 @@ class RunHandle:
 
     async def cancel(self) -> None:
         """Cancels the run: its chunks end, and `result()` says what there was."""
+        self._go_on()
         await self._send(Control(type="cancel"), "cancel")
 
     async def approve(self, tool_call_id: str) -> None:
@@ -249,9 +250,14 @@ class RunHandle:
             status = self._result.status if self._result else "running"
             raise NotWaitingError(f"run {self.run_id} does not wait for a decision on {call}: it is {status}")
         self._decided.add(call)
-        self._result, self._complete = None, not self._streams
-        self._order.reopen()
+        self._go_on()
         await self._send(control, f"{control.type}:{call}:{self._suspended_at}")
+
+    def _go_on(self) -> None:
+        """Leaves the suspension behind, where there is one."""
+        if self._suspension is not None:
+            self._result, self._complete = None, not self._streams
+            self._order.reopen()
 
     async def _send(self, control: Control, key: str) -> None:
         await self._link.publish(

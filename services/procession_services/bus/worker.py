@@ -2,7 +2,8 @@
 
 A continuous pull with a callback costs a third of `fetch` and a quarter of FastStream's pull subscriber (bus.md). A
 message stays ours while its handler runs (`in_progress`); a handler that raises has it delivered again, later each
-time; what was delivered too often goes to DEAD, and its handler's `give_up` says so to whoever waits.
+time; what was delivered too often goes to DEAD, and its handler's `give_up` says so to whoever waits. A process that
+stood still for longer than the server waits has lost what it held: somebody else has it, so handlers are cancelled.
 """
 
 import asyncio
@@ -36,6 +37,23 @@ class Delivery:
     message_id: str | None
     stored_at: str
     traceparent: str | None
+    held: Callable[[], bool] = lambda: True
+    """Whether the message is still ours: who has lost it must not speak any more."""
+
+
+class LostError(Exception):
+    """A message is no longer ours; another delivery of it is worked on."""
+
+
+@dataclass(slots=True)
+class _Hold:
+    """A message in work, and the moment until which the server leaves it to us."""
+
+    message: Msg
+    until: float
+
+    def lasts(self) -> bool:
+        return asyncio.get_running_loop().time() < self.until
 
 
 Handler = Callable[[Delivery], Awaitable[None]]
@@ -62,7 +80,8 @@ class Worker:
         self._stream, self._durable, self._filters = stream, durable, filters
         self._handler, self._give_up = handler, give_up
         self._concurrency, self._ack_wait, self._max_deliver = concurrency, ack_wait, max_deliver
-        self._tasks: dict[asyncio.Task[None], Msg] = {}
+        self._tasks: dict[asyncio.Task[None], _Hold] = {}
+        self._alive = 0.0
         self._asked = 0
         self._inbox = ""
         self._doubtful = False
@@ -72,6 +91,7 @@ class Worker:
     async def start(self) -> None:
         """Creates the consumer if it is missing and begins to pull; returns when the subscription is live."""
         await self._add_consumer()
+        self._alive = asyncio.get_running_loop().time()
         self._inbox = self._bus.client.new_inbox()
         self._subscription = await self._bus.client.subscribe(self._inbox, cb=self._on_message)
         await self._bus.flush()
@@ -96,7 +116,7 @@ class Worker:
         await self._bus.unsubscribe(self._subscription)
         if self._tasks:
             _, pending = await asyncio.wait(self._tasks, timeout=grace)
-            messages = [self._tasks[task] for task in pending if task in self._tasks]
+            messages = [self._tasks[task].message for task in pending if task in self._tasks]
             for task in pending:
                 task.cancel()
             await asyncio.gather(*pending, return_exceptions=True)
@@ -140,13 +160,30 @@ class Worker:
         """Tells the server that work in flight is still worked on."""
         while True:
             await asyncio.sleep(self._ack_wait / 3)
-            if self._bus.client.is_connected:
-                for message in list(self._tasks.values()):
-                    await message.in_progress()
+            late = asyncio.get_running_loop().time() > self._alive + self._ack_wait
+            if not self._bus.client.is_connected or (late and not await self._caught_up()):
+                continue
+            self._alive = asyncio.get_running_loop().time()
+            for task, hold in list(self._tasks.items()):
+                if hold.lasts():
+                    await hold.message.in_progress()
+                    hold.until = self._alive + self._ack_wait
+                else:
+                    log.warning("%s: lost %s, which took too long", self._durable, hold.message.subject)
+                    task.cancel()
+
+    async def _caught_up(self) -> bool:
+        """Lets messages through that came while this process stood still: they are not ours any more."""
+        try:
+            await self._bus.flush()
+        except (TimeoutError, Error):
+            return False
+        return True
 
     def reconnected(self) -> None:
         """Asks again after a restart of the server, which forgets open requests."""
         self._asked = 0
+        self._alive = asyncio.get_running_loop().time()  # what comes now was sent now
         self._wake.set()
 
     async def _on_message(self, message: Msg) -> None:
@@ -163,8 +200,12 @@ class Worker:
         if self._stopping:
             await message.nak()
             return
-        task = asyncio.create_task(self._work(message))
-        self._tasks[task] = message
+        hold = _Hold(message, self._alive + self._ack_wait)
+        if not hold.lasts():
+            self._wake.set()
+            return
+        task = asyncio.create_task(self._work(hold))
+        self._tasks[task] = hold
         task.add_done_callback(self._done)
 
     def _done(self, task: asyncio.Task[None]) -> None:
@@ -175,14 +216,17 @@ class Worker:
         if self._asked <= free // 2:
             self._wake.set()
 
-    async def _work(self, message: Msg) -> None:
-        delivery = _delivery(message)
+    async def _work(self, hold: _Hold) -> None:
+        message, delivery = hold.message, _delivery(hold)
         if delivery.attempt > self._max_deliver:
             await self._bury(message, delivery, f"not handled in {self._max_deliver} deliveries")
             return
         try:
             await self._handler(delivery)
         except Exception as error:  # any failure of a handler means: deliver again, later
+            if not hold.lasts():
+                log.warning("%s: lost %s: %r", self._durable, delivery.subject, error)
+                return
             log.exception("%s: delivery %d of %s failed", self._durable, delivery.attempt, delivery.subject)
             if delivery.attempt >= self._max_deliver:
                 await self._bury(message, delivery, repr(error))
@@ -206,7 +250,8 @@ class Worker:
         await message.ack()
 
 
-def _delivery(message: Msg) -> Delivery:
+def _delivery(hold: _Hold) -> Delivery:
+    message = hold.message
     metadata = message.metadata
     headers = message.headers or {}
     return Delivery(
@@ -217,4 +262,5 @@ def _delivery(message: Msg) -> Delivery:
         message_id=headers.get("Nats-Msg-Id"),
         stored_at=metadata.timestamp.isoformat(),
         traceparent=headers.get("traceparent"),
+        held=hold.lasts,
     )

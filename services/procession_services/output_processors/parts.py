@@ -12,7 +12,8 @@ import orjson
 from procession_schemas.chunks import Chunk
 from procession_services.runtime.store import RunStore
 
-_RUNS = 2048
+_HELD_CHUNKS = 50_000
+"""Chunks of all runs that stay in memory; runs that were not worked on for longest go first."""
 
 
 @dataclass(slots=True)
@@ -22,6 +23,7 @@ class RunParts:
     lists: list[list[Chunk]] = field(default_factory=list)
     entries: int = 0
     seqs: set[int] = field(default_factory=set)
+    size: int = 0
 
 
 class PartsStore:
@@ -30,13 +32,12 @@ class PartsStore:
     def __init__(self, store: RunStore) -> None:
         self._store = store
         self._runs: OrderedDict[tuple[str, str], RunParts] = OrderedDict()
+        self._held = 0
 
     async def open(self, tenant: str, run: str, seq: int, links: int) -> RunParts:
         """The parts before command `seq`; the caller appends to the lists and then calls `save` or `forget`."""
         parts = self._runs.setdefault((tenant, run), RunParts())
         self._runs.move_to_end((tenant, run))
-        while len(self._runs) > _RUNS:
-            self._runs.popitem(last=False)
         while len(parts.lists) < links:
             parts.lists.append([])
         if seq > 1:
@@ -64,8 +65,20 @@ class PartsStore:
         compact = [None if k and added == lists[0] else added for k, added in enumerate(lists)]
         parts.entries += 1
         parts.seqs.add(seq)
+        self._measure(tenant, run, parts)
         await self._store.append_parts(tenant, run, orjson.dumps({"seq": seq, "lists": compact}))
+
+    def _measure(self, tenant: str, run: str, parts: RunParts) -> None:
+        if self._runs.get((tenant, run)) is not parts:
+            return
+        size = sum(len(received) for received in parts.lists)
+        self._held += size - parts.size
+        parts.size = size
+        while self._held > _HELD_CHUNKS and len(self._runs) > 1:
+            _, oldest = self._runs.popitem(last=False)
+            self._held -= oldest.size
 
     def forget(self, tenant: str, run: str) -> None:
         """Drops a run whose parts may be half-way; they are read again when needed."""
-        self._runs.pop((tenant, run), None)
+        parts = self._runs.pop((tenant, run), None)
+        self._held -= parts.size if parts else 0

@@ -53,10 +53,16 @@ class Executor:
         if signal:
             signal.abort()
 
-    async def execute(self, command: WorkCommand, delivery: int = 1) -> bytes | None:
+    async def execute(
+        self, command: WorkCommand, delivery: int = 1, held: Callable[[], bool] = lambda: True
+    ) -> bytes | None:
         """Runs the command and returns the result's wire bytes.
 
         A command that was done before returns its stored result; one that the run has left behind returns None.
+        `held` tells whether the command is still ours.
+
+        Raises:
+            LostError: It is not, so this delivery says nothing more.
         """
         key = (command.tenant, command.run)
         signal = self._signals.setdefault(key, AbortSignal())
@@ -72,9 +78,11 @@ class Executor:
             if stored.cancelled:
                 signal.abort()
             job = self._job(command, stored, signal)
+            job.outbox.held = held
             if delivery > 1 or command.version == ANY_VERSION:
                 await self._renumber(job)
             await self._run(job)
+            await job.outbox.flush()
             job.result.reports = list(job.calls.reports.values())
             job.result.out_seq = job.outbox.next_seq
             return await self._commit(job, stored)

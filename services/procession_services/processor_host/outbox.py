@@ -1,5 +1,6 @@
 """The chunks of one command on their way to the client: identity, numbers, batches."""
 
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -7,7 +8,7 @@ import orjson
 from procession.errors import ProcessorError
 from procession_schemas import subjects
 from procession_schemas.chunks import Chunk
-from procession_services.bus import Bus
+from procession_services.bus import Bus, LostError
 
 
 async def last_sent(bus: Bus, tenant: str, run: str) -> int:
@@ -28,9 +29,18 @@ class Outbox:
     """
 
     def __init__(
-        self, bus: Bus, tenant: str, run: str, next_seq: int, *, live: bool, suppress: int = -1
+        self,
+        bus: Bus,
+        tenant: str,
+        run: str,
+        next_seq: int,
+        *,
+        live: bool,
+        suppress: int = -1,
+        held: Callable[[], bool] = lambda: True,
     ) -> None:
         self.next_seq = next_seq
+        self.held = held
         self._bus, self._run, self._live, self._suppress = bus, run, live, suppress
         self._subject = subjects.chunk(tenant, run)
         self._ready: list[dict[str, Any]] = []
@@ -47,7 +57,14 @@ class Outbox:
                 self._ready.append({"type": chunk["type"], "runId": self._run, "from": "AGENT", **chunk})
 
     async def flush(self, *, end: bool = False, reset: int | None = None) -> None:
-        """Publishes what is ready."""
+        """Publishes what is ready.
+
+        Raises:
+            LostError: The command is no longer ours, so its chunks come from somebody else.
+            ProcessorError: A single chunk is too long, or holds what is not JSON.
+        """
+        if not self.held():
+            raise LostError
         if self._reconnects != self._bus.reconnects:
             self._reconnects = self._bus.reconnects
             for body in self._sent:

@@ -76,7 +76,7 @@ class Host:
 
         async def handle(delivery: Delivery) -> None:
             command = WorkCommand.model_validate_json(delivery.body)
-            result = await executor.execute(command, delivery.attempt)
+            result = await executor.execute(command, delivery.attempt, delivery.held)
             if result is not None:
                 subject = subjects.work("orchestrator", command.tenant, command.run)
                 await self.bus.publish_stored(subject, result, message_id=f"result:{command.id}")

@@ -22,7 +22,7 @@ from procession_schemas import subjects
 from procession_schemas.agent import ProcessorRef
 from procession_schemas.chunks import Chunk
 from procession_schemas.run import HookReport
-from procession_services.bus import Bus, NoResponderError, RequestTimeoutError
+from procession_services.bus import Bus, LostError, NoResponderError, RequestTimeoutError
 from procession_services.processor_host.errors import Cancelled
 from procession_services.processor_host.executor import id_maker
 from procession_services.processor_host.job import Job
@@ -54,6 +54,7 @@ class Session:
     lost: bool = False
     reconnects: int = 0
     signal: AbortSignal = field(default_factory=AbortSignal)
+    held: Callable[[], bool] = lambda: True
     end_sent: bool = False
     outcome: dict[str, Any] | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -140,6 +141,7 @@ class StreamClient:
             lease,
             replica=replica,
             signal=job.abort_signal,
+            held=job.outbox.held,
             reconnects=self._bus.reconnects,
         )
         self._sessions[session.id] = session
@@ -189,6 +191,8 @@ class StreamClient:
                 await session.changed.wait()
 
     async def _transmit(self, session: Session) -> None:
+        if not session.held():
+            raise LostError
         if session.sent == session.acked:
             session.heard = asyncio.get_running_loop().time()
         start, session.sent, session.end_sent = session.sent, len(session.raw), session.ended

@@ -29,6 +29,7 @@ local have = tonumber(redis.call('HGET', KEYS[1], 'state_v') or '0')
 if have ~= tonumber(ARGV[1]) then return 0 end
 redis.call('HSET', KEYS[1], 'state_v', have + 1, 'state', ARGV[2])
 redis.call('EXPIRE', KEYS[1], ARGV[3])
+if ARGV[6] == '1' then redis.call('HDEL', KEYS[1], 'ctx', 'ctx_result'); redis.call('DEL', KEYS[3]) end
 if ARGV[4] == '' then redis.call('ZREM', KEYS[2], ARGV[5]) else redis.call('ZADD', KEYS[2], ARGV[4], ARGV[5]) end
 return 1
 """
@@ -101,10 +102,15 @@ class RunStore:
     async def save_state(
         self, tenant: str, run: str, *, version: int, state: bytes, deadline_ms: int | None, finished: bool
     ) -> bool:
-        """Stores the state if nobody else did since `version`; a deadline of None takes the run off the list."""
+        """Stores the state if nobody else did since `version`; a deadline of None takes the run off the list.
+
+        A finished run leaves only its state behind: context and stream parts go.
+        """
         ttl = self._finished_ttl if finished else self._ttl
         args: list[Any] = [version, state, ttl, "" if deadline_ms is None else deadline_ms, f"{tenant} {run}"]
-        return bool(await self._save(keys=[run_key(tenant, run), DEADLINES], args=args))
+        args.append("1" if finished else "")
+        key = run_key(tenant, run)
+        return bool(await self._save(keys=[key, DEADLINES, f"{key}:parts"], args=args))
 
     async def mark_cancelled(self, tenant: str, run: str) -> None:
         """Lets every service that picks up work of the run see that it was cancelled."""

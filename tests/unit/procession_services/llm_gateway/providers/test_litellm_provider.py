@@ -140,8 +140,10 @@ async def test_chunks_come_while_the_provider_still_writes(provider: LiteLLMProv
         ModelServer(Answer(sse(event(content="He"), event(content="llo")), end="hang")) as server,
         aclosing(provider.stream(call(server))) as answer,
     ):
-        assert brief(await anext(answer)) == [("text-start",), ("text-delta", "He")]
-        assert brief(await anext(answer)) == [("text-delta", "llo")]
+        seen = brief(await anext(answer))
+        while len(seen) < 3:  # two events may come in one read or in two
+            seen += brief(await anext(answer))
+        assert seen == [("text-start",), ("text-delta", "He"), ("text-delta", "llo")]
 
 
 async def test_raw_events_on_demand(provider: LiteLLMProvider) -> None:

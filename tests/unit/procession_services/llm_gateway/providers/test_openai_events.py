@@ -1,0 +1,34 @@
+"""Server-sent events are cut at event borders, however the bytes arrive."""
+
+import orjson
+from hypothesis import given
+from hypothesis import strategies as st
+
+from procession_services.llm_gateway.providers.openai_events import EventReader
+
+EVENTS = [{"a": "é"}, {"b": 2}, {"c": [1, "data: no"]}]
+END = {"\n": b"data: [DONE]\n\n", "\r\n": b"data: [DONE]\r\n\r\n"}
+
+
+def written(newline: str) -> bytes:
+    lines = "".join(f": comment{newline}data: {orjson.dumps(e).decode()}{newline}{newline}" for e in EVENTS)
+    return lines.encode() + END[newline]
+
+
+@given(newline=st.sampled_from(["\n", "\r\n"]), cuts=st.lists(st.integers(0, 120), max_size=8))
+def test_any_split_of_the_bytes_gives_the_same_events(newline, cuts):
+    body, reader, read = written(newline), EventReader(), []
+    borders = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
+    for start, stop in zip(borders, borders[1:], strict=False):
+        read += reader.feed(body[start:stop])
+
+    assert [orjson.loads(each) for each in read] == EVENTS
+    assert reader.done
+
+
+def test_an_event_of_several_data_lines_is_one_event():
+    assert EventReader().feed(b"data: {\ndata: }\n\n") == [b"{\n}"]
+
+
+def test_an_unfinished_event_is_not_given():
+    assert EventReader().feed(b'data: {"a": 1}\n') == []
