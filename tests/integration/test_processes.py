@@ -106,7 +106,8 @@ def at_work(system, gate, service):
             return [CALL, SLOW], {"tools": [{"id": "gated", "options": gate.options}]}
         case "orchestrator":
             return [SLOW], {"inputProcessors": {"factory": "gated-factory", "options": gate.options}}
-    raise AssertionError(service)
+        case _:
+            raise AssertionError(service)
 
 
 def in_order(batches):

@@ -263,5 +263,5 @@ async def read(handle):
 async def until(holds):
     """Waits until a condition holds that another task of this process brings about."""
     async with asyncio.timeout(10):
-        while not holds():
+        while not holds():  # noqa: ASYNC110 - what it waits for sets no event
             await asyncio.sleep(0.005)

@@ -197,7 +197,8 @@ class System:
     async def batches(self, run: str) -> list[dict[str, Any]]:
         """The chunk batches of a run as they are stored."""
         connection = await nats.connect(self.servers.nats_url)
-        found, sequence, jetstream = [], 1, connection.jetstream()
+        found: list[dict[str, Any]] = []
+        sequence, jetstream = 1, connection.jetstream()
         subject = subjects.chunk(self.client.tenant, run)
         while True:
             try:
@@ -235,7 +236,8 @@ async def finished(handle: RunHandle) -> Any:
 def deltas(chunks: list[dict[str, Any]]) -> list[str]:
     """The texts of the chunks that count: a reset takes back those from its number on."""
     counting: list[dict[str, Any]] = []
-    number, numbers = 0, []
+    numbers: list[int] = []
+    number = 0
     for chunk in chunks:
         if chunk["type"] == "reset":
             keep = sum(each < chunk["payload"]["from"] for each in numbers)

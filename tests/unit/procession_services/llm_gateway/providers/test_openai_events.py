@@ -1,5 +1,7 @@
 """Server-sent events are cut at event borders, however the bytes arrive."""
 
+from itertools import pairwise
+
 import orjson
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +21,7 @@ def written(newline: str) -> bytes:
 def test_any_split_of_the_bytes_gives_the_same_events(newline, cuts):
     body, reader, read = written(newline), EventReader(), []
     borders = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
-    for start, stop in zip(borders, borders[1:], strict=False):
+    for start, stop in pairwise(borders):
         read += reader.feed(body[start:stop])
 
     assert [orjson.loads(each) for each in read] == EVENTS
