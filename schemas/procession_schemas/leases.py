@@ -83,13 +83,16 @@ class StreamOutcome(TypedDict):
 class FrameAnswer(TypedDict):
     """What a replica says of lease attempt `l`: raw chunks processed so far (`a`), and at the end what came of it.
 
-    `unknown`: the replica has no such session, so the sender has to take another lease.
+    `unknown`: the replica has no such session, so the sender has to take another lease. `again`: chunks from that
+    number on were lost on the way. An answer with a reply subject wants to be told there, by any message, when the
+    sender no longer holds that lease.
     """
 
     l: int  # noqa: E741 - its name on the wire
     a: NotRequired[int]
     done: NotRequired[StreamOutcome]
     unknown: NotRequired[Literal[True]]
+    again: NotRequired[int]
 
 
 __all__ = ["Frame", "FrameAnswer", "LeaseReply", "LeaseRequest", "StreamOutcome"]

@@ -1,6 +1,7 @@
 """Every service as a process: started before the servers, two of each, killed and stopped in the middle of its work."""
 
 import asyncio
+import signal
 from contextlib import AsyncExitStack
 
 import pytest
@@ -172,6 +173,19 @@ async def test_two_replicas_of_each_share_thirty_runs(fresh, parts):
         assert result.text == text_of(chunks) == "".join(words).upper()
 
     await asyncio.gather(*(one(number) for number in range(30)))
+
+
+async def test_a_stream_leaves_a_replica_that_stands_still(fresh, parts):
+    still = fresh["output_processors"].process
+    handle, gate = await until_there(parts.system, fresh["output_processors"], "output_processors")
+    still.send_signal(signal.SIGSTOP)
+    result, chunks = await finished(handle)
+    still.send_signal(signal.SIGCONT)
+    await gate.open()
+    expected = "".join(TEXT).upper()
+    assert (result.status, result.text, text_of(chunks)) == ("finished", expected, expected)
+    assert await gate.passes() == 2
+    assert "reset" not in [chunk["type"] for chunk in chunks]
 
 
 @pytest.mark.parametrize("service", STOPPED[:-1])

@@ -49,7 +49,7 @@ PLANS = st.builds(
     max_steps=st.sampled_from([None, 2]),
     stop_when=st.just([ProcessorRef(id="stop")]),
 )
-CHOICES = st.lists(st.integers(0, 6), max_size=12)
+CHOICES = st.lists(st.integers(0, 6), max_size=24)
 """What operations come to, in order; then whatever is usual."""
 NUMBER = st.integers(0, 20)
 
@@ -60,8 +60,8 @@ def chooser(numbers: list[int]) -> Choose:
 
 
 class RunMachine(RuleBasedStateMachine):
-    @initialize(plan=PLANS, seed=st.integers(0, 9999))
-    def request(self, plan: Plan, seed: int) -> None:
+    @initialize(plan=PLANS, seed=st.integers(0, 9999), ahead=st.integers(0, 25), choices=CHOICES)
+    def request(self, plan: Plan, seed: int, ahead: int, choices: list[int]) -> None:
         self.random = random.Random(seed)
         fresh = RunState(
             run="r",
@@ -73,8 +73,10 @@ class RunMachine(RuleBasedStateMachine):
             accepted_at="2026-01-01T00:00:00Z",
             deadline_ms=1,
         )
-        self.world = World(fresh, chooser([]))
+        self.world = World(fresh, chooser(choices))
         self.world.publish("request", b"")
+        for _ in range(ahead):  # the trouble begins here
+            self.undisturbed()
 
     def one(self, some: list[Any], number: int) -> Any:
         return some[number % len(some)]
@@ -179,7 +181,7 @@ class RunMachine(RuleBasedStateMachine):
             state = world.state()
             if state is None or state.status == "done":
                 break
-            elif state.status == "suspended":
+            if state.status == "suspended":
                 self.answer(state.waiting[0], self.random.choice([0, 1]))
             else:
                 assert world.due or world.buried, f"nobody works on {state.outstanding}"
@@ -195,6 +197,6 @@ class RunMachine(RuleBasedStateMachine):
 
 
 RunMachine.TestCase.settings = settings(
-    max_examples=max(200, settings.default.max_examples), stateful_step_count=30, deadline=None
+    max_examples=max(200, settings().max_examples), stateful_step_count=30, deadline=None
 )
 TestRun = pytest.mark.timeout(600)(RunMachine.TestCase)

@@ -45,6 +45,7 @@ class Link:
         self._options = {"name": "procession-client", "reconnect_time_wait": 0.2, **options}
         self._client = Client()
         self._jetstream = self._client.jetstream()
+        self._opened = False
         self._trouble: Exception | None = None
 
     @property
@@ -73,23 +74,21 @@ class Link:
             raise NotConnectedError(
                 f"cannot reach NATS at {self.url} ({told}): is it running? `procession up` starts one"
             ) from error
+        self._opened = True
 
     async def close(self) -> None:
         """Closes the connection."""
         await self._client.close()
 
     async def subscribe(self, callbacks: dict[str, Callable[[bytes], None]]) -> list[Subscription]:
-        """Subscribes to subjects, and returns when the server knows.
+        """Subscribes to subjects; the server knows of it before it gets anything that is sent later.
 
         Raises:
             NotConnectedError: The connection is not open.
         """
-        if not (self._client.is_connected or self._client.is_reconnecting):
+        if self._client.is_closed or not self._opened:
             raise NotConnectedError("this client is not connected: use `async with Procession(...)`")
-        made = [await self._client.subscribe(s, cb=_calling(callback)) for s, callback in callbacks.items()]
-        # Shielded: nats-py stops reading when the answer to a cancelled flush arrives.
-        await asyncio.shield(self._client.flush())
-        return made
+        return [await self._client.subscribe(s, cb=_calling(callback)) for s, callback in callbacks.items()]
 
     async def unsubscribe(self, subscriptions: list[Subscription]) -> None:
         """Ends subscriptions."""

@@ -5,7 +5,9 @@ and leases use the client and its JetStream context directly.
 """
 
 import asyncio
+import contextlib
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Self, TypeVar
 
@@ -29,6 +31,9 @@ from procession_services.bus.streams import ensure_streams
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _QUIET_SECONDS: Final = 5.0
+_KEPT: Final = 16_384
+_ASK_SECONDS: Final = 0.1
+_ASK_MESSAGES: Final = 64
 _NOT_FIRST: Final = 10071
 """JetStream's code for a wrong last sequence: the subject has a message already."""
 _AWAY: Final = (
@@ -63,12 +68,18 @@ class Bus:
             graceful_timeout=5,
             allow_reconnect=True,
             error_cb=self._note_error,
+            disconnected_cb=self._disconnected,
             reconnected_cb=self._reconnected,
         )
         self.reconnects = 0
         self.on_reconnect: list[Callable[[], object]] = []
         self.on_bounce: dict[str, Callable[[], None]] = {}
         self._noted = ("", 0.0)
+        self._kept: deque[tuple[str, bytes]] = deque(maxlen=_KEPT)
+        self._published = 0
+        self._asked = 0.0
+        self._confirmations = ""
+        self._broken = False
 
     @classmethod
     async def connect(cls, url: str, name: str) -> Self:
@@ -76,10 +87,19 @@ class Bus:
         bus = cls(url, name)
         await bus._broker.connect()
         await bus._retried("the streams", lambda: ensure_streams(bus.js))
+        bus._confirmations = bus.client.new_inbox()
+        await bus.client.subscribe(f"{bus._confirmations}.*.*", cb=bus._on_confirmation)
         return bus
+
+    async def _disconnected(self) -> None:
+        self._broken = True
 
     async def _reconnected(self) -> None:
         self.reconnects += 1
+        with contextlib.suppress(Error):  # the next reconnect does it
+            for subject, body in list(self._kept):
+                await self.client.publish(subject, body)
+        self._broken = False
         for listener in self.on_reconnect:
             listener()
 
@@ -125,6 +145,26 @@ class Bus:
     async def publish(self, subject: str, body: bytes, *, reply: str = "") -> None:
         """Publishes without waiting for anybody (chunks, signals)."""
         await self.client.publish(subject, body, reply=reply)
+
+    async def publish_kept(self, subject: str, body: bytes) -> None:
+        """Publishes into a stream without waiting for anybody.
+
+        Now and then the stream is asked whether it has all. What it has not said to have is kept, and sent again
+        after a restart of NATS, which may have swallowed it; a reader may get it twice.
+        """
+        self._kept.append((subject, body))
+        self._published += 1
+        now, reply = asyncio.get_running_loop().time(), ""
+        if now > self._asked + _ASK_SECONDS or self._published % _ASK_MESSAGES == 0:
+            self._asked, reply = now, f"{self._confirmations}.{self.reconnects}.{self._published}"
+        await self.client.publish(subject, body, reply=reply)
+
+    async def _on_confirmation(self, message: Msg) -> None:
+        """The stream has stored a message, and so all before it that went over the same connection."""
+        *_, reconnects, published = message.subject.split(".")
+        if not self._broken and int(reconnects) == self.reconnects and b'"seq"' in message.data:
+            while self._kept and self._published - len(self._kept) < int(published):
+                self._kept.popleft()
 
     async def publish_stored(
         self,
@@ -188,13 +228,14 @@ class Bus:
 
     async def flush(self) -> None:
         """Returns when the server has all that was sent, subscriptions included."""
-        await self.client.flush()
+        # Shielded: nats-py stops reading when the answer to a cancelled flush arrives.
+        await asyncio.shield(self.client.flush())
 
     async def unsubscribe(self, subscription: Subscription) -> None:
         """Ends a subscription; what is on its way is still handed to its callback."""
         try:
             if self.client.is_connected:
-                await subscription.drain()  # type: ignore[no-untyped-call]  # nats-py forgot
+                await asyncio.shield(subscription.drain())  # type: ignore[no-untyped-call]  # nats-py forgot
         except (TimeoutError, Error) as error:
             log.warning("cannot unsubscribe from %s: %r", subscription.subject, error)
 

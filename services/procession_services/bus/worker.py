@@ -42,7 +42,7 @@ class Delivery:
 
 
 class LostError(Exception):
-    """A message is no longer ours; another delivery of it is worked on."""
+    """A message is not ours; another delivery of it is worked on, or will be when that one ends without an answer."""
 
 
 @dataclass(slots=True)
@@ -223,6 +223,8 @@ class Worker:
             return
         try:
             await self._handler(delivery)
+        except LostError:
+            log.info("%s: somebody else works on %s", self._durable, delivery.subject)
         except Exception as error:  # any failure of a handler means: deliver again, later
             if not hold.lasts():
                 log.warning("%s: lost %s: %r", self._durable, delivery.subject, error)

@@ -17,13 +17,13 @@ from procession_schemas import subjects
 from procession_schemas.events import ProcessorViolation
 from procession_schemas.run import Failure, Tripwire
 from procession_schemas.work import ANY_VERSION, WorkCommand, WorkResult
-from procession_services.bus import Bus
+from procession_services.bus import Bus, Delivery, LostError
 from procession_services.processor_host.errors import Cancelled, ModelFailed, Suspended
 from procession_services.processor_host.instances import Instances
 from procession_services.processor_host.job import Job, OpRunner, SinkFactory
 from procession_services.processor_host.ops import RUNNERS, failure_of
 from procession_services.processor_host.outbox import Outbox, last_sent
-from procession_services.runtime.clock import monotonic_ns, now_iso
+from procession_services.runtime.clock import monotonic_ns, new_token, now_iso
 from procession_services.runtime.store import RunStore, StoredContext
 
 log = logging.getLogger(__name__)
@@ -53,21 +53,28 @@ class Executor:
         if signal:
             signal.abort()
 
-    async def execute(
-        self, command: WorkCommand, delivery: int = 1, held: Callable[[], bool] = lambda: True
-    ) -> bytes | None:
+    async def execute(self, command: WorkCommand, delivery: Delivery | None = None) -> bytes | None:
         """Runs the command and returns the result's wire bytes.
 
         A command that was done before returns its stored result; one that the run has left behind returns None.
-        `held` tells whether the command is still ours.
+        Without a delivery it is the caller's own. The first delivery leaves a command alone that somebody has (NATS
+        forgets deliveries when it is killed); a later one comes when that one has gone silent, and takes it over.
 
         Raises:
-            LostError: It is not, so this delivery says nothing more.
+            LostError: Somebody else has the command, so this delivery says nothing more.
         """
-        key = (command.tenant, command.run)
+        key, owner = (command.tenant, command.run), new_token(12)
         signal = self._signals.setdefault(key, AbortSignal())
         try:
-            stored = await self.store.load_context(command.tenant, command.run)
+            stored = await self.store.take_context(
+                command.tenant,
+                command.run,
+                seq=command.seq,
+                owner=owner,
+                anyway=delivery is None or delivery.attempt > 1,
+            )
+            if stored is None:
+                raise LostError
             if stored.seq == command.seq and stored.result is not None:
                 return stored.result
             if command.version not in (stored.version, ANY_VERSION):
@@ -78,14 +85,16 @@ class Executor:
             if stored.cancelled:
                 signal.abort()
             job = self._job(command, stored, signal)
-            job.outbox.held = held
-            if delivery > 1 or command.version == ANY_VERSION:
+            if delivery:
+                job.outbox.held = delivery.held
+            if command.version == ANY_VERSION or (delivery and delivery.attempt > 1):
                 await self._renumber(job)
             await self._run(job)
-            await job.outbox.flush()
+            if not job.outbox.held():
+                raise LostError
             job.result.reports = list(job.calls.reports.values())
             job.result.out_seq = job.outbox.next_seq
-            return await self._commit(job, stored)
+            return await self._commit(job, stored, owner)
         finally:
             if self._signals.get(key) is signal:
                 del self._signals[key]
@@ -102,7 +111,7 @@ class Executor:
             if command.version != ANY_VERSION:
                 await outbox.flush(reset=command.out_seq)
 
-    async def _commit(self, job: Job, stored: StoredContext) -> bytes | None:
+    async def _commit(self, job: Job, stored: StoredContext, owner: str) -> bytes | None:
         """Stores context and result; a context that is not JSON fails the command and leaves the last one."""
         command, data = job.command, job.ctx.to_dict()
         try:
@@ -115,6 +124,7 @@ class Executor:
             command.run,
             version=stored.version,
             seq=command.seq,
+            owner=owner,
             data=body,
             result=job.result.to_json(),
         )

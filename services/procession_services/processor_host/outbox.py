@@ -24,8 +24,7 @@ class Outbox:
     """Numbers chunks and publishes whatever is ready as one batch.
 
     `suppress` is the last number that clients already have: after a failover the same chunks are made again and held
-    back up to it. Chunks are not acknowledged, so what a restart of NATS may have swallowed is sent again; readers drop
-    what they have.
+    back up to it.
     """
 
     def __init__(
@@ -44,8 +43,6 @@ class Outbox:
         self._bus, self._run, self._live, self._suppress = bus, run, live, suppress
         self._subject = subjects.chunk(tenant, run)
         self._ready: list[dict[str, Any]] = []
-        self._sent: list[bytes] = []
-        self._reconnects = bus.reconnects
 
     def put(self, chunk: Chunk) -> None:
         """Takes a chunk; custom `data-*` chunks go verbatim (R-WR-3), others get the run's identity (R-CH-1)."""
@@ -65,10 +62,6 @@ class Outbox:
         """
         if not self.held():
             raise LostError
-        if self._reconnects != self._bus.reconnects:
-            self._reconnects = self._bus.reconnects
-            for body in self._sent:
-                await self._bus.publish(self._subject, body)
         if not self._live or not (self._ready or end or reset is not None):
             return
         ready, self._ready = self._ready, []
@@ -88,8 +81,7 @@ class Outbox:
         except TypeError as error:
             raise _unsendable(chunks, f"holds what is not JSON: {error}") from error
         if len(body) <= self._bus.max_payload:
-            self._sent.append(body)
-            await self._bus.publish(self._subject, body)
+            await self._bus.publish_kept(self._subject, body)
             return
         if len(chunks) == 1:
             raise _unsendable(chunks, f"has {len(body)} bytes; the broker takes {self._bus.max_payload}")

@@ -7,9 +7,12 @@ import logging
 import signal
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from pydantic import ValidationError
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
@@ -28,6 +31,7 @@ from procession_services.runtime.store import RunStore, connect
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _CLOSE_SECONDS = 5.0
+_LOOK_SECONDS = 0.2
 START_SECONDS: Final = 60.0
 """How long a service that starts waits for NATS, and for Redis."""
 
@@ -76,7 +80,7 @@ class Host:
 
         async def handle(delivery: Delivery) -> None:
             command = WorkCommand.model_validate_json(delivery.body)
-            result = await executor.execute(command, delivery.attempt, delivery.held)
+            result = await executor.execute(command, delivery)
             if result is not None:
                 subject = subjects.work("orchestrator", command.tenant, command.run)
                 await self.bus.publish_stored(subject, result, message_id=f"result:{command.id}")
@@ -175,7 +179,7 @@ async def hosted(service: str, settings: Settings, start: Start) -> Any:
     host = Host(service, settings, bus)
     bus.on_reconnect.append(host.reconnected)
     try:
-        await _reached(f"Redis at {settings.redis_url}", _answers(host.redis))
+        await _reached(f"Redis at {settings.redis_url}", _answers(settings.redis_url))
         await start(host)
         await bus.flush()
         yield host
@@ -196,15 +200,20 @@ async def _reached(what: str, reaching: Awaitable[_T]) -> _T:
         raise NotReachableError(f"{what} did not answer within {START_SECONDS:g} seconds") from None
 
 
-async def _answers(redis: Any) -> None:
+async def _answers(url: str) -> None:
     """Waits until Redis answers."""
-    while True:
-        try:
-            await redis.ping()
-        except (RedisConnectionError, RedisTimeoutError) as error:
-            log.warning("Redis does not answer, trying again: %s", error)
-        else:
-            return
+    told = ""
+    async with Redis.from_url(url, retry=Retry(NoBackoff(), 0)) as redis:
+        while True:
+            try:
+                await cast("Awaitable[Any]", redis.ping())
+            except (RedisConnectionError, RedisTimeoutError) as error:
+                if str(error) != told:
+                    told = str(error)
+                    log.warning("Redis does not answer, trying again: %s", told)
+                await asyncio.sleep(_LOOK_SECONDS)
+            else:
+                return
 
 
 def run(service: str, settings: Settings, start: Start) -> None:

@@ -20,9 +20,21 @@ local last = tonumber(redis.call('HGET', KEYS[1], 'ctx_seq') or '-1')
 local seq = tonumber(ARGV[2])
 if last == seq then return redis.call('HGET', KEYS[1], 'ctx_result') end
 if have ~= tonumber(ARGV[1]) or last > seq then return 0 end
+local claim = redis.call('HGET', KEYS[1], 'claim')
+if claim and claim ~= ARGV[2] .. ':' .. ARGV[6] then return 0 end
 redis.call('HSET', KEYS[1], 'ctx_v', have + 1, 'ctx_seq', seq, 'ctx', ARGV[3], 'ctx_result', ARGV[4])
 redis.call('EXPIRE', KEYS[1], ARGV[5])
 return 1
+"""
+_TAKE = """
+local have = redis.call('HMGET', KEYS[1], 'ctx_v', 'ctx_seq', 'ctx', 'ctx_result', 'cancelled', 'claim')
+local prefix, claim = ARGV[1] .. ':', have[6]
+if tonumber(have[2] or '-1') < tonumber(ARGV[1]) then
+  local other = claim and string.sub(claim, 1, #prefix) == prefix and claim ~= prefix .. ARGV[2]
+  if other and ARGV[3] == '' then return 0 end
+  if redis.call('EXISTS', KEYS[1]) == 1 then redis.call('HSET', KEYS[1], 'claim', prefix .. ARGV[2]) end
+end
+return have
 """
 _SAVE = """
 local have = tonumber(redis.call('HGET', KEYS[1], 'state_v') or '0')
@@ -69,27 +81,36 @@ class RunStore:
         self._ttl = ttl
         self._finished_ttl = finished_ttl
         self._commit = redis.register_script(_COMMIT)
+        self._take = redis.register_script(_TAKE)
         self._save = redis.register_script(_SAVE)
 
     async def load_context(self, tenant: str, run: str) -> StoredContext:
         """The context as last committed; version 0 when there is none yet."""
         fields = ["ctx_v", "ctx_seq", "ctx", "ctx_result", "cancelled"]
-        version, seq, ctx, result, cancelled = await self.redis.hmget(run_key(tenant, run), fields)
-        data = orjson.loads(ctx) if ctx else None
-        return StoredContext(
-            int(version or 0), int(seq or -1) if seq is not None else -1, data, result, bool(cancelled)
-        )
+        return _stored(await self.redis.hmget(run_key(tenant, run), fields))
+
+    async def take_context(
+        self, tenant: str, run: str, *, seq: int, owner: str, anyway: bool
+    ) -> StoredContext | None:
+        """The context, claimed for command `seq`: whatever another owner of the command does no longer counts.
+
+        Returns:
+            None when another owner has claimed the command; with `anyway` the claim is taken over.
+        """
+        got = await self._take(keys=[run_key(tenant, run)], args=[seq, owner, "1" if anyway else ""])
+        return _stored(got[:5]) if isinstance(got, list) else None
 
     async def commit_context(
-        self, tenant: str, run: str, *, version: int, seq: int, data: bytes, result: bytes
+        self, tenant: str, run: str, *, version: int, seq: int, owner: str, data: bytes, result: bytes
     ) -> bytes | None:
-        """Stores the context and the result of command `seq` together.
+        """Stores the context and the result of command `seq` together, if its claim is still the owner's.
 
         Returns:
             The result that counts: ours, or the one stored before for the same command; None when the command is
             stale (another one has moved on) and must say nothing.
         """
-        done = await self._commit(keys=[run_key(tenant, run)], args=[version, seq, data, result, self._ttl])
+        args: list[Any] = [version, seq, data, result, self._ttl, owner]
+        done = await self._commit(keys=[run_key(tenant, run)], args=args)
         if done == 1:
             return result
         return done if isinstance(done, bytes) else None
@@ -152,3 +173,9 @@ class RunStore:
     async def load_parts(self, tenant: str, run: str, start: int) -> list[bytes]:
         """The entries of that log from `start` on."""
         return list(await self.redis.lrange(f"{run_key(tenant, run)}:parts", start, -1))
+
+
+def _stored(fields: list[Any]) -> StoredContext:
+    version, seq, ctx, result, cancelled = fields
+    data = orjson.loads(ctx) if ctx else None
+    return StoredContext(int(version or 0), -1 if seq is None else int(seq), data, result, bool(cancelled))

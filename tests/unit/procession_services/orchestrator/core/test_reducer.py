@@ -563,9 +563,11 @@ class TestDeadline:
         before = run.state
         assert run.tell(_late(late)).state == before
 
-    def test_a_suspended_run_fails_too(self):
-        run = Run().waits("1").answer().tell(DeadlinePassed()).to_end()
-        assert run.error.code == "DEADLINE_EXCEEDED"
+    def test_a_suspended_run_has_no_deadline(self):
+        run = Run().waits("1").answer()
+        before = run.state
+        run.tell(DeadlinePassed())
+        assert (run.state, run.effects) == (before, [TellSuspended(run.result)])
 
     def test_a_run_whose_end_does_not_come_is_ended_without_it(self):
         run = Run().tell(DeadlinePassed()).tell(DeadlinePassed())
