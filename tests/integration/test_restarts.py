@@ -1,6 +1,5 @@
 """NATS and Redis go away and come back while runs are under way."""
 
-
 import pytest
 import pytest_asyncio
 
