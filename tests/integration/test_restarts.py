@@ -1,5 +1,7 @@
 """NATS and Redis go away and come back while runs are under way."""
 
+import asyncio
+
 import pytest
 import pytest_asyncio
 
@@ -100,16 +102,16 @@ async def test_both_go_away_between_two_runs(servers, system):
 
 
 async def test_thirty_runs_outlive_restarts_of_both(servers, system):
-    """Every result is whole; what clients had not read of a stream may be lost with NATS's memory (CHUNKS)."""
     handles = [
         await system.start(SLOW, agent={"outputProcessors": ["upper"] * (number % 2)}) for number in range(30)
     ]
+    ends = [asyncio.create_task(finished(handle)) for handle in handles]
     await servers.restart_nats()
     await servers.restart_redis()
-    for number, handle in enumerate(handles):
-        result = await handle.result(timeout=60)
+    for number, end in enumerate(ends):
+        result, chunks = await end
         expected = "".join(TEXT).upper() if number % 2 else "".join(TEXT)
-        assert (result.status, result.text) == ("finished", expected)
+        assert (result.status, result.text, text_of(chunks)) == ("finished", expected, expected)
 
 
 @pytest.mark.parametrize("missing", ["NATS", "Redis"])

@@ -35,8 +35,8 @@ Choose = Callable[[Sequence[Any]], Any]
 Steps = Generator[None, None, Any]
 """Work that can be stopped for ever wherever it yields: between any two of its effects on the world."""
 CALLS: tuple[list[str], ...] = (
-    [],
     ["plain"],
+    [],
     ["plain", "plain"],
     ["approval"],
     ["asks"],

@@ -15,7 +15,7 @@ from procession_services.orchestrator.core.state import Placed, Plan, RunState
 from tests.stateful.services import Choose
 from tests.stateful.world import World
 
-DELIVERIES = 400
+DELIVERIES = 600
 """More than any run needs: at most 3 steps (or 4), 2 retries and 2 models, some dozen commands each."""
 INPUT = [Hook.INPUT, Hook.INPUT_STEP, Hook.LLM_REQUEST, Hook.LLM_RESPONSE]
 OUTPUT = [Hook.OUTPUT_STREAM, Hook.OUTPUT_STEP, Hook.TOOL_RESULT, Hook.OUTPUT_RESULT]
@@ -49,7 +49,7 @@ PLANS = st.builds(
     max_steps=st.sampled_from([None, 2]),
     stop_when=st.just([ProcessorRef(id="stop")]),
 )
-CHOICES = st.lists(st.integers(0, 6), max_size=24)
+CHOICES = st.lists(st.sampled_from([0] * 12 + list(range(7))), max_size=30)
 """What operations come to, in order; then whatever is usual."""
 NUMBER = st.integers(0, 20)
 
