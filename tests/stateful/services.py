@@ -182,13 +182,13 @@ class Services:
                 if waiting and not self.store.cancelled:
                     result.outcome, result.suspend = "suspended", waiting
                 else:
-                    _ends(result, choose, "ok", "tripwire", "retry", "failed")
+                    _ends(result, choose, "ok", "retry", "tripwire", "failed")
             case HookOp():
-                _ends(result, choose, "ok", "tripwire", "retry", "failed")
+                _ends(result, choose, "ok", "retry", "tripwire", "failed")
                 if op.hook == Hook.API_ERROR and result.outcome == "ok":
-                    result.retry = choose([False, True])
+                    result.retry = choose([True, False])
             case StreamOp() | StepFinishOp() | ToolResultsOp() if op.processors:
-                _ends(result, choose, "ok", "tripwire", "retry", "failed")
+                _ends(result, choose, "ok", "retry", "tripwire", "failed")
             case StopOp():
                 result.stop = context["begun"] >= ENOUGH_STEPS or choose([False, True])
             case ResultOp():
@@ -219,7 +219,7 @@ class Services:
         result.model = ModelReport(model="m/m", calls=1, usage={"totalTokens": 3})
         reason = choose(["tool-calls" if calls else "stop", "length"])
         result.facts = StepFacts(finish_reason=reason, tool_calls=len(calls), started=choose([True, False]))
-        _ends(result, choose, "ok", "modelFailed", "retry", "tripwire", "failed")
+        _ends(result, choose, "ok", "retry", "modelFailed", "tripwire", "failed")
 
 
 def _ends(result: WorkResult, choose: Choose, *ways: str) -> None:
