@@ -93,6 +93,14 @@ class HookReport(WireModel):
     dropped: int = 0
     aborts: int = 0
     errors: int = 0
+    warnings: int = 0
+    model_calls: int = Field(default=0, description="Model calls that the processor itself made.")
+    model_tokens: int = Field(default=0, description="Tokens of these calls, in and out.")
+    model_cost: float = Field(default=0, description="US dollars of these calls, where the price is known.")
+
+
+COUNTERS = tuple(name for name in HookReport.model_fields if name not in ("processor", "hook"))
+"""The fields of a `HookReport` that are summed."""
 
 
 class ModelReport(WireModel):

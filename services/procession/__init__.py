@@ -32,6 +32,7 @@ from procession.args import (
     OutputStepArgs,
     OutputStreamArgs,
     RequestContext,
+    Services,
     State,
     StreamReturn,
     ToolResultArgs,
@@ -50,6 +51,7 @@ from procession.messages import map_text, text_of
 from procession.parts import InvalidMessageError
 from procession.processor import Hook, Options, Processor
 from procession.registry import Registry
+from procession.services import ModelAnswer, ModelCallError, ModelRequest
 from procession.tools import Tool, ToolContext, tool
 from procession_schemas.agent import Agent, MemoryConfig, ModelEntry, ProcessorRef, StructuredOutput, ToolRef
 from procession_schemas.chunks import Chunk
@@ -97,8 +99,11 @@ __all__ = [
     "Message",
     "MessageList",
     "MessagesReturn",
+    "ModelAnswer",
+    "ModelCallError",
     "ModelEntry",
     "ModelInfo",
+    "ModelRequest",
     "NotAcceptedError",
     "NotConnectedError",
     "NotWaitingError",
@@ -121,6 +126,7 @@ __all__ = [
     "RunHandle",
     "RunRequest",
     "RunResult",
+    "Services",
     "State",
     "StepResult",
     "StreamReturn",

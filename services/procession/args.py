@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol, TypedDict
 
+from procession.errors import ProcessionError
 from procession.message_list import MessageList
+from procession.services import KeyValueStore, ModelAnswer, ModelRequest
 from procession_schemas.chunks import Chunk
 from procession_schemas.messages import Message, StepResult, SystemMessage
 
@@ -81,6 +83,56 @@ class ModelInfo:
     model_id: str = ""
 
 
+class Services(Protocol):
+    """What a processor may use beside its arguments; use is counted in the run's reports."""
+
+    tenant: str
+    agent: str
+
+    @property
+    def store(self) -> KeyValueStore:
+        """Values of this tenant that outlive the run."""
+
+    def now(self) -> float:
+        """Seconds since the epoch."""
+
+    async def generate(self, request: ModelRequest) -> ModelAnswer:
+        """Asks a model through the gateway.
+
+        Raises:
+            ModelCallError: No answer came, whatever the reason.
+        """
+
+    async def generate_object(self, request: ModelRequest) -> Any:
+        """Asks for JSON that fits `request.schema`.
+
+        Raises:
+            ModelCallError: No answer came, or one that does not fit (R-COM-20).
+        """
+
+    async def violation(self, message: str, detail: Any = None) -> None:
+        """Reports a violation that does not abort (D-17): `on_violation` is called, the event is stored."""
+
+    def warn(self, text: str) -> None:
+        """Counts a warning and logs it; the text must hold nothing of the conversation."""
+
+
+class _NoServices:
+    """The services of arguments that were made by hand."""
+
+    tenant = agent = ""
+
+    def __getattr__(self, name: str) -> Any:
+        raise ProcessionError(
+            f"no services here ({name}): these arguments were not made by a runner or a kit"
+        )
+
+
+def _no_services() -> Services:
+    nothing: Any = _NoServices()
+    return nothing  # type: ignore[no-any-return]  # answers every call with the error
+
+
 @dataclass(kw_only=True, slots=True)
 class HookArgs:
     """What every hook gets (R-AR-1..4)."""
@@ -91,6 +143,7 @@ class HookArgs:
     tracing_context: dict[str, Any]
     state: State
     run_id: str
+    services: Services = field(default_factory=_no_services)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -152,12 +205,16 @@ class LLMResponseArgs(StepArgs):
 
 @dataclass(kw_only=True, slots=True)
 class OutputStreamArgs(HookArgs):
-    """`process_output_stream`: one chunk; `stream_parts` are all chunks this processor got, this one last."""
+    """`process_output_stream`: one chunk; `stream_parts` are all chunks this processor got, this one last.
+
+    `wake_after(seconds)` has the runtime call `flush_stream` when the time is up; None takes that back.
+    """
 
     part: Chunk
     stream_parts: list[Chunk]
     message_list: MessageList
     writer: Writer
+    wake_after: Callable[[float | None], None] = lambda _seconds: None
 
 
 @dataclass(kw_only=True, slots=True)

@@ -7,10 +7,19 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn, TypeVar
 
 from procession.args import AbortSignal, Violation, Writer
+from procession.context import RunContext
 from procession.errors import ProcessionError, ProcessorError, TripWire
 from procession.processor import METHODS, Hook, Processor
+from procession.services import (
+    NO_ENVIRONMENT,
+    Environment,
+    KeyValueStore,
+    ModelAnswer,
+    ModelRequest,
+    object_of,
+)
 from procession_schemas.chunks import CORE_TYPES
-from procession_schemas.run import HookReport
+from procession_schemas.run import COUNTERS, HookReport
 
 Clock = Callable[[], int]
 """Nanoseconds, monotonic."""
@@ -39,20 +48,52 @@ async def _ignore(_violation: Violation, _hook: Hook, _retry: bool) -> None:  # 
 
 
 @dataclass(slots=True)
+class Tally:
+    """The running `HookReport` of a processor and hook: plain counters, since every chunk counts."""
+
+    processor: str
+    hook: str
+    calls: int = 0
+    micros: float = 0
+    changed: int = 0
+    dropped: int = 0
+    aborts: int = 0
+    errors: int = 0
+    warnings: int = 0
+    model_calls: int = 0
+    model_tokens: int = 0
+    model_cost: float = 0
+
+    def add(self, more: HookReport) -> None:
+        """Adds what the same hook did elsewhere."""
+        for name in COUNTERS:
+            setattr(self, name, getattr(self, name) + getattr(more, name))
+
+    def to_wire(self) -> HookReport:
+        """The tally as it travels."""
+        return HookReport(**{name: getattr(self, name) for name in ("processor", "hook", *COUNTERS)})
+
+
+@dataclass(slots=True)
 class Calls:
     """What all hook calls of a command share."""
 
     clock: Clock
     abort_signal: AbortSignal = field(default_factory=AbortSignal)
     violation: ViolationSink = _ignore
-    reports: dict[tuple[str, str], HookReport] = field(default_factory=dict)
+    environment: Environment = NO_ENVIRONMENT
+    reports: dict[tuple[str, str], Tally] = field(default_factory=dict)
 
-    def report(self, link: Link, hook: Hook) -> HookReport:
+    def report(self, link: Link, hook: Hook) -> Tally:
         """The running tally of a processor and hook."""
         key = (link.id, hook.value)
         if key not in self.reports:
-            self.reports[key] = HookReport(processor=link.id, hook=hook.value)
+            self.reports[key] = Tally(link.id, hook.value)
         return self.reports[key]
+
+    def services(self, ctx: RunContext, link: Link, hook: Hook) -> "LinkServices":
+        """What `args.services` is in a hook of that processor."""
+        return LinkServices(self, ctx, link, hook)
 
     async def call(self, link: Link, hook: Hook, args: Any) -> Any:
         """Calls the hook and returns what it returns; None where its failure is skipped.
@@ -91,18 +132,62 @@ class Calls:
         """
         if tripwire.processor_id:
             return
-        report = self.report(link, hook)
-        report.aborts += 1
+        self.report(link, hook).aborts += 1
         tripwire.processor_id = link.id
         tripwire.reason = tripwire.reason or f"Tripwire triggered by {link.id}"
         violation = Violation(link.id, tripwire.reason, tripwire.metadata)
+        await self.tell(link, hook, violation, retry=tripwire.retry)
+
+    async def tell(self, link: Link, hook: Hook, violation: Violation, *, retry: bool = False) -> None:
+        """Tells `on_violation` and stores the violation."""
         try:
             told = link.processor.on_violation(violation)
             if inspect.isawaitable(told):
                 await within(told, link.timeout)
         except Exception:  # noqa: BLE001 - R-VI-4: counted, never changes the pipeline
-            report.errors += 1
-        await self.violation(violation, hook, tripwire.retry)
+            self.report(link, hook).errors += 1
+        await self.violation(violation, hook, retry)
+
+
+class LinkServices:
+    """`args.services` of one processor in one hook: what it uses is counted in its report."""
+
+    __slots__ = ("_calls", "_hook", "_link", "agent", "tenant")
+
+    def __init__(self, calls: Calls, ctx: RunContext, link: Link, hook: Hook) -> None:
+        self._calls, self._link, self._hook = calls, link, hook
+        self.tenant, self.agent = ctx.tenant, ctx.agent
+
+    @property
+    def store(self) -> KeyValueStore:
+        """Values of this tenant that outlive the run."""
+        return self._calls.environment.store(self.tenant)
+
+    def now(self) -> float:
+        """Seconds since the epoch."""
+        return self._calls.environment.now()
+
+    async def generate(self, request: ModelRequest) -> ModelAnswer:
+        """Asks a model through the gateway; raises ModelCallError."""
+        report = self._calls.report(self._link, self._hook)
+        report.model_calls += 1
+        answer = await self._calls.environment.models.generate(request, tenant=self.tenant)
+        report.model_tokens += answer.usage.get("totalTokens") or 0
+        report.model_cost += answer.cost or 0
+        return answer
+
+    async def generate_object(self, request: ModelRequest) -> Any:
+        """Asks for JSON that fits `request.schema`; raises ModelCallError when it does not (R-COM-20)."""
+        return object_of(await self.generate(request), request.schema or {})
+
+    async def violation(self, message: str, detail: Any = None) -> None:
+        """Reports a violation that does not abort (D-17)."""
+        await self._calls.tell(self._link, self._hook, Violation(self._link.id, message, detail))
+
+    def warn(self, text: str) -> None:
+        """Counts a warning and logs it; the text must hold nothing of the conversation."""
+        self._calls.report(self._link, self._hook).warnings += 1
+        self._calls.environment.log(f"{self._link.id}: {text}")
 
 
 class HookTimeoutError(Exception):

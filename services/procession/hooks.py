@@ -40,7 +40,7 @@ _OVERRIDES = (
 _EMPTY: dict[str, Any] = {"tools": {}, "provider_options": {}, "model_settings": {}, "tool_choice": "auto"}
 
 
-def _base(ctx: RunContext, link: Link) -> dict[str, Any]:
+def _base(ctx: RunContext, link: Link, calls: Calls, hook: Hook) -> dict[str, Any]:
     return {
         "abort": abort,
         "retry_count": ctx.retry_count,
@@ -48,14 +48,15 @@ def _base(ctx: RunContext, link: Link) -> dict[str, Any]:
         "tracing_context": ctx.tracing_context,
         "state": ctx.state(link.id),
         "run_id": ctx.run_id,
+        "services": calls.services(ctx, link, hook),
     }
 
 
-def _step(
-    ctx: RunContext, link: Link, calls: Calls, writer: a.Writer | None, steps: list[StepResult]
+def _step(  # noqa: PLR0917
+    ctx: RunContext, link: Link, calls: Calls, hook: Hook, writer: a.Writer | None, steps: list[StepResult]
 ) -> dict[str, Any]:
     return {
-        **_base(ctx, link),
+        **_base(ctx, link, calls, hook),
         "step_number": ctx.step_number,
         "steps": steps,
         "writer": writer,
@@ -75,7 +76,7 @@ async def run_input(ctx: RunContext, links: list[Link], calls: Calls) -> None:
     for link in links:
         stage = ctx.messages.get.all.db()
         args = a.InputArgs(
-            **_base(ctx, link),
+            **_base(ctx, link, calls, hook),
             messages=list(stage),
             system_messages=copy.deepcopy(ctx.messages.get_all_system_messages()),
             message_list=ctx.messages,
@@ -104,7 +105,7 @@ async def run_input_step(ctx: RunContext, links: list[Link], calls: Calls, write
         stage, config = ctx.messages.get.all.db(), ctx.config
         structured = config.structured_output
         args = a.InputStepArgs(
-            **_step(ctx, link, calls, writer, ctx.accepted_steps()),
+            **_step(ctx, link, calls, hook, writer, ctx.accepted_steps()),
             messages=list(stage),
             message_list=ctx.messages,
             system_messages=copy.deepcopy(ctx.messages.get_all_system_messages()),
@@ -179,7 +180,7 @@ async def run_llm_request(ctx: RunContext, links: list[Link], calls: Calls, writ
     prompt = ctx.prompt if ctx.prompt is not None else to_prompt(ctx.messages)
     for link in links:
         args = a.LLMRequestArgs(
-            **_step(ctx, link, calls, writer, ctx.accepted_steps()),
+            **_step(ctx, link, calls, Hook.LLM_REQUEST, writer, ctx.accepted_steps()),
             prompt=prompt,
             model=model_info(ctx.config.model),
             message_list=ctx.messages,
@@ -239,7 +240,7 @@ async def run_llm_response(ctx: RunContext, links: list[Link], calls: Calls, wri
     response = ctx.response or {}
     for link in links:
         args = a.LLMResponseArgs(
-            **_step(ctx, link, calls, writer, [*ctx.accepted_steps(), current_step(ctx)]),
+            **_step(ctx, link, calls, Hook.LLM_RESPONSE, writer, [*ctx.accepted_steps(), current_step(ctx)]),
             chunks=copy.deepcopy(response.get("chunks", [])),
             model=model_info(ctx.config.model),
             from_cache=bool(response.get("fromCache")),
@@ -256,7 +257,7 @@ async def run_api_error(
     """Asks the error processors in order; the first `{"retry": True}` decides (R-AE-6). Returns that decision."""
     for link in links:
         args = a.APIErrorArgs(
-            **_step(ctx, link, calls, writer, ctx.accepted_steps()),
+            **_step(ctx, link, calls, Hook.API_ERROR, writer, ctx.accepted_steps()),
             error=error,
             messages=list(ctx.messages.get.all.db()),
             message_list=ctx.messages,
@@ -281,7 +282,7 @@ async def run_output_step(ctx: RunContext, links: list[Link], calls: Calls, writ
     for link in links:
         stage = ctx.messages.get.all.db()
         args = a.OutputStepArgs(
-            **_step(ctx, link, calls, writer, [*ctx.accepted_steps(), current_step(ctx)]),
+            **_step(ctx, link, calls, hook, writer, [*ctx.accepted_steps(), current_step(ctx)]),
             messages=list(stage),
             message_list=ctx.messages,
             system_messages=copy.deepcopy(ctx.messages.get_all_system_messages()),
@@ -315,7 +316,7 @@ async def run_tool_result(
         before = find_invocation(ctx.messages, call_id)
         stage = ctx.messages.get.all.db()
         args = a.ToolResultArgs(
-            **_step(ctx, link, calls, writer, ctx.accepted_steps()),
+            **_step(ctx, link, calls, hook, writer, ctx.accepted_steps()),
             messages=list(stage),
             message_list=ctx.messages,
             tool_name=outcome["toolName"],
@@ -360,7 +361,11 @@ async def run_output_result(
         )
         stage = ctx.messages.get.response.db()
         args = a.OutputResultArgs(
-            **_base(ctx, link), messages=list(stage), message_list=ctx.messages, result=result, writer=writer
+            **_base(ctx, link, calls, hook),
+            messages=list(stage),
+            message_list=ctx.messages,
+            result=result,
+            writer=writer,
         )
         _take_messages(ctx, link, hook, stage, await calls.call(link, hook, args))
 

@@ -141,6 +141,13 @@ class Processor(Generic[OptionsT]):
         """Passes on, changes or drops (None) one chunk; a list emits several (R-OS)."""
         raise NotImplementedError
 
+    def flush_stream(self, args: a.OutputStreamArgs) -> a.StreamReturn | Awaitable[a.StreamReturn]:  # noqa: ARG002
+        """Gives out what `process_output_stream` holds back: the time of `args.wake_after` is up, or the stream ended.
+
+        `args.part` is the last chunk that this processor got. Returns chunks as `process_output_stream` does.
+        """
+        return None
+
     def process_output_step(self, args: a.OutputStepArgs) -> a.MessagesReturn | Awaitable[a.MessagesReturn]:
         """Judges a response before its tools run (R-ST)."""
         raise NotImplementedError

@@ -2,13 +2,14 @@
 
 import inspect
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from procession.args import OutputStreamArgs
 from procession.calls import Calls, Link, abort, check_custom, failure, of_another, within
 from procession.context import RunContext
 from procession.errors import TripWire
-from procession.processor import Hook
+from procession.processor import Hook, Processor
 from procession.response import ResponseCollector
 from procession.returns import invalid
 from procession_schemas.chunks import HIDDEN_TYPES, Chunk
@@ -65,10 +66,18 @@ class StreamChain:
                 stream_parts=self.parts[k],
                 message_list=ctx.messages,
                 writer=_StreamWriter(self, k),
+                services=calls.services(ctx, link, _HOOK),
+                wake_after=partial(self._wake_after, k),
             )
             for k, link in enumerate(links)
         ]
+        self._wake: dict[int, int] = {}
         self._hooks = [link.processor.process_output_stream for link in links]
+        self._holders = [
+            k
+            for k, link in enumerate(links)
+            if type(link.processor).flush_stream is not Processor.flush_stream
+        ]
         for link in links:
             link.processor.processor_index = link.index
 
@@ -94,7 +103,9 @@ class StreamChain:
         for k in range(start, len(self.links)):
             if is_data and not self._data[k]:
                 continue
-            out = await self._one(k, chunk)
+            self.parts[k].append(chunk)
+            self._args[k].part = chunk
+            out = await self._one(k, self._hooks[k], chunk)
             if out is None:
                 return
             if isinstance(out, list):
@@ -108,15 +119,43 @@ class StreamChain:
         if chunk["type"] not in _UNDELIVERED:
             self._deliver(chunk)
 
-    async def _one(self, k: int, chunk: Chunk) -> Chunk | list[Chunk] | None:
-        args, report = self._args[k], self._reports[k]
-        self.parts[k].append(chunk)
-        args.part = chunk
+    def _wake_after(self, k: int, seconds: float | None) -> None:
+        self._wake.pop(k, None)
+        if seconds is not None:
+            self._wake[k] = self._calls.clock() + int(seconds * 1e9)
+
+    @property
+    def wakes_at(self) -> int | None:
+        """When `wake` is due, on the clock of the calls; None while no processor waits."""
+        return min(self._wake.values(), default=None)
+
+    async def wake(self) -> None:
+        """Flushes the processors whose time is up; raises as `feed` does."""
+        now = self._calls.clock()
+        for k in sorted(k for k, due in self._wake.items() if due <= now):
+            await self._flush(k)
+
+    async def end(self) -> None:
+        """Flushes every processor that holds chunks back: the stream has ended; raises as `feed` does."""
+        for k in self._holders:
+            await self._flush(k)
+
+    async def _flush(self, k: int) -> None:
+        self._wake.pop(k, None)
+        out = await self._one(k, self.links[k].processor.flush_stream, None)
+        for each in out if isinstance(out, list) else [out] if out else []:
+            await self.send(each, k + 1)
+
+    async def _one(
+        self, k: int, hook: Callable[[OutputStreamArgs], Any], chunk: Chunk | None
+    ) -> Chunk | list[Chunk] | None:
+        """Calls one link; a failure that its policy skips gives the chunk back."""
+        report = self._reports[k]
         report.calls += 1
         clock = self._calls.clock
         started = clock()
         try:
-            out: Any = self._hooks[k](args)
+            out: Any = hook(self._args[k])
             if inspect.isawaitable(out):
                 out = await within(out, self.links[k].timeout)
         except TripWire as tripwire:

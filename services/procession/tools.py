@@ -18,6 +18,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from procession.args import AbortSignal, RequestContext
 from procession.errors import InvalidOptionsError, ProcessionError
 from procession.processor import Options
+from procession.services import NO_ENVIRONMENT, Environment, KeyValueStore
 
 
 class ToolWriter(Protocol):
@@ -68,6 +69,12 @@ class ToolContext:
     tracing_context: dict[str, Any] = field(default_factory=dict)
     messages: list[Any] = field(default_factory=list)
     resume_data: Any = None
+    environment: Environment = NO_ENVIRONMENT
+
+    @property
+    def store(self) -> KeyValueStore:
+        """Values of this tenant that outlive the run."""
+        return self.environment.store(self.tenant)
 
     def suspend(self, payload: Any = None) -> NoReturn:
         """Suspends the run; the tool runs again, from its beginning, when the call is resumed with data.

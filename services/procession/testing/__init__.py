@@ -13,6 +13,7 @@ through JSON, as they do between services.
 """
 
 from procession.testing.conformance import ConformanceError, check_processor
+from procession.testing.environment import DictStore, ScriptedModels, environment
 from procession.testing.kit import ProcessorKit
 from procession.testing.outcomes import (
     ErrorOutcome,
@@ -25,12 +26,15 @@ from procession.testing.outcomes import (
 
 __all__ = [
     "ConformanceError",
+    "DictStore",
     "ErrorOutcome",
     "Outcome",
     "ProcessorKit",
     "RequestOutcome",
+    "ScriptedModels",
     "StepOutcome",
     "StreamOutcome",
     "ToolOutcome",
     "check_processor",
+    "environment",
 ]

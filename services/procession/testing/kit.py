@@ -12,7 +12,9 @@ from procession.message_list import MessageList
 from procession.processor import METHODS, Hook, Processor
 from procession.prompt import to_prompt
 from procession.response import ResponseCollector
+from procession.services import Environment
 from procession.testing import answers
+from procession.testing.environment import environment as make_environment
 from procession.testing.outcomes import (
     ErrorOutcome,
     Outcome,
@@ -48,6 +50,7 @@ class ProcessorKit:
         request_context: The caller's data.
         on_error: What an exception in a hook does, as in an agent.
         timeout: Seconds that one call may take.
+        environment: Models, store and time, as `procession.testing.environment(...)` makes them.
 
     Raises:
         InvalidOptionsError: An option is unknown or wrong.
@@ -65,13 +68,14 @@ class ProcessorKit:
         request_context: Mapping[str, Any] | None = None,
         on_error: Literal["fail", "skip"] | None = None,
         timeout: float | None = None,
+        environment: Environment | None = None,
     ) -> None:
         first = processor.build(dict(options or {})) if isinstance(processor, type) else processor
         behind = [other.build() if isinstance(other, type) else other for other in then]
         self.id = id or first.id
         array = [Link(first, self.id, 0, on_error, timeout)]
         array += [Link(other, other.id, place) for place, other in enumerate(behind, 1)]
-        self._run = KitRun(array, model, request_context or {})
+        self._run = KitRun(array, model, request_context or {}, environment or make_environment())
         if instructions:
             self._run.context.messages.add_system(instructions)
 
@@ -198,6 +202,7 @@ class ProcessorKit:
             chain = run.chain(collector)
             for chunk in self._whole(chunks, tool_calls=tool_calls, finish_reason=finish_reason):
                 await chain.feed(chunk)
+            await chain.end()
             run.take(collector)
 
         told = await self._call(Hook.OUTPUT_STREAM, feed)

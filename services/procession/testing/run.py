@@ -12,6 +12,7 @@ from procession.hooks import current_step
 from procession.message_list import MessageList
 from procession.processor import Hook
 from procession.response import ResponseCollector
+from procession.services import Environment
 from procession.stream import StreamChain
 from procession.testing.json_values import NotJsonError, travelled
 from procession_schemas.chunks import Chunk
@@ -22,7 +23,13 @@ from procession_schemas.work import StepConfig
 class KitRun:
     """What the orchestrator and the services do around the hooks, as far as one processor can see it."""
 
-    def __init__(self, array: list[Link], model: str, request_context: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        array: list[Link],
+        model: str,
+        request_context: Mapping[str, Any],
+        environment: Environment,
+    ) -> None:
         self.array = array
         self.config = StepConfig(model=model)
         self._new_id = map("message-{}".format, count(1)).__next__
@@ -36,7 +43,7 @@ class KitRun:
         )
         self.violations: list[Violation] = []
         self.delivered: list[Chunk] = []
-        self.calls = Calls(clock=lambda: 0, violation=self._violated)
+        self.calls = Calls(clock=lambda: 0, violation=self._violated, environment=environment)
         self._parts: list[list[Chunk]] = [[] for _ in array]
         self._feedback: list[str] = []
         self._started = self._open = False

@@ -1,5 +1,7 @@
 """The LLM gateway service, put together."""
 
+from procession_schemas import subjects
+from procession_services.llm_gateway.generate import Generator
 from procession_services.llm_gateway.handlers import ModelRunner
 from procession_services.llm_gateway.providers.litellm_provider import LiteLLMProvider
 from procession_services.processor_host.service import Host
@@ -17,3 +19,5 @@ async def start(host: Host) -> None:
     runner = ModelRunner(provider, streams)
     host.on_stop += [provider.aclose, streams.stop]
     await host.work_on_commands(streams.sink, {"model": runner.run})
+    generator = Generator(provider, host.settings.api_base, max_reply=host.bus.max_payload)
+    await host.answer(subjects.api(SERVICE, "*", "generate"), generator.answer)

@@ -6,7 +6,6 @@ import contextlib
 from procession_schemas import subjects
 from procession_services.orchestrator.deadlines import Deadlines
 from procession_services.orchestrator.handlers import Orchestrator
-from procession_services.processor_host.executor import Executor
 from procession_services.processor_host.service import Host
 from procession_services.processor_host.streams import StreamClient
 from procession_services.runtime.agents import load_agents
@@ -18,7 +17,7 @@ async def start(host: Host) -> None:
     """Starts taking run requests, answers and controls."""
     streams = StreamClient(host.bus, host.settings.replica)
     await streams.start()
-    executor = Executor(SERVICE, host.bus, host.store, host.instances, streams.sink)
+    executor = host.executor(streams.sink)
     agents = load_agents(host.settings.agents) if host.settings.agents else {}
     orchestrator = Orchestrator(host, executor, agents)
     deadlines = asyncio.create_task(Deadlines(host.store, orchestrator).run())

@@ -32,6 +32,11 @@ class LocalSink:
             await self._chain.feed(chunk)
         await self._job.outbox.flush()
 
+    async def end(self) -> None:
+        """Gives out what the chain holds back."""
+        await self._chain.end()
+        await self._job.outbox.flush()
+
 
 class LocalSinks:
     """Makes local sinks."""
@@ -48,6 +53,8 @@ class LocalSinks:
         before = [len(received) for received in parts.lists[: len(links)]]
         options = {"links": links, "ctx": job.ctx, "calls": job.calls, "parts": parts.lists[: len(links)]}
         try:
-            yield LocalSink(job, options)
+            sink = LocalSink(job, options)
+            yield sink
+            await sink.end()
         finally:
             await self._parts.save(command.tenant, command.run, command.seq, parts, before)

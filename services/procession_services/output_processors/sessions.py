@@ -131,7 +131,7 @@ class SessionServer:
         ctx.request_context = RequestContext(lease["requestContext"])
         ctx.states.update(lease["states"])
         links = self._host.instances.links([ProcessorRef.model_validate(p) for p in lease["processors"]])
-        calls = Calls(clock=monotonic_ns, abort_signal=AbortSignal())
+        calls = Calls(clock=monotonic_ns, abort_signal=AbortSignal(), environment=self._executor.environment)
         calls.violation = self._executor.violation_sink(command, ctx)
         suppress = await last_sent(self._bus, tenant, run) if lease.get("resume") else -1
         outbox = Outbox(self._bus, tenant, run, lease["outSeq"], live=command.stream, suppress=suppress)
@@ -231,7 +231,7 @@ class SessionServer:
 
     async def _consume(self, session: _Session) -> None:
         while True:
-            frame = await session.frames.get()
+            frame = await self._next_frame(session)
             if frame["n"] > session.received:
                 await self._miss(session)
                 continue
@@ -240,11 +240,24 @@ class SessionServer:
             for chunk in chunks:
                 await session.chain.feed(chunk)
                 session.processed += 1
+            if frame.get("e"):
+                await session.chain.end()
             await session.outbox.flush()
             if frame.get("e"):
                 return
             if session.processed - session.acked >= _ACK_CHUNKS:
                 await self._acknowledge(session)
+
+    async def _next_frame(self, session: _Session) -> dict[str, Any]:
+        """The next frame; until it comes, processors whose time is up are flushed."""
+        while (due := session.chain.wakes_at) is not None:
+            try:
+                async with asyncio.timeout(max(0.0, (due - monotonic_ns()) / 1e9)):
+                    return await session.frames.get()
+            except TimeoutError:
+                await session.chain.wake()
+                await session.outbox.flush()
+        return await session.frames.get()
 
     async def _miss(self, session: _Session) -> None:
         """Asks for chunks that were lost on the way, once until the next heartbeat."""
@@ -280,7 +293,7 @@ class SessionServer:
             "parts": session.collector.parts,
             "finished": session.collector.finished,
             "outSeq": session.outbox.next_seq,
-            "reports": [r.model_dump(by_alias=True) for r in session.calls.reports.values()],
+            "reports": [r.to_wire().model_dump(by_alias=True) for r in session.calls.reports.values()],
             "messages": messages if orjson.dumps(messages) != session.conversation else None,
         }
 

@@ -13,6 +13,7 @@ from procession.errors import InvalidOptionsError, ProcessorError, TripWire, Unk
 from procession.message_list import MessageList
 from procession.messages import InvalidMessageError
 from procession.processor import Hook
+from procession.services import NO_ENVIRONMENT, Environment
 from procession_schemas import subjects
 from procession_schemas.events import ProcessorViolation
 from procession_schemas.run import Failure, Tripwire
@@ -41,8 +42,10 @@ class Executor:
         open_sink: SinkFactory,
         *,
         runners: dict[str, OpRunner] | None = None,
+        environment: Environment = NO_ENVIRONMENT,
     ) -> None:
         self.service, self.bus, self.store, self.instances = service, bus, store, instances
+        self.environment = environment
         self._open_sink = open_sink
         self._runners = {**RUNNERS, **(runners or {})}
         self._signals: dict[tuple[str, str], AbortSignal] = {}
@@ -92,7 +95,7 @@ class Executor:
             await self._run(job)
             if not job.outbox.held():
                 raise LostError
-            job.result.reports = list(job.calls.reports.values())
+            job.result.reports = [tally.to_wire() for tally in job.calls.reports.values()]
             job.result.out_seq = job.outbox.next_seq
             return await self._commit(job, stored, owner)
         finally:
@@ -131,7 +134,7 @@ class Executor:
 
     def _job(self, command: WorkCommand, stored: StoredContext, signal: AbortSignal) -> Job:
         ctx = restore(command, stored.data)
-        calls = Calls(clock=monotonic_ns, abort_signal=signal)
+        calls = Calls(clock=monotonic_ns, abort_signal=signal, environment=self.environment)
         calls.violation = self.violation_sink(command, ctx)
         result = WorkResult(
             run=command.run,

@@ -7,6 +7,7 @@ import logging
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final, TypeVar, cast
 
 from pydantic import ValidationError
@@ -18,6 +19,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from procession.errors import ProcessionError
 from procession.registry import Registry
+from procession.services import Environment
 from procession_schemas import subjects
 from procession_schemas.run import Failure
 from procession_schemas.work import WorkCommand, WorkResult
@@ -25,8 +27,11 @@ from procession_services.bus import Bus, Delivery, Worker
 from procession_services.processor_host.executor import Executor
 from procession_services.processor_host.instances import Instances
 from procession_services.processor_host.job import OpRunner, SinkFactory
+from procession_services.processor_host.models import GatewayModels
+from procession_services.runtime.clock import seconds
 from procession_services.runtime.settings import Settings
 from procession_services.runtime.store import RunStore, connect
+from procession_services.runtime.values import RedisValues
 
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -49,6 +54,9 @@ class Host:
         self.store = RunStore(self.redis, ttl=settings.context_ttl, finished_ttl=settings.finished_ttl)
         self.registry = Registry.load(settings.plugins)
         self.instances = Instances(self.registry)
+        self.environment = Environment(
+            models=GatewayModels(bus), store=partial(RedisValues, self.redis), now=seconds, log=log.warning
+        )
         self.workers: list[Worker] = []
         self.on_drain: list[Callable[[], Awaitable[None]]] = []
         self.on_stop: list[Callable[[], Awaitable[None]]] = []
@@ -71,11 +79,44 @@ class Host:
         """Subscribes for as long as the service runs, or until `bus.unsubscribe`."""
         return await self.bus.subscribe(subject, callback, queue=queue)
 
+    async def answer(self, subject: str, answer: Callable[[bytes], Awaitable[bytes]]) -> None:
+        """Answers requests on a subject, one replica each, many at a time; drained when the service stops."""
+        running: set[asyncio.Task[None]] = set()
+
+        async def reply_to(body: bytes, reply: str) -> None:
+            await self.bus.publish(reply, await answer(body))
+
+        async def on_request(_subject: str, body: bytes, reply: str) -> None:
+            task = asyncio.create_task(reply_to(body, reply))
+            running.add(task)
+            task.add_done_callback(running.discard)
+
+        subscription = await self.subscribe(subject, on_request, queue=self.service)
+
+        async def drain() -> None:
+            await self.bus.unsubscribe(subscription)
+            if running:
+                await asyncio.wait(running, timeout=self.settings.drain_timeout)
+
+        self.on_drain.append(drain)
+
+    def executor(self, open_sink: SinkFactory, runners: dict[str, OpRunner] | None = None) -> Executor:
+        """What runs commands in this process."""
+        return Executor(
+            self.service,
+            self.bus,
+            self.store,
+            self.instances,
+            open_sink,
+            runners=runners,
+            environment=self.environment,
+        )
+
     async def work_on_commands(
         self, open_sink: SinkFactory, runners: dict[str, OpRunner] | None = None
     ) -> Executor:
         """Takes the service's commands, runs them, and answers the orchestrator."""
-        executor = Executor(self.service, self.bus, self.store, self.instances, open_sink, runners=runners)
+        executor = self.executor(open_sink, runners)
         await self.listen_for_cancel(executor)
 
         async def handle(delivery: Delivery) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Final
 import orjson
 
 from procession.args import AbortSignal, RequestContext
+from procession.calls import Tally
 from procession.errors import ProcessorError, TripWire
 from procession.message_list import MessageList
 from procession_schemas import subjects
@@ -306,17 +307,10 @@ def take_outcome(job: Job, outcome: dict[str, Any]) -> None:
     job.result.replica = outcome["replica"]
     for raw in outcome["reports"]:
         report = HookReport.model_validate(raw)
-        known = job.calls.reports.setdefault((report.processor, report.hook), report)
-        if known is not report:
-            add_report(known, report)
+        key = (report.processor, report.hook)
+        job.calls.reports.setdefault(key, Tally(*key)).add(report)
     if outcome["kind"] == "side":
         ctx.pending_parts.extend(outcome["parts"])
-
-
-def add_report(total: HookReport, more: HookReport) -> None:
-    """Adds one tally to another."""
-    for name in ("calls", "micros", "changed", "dropped", "aborts", "errors"):
-        setattr(total, name, getattr(total, name) + getattr(more, name))
 
 
 def raise_outcome(outcome: dict[str, Any] | None) -> None:

@@ -20,6 +20,7 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
+seconds = time.time
 monotonic_ns = time.perf_counter_ns
 
 

@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Final, Protocol
 
 from procession.args import AbortSignal
+from procession.calls import Calls
 from procession.context import RunContext
 from procession.errors import TripWire
 from procession.registry import Registry
@@ -32,6 +33,7 @@ class Job(Protocol):
 
     command: WorkCommand
     ctx: RunContext
+    calls: Calls
     result: WorkResult
 
     @property
@@ -80,6 +82,7 @@ class _Round:
     def __init__(self, op: ToolsOp, job: Job) -> None:
         self._op = op
         self._ctx = job.ctx
+        self._environment = job.calls.environment
         self._tools = step_tools(job.registry, job.ctx.config)
         one_by_one = op.require_approval or any(tool.may_wait for tool in self._tools.values())
         self._gate = asyncio.Semaphore(1 if one_by_one else CONCURRENCY)
@@ -161,6 +164,7 @@ class _Round:
             tracing_context=ctx.tracing_context,
             messages=list(ctx.messages.get.all.db()),
             resume_data=call.resume_data,
+            environment=self._environment,
         )
 
     def _suspended(self, tool: StepTool, call: Ready, suspension: ToolSuspended) -> Outcome | None:

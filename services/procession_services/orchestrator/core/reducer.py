@@ -5,7 +5,7 @@ gives the same effects; an answer to a command that is no longer outstanding cha
 """
 
 from procession.processor import Hook
-from procession_schemas.run import Failure, HookReport, ModelReport, RunResult, Tripwire
+from procession_schemas.run import COUNTERS, Failure, HookReport, ModelReport, RunResult, Tripwire
 from procession_schemas.work import (
     ANY_VERSION,
     Control,
@@ -334,10 +334,7 @@ def _count(state: RunState, result: WorkResult) -> None:
     for report in result.reports:
         key = f"{report.processor} {report.hook}"
         have = state.reports.get(key, HookReport(processor=report.processor, hook=report.hook))
-        sums = {
-            n: getattr(have, n) + getattr(report, n)
-            for n in ("calls", "micros", "changed", "dropped", "aborts", "errors")
-        }
+        sums = {name: getattr(have, name) + getattr(report, name) for name in COUNTERS}
         state.reports[key] = have.model_copy(update=sums)
     if result.model:
         have_model = state.models.get(result.model.model, ModelReport(model=result.model.model))

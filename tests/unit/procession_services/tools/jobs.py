@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from procession.args import AbortSignal
+from procession.calls import Calls
 from procession.context import RunContext
 from procession.message_list import MessageList
 from procession.registry import Registry
@@ -39,6 +40,7 @@ class FakeJob:
         messages = MessageList(new_id=lambda: "id", now=lambda: "2026-01-01T00:00:00.000Z")
         self.ctx = RunContext("run-1", "acme", "demo", "m1", messages, config=config)
         self.ctx.response = {"toolCalls": calls}
+        self.calls = Calls(clock=lambda: 0)
         common: dict[str, Any] = {
             "run": "run-1",
             "tenant": "acme",

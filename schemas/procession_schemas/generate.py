@@ -1,0 +1,34 @@
+"""One question to a model, asked by a service on behalf of a processor: request and reply, never stored.
+
+Subject `procession.v1.api.llm_gateway.<tenant>.generate`. While the answer takes long, nothing is sent; the asker
+gives up after its own timeout.
+"""
+
+from pydantic import Field
+
+from procession_schemas.base import JsonObject, WireModel
+
+
+class GenerateRequest(WireModel):
+    """What the gateway is asked."""
+
+    model: str
+    prompt: list[JsonObject]
+    schema_: JsonObject | None = Field(
+        default=None, alias="schema", description="JSON Schema of the answer; absent for free text."
+    )
+    json_prompt_injection: bool = False
+    model_settings: JsonObject = Field(default_factory=dict)
+    provider_options: JsonObject = Field(default_factory=dict)
+    timeout: float = Field(default=30, gt=0, description="Seconds that the gateway may take.")
+
+
+class GenerateReply(WireModel):
+    """What the model said, or why there is no answer."""
+
+    text: str = ""
+    finish_reason: str = "other"
+    usage: dict[str, int | None] = Field(default_factory=dict)
+    cost: float | None = Field(default=None, description="US dollars; absent when the price is not known.")
+    chunks: list[JsonObject] = Field(default_factory=list)
+    error: str | None = None

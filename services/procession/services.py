@@ -1,0 +1,120 @@
+"""What hooks and tools may use beside their arguments: models through the gateway, a store, the time."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from procession.errors import ProcessionError
+from procession.structured import parse_object
+
+
+class ModelCallError(ProcessionError):
+    """A model call of a processor failed: no answer, a refusal, or an answer that does not fit its schema."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRequest:
+    """One question to a model.
+
+    Attributes:
+        model: `provider/name`.
+        prompt: Prompt entries of core.md 6.1: `{"role", "content"}`, content a string or a list of parts.
+        schema: JSON Schema of the answer; None for free text.
+        json_prompt_injection: Ask for the schema in the prompt instead of by response format.
+        model_settings: `temperature`, `maxOutputTokens`, ... (R-MS-1).
+        provider_options: By provider (R-MS-2).
+        timeout: Seconds until the call counts as failed.
+    """
+
+    model: str
+    prompt: list[dict[str, Any]]
+    schema: dict[str, Any] | None = None
+    json_prompt_injection: bool = False
+    model_settings: dict[str, Any] = field(default_factory=dict)
+    provider_options: dict[str, Any] = field(default_factory=dict)
+    timeout: float = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelAnswer:
+    """What the model said; `chunks` are the answer's chunks as a stream would have shown them."""
+
+    text: str
+    finish_reason: str = "stop"
+    usage: dict[str, int | None] = field(default_factory=dict)
+    cost: float | None = None
+    chunks: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Models(Protocol):
+    """Calls models; the services do it through the LLM gateway."""
+
+    async def generate(self, request: ModelRequest, *, tenant: str) -> ModelAnswer:
+        """Asks once and returns the whole answer.
+
+        Raises:
+            ModelCallError: No answer came, whatever the reason.
+        """
+
+
+class KeyValueStore(Protocol):
+    """JSON values that outlive a run, kept apart by tenant; begin keys with the component's id."""
+
+    async def get(self, key: str) -> Any:
+        """The value, or None."""
+
+    async def put(self, key: str, value: Any, *, ttl: float | None = None, only_new: bool = False) -> bool:
+        """Stores a value for `ttl` seconds; False when `only_new` and there is one already."""
+
+    async def delete(self, *keys: str) -> None:
+        """Removes values and sets."""
+
+    async def add(self, key: str, amount: float, *, ttl: float | None = None) -> float:
+        """Adds to a number atomically and returns the sum; `ttl` counts from its creation."""
+
+    async def insert(self, key: str, *members: str, ttl: float | None = None) -> None:
+        """Puts strings into a set and renews its `ttl`."""
+
+    async def members(self, key: str) -> set[str]:
+        """The strings of a set."""
+
+
+class _Nothing:
+    """Models and store of a process that has none."""
+
+    async def generate(self, request: ModelRequest, *, tenant: str) -> ModelAnswer:  # noqa: ARG002
+        raise ModelCallError("no models here: this processor runs outside a service")
+
+    def __getattr__(self, name: str) -> Any:
+        raise ProcessionError(f"no store here ({name}): this processor or tool runs outside a service")
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What one process offers to all hooks and tools that run in it; `now` gives seconds since the epoch."""
+
+    models: Models
+    store: Callable[[str], KeyValueStore]
+    now: Callable[[], float]
+    log: Callable[[str], None] = lambda _text: None
+
+
+def _no_store(_tenant: str) -> KeyValueStore:
+    nothing: Any = _Nothing()
+    return nothing  # type: ignore[no-any-return]  # answers every call with the error
+
+
+NO_ENVIRONMENT = Environment(models=_Nothing(), store=_no_store, now=lambda: 0.0)
+"""The environment of hooks that are called outside a service."""
+
+
+def object_of(answer: ModelAnswer, schema: dict[str, Any]) -> Any:
+    """The object that an answer spells.
+
+    Raises:
+        ModelCallError: The answer is no JSON, or does not fit the schema (R-COM-20).
+    """
+    value, problem = parse_object(answer.text, schema)
+    if problem is not None:
+        raise ModelCallError(problem)
+    return value

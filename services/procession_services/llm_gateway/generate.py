@@ -1,0 +1,85 @@
+"""Answers the questions that processors of other services ask a model: whole answers, not streams."""
+
+import asyncio
+import logging
+from typing import Any
+
+import orjson
+from pydantic import ValidationError
+
+from procession.response import ResponseCollector
+from procession_schemas.generate import GenerateReply, GenerateRequest
+from procession_services.llm_gateway.core.call import ModelCall
+from procession_services.llm_gateway.core.failures import ProviderError
+from procession_services.llm_gateway.providers import Provider
+from procession_services.llm_gateway.providers.retrying import stream_with_retries
+
+log = logging.getLogger(__name__)
+CONCURRENCY = 64
+"""Questions that one gateway asks at the same time; further ones wait."""
+
+
+class Generator:
+    """Asks the provider on behalf of processors."""
+
+    def __init__(self, provider: Provider, api_base: str | None, *, max_reply: int) -> None:
+        self._provider, self._api_base, self._max_reply = provider, api_base, max_reply
+        self._gate = asyncio.Semaphore(CONCURRENCY)
+
+    async def answer(self, body: bytes) -> bytes:
+        """The reply to one request, errors included."""
+        try:
+            request = GenerateRequest.model_validate_json(body)
+        except ValidationError as error:
+            return GenerateReply(error=f"the request cannot be read: {error.error_count()} errors").to_json()
+        try:
+            async with asyncio.timeout(request.timeout), self._gate:
+                reply = await self._ask(request)
+        except TimeoutError:
+            reply = GenerateReply(error=f"{request.model} gave no answer within {request.timeout:g} s")
+        except ProviderError as error:
+            reply = GenerateReply(error=f"{request.model} failed: {error}")
+        told = reply.to_json()
+        if len(told) > self._max_reply:
+            told = reply.model_copy(update={"chunks": []}).to_json()
+        return told if len(told) <= self._max_reply else _too_long(len(told), self._max_reply)
+
+    async def _ask(self, request: GenerateRequest) -> GenerateReply:
+        call = self._call(request)
+        if not self._provider.knows(call.model):
+            return GenerateReply(
+                error=f"unknown model {call.model!r}: write it as 'provider/name' with a provider that LiteLLM knows"
+            )
+        collector = ResponseCollector(keep_chunks=True)
+        retries = int(request.model_settings.get("maxRetries") or 0)
+        async for chunks in stream_with_retries(self._provider, call, retries, asyncio.sleep):
+            for chunk in chunks:
+                collector.arrived(chunk)
+                collector.passed(chunk)
+        response = collector.to_dict()
+        return GenerateReply(
+            text=response["text"],
+            finish_reason=response["finishReason"],
+            usage=response["usage"],
+            cost=self._provider.cost(call, response["usage"]),
+            chunks=response["chunks"],
+        )
+
+    def _call(self, request: GenerateRequest) -> ModelCall:
+        prompt: list[dict[str, Any]] = request.prompt
+        if request.schema_ is not None and request.json_prompt_injection:
+            schema = orjson.dumps(request.schema_).decode()
+            told = f"Answer with one JSON value that fits this JSON Schema, and nothing else:\n{schema}"
+            prompt = [{"role": "system", "content": told}, *prompt]
+        return ModelCall(
+            model=request.model,
+            prompt=prompt,
+            model_settings=request.model_settings,
+            provider_options=request.provider_options,
+            response_format=None if request.json_prompt_injection else request.schema_,
+            api_base=self._api_base,
+        )
+
+
+def _too_long(size: int, limit: int) -> bytes:
+    return GenerateReply(error=f"the answer has {size} bytes; the broker takes {limit}").to_json()

@@ -1,0 +1,57 @@
+"""The store that processors and tools share across runs: JSON values in Redis, `procession:<tenant>:kv:<key>`."""
+
+from typing import Any
+
+import orjson
+from redis.asyncio import Redis
+
+_ADD = """
+local sum = redis.call('INCRBYFLOAT', KEYS[1], ARGV[1])
+if ARGV[2] ~= '' and redis.call('PTTL', KEYS[1]) < 0 then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
+return sum
+"""
+
+
+class RedisValues:
+    """The `KeyValueStore` of one tenant."""
+
+    def __init__(self, redis: "Redis", tenant: str) -> None:
+        self._redis: Any = redis  # redis-py's annotations cover every protocol and decoding at once
+        self._prefix = f"procession:{tenant}:kv:"
+        self._add = redis.register_script(_ADD)
+
+    async def get(self, key: str) -> Any:
+        """The value, or None."""
+        value = await self._redis.get(self._prefix + key)
+        return None if value is None else orjson.loads(value)
+
+    async def put(self, key: str, value: Any, *, ttl: float | None = None, only_new: bool = False) -> bool:
+        """Stores a value for `ttl` seconds; False when `only_new` and there is one already."""
+        milliseconds = None if ttl is None else max(1, int(ttl * 1000))
+        return bool(
+            await self._redis.set(self._prefix + key, orjson.dumps(value), px=milliseconds, nx=only_new)
+        )
+
+    async def delete(self, *keys: str) -> None:
+        """Removes values and sets."""
+        if keys:
+            await self._redis.delete(*(self._prefix + key for key in keys))
+
+    async def add(self, key: str, amount: float, *, ttl: float | None = None) -> float:
+        """Adds to a number atomically and returns the sum; `ttl` counts from its creation."""
+        milliseconds = "" if ttl is None else max(1, int(ttl * 1000))
+        return float(await self._add(keys=[self._prefix + key], args=[amount, milliseconds]))
+
+    async def insert(self, key: str, *members: str, ttl: float | None = None) -> None:
+        """Puts strings into a set and renews its `ttl`."""
+        if not members:
+            return
+        async with self._redis.pipeline(transaction=True) as pipe:
+            pipe.sadd(self._prefix + key, *members)
+            if ttl is not None:
+                pipe.pexpire(self._prefix + key, max(1, int(ttl * 1000)))
+            await pipe.execute()
+
+    async def members(self, key: str) -> set[str]:
+        """The strings of a set."""
+        return {member.decode() for member in await self._redis.smembers(self._prefix + key)}
