@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from procession.processor import Hook
 from procession_schemas.agent import ModelEntry, ProcessorRef
 from procession_schemas.work import Control, OpenOp, StepConfig
-from procession_services.orchestrator.core.state import Placed, Plan, RunState
+from procession_services.runs.state import Placed, Plan, RunState
 from tests.stateful.services import Choose
 from tests.stateful.world import World
 

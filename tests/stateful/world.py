@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from procession_schemas.run import Failure
 from procession_schemas.work import Control, ModelOp, StepFinishOp, ToolsOp, WorkCommand, WorkResult
-from procession_services.orchestrator.core.events import (
+from procession_services.runs.events import (
     DeadlinePassed,
     Effect,
     RunEvent,
@@ -21,8 +21,8 @@ from procession_services.orchestrator.core.events import (
     TellFinished,
     TellSuspended,
 )
-from procession_services.orchestrator.core.reducer import LOCAL, outstanding, reduce
-from procession_services.orchestrator.core.state import RunState
+from procession_services.runs.reducer import LOCAL, outstanding, reduce
+from procession_services.runs.state import RunState
 from tests.stateful.services import Choose, Services, Steps, Store
 
 

@@ -18,16 +18,6 @@ from procession_schemas.events import RequestRejected, RunAccepted, RunFinished,
 from procession_schemas.run import Failure, RunRequest, RunResult
 from procession_schemas.work import Control, WorkCommand, WorkResult
 from procession_services.bus import Delivery
-from procession_services.orchestrator.core.events import (
-    DeadlinePassed,
-    Effect,
-    RunEvent,
-    Send,
-    SignalCancel,
-    Started,
-    TellFinished,
-    TellSuspended,
-)
 from procession_services.orchestrator.core.fingerprint import fingerprint
 from procession_services.orchestrator.core.plan import (
     Arrays,
@@ -37,11 +27,21 @@ from procession_services.orchestrator.core.plan import (
     make_plan,
     parse_request,
 )
-from procession_services.orchestrator.core.reducer import LOCAL, reduce
-from procession_services.orchestrator.core.state import RunState
 from procession_services.processor_host.executor import Executor
 from procession_services.processor_host.outbox import Outbox
 from procession_services.processor_host.service import Host
+from procession_services.runs.events import (
+    DeadlinePassed,
+    Effect,
+    RunEvent,
+    Send,
+    SignalCancel,
+    Started,
+    TellFinished,
+    TellSuspended,
+)
+from procession_services.runs.reducer import LOCAL, reduce
+from procession_services.runs.state import RunState
 from procession_services.runtime.clock import iso, now
 
 log = logging.getLogger(__name__)

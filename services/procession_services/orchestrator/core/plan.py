@@ -20,7 +20,8 @@ from procession_schemas.agent import (
 )
 from procession_schemas.run import Failure, RunRequest
 from procession_schemas.work import OpenOp, StepConfig
-from procession_services.orchestrator.core.state import Placed, Plan
+from procession_services.runs.merging import deep_merge
+from procession_services.runs.state import Placed, Plan
 
 DEFAULT_STEPS = 5
 DEFAULT_BUDGET = 10
@@ -245,17 +246,6 @@ def _structured(request: RunRequest, agent: Agent) -> StructuredOutput | None:
     return structured
 
 
-def deep_merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """Both, and `over` where they differ; objects within are merged alike (R-MS-2)."""
-    merged = dict(base)
-    for key, value in over.items():
-        if isinstance(value, dict) and isinstance(merged.get(key), dict):
-            merged[key] = deep_merge(merged[key], value)
-        else:
-            merged[key] = value
-    return merged
-
-
 def _memory(request: RunRequest, agent: Agent) -> dict[str, Any] | None:
     """What memory processors read from the request context; None when this run has no memory (R-ME-8)."""
     if agent.memory is None:
@@ -323,4 +313,4 @@ def _open(request: RunRequest, agent: Agent, memory: dict[str, Any] | None) -> O
     )
 
 
-__all__ = ["Arrays", "Invalid", "deep_merge", "from_validation", "make_plan", "parse_request"]
+__all__ = ["Arrays", "Invalid", "from_validation", "make_plan", "parse_request"]

@@ -12,8 +12,8 @@ from procession_schemas.agent import Agent
 from procession_schemas.run import RunRequest
 from procession_services.memory.history import MessageHistory
 from procession_services.orchestrator.core.plan import Arrays, Invalid, asked_id, make_plan, parse_request
-from procession_services.orchestrator.core.state import Placed, Plan
-from tests.unit.procession_services.orchestrator.core.driving import Run
+from procession_services.runs.state import Placed, Plan
+from tests.unit.procession_services.runs.driving import Run
 
 LIMIT = 2000
 

@@ -17,9 +17,9 @@ from procession_schemas.work import (
     WorkCommand,
     WorkResult,
 )
-from procession_services.orchestrator.core.events import Effect, RunEvent, Started
-from procession_services.orchestrator.core.reducer import reduce
-from procession_services.orchestrator.core.state import Placed, Plan, RunState
+from procession_services.runs.events import Effect, RunEvent, Started
+from procession_services.runs.reducer import reduce
+from procession_services.runs.state import Placed, Plan, RunState
 
 HOSTS = {"in": "input_processors", "out": "output_processors", "err": "error_recovery", "mem": "memory"}
 

@@ -6,9 +6,9 @@ from procession.processor import Hook
 from procession_schemas.agent import ModelEntry
 from procession_schemas.run import Failure, Tripwire
 from procession_schemas.work import HookOp, StepConfig
-from procession_services.orchestrator.core import program
-from procession_services.orchestrator.core.state import PlannedOp
-from tests.unit.procession_services.orchestrator.core.driving import (
+from procession_services.runs import program
+from procession_services.runs.state import PlannedOp
+from tests.unit.procession_services.runs.driving import (
     Run,
     ids,
     make_plan,

@@ -8,7 +8,7 @@ from procession.processor import Hook
 from procession_schemas.agent import ProcessorRef
 from procession_schemas.run import Failure, HookReport, ModelReport
 from procession_schemas.work import ANY_VERSION, Control, StepFacts, WorkResult
-from procession_services.orchestrator.core.events import (
+from procession_services.runs.events import (
     DeadlinePassed,
     Send,
     SignalCancel,
@@ -16,7 +16,7 @@ from procession_services.orchestrator.core.events import (
     TellFinished,
     TellSuspended,
 )
-from tests.unit.procession_services.orchestrator.core.driving import Run, ids, make_plan, placed
+from tests.unit.procession_services.runs.driving import Run, ids, make_plan, placed
 
 ERR = placed("err", Hook.API_ERROR)
 STOP = [ProcessorRef(id="enough")]

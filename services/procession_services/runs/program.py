@@ -22,8 +22,8 @@ from procession_schemas.work import (
     ToolResultsOp,
     ToolsOp,
 )
-from procession_services.orchestrator.core.plan import deep_merge
-from procession_services.orchestrator.core.state import Placed, Plan, PlannedOp, RunState
+from procession_services.runs.merging import deep_merge
+from procession_services.runs.state import Placed, Plan, PlannedOp, RunState
 
 OUTPUT = "output_processors"
 

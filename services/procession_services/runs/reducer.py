@@ -17,8 +17,8 @@ from procession_schemas.work import (
     WorkCommand,
     WorkResult,
 )
-from procession_services.orchestrator.core import program
-from procession_services.orchestrator.core.events import (
+from procession_services.runs import program
+from procession_services.runs.events import (
     DeadlinePassed,
     Effect,
     RunEvent,
@@ -28,7 +28,7 @@ from procession_services.orchestrator.core.events import (
     TellFinished,
     TellSuspended,
 )
-from procession_services.orchestrator.core.state import PlannedOp, RunState, Then
+from procession_services.runs.state import PlannedOp, RunState, Then
 
 LOCAL = "orchestrator"
 """The service name of operations that need no other service."""
