@@ -1,4 +1,4 @@
-"""`python -m benchmarks single|throughput|paced|growth|all [--json FILE] [--quick] [--peer DIR]`."""
+"""`python -m benchmarks processors|single|throughput|paced|growth|all [--json FILE] [--quick] [--peer DIR]`."""
 
 import argparse
 import asyncio
@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks import builtins
 from benchmarks.machine import facts
 from benchmarks.parts import PARTS, Bench, Size
 from benchmarks.sides import model_server, our_side, peer_modules, peer_side
@@ -65,10 +66,22 @@ async def benchmark(names: list[str], size: Size, peer: Path | None) -> dict[str
         return {**told, "problems": bench.problems}
 
 
+def alone(size: builtins.Size) -> dict[str, Any]:
+    """Measures the built-in processors without anything around them; the result has the form of `benchmark`'s."""
+    return {
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": facts(),
+        "peer": None,
+        "size": dataclasses.asdict(size),
+        "processors": builtins.measure(size),
+        "problems": [],
+    }
+
+
 def main() -> int:
     """Reads the command line, measures, and returns 1 when a run did not end with the right text."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="What Procession costs.")
-    parser.add_argument("part", choices=[*PARTS, "all"])
+    parser.add_argument("part", choices=["processors", *PARTS, "all"])
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the results")
     parser.add_argument("--quick", action="store_true", help="small numbers: shows that it works, no more")
     parser.add_argument("--peer", type=Path, metavar="DIR", help="where Mastra was installed with npm")
@@ -89,7 +102,10 @@ def main() -> int:
     if options.peer and not peer:
         parser.error(f"{options.peer} has no node_modules/@mastra/core: see docs/performance.md")
     names = list(PARTS) if options.part == "all" else [options.part]
-    told = asyncio.run(benchmark(names, size, peer))
+    if options.part == "processors":
+        told = alone(builtins.QUICK if options.quick else builtins.Size())
+    else:
+        told = asyncio.run(benchmark(names, size, peer))
     text = json.dumps(told, indent=1)
     if options.json:
         options.json.write_text(text + "\n")

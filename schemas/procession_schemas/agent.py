@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from procession_schemas.base import JsonObject, StrictModel
+from procession_schemas.memory import MemoryConfig
 
 
 def _by_id(value: object) -> object:
@@ -75,23 +76,13 @@ class ModelEntry(StrictModel):
     headers: dict[str, str] = Field(default_factory=dict, description="Extra HTTP headers of the call.")
 
 
-LastMessages = Annotated[int, Field(ge=0, strict=True)] | Literal[False]
-
-
-class MemoryConfig(StrictModel):
-    """What an agent remembers. Thread and resource usually come with the request."""
-
-    last_messages: LastMessages = Field(default=10, description="Newest messages recalled; 0 or false: none.")
-    thread: str | None = Field(default=None, min_length=1, description="Where the request names none.")
-    resource: str | None = Field(default=None, min_length=1, description="Whose thread it is.")
-    read_only: bool = Field(default=False, description="Recall, but save nothing.")
-
-
 class StructuredOutput(StrictModel):
     """Structured output (R-SO-1)."""
 
     schema_: JsonObject = Field(alias="schema", description="JSON Schema of the object.")
-    model: str | None = Field(default=None, description="A second model for it; refused, not available yet.")
+    model: str | None = Field(
+        default=None, description="A second model, which makes the object of the finished answer."
+    )
     error_strategy: Literal["strict", "warn", "fallback"] = Field(
         default="strict", description="An answer that does not fit: fail, go on without, or `fallbackValue`."
     )

@@ -16,9 +16,9 @@ class LeaseRequest(TypedDict):
     """Asks a replica to take one stream.
 
     `kind` is `model` for a model's answer, `side` for what tools and hooks write. `command` is the sender's
-    WorkCommand without its operations, `prelude` those operations that it has done and not yet committed, so that
-    stream hooks see the same conversation. `resume`: another replica had this stream, so what clients have is held
-    back.
+    WorkCommand without its operations, `messages` the conversation as the sender has it; one that is too long for a
+    message lies in Redis under `messagesKey`. `stream` numbers the streams of the run. `resume`: another replica had
+    this stream, so what clients have is held back. `last`: an answer without tool calls ends the run.
     """
 
     session: str
@@ -26,7 +26,10 @@ class LeaseRequest(TypedDict):
     attempt: int
     acks: str
     command: JsonObject
-    prelude: list[JsonObject]
+    messages: NotRequired[JsonObject]
+    messagesKey: NotRequired[str]
+    tracingContext: JsonObject
+    stream: int
     processors: list[JsonObject]
     states: dict[str, JsonObject]
     requestContext: JsonObject
@@ -34,6 +37,7 @@ class LeaseRequest(TypedDict):
     retryCount: int
     outSeq: int
     resume: NotRequired[bool]
+    last: NotRequired[bool]
     keepChunks: NotRequired[bool]
     objects: NotRequired[bool]
 
@@ -48,7 +52,8 @@ class LeaseReply(TypedDict):
 class Frame(TypedDict):
     """Raw chunks `c` of session `s`, lease attempt `l`; `n` numbers the first; with `e` they are the last.
 
-    Numbers count raw chunks from 0 for every attempt. The NATS reply subject is where answers go.
+    Numbers count raw chunks from 0 for every attempt and part. `k`: the session stays open for another part, whose
+    frames have a `p` one higher; `x`: there is none after all. The NATS reply subject is where answers go.
     """
 
     s: str
@@ -56,14 +61,18 @@ class Frame(TypedDict):
     n: int
     c: list[JsonObject]
     e: NotRequired[bool]
+    k: NotRequired[bool]
+    p: NotRequired[int]
+    x: NotRequired[bool]
 
 
 class StreamOutcome(TypedDict):
     """What came of a stream: everything that the output chain changed, for the sender to commit.
 
     `response` are the facts of the answer, `parts` its part of the assistant message, `messages` the conversation if
-    a stream hook changed it. `tripwire` or `error` say that a processor ended the stream early; the fields from
-    `response` on are missing when the stream could not even be opened.
+    a stream hook changed it, `rewritten` what became of tool results, `logged` that the stream counts. `tripwire` or
+    `error` say that a processor ended the stream early; the fields from `response` on are missing when the stream
+    could not even be opened.
     """
 
     kind: Literal["model", "side"]
@@ -73,6 +82,8 @@ class StreamOutcome(TypedDict):
     requestContext: JsonObject
     reports: list[JsonObject]
     parts: list[JsonObject]
+    logged: bool
+    rewritten: NotRequired[dict[str, JsonObject]]
     response: NotRequired[JsonObject]
     finished: NotRequired[bool]
     messages: NotRequired[JsonObject | None]

@@ -4,7 +4,7 @@ from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
 
-Role = Literal["user", "assistant", "system"]
+Role = Literal["user", "assistant", "system", "signal"]
 Source = Literal["memory", "input", "response", "context"]
 ToolState = Literal[
     "partial-call",

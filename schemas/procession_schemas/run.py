@@ -4,17 +4,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from procession_schemas.agent import Agent, AgentOptions, AnyTool, LastMessages
+from procession_schemas.agent import Agent, AgentOptions, AnyTool
 from procession_schemas.base import JsonObject, StrictModel, WireModel
-
-
-class RequestMemory(StrictModel):
-    """The thread of a request; both are needed (R-ME-8)."""
-
-    thread: str = Field(min_length=1, max_length=512, description="The conversation.")
-    resource: str = Field(min_length=1, max_length=512, description="Whose conversation it is.")
-    read_only: bool | None = Field(default=None, description="Overrides the agent's.")
-    last_messages: LastMessages | None = Field(default=None, description="Overrides the agent's.")
+from procession_schemas.memory import RequestMemory
 
 
 class RunRequest(AgentOptions):

@@ -107,6 +107,12 @@ class ModelOp(WireModel):
     )
 
 
+class UnlessToolsOp(WireModel):
+    """Ends the command here when the answer has calls that tools must run: what follows is for an answer without."""
+
+    op: Literal["unlessTools"] = "unlessTools"
+
+
 class ToolsOp(WireModel):
     """Runs the tool calls of the accepted response (R-TX)."""
 
@@ -155,7 +161,7 @@ class StepFinishOp(WireModel):
     """Sends `step-finish` through processOutputStream."""
 
     op: Literal["stepFinish"] = "stepFinish"
-    reason: str
+    reason: str | None = Field(default=None, description="Absent: the finish reason of the answer.")
     is_continued: bool
     tripwire: Tripwire | None = Field(default=None, description="Why a retried attempt was rejected.")
     processors: list[ProcessorRef] = Field(default_factory=list)
@@ -172,7 +178,7 @@ class ResultOp(WireModel):
     """Compiles the final result; sends `finish` unless the run ended otherwise."""
 
     op: Literal["result"] = "result"
-    finish_reason: str
+    finish_reason: str | None = Field(default=None, description="Absent: the finish reason of the answer.")
     status: Literal["finished", "blocked", "failed", "cancelled", "suspended"]
     finish: bool = True
     tripwire: Tripwire | None = None
@@ -181,8 +187,8 @@ class ResultOp(WireModel):
 
 
 Op = Annotated[
-    OpenOp | HookOp | BaselineOp | BeginOp | EmitOp | StreamOp | ModelOp | ToolsOp | ToolResultsOp | StopOp
-    | RejectOp | AcceptOp | StepFinishOp | FailOp | ResultOp,
+    OpenOp | HookOp | BaselineOp | BeginOp | EmitOp | StreamOp | ModelOp | UnlessToolsOp | ToolsOp | ToolResultsOp
+    | StopOp | RejectOp | AcceptOp | StepFinishOp | FailOp | ResultOp,
     Field(discriminator="op"),
 ]  # fmt: skip
 
@@ -237,6 +243,7 @@ class WorkResult(WireModel):
     at: int = Field(
         default=0, description="Index of the operation that ended the command, where it is not `ok`."
     )
+    stopped: bool = Field(default=False, description="`unlessTools` ended the command: the answer has calls.")
     version: int
     out_seq: int
     tripwire: Tripwire | None = None

@@ -46,12 +46,26 @@ from procession.errors import (
     TripWire,
     UnknownComponentError,
 )
+from procession.hold_back import (
+    HoldOverflowError,
+    Match,
+    Scan,
+    ScanError,
+    Scanner,
+    StreamMode,
+    TextHold,
+    hold_flush,
+    hold_stream,
+)
 from procession.message_list import MessageList
 from procession.messages import map_text, text_of
 from procession.parts import InvalidMessageError
 from procession.processor import Hook, Options, Processor
 from procession.registry import Registry
+from procession.scanners import RegexRule, RegexScanner, WordScanner
 from procession.services import ModelAnswer, ModelCallError, ModelRequest
+from procession.signals import InvalidSignalError, Signal
+from procession.state_signals import SentState, StateSignal, StateSignalArgs, StateSignalProcessor
 from procession.tools import Tool, ToolContext, tool
 from procession_schemas.agent import Agent, MemoryConfig, ModelEntry, ProcessorRef, StructuredOutput, ToolRef
 from procession_schemas.chunks import Chunk
@@ -82,6 +96,7 @@ __all__ = [
     "Chunk",
     "ChunksLostError",
     "Failure",
+    "HoldOverflowError",
     "Hook",
     "HookArgs",
     "InputArgs",
@@ -92,9 +107,11 @@ __all__ = [
     "InputStepReturn",
     "InvalidMessageError",
     "InvalidOptionsError",
+    "InvalidSignalError",
     "LLMRequestArgs",
     "LLMRequestResult",
     "LLMResponseArgs",
+    "Match",
     "MemoryConfig",
     "Message",
     "MessageList",
@@ -118,6 +135,8 @@ __all__ = [
     "Processor",
     "ProcessorError",
     "ProcessorRef",
+    "RegexRule",
+    "RegexScanner",
     "Registry",
     "RequestContext",
     "RequestTooLargeError",
@@ -126,12 +145,22 @@ __all__ = [
     "RunHandle",
     "RunRequest",
     "RunResult",
+    "Scan",
+    "ScanError",
+    "Scanner",
+    "SentState",
     "Services",
+    "Signal",
     "State",
+    "StateSignal",
+    "StateSignalArgs",
+    "StateSignalProcessor",
     "StepResult",
+    "StreamMode",
     "StreamReturn",
     "StructuredOutput",
     "SystemMessage",
+    "TextHold",
     "Tool",
     "ToolContext",
     "ToolRef",
@@ -141,7 +170,10 @@ __all__ = [
     "UnknownComponentError",
     "UnknownRunError",
     "Violation",
+    "WordScanner",
     "Writer",
+    "hold_flush",
+    "hold_stream",
     "map_text",
     "text_of",
     "tool",

@@ -11,6 +11,8 @@ from typing import Any, NoReturn, Protocol, TypedDict
 from procession.errors import ProcessionError
 from procession.message_list import MessageList
 from procession.services import KeyValueStore, ModelAnswer, ModelRequest
+from procession.signals import Signal
+from procession.usage import Scope, UsageSum
 from procession_schemas.chunks import Chunk
 from procession_schemas.messages import Message, StepResult, SystemMessage
 
@@ -90,11 +92,18 @@ class Services(Protocol):
     agent: str
 
     @property
+    def model(self) -> str:
+        """The model of the step in hand, `provider/name`."""
+
+    @property
     def store(self) -> KeyValueStore:
         """Values of this tenant that outlive the run."""
 
     def now(self) -> float:
         """Seconds since the epoch."""
+
+    def secret(self, name: str) -> bytes | None:
+        """A secret of the operator, or None; for keys only, never for the conversation or the state."""
 
     async def generate(self, request: ModelRequest) -> ModelAnswer:
         """Asks a model through the gateway.
@@ -110,8 +119,19 @@ class Services(Protocol):
             ModelCallError: No answer came, or one that does not fit (R-COM-20).
         """
 
+    async def usage(self, scope: Scope, key: str, window_seconds: float | None) -> UsageSum:
+        """What model calls used and cost in the last seconds (None: all that is kept), for one key of a scope."""
+
     async def violation(self, message: str, detail: Any = None) -> None:
         """Reports a violation that does not abort (D-17): `on_violation` is called, the event is stored."""
+
+    async def send_signal(self, signal: Signal) -> Message:
+        """Adds context that the model reads next, as a message of role `signal`, and tells the client.
+
+        Raises:
+            InvalidSignalError: A key of the signal is missing or wrong.
+            ProcessionError: Called in `process_output_stream`, whose conversation is no longer open.
+        """
 
     def warn(self, text: str) -> None:
         """Counts a warning and logs it; the text must hold nothing of the conversation."""
@@ -120,7 +140,7 @@ class Services(Protocol):
 class _NoServices:
     """The services of arguments that were made by hand."""
 
-    tenant = agent = ""
+    tenant = agent = model = ""
 
     def __getattr__(self, name: str) -> Any:
         raise ProcessionError(
@@ -184,11 +204,20 @@ class InputStepArgs(StepArgs):
 
 @dataclass(kw_only=True, slots=True)
 class LLMRequestArgs(StepArgs):
-    """`process_llm_request`: the prompt, right before the provider call (R-RQ-2)."""
+    """`process_llm_request`: the prompt, right before the provider call (R-RQ-2).
+
+    What follows `message_list` is what the call is made with beside the prompt, for whoever needs it (D-23).
+    """
 
     prompt: list[dict[str, Any]]
     model: ModelInfo
     message_list: MessageList
+    tool_choice: Any = "auto"
+    active_tools: list[str] | None = None
+    tools: dict[str, dict[str, Any]] = field(default_factory=dict)
+    provider_options: dict[str, Any] = field(default_factory=dict)
+    model_settings: dict[str, Any] = field(default_factory=dict)
+    structured_output: dict[str, Any] | None = None
 
 
 @dataclass(kw_only=True, slots=True)
@@ -207,7 +236,8 @@ class LLMResponseArgs(StepArgs):
 class OutputStreamArgs(HookArgs):
     """`process_output_stream`: one chunk; `stream_parts` are all chunks this processor got, this one last.
 
-    `wake_after(seconds)` has the runtime call `flush_stream` when the time is up; None takes that back.
+    `wake_after(seconds)` has the runtime call `flush_stream` when the time is up; None takes that back. `place` is the
+    processor's place in the chain: it tells apart two that share an id, and so a state.
     """
 
     part: Chunk
@@ -215,6 +245,7 @@ class OutputStreamArgs(HookArgs):
     message_list: MessageList
     writer: Writer
     wake_after: Callable[[float | None], None] = lambda _seconds: None
+    place: int = 0
 
 
 @dataclass(kw_only=True, slots=True)

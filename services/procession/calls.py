@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn, TypeVar
 
+from procession import signals
 from procession.args import AbortSignal, Violation, Writer
 from procession.context import RunContext
 from procession.errors import ProcessionError, ProcessorError, TripWire
@@ -18,7 +19,10 @@ from procession.services import (
     ModelRequest,
     object_of,
 )
+from procession.signals import Signal
+from procession.usage import Scope, UsageSum
 from procession_schemas.chunks import CORE_TYPES
+from procession_schemas.messages import Message
 from procession_schemas.run import COUNTERS, HookReport
 
 Clock = Callable[[], int]
@@ -91,9 +95,11 @@ class Calls:
             self.reports[key] = Tally(link.id, hook.value)
         return self.reports[key]
 
-    def services(self, ctx: RunContext, link: Link, hook: Hook) -> "LinkServices":
+    def services(
+        self, ctx: RunContext, link: Link, hook: Hook, writer: Writer | None = None
+    ) -> "LinkServices":
         """What `args.services` is in a hook of that processor."""
-        return LinkServices(self, ctx, link, hook)
+        return LinkServices(self, ctx, link, hook, writer)
 
     async def call(self, link: Link, hook: Hook, args: Any) -> Any:
         """Calls the hook and returns what it returns; None where its failure is skipped.
@@ -152,11 +158,19 @@ class Calls:
 class LinkServices:
     """`args.services` of one processor in one hook: what it uses is counted in its report."""
 
-    __slots__ = ("_calls", "_hook", "_link", "agent", "tenant")
+    __slots__ = ("_calls", "_ctx", "_hook", "_link", "_writer", "agent", "tenant")
 
-    def __init__(self, calls: Calls, ctx: RunContext, link: Link, hook: Hook) -> None:
+    def __init__(
+        self, calls: Calls, ctx: RunContext, link: Link, hook: Hook, writer: Writer | None = None
+    ) -> None:
         self._calls, self._link, self._hook = calls, link, hook
+        self._ctx, self._writer = ctx, writer
         self.tenant, self.agent = ctx.tenant, ctx.agent
+
+    @property
+    def model(self) -> str:
+        """The model of the step in hand, `provider/name`."""
+        return self._ctx.config.model
 
     @property
     def store(self) -> KeyValueStore:
@@ -166,6 +180,10 @@ class LinkServices:
     def now(self) -> float:
         """Seconds since the epoch."""
         return self._calls.environment.now()
+
+    def secret(self, name: str) -> bytes | None:
+        """A secret of the operator, or None."""
+        return self._calls.environment.secret(name)
 
     async def generate(self, request: ModelRequest) -> ModelAnswer:
         """Asks a model through the gateway; raises ModelCallError."""
@@ -180,9 +198,27 @@ class LinkServices:
         """Asks for JSON that fits `request.schema`; raises ModelCallError when it does not (R-COM-20)."""
         return object_of(await self.generate(request), request.schema or {})
 
+    async def usage(self, scope: Scope, key: str, window_seconds: float | None) -> UsageSum:
+        """What model calls used and cost in the last seconds, for one key of a scope."""
+        return await self._calls.environment.usage.read(self.tenant, scope, key, window_seconds)
+
     async def violation(self, message: str, detail: Any = None) -> None:
         """Reports a violation that does not abort (D-17)."""
         await self._calls.tell(self._link, self._hook, Violation(self._link.id, message, detail))
+
+    async def send_signal(self, signal: Signal) -> Message:
+        """Adds a message of role `signal` to the conversation, and tells the client where it listens already.
+
+        Raises:
+            InvalidSignalError: A key of the signal is missing or wrong.
+            ProcessionError: Called in `process_output_stream`.
+        """
+        if self._hook is Hook.OUTPUT_STREAM:
+            raise ProcessionError("no signals from process_output_stream; send them from process_output_step")
+        message = signals.add(self._ctx.messages, signal, response_id=self._ctx.message_id)
+        if self._writer is not None:
+            await self._writer.custom(signals.to_chunk(message))
+        return message
 
     def warn(self, text: str) -> None:
         """Counts a warning and logs it; the text must hold nothing of the conversation."""

@@ -30,7 +30,8 @@ class RunContext:
 
     `steps` holds every attempt so far; a rejected one has `tripwire` or finish reason `retry` and is left out of what
     hooks get (R-AB-32). `response` is the attempt in hand, `outcomes` are what its tools gave, `pending_parts` are
-    data chunks written before there is a response to keep them with (R-WR-8).
+    data chunks written before there is a response to keep them with (R-WR-8). `streams` counts the streams through the
+    output chain so far.
     """
 
     run_id: str
@@ -54,6 +55,7 @@ class RunContext:
     object: Any = None
     used_fallback: bool = False
     final: dict[str, Any] | None = None
+    streams: int = 0
 
     def state(self, processor: str) -> State:
         """The state of a processor, made on first use (R-SS-1)."""
@@ -96,6 +98,7 @@ class RunContext:
             "object": self.object,
             "usedFallback": self.used_fallback,
             "final": self.final,
+            "streams": self.streams,
         }
 
     @classmethod
@@ -123,6 +126,7 @@ class RunContext:
             object=data["object"],
             used_fallback=data["usedFallback"],
             final=data["final"],
+            streams=data.get("streams", 0),
         )
 
 

@@ -40,7 +40,9 @@ _OVERRIDES = (
 _EMPTY: dict[str, Any] = {"tools": {}, "provider_options": {}, "model_settings": {}, "tool_choice": "auto"}
 
 
-def _base(ctx: RunContext, link: Link, calls: Calls, hook: Hook) -> dict[str, Any]:
+def _base(
+    ctx: RunContext, link: Link, calls: Calls, hook: Hook, writer: a.Writer | None = None
+) -> dict[str, Any]:
     return {
         "abort": abort,
         "retry_count": ctx.retry_count,
@@ -48,7 +50,7 @@ def _base(ctx: RunContext, link: Link, calls: Calls, hook: Hook) -> dict[str, An
         "tracing_context": ctx.tracing_context,
         "state": ctx.state(link.id),
         "run_id": ctx.run_id,
-        "services": calls.services(ctx, link, hook),
+        "services": calls.services(ctx, link, hook, writer),
     }
 
 
@@ -56,7 +58,7 @@ def _step(  # noqa: PLR0917
     ctx: RunContext, link: Link, calls: Calls, hook: Hook, writer: a.Writer | None, steps: list[StepResult]
 ) -> dict[str, Any]:
     return {
-        **_base(ctx, link, calls, hook),
+        **_base(ctx, link, calls, hook, writer),
         "step_number": ctx.step_number,
         "steps": steps,
         "writer": writer,
@@ -98,27 +100,33 @@ async def run_input(ctx: RunContext, links: list[Link], calls: Calls) -> None:
             raise invalid(link, hook, value, allowed)
 
 
+def _settings(config: StepConfig) -> dict[str, Any]:
+    """What a step's call is made with, as its hooks get it."""
+    structured = config.structured_output
+    tools = {name: ref.model_dump(by_alias=True, exclude_none=True) for name, ref in config.tools.items()}
+    return {
+        "model": model_info(config.model),
+        "tool_choice": config.tool_choice,
+        "active_tools": config.active_tools,
+        "tools": tools,
+        "provider_options": copy.deepcopy(config.provider_options),
+        "model_settings": dict(config.model_settings),
+        "structured_output": structured.model_dump(by_alias=True) if structured else None,
+    }
+
+
 async def run_input_step(ctx: RunContext, links: list[Link], calls: Calls, writer: a.Writer | None) -> None:
     """`process_input_step` of each processor; overrides go into `ctx.config`, for this step only (R-IS)."""
     hook = Hook.INPUT_STEP
     for link in links:
         stage, config = ctx.messages.get.all.db(), ctx.config
-        structured = config.structured_output
         args = a.InputStepArgs(
             **_step(ctx, link, calls, hook, writer, ctx.accepted_steps()),
             messages=list(stage),
             message_list=ctx.messages,
             system_messages=copy.deepcopy(ctx.messages.get_all_system_messages()),
-            model=model_info(config.model),
-            tool_choice=config.tool_choice,
-            active_tools=config.active_tools,
-            tools={
-                name: ref.model_dump(by_alias=True, exclude_none=True) for name, ref in config.tools.items()
-            },
-            provider_options=copy.deepcopy(config.provider_options),
-            model_settings=dict(config.model_settings),
-            structured_output=structured.model_dump(by_alias=True) if structured else None,
             message_id=ctx.message_id,
+            **_settings(config),
         )
         value = await calls.call(link, hook, args)
         if value is None:
@@ -182,8 +190,8 @@ async def run_llm_request(ctx: RunContext, links: list[Link], calls: Calls, writ
         args = a.LLMRequestArgs(
             **_step(ctx, link, calls, Hook.LLM_REQUEST, writer, ctx.accepted_steps()),
             prompt=prompt,
-            model=model_info(ctx.config.model),
             message_list=ctx.messages,
+            **_settings(ctx.config),
         )
         value = await calls.call(link, Hook.LLM_REQUEST, args)
         if value is None:
@@ -361,7 +369,7 @@ async def run_output_result(
         )
         stage = ctx.messages.get.response.db()
         args = a.OutputResultArgs(
-            **_base(ctx, link, calls, hook),
+            **_base(ctx, link, calls, hook, writer),
             messages=list(stage),
             message_list=ctx.messages,
             result=result,

@@ -13,6 +13,7 @@ from procession.attempt import Attempt, write
 from procession.merging import advance, find_part, is_open, keep_outcomes, may_merge, merge
 from procession.messages import normalise, refresh_flat, system_text, timestamp, without_stale_flat
 from procession.parts import InvalidMessageError, copy_json
+from procession.signals import cut_back
 from procession.system_messages import SystemMessages
 from procession.views import Clear, Views
 from procession_schemas.messages import Message, Part, Source, SystemMessage, ToolInvocation
@@ -133,8 +134,7 @@ class MessageList:
 
     def source_of(self, message_id: str) -> Source | None:
         """Returns where a message came from, None if there is no such message (R-ML-1)."""
-        entry = self._find(message_id)
-        return entry.source if entry else None
+        return entry.source if (entry := self._find(message_id)) else None
 
     def drain_unsaved_messages(self) -> list[Message]:
         """Returns input and response messages not drained before; they stay in the conversation (R-PE-2)."""
@@ -218,6 +218,7 @@ class MessageList:
         self._attempt = None
         if attempt and entry:
             attempt.undo(entry.message)
+            cut_back(self.get.all.db(), entry.message)
             if attempt.started and not entry.message["content"]["parts"]:
                 self._entries.remove(entry)
 
@@ -372,8 +373,7 @@ class MessageList:
         for entry in reversed(self._ordered()):
             part = find_part(entry.message["content"]["parts"], call_id)
             if part:
-                moved = advance(part, update)
-                if moved:
+                if moved := advance(part, update):
                     entry.source, entry.saved = "response", False
                 return moved
         return False

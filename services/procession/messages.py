@@ -29,7 +29,7 @@ __all__ = [
     "without_stale_flat",
 ]
 
-_ROLES: Final = ("user", "assistant", "system", "tool")
+_ROLES: Final = ("user", "assistant", "system", "tool", "signal")
 _END_OF_TIME: Final = "9999"  # a message after it could not get a later time
 _KEPT: Final = ("threadId", "resourceId", "type")
 

@@ -7,6 +7,7 @@ parts) and `tool` (tool-result parts). Nothing in a prompt is shared with the co
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from procession import signals
 from procession.parts import copy_json, media_type
 from procession_schemas.messages import Message, Part
 
@@ -38,14 +39,23 @@ def to_prompt(messages: "MessageList") -> Prompt:
 def conversation_entries(messages: Iterable[Message]) -> Prompt:
     """Returns the entries of stored messages; messages of which a model sees nothing are left out."""
     entries: Prompt = []
-    for message in messages:
+    for message in signals.in_place(messages):
         parts = message["content"]["parts"]
-        if message["role"] == "user":
+        if message["role"] in ("user", signals.ROLE):
             content = [entry for part in parts for entry in _content(part)]
+            if message["role"] == signals.ROLE:
+                content = _tagged(message, content)
             entries += [{"role": "user", "content": content}] if content else []
         else:
             entries += _turns(parts)
     return entries
+
+
+def _tagged(message: Message, content: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What a model sees of a signal: its text in its tag, then whatever else it has (R-PRE-5)."""
+    text = signals.rendered(message)
+    others = [entry for entry in content if entry["type"] != "text"]
+    return [{"type": "text", "text": text}, *others] if text else others
 
 
 def _turns(parts: Iterable[Part]) -> Iterator[dict[str, Any]]:

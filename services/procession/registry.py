@@ -8,8 +8,9 @@ what is registered and can do nothing else.
 import importlib
 import importlib.metadata
 import inspect
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Self, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar, cast
 
 from procession.args import RequestContext
 from procession.errors import UnknownComponentError
@@ -26,14 +27,66 @@ T = TypeVar("T")
 _GROUPS = ("processors", "tools", "factories", "stop_conditions")
 
 
+@dataclass(frozen=True, slots=True)
+class _Unloaded:
+    """What an entry point names, before anybody asked for it."""
+
+    load: Callable[[], Any]
+
+
+class Components(MutableMapping[str, T]):
+    """Components by id; one from an entry point is loaded when it is first asked for.
+
+    A service so pays only for what its agents use, and one that lacks another service's libraries still starts.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, T | _Unloaded] = {}
+
+    def __getitem__(self, id: str) -> T:  # noqa: A002 - the contract's word
+        """The component.
+
+        Raises:
+            UnknownComponentError: A library that it needs is not installed.
+            KeyError: There is none with that id.
+        """
+        found = self._known[id]
+        if isinstance(found, _Unloaded):
+            try:
+                found = self._known[id] = cast("T", found.load())
+            except ModuleNotFoundError as error:
+                missing = f"{id} needs the module {error.name}, which is not installed here"
+                raise UnknownComponentError(f"{missing}; see which extra of procession has it") from error
+        return found
+
+    def __setitem__(self, id: str, component: T) -> None:  # noqa: A002
+        self._known[id] = component
+
+    def __delitem__(self, id: str) -> None:  # noqa: A002
+        del self._known[id]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __contains__(self, id: object) -> bool:  # noqa: A002
+        return id in self._known
+
+    def add_unloaded(self, id: str, load: Callable[[], Any]) -> None:  # noqa: A002
+        """Adds a component that `load` gives when it is needed."""
+        self._known[id] = _Unloaded(load)
+
+
 class Registry:
     """The installed components of one process."""
 
     def __init__(self) -> None:
-        self.processors: dict[str, type[Processor[Any]]] = {}
-        self.tools: dict[str, type[Tool]] = {}
-        self.factories: dict[str, Factory] = {}
-        self.stop_conditions: dict[str, StopCondition] = {}
+        self.processors: Components[type[Processor[Any]]] = Components()
+        self.tools: Components[type[Tool]] = Components()
+        self.factories: Components[Factory] = Components()
+        self.stop_conditions: Components[StopCondition] = Components()
 
     @classmethod
     def load(cls, plugins: Iterable[str] = ()) -> Self:
@@ -45,7 +98,7 @@ class Registry:
         registry = cls()
         for group in _GROUPS:
             for point in importlib.metadata.entry_points(group=f"procession.{group}"):
-                getattr(registry, group)[point.name] = point.load()
+                getattr(registry, group).add_unloaded(point.name, point.load)
         for name in plugins:
             module = importlib.import_module(name)
             if not callable(getattr(module, "register", None)):
@@ -83,7 +136,7 @@ class Registry:
         return _find(self.stop_conditions, id, "stop condition")
 
 
-def _find(table: dict[str, T], id: str, kind: str) -> T:  # noqa: A002
+def _find(table: Mapping[str, T], id: str, kind: str) -> T:  # noqa: A002
     if id in table:
         return table[id]
     near = sorted(table, key=lambda known: (not known.startswith(id[:3]), known))[:8]

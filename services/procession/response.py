@@ -26,6 +26,7 @@ class ResponseCollector:
         self.usage: dict[str, int | None] = {}
         self.metadata: dict[str, Any] = {}
         self.chunks: list[dict[str, Any]] = []
+        self.object: Chunk | None = None
         self._keep = keep_chunks
         self._open: dict[tuple[str, str], Part] = {}
         self._pieces: dict[int, list[str]] = {}
@@ -67,6 +68,9 @@ class ResponseCollector:
     def passed(self, chunk: Chunk) -> None:
         """Takes a chunk that got through the processors."""
         kind = chunk["type"]
+        if kind in {"object", "object-result"}:
+            self.object = chunk if kind == "object-result" else self.object
+            return  # made of the answer, not part of it
         if self._keep and not kind.startswith("data-"):
             self.chunks.append({"type": kind, "payload": chunk.get("payload")})
         take = self._takers.get(kind)
@@ -180,6 +184,8 @@ class ResponseCollector:
         }
         if reasoning:
             response["reasoningText"] = reasoning
+        if self.object is not None:
+            response["object"] = self.object
         if self._keep:
             response["chunks"] = self.chunks
         return response

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from procession.errors import ProcessionError
 from procession.structured import parse_object
+from procession.usage import Scope, UsageBooks, UsageSum
 
 
 class ModelCallError(ProcessionError):
@@ -80,10 +81,13 @@ class KeyValueStore(Protocol):
 
 
 class _Nothing:
-    """Models and store of a process that has none."""
+    """Models, store and books of a process that has none."""
 
     async def generate(self, request: ModelRequest, *, tenant: str) -> ModelAnswer:  # noqa: ARG002
         raise ModelCallError("no models here: this processor runs outside a service")
+
+    async def read(self, tenant: str, scope: Scope, key: str, window_seconds: float | None) -> UsageSum:  # noqa: ARG002
+        raise ProcessionError("no books of usage here: this processor runs outside a service")
 
     def __getattr__(self, name: str) -> Any:
         raise ProcessionError(f"no store here ({name}): this processor or tool runs outside a service")
@@ -97,6 +101,8 @@ class Environment:
     store: Callable[[str], KeyValueStore]
     now: Callable[[], float]
     log: Callable[[str], None] = lambda _text: None
+    secret: Callable[[str], bytes | None] = lambda _name: None
+    usage: UsageBooks = field(default_factory=_Nothing)
 
 
 def _no_store(_tenant: str) -> KeyValueStore:

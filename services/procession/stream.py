@@ -68,6 +68,7 @@ class StreamChain:
                 writer=_StreamWriter(self, k),
                 services=calls.services(ctx, link, _HOOK),
                 wake_after=partial(self._wake_after, k),
+                place=k,
             )
             for k, link in enumerate(links)
         ]

@@ -2,6 +2,7 @@
 
 from typing import Any, Final
 
+from procession import signals
 from procession.parts import copy_json, media_type
 from procession_schemas.messages import Message, Part
 
@@ -9,8 +10,15 @@ _STATES: Final = {"partial-call": "input-streaming", "call": "input-available", 
 
 
 def to_ui(message: Message) -> dict[str, Any]:
-    """Returns `{"id", "role", "createdAt", "parts", "metadata"?}`, sharing nothing with the message."""
+    """Returns `{"id", "role", "createdAt", "parts", "metadata"?}`, sharing nothing with the message.
+
+    The AI SDK knows no role `signal`: a signal is a message with the data part that the client got as a chunk.
+    """
     content = message["content"]
+    if message["role"] == signals.ROLE:
+        told = signals.to_chunk(message)
+        part = {"type": told["type"], "data": told["data"]}
+        return {"id": message["id"], "role": "assistant", "createdAt": message["createdAt"], "parts": [part]}
     ui: dict[str, Any] = {
         "id": message["id"],
         "role": message["role"],

@@ -1,4 +1,4 @@
-"""The command line: `procession demo | up | run | attach | cancel | check | processors | model | serve`.
+"""The command line: `procession demo | up | run | attach | cancel | check | processors | memory | model | serve`.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 blocked by a processor, 130 interrupted.
 """
@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from procession.errors import ProcessionError
 from procession_schemas.subjects import InvalidSubjectError
+from procession_services.cli_memory import add_memory_command
 from procession_services.runtime.embedded import EmbeddedServerError
 from procession_services.runtime.settings import Settings, SettingsError
 from procession_services.supervisor import SERVICES, StartError, System, system
@@ -399,6 +400,8 @@ def _parser() -> argparse.ArgumentParser:
 
     dead = command("dead", _dead, "list what no service could handle, or give one another chance", common)
     dead.add_argument("--replay", type=int, metavar="N", help="put number N back where it came from")
+
+    add_memory_command(commands, _client, common, tenant)
 
     check = command("check", _check, "tell everything that is wrong with the configuration", common, agents)
     check.add_argument(

@@ -271,6 +271,8 @@ async def system(
         started = await stack.enter_async_context(embedded(directory, nats=not nats_url, redis=not redis_url))
         nats_url, redis_url = nats_url or started.nats_url, redis_url or started.redis_url
         settings = {"PROCESSION_NATS_URL": nats_url, "PROCESSION_REDIS_URL": redis_url, **(environment or {})}
+        if not {"PROCESSION_CHROMA_URL", "PROCESSION_CHROMA_PATH"} & {*settings, *os.environ}:
+            settings["PROCESSION_CHROMA_PATH"] = str(directory / "chroma")
         supervisor = Supervisor(settings, replicas=replicas, on_line=on_line, drain_seconds=drain_seconds)
         await stack.enter_async_context(supervisor)
         yield System(nats_url, redis_url, supervisor)

@@ -1,4 +1,4 @@
-"""The services around the orchestrator, as far as it can tell: they run commands and answer.
+"""The services that work on a run, as far as its reducer can tell: they run commands and take the answers in.
 
 What an operation comes to is chosen by the test. Identity and idempotence are those of the real executor: the stored
 result of a command that was done before, nothing for one that the run has left behind, and tool calls that are joined
@@ -26,6 +26,7 @@ from procession_schemas.work import (
     StreamOp,
     ToolResultsOp,
     ToolsOp,
+    UnlessToolsOp,
     WorkCommand,
     WorkResult,
 )
@@ -67,14 +68,16 @@ class Store:
         self.state, self.state_version = state, version + 1
         return True
 
-    def commit(self, version: int, seq: int, context: dict[str, Any], result: bytes) -> bytes | None:
-        """Compare-and-set of the context; gives the result that counts."""
+    def commit(
+        self, version: int, seq: int, context: dict[str, Any], result: bytes, change: tuple[int, bytes] | None
+    ) -> tuple[bytes, bool] | None:
+        """Compare-and-set of the context and, with it, of the state; the result that counts, and whether both went."""
         if self.seq == seq:
-            return self.result
+            return (self.result, False) if self.result is not None else None
         if self.version != version or self.seq > seq:
             return None
         self.version, self.seq, self.context, self.result = version + 1, seq, context, result
-        return result
+        return result, change is not None and self.save_state(*change)
 
 
 @dataclass
@@ -137,15 +140,21 @@ class Services:
         self.tools = ToolHost()
         self.model_calls = 0
 
-    def execute(self, command: WorkCommand, choose: Choose) -> Generator[None, None, bytes | None]:
-        """What `Executor.execute` does, with a pause between any two of its effects."""
+    def execute(
+        self, command: WorkCommand, choose: Choose, next_state: Callable[[WorkResult], tuple[int, bytes] | None]
+    ) -> Generator[None, None, tuple[bytes | None, bool]]:
+        """What `Executor.execute` does up to its commit, with a pause between any two of its effects.
+
+        Gives the result that counts, None for a command that the run has left behind, and whether the state that
+        `next_state` made of it was saved as well.
+        """
         store = self.store
         version, seq, stored = store.version, store.seq, store.result
         context = copy.deepcopy(store.context)
         if seq == command.seq and stored is not None:
-            return stored
+            return stored, False
         if command.version not in (version, ANY_VERSION):
-            return None
+            return None, False
         result = WorkResult(
             run=command.run,
             tenant=command.tenant,
@@ -159,12 +168,15 @@ class Services:
         for at, op in enumerate(command.ops):
             yield
             self._run(op, command, context, result, choose)
-            if result.outcome != "ok":
+            if result.stopped or result.outcome != "ok":
                 result.at = at
                 break
+        change = next_state(result)
         yield
-        counts = store.commit(version, command.seq, context, result.to_json())
-        if counts == result.to_json():
+        counts = store.commit(version, command.seq, context, result.to_json(), change)
+        if counts is None:
+            return None, False
+        if counts[0] == result.to_json():
             self.tools.recorded |= context["outcomes"].keys()
         return counts
 
@@ -174,6 +186,8 @@ class Services:
         match op:
             case BeginOp() | RejectOp():
                 context.update(calls=[], outcomes={}, begun=context["begun"] + isinstance(op, BeginOp))
+            case UnlessToolsOp():
+                result.stopped = bool(context["calls"])
             case ModelOp():
                 self._model(command, context, result, choose)
             case ToolsOp():
@@ -196,7 +210,7 @@ class Services:
                     run_id=command.run,
                     agent=command.agent,
                     status=op.status,
-                    finish_reason=op.finish_reason,
+                    finish_reason=op.finish_reason or "stop",
                     tripwire=op.tripwire,
                     error=op.error,
                 )

@@ -144,7 +144,7 @@ class World:
         """The run as stored."""
         return None if self.store.state is None else RunState.model_validate_json(self.store.state)
 
-    # --- the shell (orchestrator/handlers.py)
+    # --- the shell (processor_host/executor.py, processor_host/driver.py, orchestrator/handlers.py)
 
     def _handle(self, message: Message) -> Steps:
         yield
@@ -163,51 +163,62 @@ class World:
                 yield from self._request()
 
     def _work(self, command: WorkCommand) -> Steps:
-        result = yield from self.services.execute(command, self.choose)
-        if result is not None:
-            yield
-            self.publish("result", result, f"result:{command.id}")
+        version, state = self.store.state_version, self.state()
+        reduced: list[tuple[RunState, list[Effect]]] = []
+
+        def next_state(result: WorkResult) -> tuple[int, bytes] | None:
+            if state is None:
+                return None
+            reduced.append(reduce_by_law(state, result))
+            return version, reduced[0][0].to_json()
+
+        counts, saved = yield from self.services.execute(command, self.choose, next_state)
+        yield
+        if counts is None:
+            now = self.state()
+            if now is not None:
+                yield from self._perform(outstanding(now))
+        elif saved:
+            yield from self._perform(reduced[0][1])
+        else:
+            yield from self._event(WorkResult.model_validate_json(counts))
 
     def _request(self) -> Steps:
-        version, state = self.store.state_version, self.state()
-        if state is not None:
-            yield from self._apply(state, version, Started(), accepted=False)
-            return
-        state = self.fresh.model_copy(deep=True, update={"cancel": self.store.cancelled})
+        state = self.fresh.model_copy(deep=True)
+        after, effects = reduce_by_law(state, Started())
         yield
-        yield from self._apply(state, version, Started(), accepted=True)
+        known = self.state()
+        if known is not None:
+            yield from self._perform(outstanding(known))
+            return
+        cancelled = self.store.cancelled
+        assert self.store.save_state(0, after.to_json())
+        yield
+        if cancelled:
+            after, effects = reduce_by_law(state.model_copy(update={"cancel": True}), Started())
+            if not self.store.save_state(1, after.to_json()):
+                return
+            yield
+        yield from self._perform(effects)
 
     def _event(self, event: RunEvent) -> Steps:
         version, state = self.store.state_version, self.state()
-        if state is not None:
-            yield from self._apply(state, version, event, accepted=False)
-
-    def _apply(self, state: RunState, version: int, event: RunEvent, *, accepted: bool) -> Steps:
-        while True:
+        while state is not None:
             after, effects = reduce_by_law(state, event)
-            if accepted or after != state:
-                yield
-                if not self.store.save_state(version, after.to_json()):
-                    version, stored = self.store.state_version, self.state()
-                    assert stored is not None
-                    state, accepted = stored, False
-                    yield
-                    continue
-                version += 1
-            local = yield from self._perform(effects)
-            if local is None:
+            yield
+            if after == state or self.store.save_state(version, after.to_json()):
+                yield from self._perform(effects)
                 return
-            state, event, accepted = after, WorkResult.model_validate_json(local), False
+            version, state = self.store.state_version, self.state()
 
-    def _perform(self, effects: list[Effect]) -> Generator[None, None, bytes | None]:
-        local: bytes | None = None
+    def _perform(self, effects: list[Effect]) -> Steps:
         for effect in effects:
             yield
             if isinstance(effect, Send):
                 self._count(effect.command)
             match effect:
                 case Send(command) if command.service == LOCAL:
-                    local = yield from self.services.execute(command, self.choose)
+                    yield from self._work(command)
                 case Send(command):
                     self.publish("command", command.to_json(), f"work:{command.id}")
                 case SignalCancel():
@@ -217,7 +228,6 @@ class World:
                     assert len(set(self.finished)) == 1, "two different terminal events"
                 case TellSuspended(result):
                     assert result.status == "suspended"
-        return local
 
     def _count(self, command: WorkCommand) -> None:
         """Counts what was granted by what was sent, whatever the state says of it."""

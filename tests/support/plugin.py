@@ -172,4 +172,4 @@ def register(registry: Registry) -> None:
         registry.add_processor(processor)
     for made in (echo, send_mail, book, Gated):
         registry.add_tool(made)
-    registry.factories |= {"by-tier": by_tier, "gated-factory": gated_factory}
+    registry.factories.update({"by-tier": by_tier, "gated-factory": gated_factory})

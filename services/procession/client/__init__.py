@@ -20,6 +20,7 @@ from procession.client.errors import (
     UnknownRunError,
 )
 from procession.client.handle import RunHandle
+from procession.client.memory import MemoryClient, MemoryRequestError
 from procession.client.ordering import ChunkOrder
 from procession.client.procession import Input, Procession
 
@@ -27,6 +28,8 @@ __all__ = [
     "ChunkOrder",
     "ChunksLostError",
     "Input",
+    "MemoryClient",
+    "MemoryRequestError",
     "NotAcceptedError",
     "NotConnectedError",
     "NotWaitingError",

@@ -127,6 +127,27 @@ class Link:
         waited = _ACK_ATTEMPTS * _ACK_SECONDS
         raise NotAcceptedError(f"{subject} was not acknowledged within {waited:g} seconds")
 
+    async def ask(self, subject: str, body: bytes, seconds: float) -> bytes:
+        """Asks a service and gives its answer.
+
+        Raises:
+            NotAcceptedError: No service listens, or none answers in time.
+            RequestTooLargeError: The server does not take messages of that size.
+            NotConnectedError: The connection is not open.
+        """
+        if self._client.is_closed or not self._opened:
+            raise NotConnectedError("this client is not connected: use `async with Procession(...)`")
+        if len(body) > self._client.max_payload:
+            limit = f"NATS at {self.url} takes {self._client.max_payload:,} (max_payload)"
+            raise RequestTooLargeError(f"the request has {len(body):,} bytes; {limit}")
+        try:
+            return (await _answer(self._client.request(subject, body, timeout=seconds))).data
+        except nats.errors.NoRespondersError as error:
+            hint = "is the service running? `procession up` starts all"
+            raise NotAcceptedError(f"nobody listens on {subject}: {hint}") from error
+        except _UNREACHABLE as error:
+            raise NotAcceptedError(f"{subject} was not answered within {seconds:g} seconds") from error
+
     async def last(self, stream: str, subject: str) -> bytes | None:
         """The newest stored message of a subject (wildcards allowed), or None; raises UnreachableError."""
         try:

@@ -9,6 +9,7 @@ from typing import Any, Self
 from procession.client.errors import NotConnectedError, UnknownRunError
 from procession.client.handle import RunHandle
 from procession.client.link import Link, UnreachableError
+from procession.client.memory import MemoryClient
 from procession_schemas import subjects
 from procession_schemas.agent import Agent
 from procession_schemas.run import RunRequest, RunResult
@@ -25,6 +26,9 @@ class Procession:
         tenant: Token of every subject; letters, digits, `_` and `-`.
         connect_timeout: Seconds to reach the server at first. A lost connection is restored for ever.
         nats_options: Further options of `nats.connect`, such as `user_credentials` or `tls`.
+
+    Attributes:
+        memory: Threads, messages and working memory (`procession.client.memory.MemoryClient`).
     """
 
     def __init__(
@@ -37,6 +41,7 @@ class Procession:
     ) -> None:
         self.tenant = subjects.token(tenant, "tenant")
         self._link = Link(url, connect_timeout, nats_options)
+        self.memory = MemoryClient(self._link, self.tenant)
 
     async def __aenter__(self) -> Self:
         """Connects; raises NotConnectedError when the server does not answer or does not let us in."""

@@ -13,7 +13,7 @@ through JSON, as they do between services.
 """
 
 from procession.testing.conformance import ConformanceError, check_processor
-from procession.testing.environment import DictStore, ScriptedModels, environment
+from procession.testing.environment import DictStore, DictUsage, ScriptedModels, environment
 from procession.testing.kit import ProcessorKit
 from procession.testing.outcomes import (
     ErrorOutcome,
@@ -27,6 +27,7 @@ from procession.testing.outcomes import (
 __all__ = [
     "ConformanceError",
     "DictStore",
+    "DictUsage",
     "ErrorOutcome",
     "Outcome",
     "ProcessorKit",

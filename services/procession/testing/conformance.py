@@ -11,7 +11,7 @@ from procession.processor import METHODS, Hook, Options, Processor
 from procession.testing.kit import ProcessorKit
 
 SAMPLES: Final = ("Hello, world.", "Grüße an alle: 3 < 5, 1 000 €.\n\nBye 👋", "")
-_ID: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+_ID: Final = re.compile(r"([a-z][a-z0-9-]*/)?[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _NOT_HOOKS: Final = frozenset({*METHODS.values(), "process_data_parts", "processor_index"})
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from procession.services import Environment, KeyValueStore, ModelAnswer, ModelCallError, ModelRequest
+from procession.usage import ModelUsage, Scope, UsageBooks, UsageSum
 
 Reply = str | ModelAnswer | ModelCallError
 """What a scripted model says: a text (JSON where a schema was asked for), a whole answer, or a failure."""
@@ -75,12 +76,69 @@ class DictStore:
         return set(await self.get(key) or ())
 
 
+class DictUsage:
+    """Books of usage in memory: calls are entered with `add`; a window counts from `now`. One for all tenants."""
+
+    def __init__(self, now: Callable[[], float] = lambda: 0.0) -> None:
+        self._now = now
+        self._calls: list[tuple[float, Scope, str, ModelUsage]] = []
+
+    def add(
+        self,
+        scope: Scope,
+        key: str,
+        cost: float | None,
+        *,
+        model: str = "test/model",
+        input_tokens: int = 0,
+        output_tokens: int = 0,
+    ) -> None:
+        """Enters one call; a cost of None is not known."""
+        usage = ModelUsage(
+            model=model,
+            cost=cost,
+            input_tokens=input_tokens,
+            output_tokens=output_tokens,
+            calls=1,
+            unpriced_calls=int(cost is None),
+        )
+        self._calls.append((self._now(), scope, key, usage))
+
+    async def read(self, tenant: str, scope: Scope, key: str, window_seconds: float | None) -> UsageSum:  # noqa: ARG002 - the port's
+        """The sum of the calls in the window."""
+        since = float("-inf") if window_seconds is None else self._now() - window_seconds
+        by_model: dict[str, list[ModelUsage]] = {}
+        for at, *of, usage in self._calls:
+            if at >= since and of == [scope, key]:
+                by_model.setdefault(usage.model, []).append(usage)
+        return UsageSum.of([_sum(model, calls) for model, calls in by_model.items()])
+
+
+def _sum(model: str, calls: list[ModelUsage]) -> ModelUsage:
+    total = UsageSum.of(calls)
+    return ModelUsage(
+        model=model,
+        cost=total.cost,
+        input_tokens=total.input_tokens,
+        output_tokens=total.output_tokens,
+        calls=total.calls,
+        unpriced_calls=total.unpriced_calls,
+    )
+
+
 def environment(
     models: ScriptedModels | None = None,
     store: KeyValueStore | None = None,
     now: Callable[[], float] = lambda: 0.0,
     log: Callable[[str], None] = lambda _text: None,
+    usage: UsageBooks | None = None,
 ) -> Environment:
-    """An environment for a kit: one store for all tenants."""
+    """An environment for a kit: one store and one set of books for all tenants."""
     kept = store or DictStore(now)
-    return Environment(models=models or ScriptedModels(), store=lambda _tenant: kept, now=now, log=log)
+    return Environment(
+        models=models or ScriptedModels(),
+        store=lambda _tenant: kept,
+        now=now,
+        log=log,
+        usage=usage or DictUsage(now),
+    )

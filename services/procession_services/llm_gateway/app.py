@@ -1,6 +1,7 @@
 """The LLM gateway service, put together."""
 
 from procession_schemas import subjects
+from procession_services.llm_gateway.embed import EmbeddingAnswers
 from procession_services.llm_gateway.generate import Generator
 from procession_services.llm_gateway.handlers import ModelRunner
 from procession_services.llm_gateway.providers.litellm_provider import LiteLLMProvider
@@ -16,8 +17,12 @@ async def start(host: Host) -> None:
     await provider.prepare()
     streams = StreamClient(host.bus, host.settings.replica)
     await streams.start()
-    runner = ModelRunner(provider, streams)
+    runner = ModelRunner(provider, streams, host.ledger)
     host.on_stop += [provider.aclose, streams.stop]
     await host.work_on_commands(streams.sink, {"model": runner.run})
-    generator = Generator(provider, host.settings.api_base, max_reply=host.bus.max_payload)
+    generator = Generator(provider, host.ledger, host.settings.api_base, max_reply=host.bus.max_payload)
     await host.answer(subjects.api(SERVICE, "*", "generate"), generator.answer)
+    embeddings = EmbeddingAnswers(
+        provider, host.ledger, host.settings.api_base, max_reply=host.bus.max_payload
+    )
+    await host.answer(subjects.api(SERVICE, "*", "embed"), embeddings.answer)

@@ -8,11 +8,13 @@ import orjson
 from pydantic import ValidationError
 
 from procession.response import ResponseCollector
+from procession_schemas import subjects
 from procession_schemas.generate import GenerateReply, GenerateRequest
 from procession_services.llm_gateway.core.call import ModelCall
 from procession_services.llm_gateway.core.failures import ProviderError
 from procession_services.llm_gateway.providers import Provider
 from procession_services.llm_gateway.providers.retrying import stream_with_retries
+from procession_services.runtime.ledger import Ledger
 
 log = logging.getLogger(__name__)
 CONCURRENCY = 64
@@ -22,12 +24,12 @@ CONCURRENCY = 64
 class Generator:
     """Asks the provider on behalf of processors."""
 
-    def __init__(self, provider: Provider, api_base: str | None, *, max_reply: int) -> None:
-        self._provider, self._api_base, self._max_reply = provider, api_base, max_reply
+    def __init__(self, provider: Provider, ledger: Ledger, api_base: str | None, *, max_reply: int) -> None:
+        self._provider, self._ledger, self._api_base, self._max_reply = provider, ledger, api_base, max_reply
         self._gate = asyncio.Semaphore(CONCURRENCY)
 
-    async def answer(self, body: bytes) -> bytes:
-        """The reply to one request, errors included."""
+    async def answer(self, subject: str, body: bytes) -> bytes:
+        """The reply to one request, errors included; what it cost is booked for the tenant of the subject."""
         try:
             request = GenerateRequest.model_validate_json(body)
         except ValidationError as error:
@@ -35,6 +37,9 @@ class Generator:
         try:
             async with asyncio.timeout(request.timeout), self._gate:
                 reply = await self._ask(request)
+                if reply.error is None:
+                    *_, tenant, _ = subjects.parse(subject)
+                    self._ledger.add(tenant, {}, request.model, reply.usage, reply.cost)
         except TimeoutError:
             reply = GenerateReply(error=f"{request.model} gave no answer within {request.timeout:g} s")
         except ProviderError as error:

@@ -12,10 +12,11 @@ from procession.errors import ProcessorError
 from procession.prompt import to_prompt
 from procession.response import ResponseCollector
 from procession.structured import ObjectStream, parse_object
+from procession.usage import scope_keys
 from procession_schemas.agent import StructuredOutput
 from procession_schemas.chunks import HIDDEN_TYPES, Chunk
 from procession_schemas.run import ModelReport
-from procession_schemas.work import ModelOp, StepFacts
+from procession_schemas.work import ModelOp, StepFacts, UnlessToolsOp
 from procession_services.llm_gateway.core.call import ModelCall
 from procession_services.llm_gateway.core.failures import ProviderError
 from procession_services.llm_gateway.providers import Provider
@@ -23,6 +24,7 @@ from procession_services.llm_gateway.providers.retrying import stream_with_retri
 from procession_services.processor_host.errors import Cancelled, ModelFailed
 from procession_services.processor_host.job import Job
 from procession_services.processor_host.streams import Session, StreamClient, raise_outcome, take_outcome
+from procession_services.runtime.ledger import Ledger
 
 _UNDELIVERED = HIDDEN_TYPES | {"finish"}
 
@@ -30,8 +32,8 @@ _UNDELIVERED = HIDDEN_TYPES | {"finish"}
 class ModelRunner:
     """Runs `model` operations."""
 
-    def __init__(self, provider: Provider, streams: StreamClient) -> None:
-        self._provider, self._streams = provider, streams
+    def __init__(self, provider: Provider, streams: StreamClient, ledger: Ledger) -> None:
+        self._provider, self._streams, self._ledger = provider, streams, ledger
 
     async def run(self, op: ModelOp, job: Job) -> None:
         """Streams one answer and puts it into the context.
@@ -62,9 +64,11 @@ class ModelRunner:
             except ProviderError as error:
                 failure = error
         response = answer.response()
+        made = response.pop("object", None) or {}
+        ctx.object, ctx.used_fallback = made.get("object"), bool((made.get("metadata") or {}).get("fallback"))
         response["fromCache"] = cached is not None
         if cached is None:
-            self._count(job, call, response)
+            self._count(job, call, response, booked=answer.started)
         ctx.usage = add_usage(ctx.usage, response["usage"])
         ctx.prompt = None
         ctx.response = response
@@ -91,6 +95,11 @@ class ModelRunner:
     def _call(self, op: ModelOp, job: Job) -> ModelCall:
         ctx, config = job.ctx, job.ctx.config
         structured = config.structured_output
+        if structured and structured.model:  # the plan has made a processor of what the request says
+            message = "a step cannot set structuredOutput.model; set it on the agent or in the request"
+            raise ProcessorError(
+                message, processor_id="", hook="", code="UNSUPPORTED", name="UnsupportedError"
+            )
         prompt = ctx.prompt if ctx.prompt is not None else to_prompt(ctx.messages)
         if structured and structured.json_prompt_injection:
             prompt = [_schema_entry(structured), *prompt]
@@ -121,10 +130,14 @@ class ModelRunner:
     def _live(self, call: ModelCall, op: ModelOp) -> AsyncIterator[list[Chunk]]:
         return stream_with_retries(self._provider, call, op.max_retries, asyncio.sleep)
 
-    def _count(self, job: Job, call: ModelCall, response: dict[str, Any]) -> None:
+    def _count(self, job: Job, call: ModelCall, response: dict[str, Any], *, booked: bool) -> None:
+        """Reports the usage of a call; a call that failed before it began to answer is not booked."""
         cost = self._provider.cost(call, response["usage"])
         usage: dict[str, int | None] = {k: v for k, v in response["usage"].items() if v is not None}
         job.result.model = ModelReport(model=call.model, calls=1, usage=usage, cost=cost)
+        if booked:
+            scopes = scope_keys(job.ctx.request_context, job.ctx.run_id)
+            self._ledger.add(job.ctx.tenant, scopes, call.model, usage, cost)
 
     async def _structure(self, job: Job, response: dict[str, Any]) -> None:
         """Validates a structured answer (R-SO-2, R-SO-3)."""
@@ -179,31 +192,48 @@ class _Answer:
         self._collector = ResponseCollector(keep_chunks=op.keep_chunks)
         self._objects = ObjectStream() if job.ctx.config.structured_output else None
         self._session: Session | None = None
+        self._opening: asyncio.Future[Session] | None = None
+        self._pumping: asyncio.Future[None] | None = None
 
     async def __aenter__(self) -> Self:
         if self._op.processors:
-            options = {"keepChunks": self._op.keep_chunks, "objects": self._objects is not None}
-            self._session = await self._streams.open(
-                self._job, self._op.processors, kind="model", replica=self._op.replica, options=options
-            )
+            self._opening = asyncio.ensure_future(self._open())
         return self
 
+    async def _open(self) -> Session:
+        """Leases an output replica; done while the provider is still thinking."""
+        last = isinstance(self._job.next_op(self._op), UnlessToolsOp)
+        options = {"keepChunks": self._op.keep_chunks, "objects": self._objects is not None, "last": last}
+        session = await self._streams.open(
+            self._job, self._op.processors, kind="model", replica=self._op.replica, options=options
+        )
+        session.keep = last
+        session.ended_early.add_done_callback(lambda _: self._cut())
+        self._session = session
+        return session
+
     async def __aexit__(self, *error: object) -> None:
-        if self._session is None:
+        if self._opening is None:
             await self._job.outbox.flush()
             return
+        if error[0] is not None:
+            self._opening.cancel()
+            if self._session is not None:
+                self._streams.close(self._session)
+            return
+        session = await self._opening
         try:
-            if error[0] is None:
-                take_outcome(self._job, await self._streams.finish(self._session))
+            take_outcome(self._job, await self._streams.finish(session))
         finally:
-            self._streams.close(self._session)
+            if session.keep and not {"tripwire", "error"} & (session.outcome or {"error": None}).keys():
+                self._streams.keep(self._job, session)
+            else:
+                self._streams.close(session)
 
     async def take(self, source: AsyncIterator[list[Chunk]]) -> None:
         """Reads the source to its end, or until a processor or the caller has had enough."""
-        pump = asyncio.ensure_future(self._pump(source))
-        self._job.abort_signal.on_abort(lambda: self._cut(pump, cancelled=True))
-        if self._session is not None:
-            self._session.ended_early.add_done_callback(lambda _: self._cut(pump))
+        self._pumping = pump = asyncio.ensure_future(self._pump(source))
+        self._job.abort_signal.on_abort(lambda: self._cut(cancelled=True))
         try:
             await pump
         except asyncio.CancelledError:
@@ -211,8 +241,9 @@ class _Answer:
                 pump.cancel()
                 raise
 
-    def _cut(self, pump: "asyncio.Future[None]", *, cancelled: bool = False) -> None:
-        if not pump.done():
+    def _cut(self, *, cancelled: bool = False) -> None:
+        pump = self._pumping
+        if pump is not None and not pump.done():
             self._was_cut = True
             self.cancelled = self.cancelled or cancelled
             pump.cancel()
@@ -225,8 +256,12 @@ class _Answer:
 
     async def _send(self, chunks: list[Chunk]) -> bool:
         self.started = self.started or len(chunks) > 1 or chunks[0]["type"] != "step-start"
-        if self._session is not None:
-            return await self._streams.send(self._session, chunks)
+        if self._opening is not None:
+            session = self._session
+            if session is None:
+                session = await asyncio.shield(self._opening)
+            end = chunks[-1]["type"] == "finish"  # always the last one
+            return await self._streams.send(session, chunks, end=end)
         job = self._job
         for chunk in chunks:
             if self._collector.repeated(chunk):

@@ -6,10 +6,14 @@ from typing import Annotated, Any, Self
 from pydantic import Field, ValidationError, model_validator
 
 from procession.messages import InvalidMessageError, normalise
-from procession_schemas.base import StrictModel
+from procession_schemas.base import JsonObject, StrictModel
 from procession_schemas.messages import Message
 from procession_schemas.run import Failure
+from procession_services.memory.core.notes import InvalidUpdateError
+from procession_services.memory.notes import NoteToolOptions, update_note
 from procession_services.memory.ports import MessageStore
+from procession_services.memory.recall import Recall
+from procession_services.memory.scope import Memory
 from procession_services.runtime import clock
 
 Reply = dict[str, Any]
@@ -43,6 +47,7 @@ class CreateRequest(ThreadRequest):
     """Body of `create`."""
 
     title: str | None = Field(default=None, max_length=1024)
+    metadata: JsonObject | None = None
 
 
 class RenameRequest(ThreadRequest):
@@ -51,9 +56,10 @@ class RenameRequest(ThreadRequest):
     title: str = Field(max_length=1024)
 
 
-class SaveRequest(CreateRequest):
+class SaveRequest(ThreadRequest):
     """Body of `save`: messages in any form that a run takes; the title is for a thread that it creates."""
 
+    title: str | None = Field(default=None, max_length=1024)
     messages: list[Any] = Field(min_length=1, max_length=1000)
 
 
@@ -71,19 +77,64 @@ class MessagesRequest(ThreadRequest):
         return self
 
 
-async def handle(store: MessageStore, operation: str, body: Any, tenant: str) -> Reply:
+class ImportRequest(CreateRequest):
+    """Body of `import`: a page of an export; what the thread has already stays."""
+
+    messages: list[Any] = Field(default_factory=list, max_length=1000)
+    note: str | None = Field(default=None, max_length=262_144)
+
+
+class NoteRequest(StrictModel):
+    """Body of `note`: the working memory of a resource, or of one of its threads."""
+
+    resource: Id
+    thread: Id | None = None
+
+
+class SetNoteRequest(NoteRequest):
+    """Body of `set-note`; where `expected` is given, only if it still says that (null: there is none)."""
+
+    note: str = Field(max_length=262_144)
+    expected: str | None = None
+
+
+class UpdateNoteRequest(StrictModel):
+    """Body of `update-note`: one call of the tool `updateWorkingMemory`, whose ids come from the run."""
+
+    options: NoteToolOptions
+    given: JsonObject
+    resource: Id | None = None
+    thread: Id | None = None
+
+
+class ReindexRequest(StrictModel):
+    """Body of `reindex`; `embedder` is that of agents which name one."""
+
+    embedder: str | None = None
+
+
+class NothingRequest(StrictModel):
+    """A body that says nothing: `index`."""
+
+
+async def handle(
+    store: MessageStore, operation: str, body: Any, tenant: str, *, recall: Recall | None = None
+) -> Reply:
     """Answers one request of a tenant.
 
     `save` replies `ids`; `messages` and `threads` reply what they are called, pages also with `page`,
     `perPage`, `total` and `hasMore`; `thread`, `create` and `rename` reply `thread`; `delete` replies
-    `{"deleted": true}`.
+    `{"deleted": true}`. `export` replies a page of messages with `thread` and `note`, and `import` takes it in.
+    `note` replies `note`, null where there is none; `set-note` and `update-note` change it. `reindex` queues all
+    messages of the tenant for the index, `index` replies how many jobs are `waiting`.
 
     What went wrong is `{"error": {"code", "message", "field"}}`, `field` only where one is to blame. Codes:
-    UNKNOWN_OPERATION, INVALID_REQUEST, INVALID_MESSAGE_CONTENT, UNKNOWN_THREAD, THREAD_EXISTS.
+    UNKNOWN_OPERATION, INVALID_REQUEST, INVALID_MESSAGE_CONTENT, UNKNOWN_THREAD, THREAD_EXISTS, INVALID_UPDATE,
+    NOTE_CHANGED, NO_VECTOR_STORE.
     """
     try:
         model, answer = _find(operation)
-        return await answer(store, tenant, _parse(model, body))
+        return await answer(Memory(store, tenant, recall), _parse(model, body))
     except ApiError as error:
         return {"error": error.failure.model_dump(by_alias=True, exclude_none=True)}
 
@@ -101,9 +152,9 @@ def _unknown(thread: str) -> ApiError:
     return ApiError("UNKNOWN_THREAD", f"this resource has no thread {thread!r}", "thread")
 
 
-async def _save(store: MessageStore, tenant: str, request: SaveRequest) -> Reply:
+async def _save(memory: Memory, request: SaveRequest) -> Reply:
     messages = [_message(given, f"messages.{i}") for i, given in enumerate(request.messages)]
-    await store.save(tenant, request.thread, request.resource, messages, title=request.title)
+    await memory.store.save(memory.tenant, request.thread, request.resource, messages, title=request.title)
     return {"ids": [message["id"] for message in messages]}
 
 
@@ -117,20 +168,24 @@ def _message(given: Any, where: str) -> Message:
     return message
 
 
-async def _messages(store: MessageStore, tenant: str, request: MessagesRequest) -> Reply:
+async def _messages(memory: Memory, request: MessagesRequest) -> Reply:
     thread, resource = request.thread, request.resource
     if request.limit is not None:
-        if await store.get_thread(tenant, thread, resource) is None:
+        if await memory.store.get_thread(memory.tenant, thread, resource) is None:
             raise _unknown(thread)
-        return {"messages": await store.recent(tenant, thread, resource, request.limit)}
-    page = await store.messages(tenant, thread, resource, page=request.page, per_page=request.per_page)
+        return {"messages": await memory.store.recent(memory.tenant, thread, resource, request.limit)}
+    page = await memory.store.messages(
+        memory.tenant, thread, resource, page=request.page, per_page=request.per_page
+    )
     if page is None:
         raise _unknown(thread)
     return {"messages": page.items, **_position(request, page.total)}
 
 
-async def _threads(store: MessageStore, tenant: str, request: ThreadsRequest) -> Reply:
-    page = await store.threads(tenant, request.resource, page=request.page, per_page=request.per_page)
+async def _threads(memory: Memory, request: ThreadsRequest) -> Reply:
+    page = await memory.store.threads(
+        memory.tenant, request.resource, page=request.page, per_page=request.per_page
+    )
     return {"threads": page.items, **_position(request, page.total)}
 
 
@@ -139,34 +194,103 @@ def _position(request: MessagesRequest | ThreadsRequest, total: int) -> Reply:
     return {"page": request.page, "perPage": request.per_page, "total": total, "hasMore": more}
 
 
-async def _thread(store: MessageStore, tenant: str, request: ThreadRequest) -> Reply:
-    thread = await store.get_thread(tenant, request.thread, request.resource)
+async def _thread(memory: Memory, request: ThreadRequest) -> Reply:
+    thread = await memory.store.get_thread(memory.tenant, request.thread, request.resource)
     if thread is None:
         raise _unknown(request.thread)
     return {"thread": thread}
 
 
-async def _create(store: MessageStore, tenant: str, request: CreateRequest) -> Reply:
-    thread = await store.create_thread(tenant, request.thread, request.resource, title=request.title)
+async def _create(memory: Memory, request: CreateRequest) -> Reply:
+    thread = await memory.store.create_thread(
+        memory.tenant, request.thread, request.resource, title=request.title, metadata=request.metadata
+    )
     if thread is None:
         raise ApiError("THREAD_EXISTS", f"this resource already has a thread {request.thread!r}", "thread")
     return {"thread": thread}
 
 
-async def _rename(store: MessageStore, tenant: str, request: RenameRequest) -> Reply:
-    thread = await store.rename_thread(tenant, request.thread, request.resource, request.title)
+async def _rename(memory: Memory, request: RenameRequest) -> Reply:
+    thread = await memory.store.rename_thread(memory.tenant, request.thread, request.resource, request.title)
     if thread is None:
         raise _unknown(request.thread)
     return {"thread": thread}
 
 
-async def _delete(store: MessageStore, tenant: str, request: ThreadRequest) -> Reply:
-    if not await store.delete_thread(tenant, request.thread, request.resource):
+async def _delete(memory: Memory, request: ThreadRequest) -> Reply:
+    if not await memory.store.delete_thread(memory.tenant, request.thread, request.resource):
         raise _unknown(request.thread)
+    if memory.recall is not None:
+        await memory.recall.forget(memory.tenant, request.resource, request.thread)
     return {"deleted": True}
 
 
-_Operation = tuple[type[StrictModel], Callable[[MessageStore, str, Any], Awaitable[Reply]]]
+async def _export(memory: Memory, request: MessagesRequest) -> Reply:
+    page = await _messages(memory, request)
+    thread = await memory.store.get_thread(memory.tenant, request.thread, request.resource)
+    note = await memory.store.note(memory.tenant, request.resource, request.thread)
+    return {**page, "thread": thread, "note": note}
+
+
+async def _import(memory: Memory, request: ImportRequest) -> Reply:
+    messages = [_message(given, f"messages.{i}") for i, given in enumerate(request.messages)]
+    thread, resource = request.thread, request.resource
+    await memory.store.create_thread(
+        memory.tenant, thread, resource, title=request.title, metadata=request.metadata
+    )
+    if messages:
+        await memory.store.save(memory.tenant, thread, resource, messages)
+    if request.note is not None:
+        await memory.store.replace_note(memory.tenant, resource, thread, request.note, expected=None)
+    return {"ids": [message["id"] for message in messages]}
+
+
+async def _note(memory: Memory, request: NoteRequest) -> Reply:
+    return {"note": await memory.store.note(memory.tenant, request.resource, request.thread)}
+
+
+async def _set_note(memory: Memory, request: SetNoteRequest) -> Reply:
+    home, fixed = (memory.tenant, request.resource, request.thread), "expected" in request.model_fields_set
+    for _ in range(1 if fixed else 10):
+        expected = request.expected if fixed else await memory.store.note(*home)
+        if await memory.store.replace_note(*home, request.note, expected=expected):
+            return {"note": request.note}
+    raise ApiError("NOTE_CHANGED", "the working memory says something else by now", "expected")
+
+
+async def _update_note(memory: Memory, request: UpdateNoteRequest) -> Reply:
+    try:
+        result = await update_note(
+            memory.store,
+            memory.tenant,
+            request.options,
+            request.given,
+            resource=request.resource,
+            thread=request.thread,
+        )
+    except InvalidUpdateError as error:
+        raise ApiError("INVALID_UPDATE", str(error)) from error
+    return {"result": result}
+
+
+def _index_of(memory: Memory) -> Recall:
+    if memory.recall is None:
+        told = "no vector store is configured: set PROCESSION_CHROMA_URL or PROCESSION_CHROMA_PATH"
+        raise ApiError("NO_VECTOR_STORE", told)
+    return memory.recall
+
+
+async def _reindex(memory: Memory, request: ReindexRequest) -> Reply:
+    recall = _index_of(memory)
+    await recall.queue.put({"kind": "reindex", "tenant": memory.tenant, "embedder": request.embedder})
+    return {"waiting": await recall.queue.waiting()}
+
+
+async def _index(memory: Memory, request: NothingRequest) -> Reply:  # noqa: ARG001 - every operation has a body
+    return {"waiting": await _index_of(memory).queue.waiting()}
+
+
+_Operation = tuple[type[StrictModel], Callable[[Memory, Any], Awaitable[Reply]]]
 _OPERATIONS: dict[str, _Operation] = {
     "save": (SaveRequest, _save),
     "messages": (MessagesRequest, _messages),
@@ -175,6 +299,13 @@ _OPERATIONS: dict[str, _Operation] = {
     "create": (CreateRequest, _create),
     "delete": (ThreadRequest, _delete),
     "rename": (RenameRequest, _rename),
+    "export": (MessagesRequest, _export),
+    "import": (ImportRequest, _import),
+    "note": (NoteRequest, _note),
+    "set-note": (SetNoteRequest, _set_note),
+    "update-note": (UpdateNoteRequest, _update_note),
+    "reindex": (ReindexRequest, _reindex),
+    "index": (NothingRequest, _index),
 }
 OPERATIONS = tuple(_OPERATIONS)
 """The operations that `handle` knows, for whoever subscribes to them."""

@@ -1,23 +1,44 @@
-"""Message history: what was said in a thread before, and what a run adds to it (R-ME-4, R-ME-5)."""
+"""Message history: what was said in a thread before, and what a run adds to it (R-ME-4, R-ME-5, builtins.md 13)."""
 
-from procession.args import InputArgs, OutputResultArgs
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, Literal
+
+from pydantic import Field
+
+from procession.args import InputArgs, InputStepArgs, OutputResultArgs
 from procession.message_list import MessageList
-from procession.processor import Options, Processor
+from procession.processor import Hook, Options, Processor
+from procession_schemas.memory import HistoryBudget
+from procession_schemas.messages import Message
+from procession_services.memory.core.echo import with_updates
 from procession_services.memory.core.storable import storable
-from procession_services.memory.scope import Conversation, Count, conversation, current_memory
+from procession_services.memory.core.units import newest_units, rough_tokens
+from procession_services.memory.scope import Conversation, Count, Memory, conversation, current_memory
+from procession_services.runtime import clock
 
 DEFAULT_LAST_MESSAGES = 10
+PAGE = 40
+"""Messages read at a time where a token budget decides how many."""
+BOUNDARY = "memory-token-limiter:boundary"
+"""Where the store of a tenant has, by resource and thread, what a token budget has hidden for good (R-HIST-6)."""
 
 
 class MessageHistoryOptions(Options):
-    """Options of `message-history`.
+    """Options of `message-history`."""
 
-    Attributes:
-        last_messages: How many of the newest messages are recalled; 0 or false: none. Left out, the memory
-            options of the request decide, and where they say nothing it is 10.
-    """
-
-    last_messages: Count | None = None
+    last_messages: Count | None = Field(
+        default=None,
+        description="How many of the newest messages are recalled; 0 or false: none. Left out, the memory options of "
+        "the request decide, and where they say nothing it is 10, or with `tokenLimit` no number.",
+    )
+    token_limit: HistoryBudget | None = Field(
+        default=None,
+        description="`{maxTokens, atMaxRemoveTokens}`: read no more than that needs; `memory-token-limiter` cuts.",
+    )
+    save: Literal["end", "eager"] = Field(
+        default="end", description="`eager`: store the input before the model is asked, too."
+    )
 
 
 class MessageHistory(Processor[MessageHistoryOptions]):
@@ -28,22 +49,42 @@ class MessageHistory(Processor[MessageHistoryOptions]):
     description = "Recalls earlier messages of the thread and saves the new ones."
     host = "memory"
 
+    @classmethod
+    def hooks_for(cls, options: dict[str, Any]) -> frozenset[Hook]:
+        """Only `save: eager` needs the hook of the steps."""
+        hooks = frozenset({Hook.INPUT, Hook.OUTPUT_RESULT})
+        return hooks | {Hook.INPUT_STEP} if options.get("save") == "eager" else hooks
+
+    def count_message(self, message: Mapping[str, Any]) -> float:
+        """The tokens of a message, for `tokenLimit`; it only decides how much is read, so it may be rough."""
+        return rough_tokens(message)
+
     async def process_input(self, args: InputArgs) -> MessageList:
         """Adds the newest messages of the thread with source `memory`.
 
-        The list leaves out system messages, and keeps its own copy of what the request brought (D-18).
+        The list leaves out system messages, and keeps its own copy of what the request brought (D-18), except that an
+        incoming copy that only tells outcomes of calls adds them to the stored message.
 
         Raises:
-            MemoryScopeError: A thread without a resource, or no store here.
+            MemoryScopeError: There is no store here.
         """
         here = conversation(args.request_context, args.message_list)
-        if here is None or (limit := self._limit(here)) == 0:
+        if here is None:
             return args.message_list
         memory = current_memory()
         if not here.read_only:
             await memory.store.create_thread(memory.tenant, here.thread, here.resource)
-        recalled = await memory.store.recent(memory.tenant, here.thread, here.resource, limit)
-        return args.message_list.add(recalled, "memory")
+        given = {message["id"]: message for message in args.message_list.get.input.db()}
+        for message in await self._recalled(args, memory, here):
+            whole = with_updates(message, given[message["id"]]) if message["id"] in given else None
+            args.message_list.add(whole or message, "memory" if whole is None else "input")
+        return args.message_list
+
+    async def process_input_step(self, args: InputStepArgs) -> None:
+        """Saves the input before the first model call (`save: eager`)."""
+        here = conversation(args.request_context, args.message_list)
+        if args.step_number == 0 and here is not None and not here.read_only:
+            await self._save(here, args.message_list.get.input.db())
 
     async def process_output_result(self, args: OutputResultArgs) -> None:
         """Saves input and response as they are now, in one piece (R-PE-1, R-PE-2).
@@ -51,19 +92,66 @@ class MessageHistory(Processor[MessageHistoryOptions]):
         Nothing is saved without a thread, in read-only memory, or when a run failed before it had a response.
 
         Raises:
-            MemoryScopeError: A thread without a resource, or no store here.
+            MemoryScopeError: There is no store here.
         """
         here = conversation(args.request_context, args.message_list)
         response = args.message_list.get.response.db()
         failed = args.result.finish_reason == "error" and not response
-        if here is None or here.read_only or failed:
-            return
-        if messages := storable([*args.message_list.get.input.db(), *response]):
-            memory = current_memory()
-            await memory.store.save(memory.tenant, here.thread, here.resource, messages)
+        if here is not None and not here.read_only and not failed:
+            await self._save(here, [*args.message_list.get.input.db(), *response])
 
-    def _limit(self, here: Conversation) -> int:
-        for count in (self.options.last_messages, here.last_messages):
-            if count is not None:
-                return int(count)
-        return DEFAULT_LAST_MESSAGES
+    async def _save(self, here: Conversation, messages: list[Message]) -> None:
+        if not (lasting := storable(messages)):
+            return
+        memory = current_memory()
+        await memory.store.save(memory.tenant, here.thread, here.resource, lasting)
+        kept = here.retention
+        if kept is None:
+            return
+        age = (
+            None if kept.max_age_days is None else clock.iso(clock.now() - timedelta(days=kept.max_age_days))
+        )
+        gone = await memory.store.trim(
+            memory.tenant, here.thread, here.resource, older_than=age, keep=kept.max_messages
+        )
+        if gone and memory.recall is not None:
+            await memory.recall.forget(memory.tenant, here.resource, here.thread, gone)
+
+    async def _recalled(self, args: InputArgs, memory: Memory, here: Conversation) -> list[Message]:
+        limit = self._limit(here)
+        budget = self.options.token_limit
+        if budget is None:
+            return await memory.store.recent(memory.tenant, here.thread, here.resource, limit or 0)
+        hidden = await args.services.store.get(f"{BOUNDARY}:{here.resource}:{here.thread}")
+        return await self._within(memory, here, budget, limit, boundary_of(hidden, budget))
+
+    async def _within(
+        self, memory: Memory, here: Conversation, budget: HistoryBudget, limit: int | None, boundary: str
+    ) -> list[Message]:
+        """The newest messages, read page by page until the budget, the number or the thread is used up (R-HIST-6)."""
+        found: list[Message] = []
+        while True:
+            page = await memory.store.recent(memory.tenant, here.thread, here.resource, PAGE, skip=len(found))
+            found = [*page, *found]
+            visible = [message for message in found if message["createdAt"] > boundary]
+            enough = limit is not None and len(visible) >= limit
+            used = sum(map(self.count_message, visible))
+            if enough or len(page) < PAGE or len(visible) < len(found) or used > budget.max_tokens:
+                return newest_units(visible, limit)
+
+    def _limit(self, here: Conversation) -> int | None:
+        """How many messages are recalled; None for no limit."""
+        if self.options.last_messages is not None:
+            return int(self.options.last_messages)
+        if self.options.token_limit is not None:
+            return None
+        return DEFAULT_LAST_MESSAGES if here.last_messages is None else int(here.last_messages)
+
+
+def boundary_of(stored: Any, budget: HistoryBudget) -> str:
+    """The time up to which messages are hidden; it counts only for the limits it was made with (R-HIST-6)."""
+    if not isinstance(stored, dict):
+        return ""
+    same = stored.get("maxTokens") == budget.max_tokens
+    removed = budget.max_tokens * 0.25 if budget.at_max_remove_tokens is None else budget.at_max_remove_tokens
+    return str(stored.get("createdAt", "")) if same and stored.get("atMaxRemoveTokens") == removed else ""

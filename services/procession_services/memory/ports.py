@@ -1,8 +1,8 @@
 """What the memory service needs from a store, whatever keeps the data."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Generic, NotRequired, Protocol, TypedDict, TypeVar
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, NotRequired, Protocol, TypedDict, TypeVar
 
 from procession_schemas.messages import Message
 
@@ -17,6 +17,7 @@ class Thread(TypedDict):
     createdAt: str
     updatedAt: str
     title: NotRequired[str]
+    metadata: NotRequired[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +55,23 @@ class MessageStore(Protocol):
             ValueError: A `createdAt` is not an ISO-8601 time; nothing is saved.
         """
 
-    async def recent(self, tenant: str, thread: str, resource: str, limit: int) -> list[Message]:
-        """The newest `limit` messages, oldest first; the cost does not grow with the thread."""
+    async def recent(
+        self, tenant: str, thread: str, resource: str, limit: int, *, skip: int = 0
+    ) -> list[Message]:
+        """The newest `limit` messages before the last `skip`, oldest first; as cheap in a long thread."""
+
+    async def find(self, tenant: str, thread: str, resource: str, ids: Sequence[str]) -> list[Message]:
+        """The messages of a thread that have these ids."""
+
+    async def around(
+        self, tenant: str, resource: str, hits: Sequence[tuple[str, str]], *, before: int, after: int
+    ) -> list[Message]:
+        """Messages, each given as thread and id, with their neighbours in their threads; each message once."""
+
+    async def trim(
+        self, tenant: str, thread: str, resource: str, *, older_than: str | None, keep: int | None
+    ) -> list[str]:
+        """Deletes messages from before a time and all but the newest `keep`; gives the ids of what went."""
 
     async def messages(
         self, tenant: str, thread: str, resource: str, *, page: int, per_page: int
@@ -69,7 +85,13 @@ class MessageStore(Protocol):
         """The thread; None when there is no such thread."""
 
     async def create_thread(
-        self, tenant: str, thread: str, resource: str, *, title: str | None = None
+        self,
+        tenant: str,
+        thread: str,
+        resource: str,
+        *,
+        title: str | None = None,
+        metadata: dict[str, Any] | None = None,
     ) -> Thread | None:
         """Creates an empty thread; None when there is one already, which stays as it is."""
 
@@ -77,4 +99,80 @@ class MessageStore(Protocol):
         """Gives the thread a title (an empty one takes it away); None when there is no such thread."""
 
     async def delete_thread(self, tenant: str, thread: str, resource: str) -> bool:
-        """Deletes the thread with its messages; tells whether there was one."""
+        """Deletes the thread with its messages and its note; tells whether there was one."""
+
+    def resources(self, tenant: str) -> AsyncIterator[str]:
+        """The resources that have threads, each once, in no order."""
+
+    async def note(self, tenant: str, resource: str, thread: str | None) -> str | None:
+        """The working memory of a thread; without one, that of the resource."""
+
+    async def replace_note(
+        self, tenant: str, resource: str, thread: str | None, text: str, *, expected: str | None
+    ) -> bool:
+        """Stores working memory where it still is what was expected; a thread that is missing is created."""
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """A collection of embeddings: whose, which of them, and what made its vectors."""
+
+    tenant: str
+    name: str
+    embedder: str
+    dimension: int
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """A message as it is indexed; `metadata` has `message_id`, `thread_id`, `resource_id`, `role`, ... (R-SEM-11)."""
+
+    id: str
+    vector: Sequence[float]
+    metadata: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A message that was found; 1 is the best score."""
+
+    message: str
+    thread: str
+    score: float
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+class EmbedderChangedError(Exception):
+    """An index was made with another embedder than the one that is configured; the message says how to go on."""
+
+
+class VectorsUnavailableError(Exception):
+    """The vector store does not answer; it may later."""
+
+
+class VectorStore(Protocol):
+    """Embeddings by index; one tenant's are never another's."""
+
+    async def ensure(self, index: Index) -> None:
+        """Creates the index where it is missing; safe however many replicas do it at once.
+
+        Raises:
+            EmbedderChangedError: It is there, with vectors of another embedder.
+            VectorsUnavailableError: The store does not answer.
+        """
+
+    async def upsert(self, index: Index, items: Sequence[Embedded]) -> None:
+        """Adds items, or replaces those with their ids; raises as `ensure`."""
+
+    async def query(
+        self, index: Index, vector: Sequence[float], *, top_k: int, resource: str, thread: str | None
+    ) -> list[Hit]:
+        """The nearest messages of a resource, or of one of its threads, best first; raises as `ensure`."""
+
+    async def delete(
+        self, tenant: str, resource: str, thread: str, messages: Sequence[str] | None = None
+    ) -> None:
+        """Removes a thread, or some of its messages, from every index of the tenant."""
+
+    async def drop(self, tenant: str) -> list[str]:
+        """Removes every index of a tenant and gives their names."""

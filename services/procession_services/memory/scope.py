@@ -10,7 +10,9 @@ from pydantic import Field
 
 from procession.message_list import MessageList
 from procession_schemas.base import WireModel
+from procession_schemas.memory import Retention
 from procession_services.memory.ports import MessageStore
+from procession_services.memory.recall import Recall
 
 CONTEXT_KEY = "MastraMemory"
 """Where the runtime puts thread, resource and memory options into the request context (R-RX-2)."""
@@ -22,7 +24,7 @@ Count = Annotated[int, Field(ge=0, strict=True)] | Literal[False]
 
 
 class MemoryScopeError(RuntimeError):
-    """A memory processor runs outside the memory service, or for a thread whose resource is not known."""
+    """A memory processor runs outside the memory service."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +33,27 @@ class Memory:
 
     store: MessageStore
     tenant: str
+    recall: Recall | None = None
+
+    @property
+    def index(self) -> Recall:
+        """What finds messages by their meaning.
+
+        Raises:
+            MemoryScopeError: There is none here.
+        """
+        if self.recall is None:
+            raise MemoryScopeError("no index here: semantic recall needs the memory service")
+        return self.recall
 
 
 _memory: ContextVar[Memory] = ContextVar("procession_memory")
 
 
 @contextmanager
-def acting_for(tenant: str, store: MessageStore) -> Iterator[None]:
+def acting_for(tenant: str, store: MessageStore, recall: Recall | None = None) -> Iterator[None]:
     """Within it, memory processors work for this tenant; each command of a service runs in one."""
-    token = _memory.set(Memory(store, tenant))
+    token = _memory.set(Memory(store, tenant, recall))
     try:
         yield
     finally:
@@ -68,11 +82,26 @@ class Conversation:
     resource: str
     read_only: bool = False
     last_messages: Count | None = None
+    eager: bool = False
+    retention: Retention | None = None
 
 
-class _MemoryConfig(WireModel):
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which thread and which resource a run names; either may be missing."""
+
+    thread: str | None
+    resource: str | None
+    options: "MemoryContextOptions"
+
+
+class MemoryContextOptions(WireModel):
+    """The memory options of a request as processors find them in its context."""
+
     read_only: bool | None = None
     last_messages: Count | None = None
+    save: str | None = None
+    retention: Retention | None = None
 
 
 class _ThreadRef(WireModel):
@@ -82,27 +111,46 @@ class _ThreadRef(WireModel):
 class _MemoryContext(WireModel):
     thread: _ThreadRef | None = None
     resource_id: str | None = None
-    memory_config: _MemoryConfig | None = None
+    memory_config: MemoryContextOptions | None = None
+
+
+def place(context: Mapping[str, Any], messages: MessageList | None = None) -> Place:
+    """Which thread and resource a run names.
+
+    Reserved keys of the request context come first, then what the runtime put there, then the message list.
+
+    Raises:
+        pydantic.ValidationError: The entry of the runtime has another shape.
+    """
+    given = _MemoryContext.model_validate(context.get(CONTEXT_KEY) or {})
+    listed = (messages.thread_id, messages.resource_id) if messages is not None else (None, None)
+    thread = context.get(THREAD_KEY) or (given.thread and given.thread.id) or listed[0]
+    resource = context.get(RESOURCE_KEY) or given.resource_id or listed[1]
+    return Place(
+        thread=str(thread) if thread else None,
+        resource=str(resource) if resource else None,
+        options=given.memory_config or MemoryContextOptions(),
+    )
 
 
 def conversation(context: Mapping[str, Any], messages: MessageList) -> Conversation | None:
     """Where a run's messages belong; None when no thread is known (R-HIST-1).
 
-    Reserved keys of the request context come first, then what the runtime put there, then the message list.
+    A thread without a resource is a resource of its own (R-HIST-9). An agent with memory never gets that far
+    (R-ME-8); a processor that was placed by hand may.
 
     Raises:
-        MemoryScopeError: A thread without a resource (R-ME-8).
         pydantic.ValidationError: The entry of the runtime has another shape.
     """
-    given = _MemoryContext.model_validate(context.get(CONTEXT_KEY) or {})
-    config = given.memory_config or _MemoryConfig()
-    thread = context.get(THREAD_KEY) or (given.thread and given.thread.id) or messages.thread_id
-    if not thread:
+    found = place(context, messages)
+    if found.thread is None:
         return None
-    resource = context.get(RESOURCE_KEY) or given.resource_id or messages.resource_id
-    if not resource:
-        raise MemoryScopeError(
-            f"AGENT_MEMORY_MISSING_RESOURCE_ID: thread {thread!r} has no resource; name one in the request's "
-            f"memory, or in its request context as {RESOURCE_KEY!r}"
-        )
-    return Conversation(str(thread), str(resource), bool(config.read_only), config.last_messages)
+    options = found.options
+    return Conversation(
+        found.thread,
+        found.resource or found.thread,
+        bool(options.read_only),
+        options.last_messages,
+        options.save == "eager",
+        options.retention,
+    )

@@ -19,8 +19,8 @@ async def start(host: Host) -> None:
     await streams.start()
     executor = host.executor(streams.sink)
     agents = load_agents(host.settings.agents) if host.settings.agents else {}
-    orchestrator = Orchestrator(host, executor, agents)
-    deadlines = asyncio.create_task(Deadlines(host.store, orchestrator).run())
+    orchestrator = Orchestrator(host, executor.driver, agents)
+    deadlines = asyncio.create_task(Deadlines(host.store, orchestrator, executor.driver).run())
 
     async def stop() -> None:
         await streams.stop()

@@ -5,6 +5,7 @@ import contextlib
 import logging
 
 from procession_services.orchestrator.handlers import Orchestrator
+from procession_services.processor_host.driver import Driver
 from procession_services.runtime.clock import now
 from procession_services.runtime.store import RunStore
 
@@ -16,11 +17,11 @@ _LOOK_AGAIN_SECONDS = 15.0
 class Deadlines:
     """Watches the earliest deadline."""
 
-    def __init__(self, store: RunStore, orchestrator: Orchestrator) -> None:
+    def __init__(self, store: RunStore, orchestrator: Orchestrator, driver: Driver) -> None:
         self._store, self._orchestrator = store, orchestrator
         self._next = float("inf")
         self._sooner = asyncio.Event()
-        orchestrator.on_deadline_added = self._added
+        driver.on_deadline_added = self._added
 
     def _added(self, deadline_ms: int) -> None:
         if deadline_ms < self._next:

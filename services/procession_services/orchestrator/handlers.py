@@ -1,12 +1,7 @@
-"""The shell around the reducer: load, reduce, save, then speak.
+"""Accepts or refuses run requests, and takes what people and the clock say into runs."""
 
-Whoever saves first is the one who speaks; a crash in between only causes a repeat, which message ids and the context's
-compare-and-set make harmless (style of save-then-publish).
-"""
-
-import logging
-from collections.abc import Callable
-from datetime import datetime, timedelta
+import asyncio
+from datetime import timedelta
 
 from pydantic import ValidationError
 
@@ -14,9 +9,9 @@ from procession.args import RequestContext
 from procession.errors import UnknownComponentError
 from procession_schemas import subjects
 from procession_schemas.agent import Agent, FactoryRef, ProcessorRef
-from procession_schemas.events import RequestRejected, RunAccepted, RunFinished, RunSuspended
+from procession_schemas.events import RequestRejected, RunAccepted
 from procession_schemas.run import Failure, RunRequest, RunResult
-from procession_schemas.work import Control, WorkCommand, WorkResult
+from procession_schemas.work import Control, WorkResult
 from procession_services.bus import Delivery
 from procession_services.orchestrator.core.fingerprint import fingerprint
 from procession_services.orchestrator.core.plan import (
@@ -27,38 +22,25 @@ from procession_services.orchestrator.core.plan import (
     make_plan,
     parse_request,
 )
-from procession_services.processor_host.executor import Executor
+from procession_services.processor_host.driver import Driver, change
 from procession_services.processor_host.outbox import Outbox
 from procession_services.processor_host.service import Host
-from procession_services.runs.events import (
-    DeadlinePassed,
-    Effect,
-    RunEvent,
-    Send,
-    SignalCancel,
-    Started,
-    TellFinished,
-    TellSuspended,
-)
-from procession_services.runs.reducer import LOCAL, reduce
+from procession_services.runs.events import DeadlinePassed, Started
+from procession_services.runs.reducer import outstanding, reduce
 from procession_services.runs.state import RunState
 from procession_services.runtime.clock import iso, now
 
-log = logging.getLogger(__name__)
 _COMMAND_ROOM = 128 * 1024
 """Bytes of a command that are not the request's own."""
-_LONGEST_TEXT = 200_000
-"""Characters of text in a result that had to be shortened."""
 
 
 class Orchestrator:
     """Handles what happens to runs. Any replica handles any event."""
 
-    def __init__(self, host: Host, executor: Executor, agents: dict[str, Agent]) -> None:
+    def __init__(self, host: Host, driver: Driver, agents: dict[str, Agent]) -> None:
         self.agents = agents
-        self._host, self._executor = host, executor
+        self._host, self._driver = host, driver
         self._bus, self._store, self._settings = host.bus, host.store, host.settings
-        self.on_deadline_added: Callable[[int], None] = lambda _: None
 
     async def on_request(self, delivery: Delivery) -> None:
         """A run request: accept it, or answer with one clear error."""
@@ -73,25 +55,33 @@ class Orchestrator:
                 tenant, asked_id(delivery.body) or run_id, agent_name, delivery, invalid.failure
             )
             return
-        version, stored = await self._store.load_state(tenant, run_id)
-        if stored is not None:
-            await self._repeated(RunState.model_validate_json(stored), version, digest, delivery)
-            return
-        if await self._store.refused(tenant, run_id):
-            await self._conflict(tenant, run_id, delivery)
-            return
         try:
-            state = await self._accept(tenant, agent_name, run_id, digest, request)
+            state = await self._accepted(tenant, agent_name, run_id, digest, request)
         except Invalid as invalid:
             await self._refuse(tenant, run_id, agent_name, delivery, invalid.failure)
             return
-        await self._apply(state, version, Started(), accepted=True)
+        started, effects = reduce(state, Started())
+        known = await self._store.admit(
+            tenant, run_id, state=started.to_json(), deadline_ms=state.deadline_ms
+        )
+        if known.state is not None:
+            await self._repeated(RunState.model_validate_json(known.state), digest, delivery)
+            return
+        if known.refused is not None:
+            await self._conflict(tenant, run_id, delivery)
+            return
+        self._driver.on_deadline_added(state.deadline_ms)
+        if known.cancelled:
+            started, effects = reduce(state.model_copy(update={"cancel": True}), Started())
+            if not await self._store.save_state(tenant, run_id, change(started, 1)):
+                return  # somebody was quicker, and has said what follows
+        await asyncio.gather(self._tell_accepted(started, "accepted"), self._driver.perform(started, effects))
 
     def _longest_request(self) -> int:
         """Bytes of the longest request: it must fit into a command beside the agent's configuration."""
         return min(self._settings.max_request_bytes, self._bus.max_payload - _COMMAND_ROOM)
 
-    async def _accept(
+    async def _accepted(
         self, tenant: str, agent_name: str, run_id: str, digest: str, request: RunRequest
     ) -> RunState:
         agent = request.agent or self.agents.get(agent_name)
@@ -99,11 +89,13 @@ class Orchestrator:
             known = ", ".join(sorted(self.agents)) or "none"
             raise Invalid("UNKNOWN_AGENT", f"unknown agent {agent_name!r}; configured: {known}", "agent")
         arrays = await self._arrays(request, agent)
-        plan = make_plan(request, agent, arrays, self._host.registry, {"api_base": self._settings.api_base})
+        settings = self._settings
+        defaults = {"api_base": settings.api_base, "vectors": settings.chroma_url or settings.chroma_path}
+        plan = make_plan(request, agent, arrays, self._host.registry, defaults)
         at = now()
         timeout = request.timeout or agent.timeout or self._settings.run_timeout
         deadline = at + timedelta(seconds=timeout)
-        state = RunState(
+        return RunState(
             run=run_id,
             tenant=tenant,
             agent=agent.name,
@@ -114,8 +106,6 @@ class Orchestrator:
             deadline_ms=int(deadline.timestamp() * 1000),
             timeout_ms=int(timeout * 1000),
         )
-        state.cancel = await self._store.is_cancelled(tenant, run_id)
-        return state
 
     async def _arrays(self, request: RunRequest, agent: Agent) -> Arrays:
         """The effective processor arrays; a factory is called once per request (R-CF-2, R-CF-4)."""
@@ -143,11 +133,11 @@ class Orchestrator:
                 "FACTORY_FAILED", f"factory {factory.factory}: {error!r}", f"{field}.factory"
             ) from error
 
-    async def _repeated(self, state: RunState, version: int, digest: str, delivery: Delivery) -> None:
+    async def _repeated(self, state: RunState, digest: str, delivery: Delivery) -> None:
         """The same id again: the same run for the same body, a conflict for another (design.md 3)."""
         if state.fingerprint == digest:
             await self._tell_accepted(state, str(delivery.sequence))
-            await self._apply(state, version, Started())
+            await self._driver.perform(state, outstanding(state))
             return
         await self._conflict(state.tenant, state.run, delivery)
 
@@ -167,10 +157,10 @@ class Orchestrator:
         self, tenant: str, run_id: str, agent: str, delivery: Delivery, failure: Failure
     ) -> None:
         """Answers a request that cannot run: an error chunk and the terminal event."""
-        version, stored = await self._store.load_state(tenant, run_id)
+        _, stored = await self._store.load_state(tenant, run_id)
         if stored is not None:
             state = RunState.model_validate_json(stored)
-            await self._repeated(state, version, fingerprint(delivery.body), delivery)
+            await self._repeated(state, fingerprint(delivery.body), delivery)
             return
         if await self._store.refused(tenant, run_id, by=fingerprint(delivery.body)):
             await self._conflict(tenant, run_id, delivery)
@@ -180,12 +170,12 @@ class Orchestrator:
         outbox.put({"type": "error", "payload": {"error": error}})
         await outbox.flush(end=True)
         result = RunResult(run_id=run_id, agent=agent, status="failed", finish_reason="error", error=failure)
-        await self._finished(tenant, run_id, result)
+        await self._driver.finished(tenant, run_id, result)
 
     async def on_work(self, delivery: Delivery) -> None:
-        """A service's answer."""
+        """An answer that nobody took into the run yet: a host of another kind gave it, or one gave up."""
         result = WorkResult.model_validate_json(delivery.body)
-        await self._event_for(result.tenant, result.run, result)
+        await self._driver.event(result.tenant, result.run, result)
 
     async def on_control(self, delivery: Delivery) -> None:
         """A person cancels or resumes."""
@@ -193,92 +183,12 @@ class Orchestrator:
         control = Control.model_validate_json(delivery.body)
         if control.type == "cancel":
             await self._store.mark_cancelled(tenant, run)
-        await self._event_for(tenant, run, control)
+        await self._driver.event(tenant, run, control)
 
     async def on_deadline(self, tenant: str, run: str) -> None:
         """A run's time is up."""
-        if not await self._event_for(tenant, run, DeadlinePassed()):
+        if not await self._driver.event(tenant, run, DeadlinePassed()):
             await self._store.drop_deadline(tenant, run)
-
-    async def _event_for(self, tenant: str, run: str, event: RunEvent) -> bool:
-        version, stored = await self._store.load_state(tenant, run)
-        if stored is None:
-            return False
-        await self._apply(RunState.model_validate_json(stored), version, event)
-        return True
-
-    async def _apply(self, state: RunState, version: int, event: RunEvent, *, accepted: bool = False) -> None:
-        """Reduces, saves and acts until another service has the word; starts over when somebody else saved first."""
-        while True:
-            after, effects = reduce(state, event)
-            resumed = state.status == "suspended" and after.status == "running"
-            if resumed:
-                after.deadline_ms = int(now().timestamp() * 1000) + after.timeout_ms
-            if accepted or after != state:
-                if not await self._save(after, version):
-                    version, stored = await self._store.load_state(state.tenant, state.run)
-                    if stored is None:
-                        return
-                    state, accepted = RunState.model_validate_json(stored), False
-                    continue
-                version += 1
-            if accepted or resumed:
-                self.on_deadline_added(after.deadline_ms)
-            if accepted:
-                await self._tell_accepted(after, "accepted")
-            local = await self._perform(after, effects)
-            if local is None:
-                return
-            state, event, accepted = after, local, False
-
-    async def _save(self, state: RunState, version: int) -> bool:
-        """Saves unless somebody else did since; a run that waits for a person has no deadline."""
-        return await self._store.save_state(
-            state.tenant,
-            state.run,
-            version=version,
-            state=state.to_json(),
-            deadline_ms=state.deadline_ms if state.status == "running" else None,
-            finished=state.status == "done",
-        )
-
-    async def _perform(self, state: RunState, effects: list[Effect]) -> WorkResult | None:
-        """Does what the reducer wants; returns the result of work that needed no other service."""
-        local = None
-        for effect in effects:
-            match effect:
-                case Send(command) if command.service == LOCAL:
-                    local = await self._here(command)
-                case Send(command):
-                    subject = subjects.work(command.service, command.tenant, command.run)
-                    await self._bus.publish_stored(
-                        subject, command.to_json(), message_id=f"work:{command.id}"
-                    )
-                case SignalCancel():
-                    await self._store.mark_cancelled(state.tenant, state.run)
-                    await self._bus.publish(subjects.cancelled(state.tenant, state.run), b"")
-                case TellSuspended(result):
-                    suspended = RunSuspended(run_id=state.run, at=iso(now()), result=result)
-                    await self._event(
-                        state.tenant, state.run, suspended.type, suspended.to_json(), str(state.seq)
-                    )
-                case TellFinished(result):
-                    took = now() - datetime.fromisoformat(state.accepted_at)
-                    final = result.model_copy(update={"duration_ms": int(took.total_seconds() * 1000)})
-                    await self._finished(state.tenant, state.run, final)
-        return local
-
-    async def _here(self, command: WorkCommand) -> WorkResult | None:
-        body = await self._executor.execute(command)
-        return None if body is None else WorkResult.model_validate_json(body)
-
-    async def _finished(self, tenant: str, run: str, result: RunResult) -> None:
-        event = RunFinished(run_id=run, at=iso(now()), result=result)
-        body = event.to_json()
-        if len(body) > self._bus.max_payload:
-            body = event.model_copy(update={"result": shortened(result)}).to_json()
-        subject = subjects.event(tenant, run, event.type)
-        await self._bus.publish_stored(subject, body, message_id=f"finished:{tenant}:{run}", once=True)
 
     async def _event(self, tenant: str, run: str, type_: str, body: bytes, key: str) -> None:
         await self._bus.publish_stored(
@@ -292,24 +202,6 @@ class Orchestrator:
             run_id = _derived_id(delivery)
             failure = Failure(code="INTERNAL", message=f"the request could not be handled: {reason}")
             await self._refuse(tenant, asked_id(delivery.body) or run_id, rest[0], delivery, failure)
-
-
-def shortened(result: RunResult) -> RunResult:
-    """The result without what makes it longer than the broker takes; the chunks had all of it."""
-    return result.model_copy(
-        update={
-            "messages": [],
-            "steps": [],
-            "tool_calls": [],
-            "tool_results": [],
-            "sources": [],
-            "files": [],
-            "response": {"shortened": True},
-            "text": result.text[:_LONGEST_TEXT],
-            "object": None,
-            "reasoning_text": None,
-        }
-    )
 
 
 def _derived_id(delivery: Delivery) -> str:

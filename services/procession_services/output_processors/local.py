@@ -12,23 +12,53 @@ from procession_services.output_processors.parts import PartsStore
 from procession_services.processor_host.job import Job
 
 
+class ToolResults:
+    """What the output chain makes of tool results, since `toolResults` of a step show that (R-OS-7)."""
+
+    def __init__(self) -> None:
+        self._sent: dict[str, Any] = {}
+        self._delivered: dict[str, Any] = {}
+
+    def sent(self, chunk: Chunk) -> None:
+        """Notes a chunk that goes into the chain."""
+        if chunk["type"] == "tool-result":
+            self._sent[chunk["payload"]["toolCallId"]] = chunk["payload"]["result"]
+
+    def delivered(self, chunk: Chunk) -> None:
+        """Notes a chunk that reached the client."""
+        if chunk["type"] == "tool-result":
+            self._delivered[str(chunk["payload"].get("toolCallId"))] = chunk["payload"]["result"]
+
+    def rewritten(self) -> dict[str, dict[str, Any]]:
+        """What `ChunkSink.rewritten` tells."""
+        told: dict[str, dict[str, Any]] = {}
+        for call_id, result in self._sent.items():
+            if call_id not in self._delivered:
+                told[call_id] = {"hidden": True}
+            elif self._delivered[call_id] is not result:
+                told[call_id] = {"streamed": self._delivered[call_id]}
+        return told
+
+
 class LocalSink:
-    """Chunks through the chain in this process; `delivered` are those that reached the client."""
+    """Chunks through the chain in this process."""
 
     def __init__(self, job: Job, chain_options: dict[str, Any]) -> None:
-        self.delivered: list[Chunk] = []
+        self.rewritten: dict[str, dict[str, Any]] = {}
+        self._results = ToolResults()
         self._job = job
         self._collector = ResponseCollector()
         self._chain = StreamChain(deliver=self._deliver, collector=self._collector, **chain_options)
 
     def _deliver(self, chunk: Chunk) -> None:
-        self.delivered.append(chunk)
+        self._results.delivered(chunk)
         self._job.outbox.put(chunk)
         self._job.keep_data(chunk)
 
-    async def send(self, chunks: list[Chunk]) -> None:
+    async def send(self, chunks: list[Chunk], *, last: bool = False) -> None:  # noqa: ARG002 - the port's
         """Hands chunks to the chain."""
         for chunk in chunks:
+            self._results.sent(chunk)
             await self._chain.feed(chunk)
         await self._job.outbox.flush()
 
@@ -36,6 +66,7 @@ class LocalSink:
         """Gives out what the chain holds back."""
         await self._chain.end()
         await self._job.outbox.flush()
+        self.rewritten = self._results.rewritten()
 
 
 class LocalSinks:
@@ -49,7 +80,8 @@ class LocalSinks:
         """The chain of these processors on the job's context."""
         command = job.command
         links = job.instances.links(processors)
-        parts = await self._parts.open(command.tenant, command.run, command.seq, len(links))
+        number = job.ctx.streams
+        parts = await self._parts.open(command.tenant, command.run, number, len(links))
         before = [len(received) for received in parts.lists[: len(links)]]
         options = {"links": links, "ctx": job.ctx, "calls": job.calls, "parts": parts.lists[: len(links)]}
         try:
@@ -57,4 +89,6 @@ class LocalSinks:
             yield sink
             await sink.end()
         finally:
-            await self._parts.save(command.tenant, command.run, command.seq, parts, before)
+            if parts.grown(before):
+                job.ctx.streams = number + 1
+                await self._parts.save(command.tenant, command.run, number, parts, before)

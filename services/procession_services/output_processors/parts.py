@@ -1,8 +1,12 @@
 """`streamParts` of every run that this replica works for (R-OS-6).
 
-They stay in memory and never travel; what one command added is appended to a log in Redis, from which another replica
-catches up by reading the entries that it lacks.
+They stay in memory and never travel; what one stream added is appended to a log in Redis, from which another replica
+catches up by reading the entries that it lacks. The streams of a run are numbered; whoever opens one knows its number,
+so a replica that had all before it asks nobody.
 """
+
+import asyncio
+import logging
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -12,6 +16,9 @@ import orjson
 from procession_schemas.chunks import Chunk
 from procession_services.runtime.store import RunStore
 
+log = logging.getLogger(__name__)
+_LOOKS = 40
+_LOOK_SECONDS = 0.025
 _HELD_CHUNKS = 50_000
 """Chunks of all runs that stay in memory; runs that were not worked on for longest go first."""
 
@@ -22,8 +29,12 @@ class RunParts:
 
     lists: list[list[Chunk]] = field(default_factory=list)
     entries: int = 0
-    seqs: set[int] = field(default_factory=set)
+    streams: set[int] = field(default_factory=set)
     size: int = 0
+
+    def grown(self, before: list[int]) -> bool:
+        """Whether any list is longer than it was."""
+        return any(len(self.lists[k]) > start for k, start in enumerate(before))
 
 
 class PartsStore:
@@ -34,39 +45,41 @@ class PartsStore:
         self._runs: OrderedDict[tuple[str, str], RunParts] = OrderedDict()
         self._held = 0
 
-    async def open(self, tenant: str, run: str, seq: int, links: int) -> RunParts:
-        """The parts before command `seq`; the caller appends to the lists and then calls `save` or `forget`."""
+    async def open(self, tenant: str, run: str, number: int, links: int) -> RunParts:
+        """The parts before stream `number`; the caller appends to the lists and then calls `save` or `forget`."""
         parts = self._runs.setdefault((tenant, run), RunParts())
         self._runs.move_to_end((tenant, run))
         while len(parts.lists) < links:
             parts.lists.append([])
-        if seq > 1:
-            await self._catch_up(parts, tenant, run, seq)
+        for look in range(_LOOKS):
+            if len(parts.streams) >= number:
+                return parts
+            if look:  # whoever had the stream before is still writing
+                await asyncio.sleep(_LOOK_SECONDS)
+            await self._catch_up(parts, tenant, run, number)
+        log.warning("streamParts of run %s are incomplete: their log is", run)
         return parts
 
-    async def _catch_up(self, parts: RunParts, tenant: str, run: str, seq: int) -> None:
+    async def _catch_up(self, parts: RunParts, tenant: str, run: str, number: int) -> None:
         for raw in await self._store.load_parts(tenant, run, parts.entries):
             parts.entries += 1
             entry = orjson.loads(raw)
-            if entry["seq"] >= seq or entry["seq"] in parts.seqs:
+            if entry["stream"] >= number or entry["stream"] in parts.streams:
                 continue
-            parts.seqs.add(entry["seq"])
+            parts.streams.add(entry["stream"])
             first = entry["lists"][0] if entry["lists"] else []
             for k, added in enumerate(entry["lists"]):
                 while len(parts.lists) <= k:
                     parts.lists.append([])
                 parts.lists[k].extend(first if added is None else added)
 
-    async def save(self, tenant: str, run: str, seq: int, parts: RunParts, before: list[int]) -> None:
-        """Logs what came after the lengths in `before`."""
+    async def save(self, tenant: str, run: str, number: int, parts: RunParts, before: list[int]) -> None:
+        """Logs what stream `number` added after the lengths in `before`."""
         lists = [parts.lists[k][start:] for k, start in enumerate(before)]
-        if not any(lists):
-            return
         compact = [None if k and added == lists[0] else added for k, added in enumerate(lists)]
-        parts.entries += 1
-        parts.seqs.add(seq)
+        parts.streams.add(number)
         self._measure(tenant, run, parts)
-        await self._store.append_parts(tenant, run, orjson.dumps({"seq": seq, "lists": compact}))
+        await self._store.append_parts(tenant, run, orjson.dumps({"stream": number, "lists": compact}))
 
     def _measure(self, tenant: str, run: str, parts: RunParts) -> None:
         if self._runs.get((tenant, run)) is not parts:

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,19 +13,26 @@ from procession.args import AbortSignal, RequestContext
 from procession.calls import Calls
 from procession.context import RunContext
 from procession.errors import InvalidOptionsError, ProcessorError, TripWire, UnknownComponentError
+from procession.message_list import MessageList
 from procession.response import ResponseCollector
 from procession.stream import StreamChain
 from procession.structured import ObjectStream
 from procession_schemas import subjects
 from procession_schemas.agent import ProcessorRef
 from procession_schemas.chunks import Chunk
-from procession_schemas.work import WorkCommand, WorkResult
+from procession_schemas.work import WorkCommand
+from procession_services.output_processors.local import ToolResults
 from procession_services.output_processors.parts import PartsStore, RunParts
-from procession_services.processor_host.executor import Executor, restore, wire_failure, wire_tripwire
-from procession_services.processor_host.job import Job
+from procession_services.processor_host.executor import (
+    Executor,
+    id_maker,
+    restore,
+    wire_failure,
+    wire_tripwire,
+)
 from procession_services.processor_host.outbox import Outbox, last_sent
 from procession_services.processor_host.service import Host
-from procession_services.runtime.clock import monotonic_ns
+from procession_services.runtime.clock import monotonic_ns, now_iso
 
 log = logging.getLogger(__name__)
 _ACK_CHUNKS = 64
@@ -46,8 +54,12 @@ class _Session:
     outbox: Outbox
     parts: RunParts
     before: list[int]
-    seq: int
+    number: int
     conversation: bytes
+    last: bool = False
+    part: int = 0
+    first: dict[str, Any] | None = None
+    results: ToolResults = field(default_factory=ToolResults)
     frames: "asyncio.Queue[dict[str, Any]]" = field(default_factory=asyncio.Queue)
     received: int = 0
     processed: int = 0
@@ -111,6 +123,7 @@ class SessionServer:
             done = {
                 "kind": lease["kind"], "states": {}, "requestContext": lease["requestContext"], "parts": [],
                 "outSeq": lease["outSeq"], "replica": answer["replica"], "reports": [], "error": _failure(error),
+                "logged": False,
             }  # fmt: skip
             await self._bus.publish(address, orjson.dumps({"l": lease["attempt"], "done": done}))
             return
@@ -126,20 +139,18 @@ class SessionServer:
 
     async def _build(self, lease: dict[str, Any], command: WorkCommand, address: str) -> _Session:
         tenant, run = command.tenant, command.run
-        stored = await self._host.store.load_context(tenant, run)
-        ctx = restore(command, stored.data)
-        ctx.request_context = RequestContext(lease["requestContext"])
-        ctx.states.update(lease["states"])
+        ctx = await self._context(lease, command)
         links = self._host.instances.links([ProcessorRef.model_validate(p) for p in lease["processors"]])
         calls = Calls(clock=monotonic_ns, abort_signal=AbortSignal(), environment=self._executor.environment)
         calls.violation = self._executor.violation_sink(command, ctx)
         suppress = await last_sent(self._bus, tenant, run) if lease.get("resume") else -1
         outbox = Outbox(self._bus, tenant, run, lease["outSeq"], live=command.stream, suppress=suppress)
-        await self._prelude(lease, command, ctx, calls, outbox)
-        ctx.step_number, ctx.retry_count = lease["stepNumber"], lease["retryCount"]
-        parts = await self._parts.open(tenant, run, command.seq, len(links))
+        parts = await self._parts.open(tenant, run, lease["stream"], len(links))
         collector = ResponseCollector(keep_chunks=bool(lease.get("keepChunks")))
         objects = ObjectStream() if lease.get("objects") else None
+        results = ToolResults()
+        deliver = _deliverer(outbox, objects, results)
+        lists = parts.lists[: len(links)]
         return _Session(
             id=lease["session"],
             attempt=lease["attempt"],
@@ -147,37 +158,29 @@ class SessionServer:
             kind=lease["kind"],
             ctx=ctx,
             calls=calls,
-            chain=StreamChain(
-                links,
-                ctx,
-                calls,
-                _deliverer(outbox, objects),
-                parts=parts.lists[: len(links)],
-                collector=collector,
-            ),
+            chain=StreamChain(links, ctx, calls, deliver, parts=lists, collector=collector),
             collector=collector,
             outbox=outbox,
             parts=parts,
-            before=[len(received) for received in parts.lists[: len(links)]],
-            seq=command.seq,
+            before=[len(received) for received in lists],
+            number=lease["stream"],
             conversation=orjson.dumps(ctx.messages.serialize()),
+            last=bool(lease.get("last")),
+            results=results,
         )
 
-    async def _prelude(
-        self, lease: dict[str, Any], command: WorkCommand, ctx: RunContext, calls: Calls, outbox: Outbox
-    ) -> None:
-        """Repeats the sender's uncommitted operations on the context, so that hooks see the same conversation."""
-        prelude = WorkCommand.model_validate({**lease["command"], "ops": lease["prelude"]})
-        result = WorkResult(
-            run=command.run, tenant=command.tenant, seq=command.seq, service=self._host.service, outcome="ok",
-            version=command.version, out_seq=command.out_seq,
-        )  # fmt: skip
-        job = Job(
-            command=prelude, ctx=ctx, calls=calls, instances=self._host.instances, outbox=outbox, result=result,
-            open_sink=lambda _job, _refs: None,
-        )  # fmt: skip
-        for op in prelude.ops:
-            await self._executor.runner(op.op)(op, job)
+    async def _context(self, lease: dict[str, Any], command: WorkCommand) -> RunContext:
+        """The sender's context, as far as stream hooks see it."""
+        messages = lease.get("messages")
+        if messages is None:
+            messages = await self._executor.environment.store(command.tenant).get(lease["messagesKey"])
+        ctx = restore(command, None)
+        ctx.messages = MessageList.deserialize(messages, new_id=id_maker(command), now=now_iso)
+        ctx.request_context = RequestContext(lease["requestContext"])
+        ctx.tracing_context = lease["tracingContext"]
+        ctx.states.update(lease["states"])
+        ctx.step_number, ctx.retry_count = lease["stepNumber"], lease["retryCount"]
+        return ctx
 
     async def _on_frame(self, _subject: str, body: bytes, reply: str) -> None:
         frame = orjson.loads(body)
@@ -188,27 +191,59 @@ class SessionServer:
         session.frames.put_nowait(frame)
 
     async def _serve(self, session: _Session) -> None:
-        done: dict[str, Any] = {}
+        """Serves a stream, and the parts that its sender adds to it."""
         try:
-            await self._consume(session)
+            while await self._serve_part(session):
+                self._next_part(session)
+                session.first = await session.frames.get()
+                if session.first.get("x"):
+                    break
+        finally:
+            self._forget(session)
+
+    def _next_part(self, session: _Session) -> None:
+        """Begins another part: chunks that are no model's answer, numbered from 0 again."""
+        session.kind, session.part = "side", session.part + 1
+        session.received = session.processed = session.acked = 0
+        session.before = [len(received) for received in session.chain.parts]
+        session.number += 1
+        session.calls.reports.clear()
+        session.collector, session.results = ResponseCollector(), ToolResults()
+        session.chain = StreamChain(
+            session.chain.links,
+            session.ctx,
+            session.calls,
+            _deliverer(session.outbox, None, session.results),
+            parts=session.chain.parts,
+            collector=session.collector,
+        )
+
+    async def _serve_part(self, session: _Session) -> bool:
+        """Serves one part and says what came of it; True when there may be another."""
+        done: dict[str, Any] = {}
+        more = False
+        try:
+            more = await self._consume(session)
         except TripWire as tripwire:
             done["tripwire"] = wire_tripwire(tripwire).model_dump(by_alias=True, exclude_none=True)
         except asyncio.CancelledError:
             self._parts.forget(session.ctx.tenant, session.ctx.run_id)
-            self._forget(session)
             raise
         except Exception as error:  # whatever it is, the sender must not wait for ever
             if not isinstance(error, ProcessorError):
                 log.exception("stream of %s failed", session.ctx.run_id)
             done["error"] = _failure(error)
         await session.outbox.flush()
-        await self._parts.save(
-            session.ctx.tenant, session.ctx.run_id, session.seq, session.parts, session.before
-        )
-        done.update(self._outcome(session))
-        self._forget(session)
+        over = session.part > 0 or (session.last and session.collector.finished and not _has_calls(session))
+        logged = (not over or bool(done)) and session.parts.grown(session.before)
+        done.update(self._outcome(session), logged=logged)
         answer = {"l": session.attempt, "a": session.processed, "done": done}
         await self._bus.publish(session.answer, orjson.dumps(answer))
+        if logged:  # the run may go on elsewhere
+            await self._parts.save(
+                session.ctx.tenant, session.ctx.run_id, session.number, session.parts, session.before
+            )
+        return more
 
     def _address(self, session: _Session) -> str:
         return f"{self._inbox}.{session.id}.{session.attempt}"
@@ -229,27 +264,34 @@ class SessionServer:
             del self._sessions[session.id]
         self._bus.on_bounce.pop(self._address(session), None)
 
-    async def _consume(self, session: _Session) -> None:
+    async def _consume(self, session: _Session) -> bool:
+        """Takes frames until the last one; True when it says that another part may come."""
         while True:
             frame = await self._next_frame(session)
+            if frame.get("p", 0) != session.part:
+                continue
             if frame["n"] > session.received:
                 await self._miss(session)
                 continue
             chunks = frame["c"][max(0, session.received - frame["n"]) :]
             session.received += len(chunks)
             for chunk in chunks:
+                session.results.sent(chunk)
                 await session.chain.feed(chunk)
                 session.processed += 1
             if frame.get("e"):
                 await session.chain.end()
             await session.outbox.flush()
             if frame.get("e"):
-                return
+                return bool(frame.get("k"))
             if session.processed - session.acked >= _ACK_CHUNKS:
                 await self._acknowledge(session)
 
     async def _next_frame(self, session: _Session) -> dict[str, Any]:
         """The next frame; until it comes, processors whose time is up are flushed."""
+        first, session.first = session.first, None
+        if first is not None:
+            return first
         while (due := session.chain.wakes_at) is not None:
             try:
                 async with asyncio.timeout(max(0.0, (due - monotonic_ns()) / 1e9)):
@@ -295,19 +337,22 @@ class SessionServer:
             "outSeq": session.outbox.next_seq,
             "reports": [r.to_wire().model_dump(by_alias=True) for r in session.calls.reports.values()],
             "messages": messages if orjson.dumps(messages) != session.conversation else None,
+            "rewritten": session.results.rewritten(),
         }
 
 
-def _deliverer(outbox: Outbox, objects: ObjectStream | None) -> Any:
-    if objects is None:
-        return outbox.put
-
+def _deliverer(outbox: Outbox, objects: ObjectStream | None, results: ToolResults) -> Callable[[Chunk], None]:
     def deliver(chunk: Chunk) -> None:
-        for made in objects.before(chunk):
+        for made in objects.before(chunk) if objects else ():
             outbox.put(made)
+        results.delivered(chunk)
         outbox.put(chunk)
 
     return deliver
+
+
+def _has_calls(session: _Session) -> bool:
+    return any(not call.get("providerExecuted") for call in session.collector.to_dict()["toolCalls"])
 
 
 def _failure(error: Exception) -> dict[str, Any]:

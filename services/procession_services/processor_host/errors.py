@@ -21,3 +21,7 @@ class ModelFailed(Exception):  # noqa: N818 - a result: error processors are ask
 
 class Cancelled(Exception):  # noqa: N818 - a result
     """The run was cancelled while the operation ran."""
+
+
+class Stopped(Exception):  # noqa: N818 - a result
+    """The rest of the command is for an answer without tool calls, and this one has some."""

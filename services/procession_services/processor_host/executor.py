@@ -1,4 +1,4 @@
-"""Runs a command's operations on the run's context, exactly once for what it stores."""
+"""Runs a command's operations on the run's context, exactly once for what it stores, and moves the run on."""
 
 import logging
 from collections.abc import Callable
@@ -19,11 +19,14 @@ from procession_schemas.events import ProcessorViolation
 from procession_schemas.run import Failure, Tripwire
 from procession_schemas.work import ANY_VERSION, WorkCommand, WorkResult
 from procession_services.bus import Bus, Delivery, LostError
-from procession_services.processor_host.errors import Cancelled, ModelFailed, Suspended
+from procession_services.processor_host.driver import Driver, change
+from procession_services.processor_host.errors import Cancelled, ModelFailed, Stopped, Suspended
 from procession_services.processor_host.instances import Instances
 from procession_services.processor_host.job import Job, OpRunner, SinkFactory
 from procession_services.processor_host.ops import RUNNERS, failure_of
 from procession_services.processor_host.outbox import Outbox, last_sent
+from procession_services.runs.reducer import reduce
+from procession_services.runs.state import RunState
 from procession_services.runtime.clock import monotonic_ns, new_token, now_iso
 from procession_services.runtime.store import RunStore, StoredContext
 
@@ -46,6 +49,7 @@ class Executor:
     ) -> None:
         self.service, self.bus, self.store, self.instances = service, bus, store, instances
         self.environment = environment
+        self.driver = Driver(bus, store, self.execute)
         self._open_sink = open_sink
         self._runners = {**RUNNERS, **(runners or {})}
         self._signals: dict[tuple[str, str], AbortSignal] = {}
@@ -56,12 +60,13 @@ class Executor:
         if signal:
             signal.abort()
 
-    async def execute(self, command: WorkCommand, delivery: Delivery | None = None) -> bytes | None:
-        """Runs the command and returns the result's wire bytes.
+    async def execute(self, command: WorkCommand, delivery: Delivery | None = None) -> None:
+        """Runs the command, takes its result into the run, and sends what comes next.
 
-        A command that was done before returns its stored result; one that the run has left behind returns None.
-        Without a delivery it is the caller's own. The first delivery leaves a command alone that somebody has (NATS
-        forgets deliveries when it is killed); a later one comes when that one has gone silent, and takes it over.
+        A command that was done before is not run again; one that the run has left behind only has it said again what
+        comes next. Without a delivery it is the caller's own. The first delivery leaves a command alone that somebody
+        has (NATS forgets deliveries when it is killed); a later one comes when that one has gone silent, and takes it
+        over.
 
         Raises:
             LostError: Somebody else has the command, so this delivery says nothing more.
@@ -79,28 +84,42 @@ class Executor:
             if stored is None:
                 raise LostError
             if stored.seq == command.seq and stored.result is not None:
-                return stored.result
+                result = WorkResult.model_validate_json(stored.result)
+                await self.driver.event(command.tenant, command.run, result)
+                return
             if command.version not in (stored.version, ANY_VERSION):
                 log.info(
                     "command %s is stale: context %d, wanted %d", command.id, stored.version, command.version
                 )
-                return None
-            if stored.cancelled:
-                signal.abort()
-            job = self._job(command, stored, signal)
-            if delivery:
-                job.outbox.held = delivery.held
-            if command.version == ANY_VERSION or (delivery and delivery.attempt > 1):
-                await self._renumber(job)
-            await self._run(job)
-            if not job.outbox.held():
-                raise LostError
-            job.result.reports = [tally.to_wire() for tally in job.calls.reports.values()]
-            job.result.out_seq = job.outbox.next_seq
-            return await self._commit(job, stored, owner)
+                await self.driver.again(command.tenant, command.run)
+                return
+            job = await self._worked(command, stored, signal, delivery)
         finally:
             if self._signals.get(key) is signal:
                 del self._signals[key]
+        await self._settle(job, stored, owner)
+
+    async def _worked(
+        self, command: WorkCommand, stored: StoredContext, signal: AbortSignal, delivery: Delivery | None
+    ) -> Job:
+        """Runs the operations; returns the job with its result."""
+        if stored.cancelled:
+            signal.abort()
+        job = self._job(command, stored, signal)
+        if delivery:
+            job.outbox.held = delivery.held
+        if command.version == ANY_VERSION or (delivery and delivery.attempt > 1):
+            await self._renumber(job)
+        try:
+            await self._run(job)
+        finally:
+            for end in job.on_end:
+                await end()
+        if not job.outbox.held():
+            raise LostError
+        job.result.reports = [tally.to_wire() for tally in job.calls.reports.values()]
+        job.result.out_seq = job.outbox.next_seq
+        return job
 
     async def _renumber(self, job: Job) -> None:
         """Goes on behind chunks that somebody sent who was at this and died, or was overtaken by a deadline.
@@ -114,23 +133,39 @@ class Executor:
             if command.version != ANY_VERSION:
                 await outbox.flush(reset=command.out_seq)
 
-    async def _commit(self, job: Job, stored: StoredContext, owner: str) -> bytes | None:
-        """Stores context and result; a context that is not JSON fails the command and leaves the last one."""
-        command, data = job.command, job.ctx.to_dict()
-        try:
-            body = orjson.dumps(data)
-        except TypeError as error:
-            job.result.outcome, job.result.error = "failed", _not_json(job.ctx, error)
-            body = orjson.dumps(stored.data if stored.data is not None else restore(command, None).to_dict())
-        return await self.store.commit_context(
+    async def _settle(self, job: Job, stored: StoredContext, owner: str) -> None:
+        """Stores the context with the result and the run's next state, then says what comes next."""
+        command, result = job.command, job.result
+        body = self._context_body(job, stored)
+        reduced, changed = None, None
+        if stored.state is not None:
+            reduced = reduce(RunState.model_validate_json(stored.state), result)
+            changed = change(reduced[0], stored.state_version)
+        done = await self.store.commit_context(
             command.tenant,
             command.run,
             version=stored.version,
             seq=command.seq,
             owner=owner,
             data=body,
-            result=job.result.to_json(),
+            result=result.to_json(),
+            change=changed,
         )
+        if done is None:
+            return
+        if done.state_saved and reduced is not None:
+            await self.driver.perform(*reduced)
+        else:
+            await self.driver.event(command.tenant, command.run, WorkResult.model_validate_json(done.result))
+
+    def _context_body(self, job: Job, stored: StoredContext) -> bytes:
+        """The context's JSON; one that is none fails the command and leaves the last one."""
+        try:
+            return orjson.dumps(job.ctx.to_dict())
+        except TypeError as error:
+            job.result.outcome, job.result.error = "failed", _not_json(job.ctx, error)
+            last = stored.data if stored.data is not None else restore(job.command, None).to_dict()
+            return orjson.dumps(last)
 
     def _job(self, command: WorkCommand, stored: StoredContext, signal: AbortSignal) -> Job:
         ctx = restore(command, stored.data)
@@ -168,13 +203,14 @@ class Executor:
                 result.outcome, result.suspend = "suspended", suspended.entries
             except Cancelled:
                 result.outcome = "cancelled"
+            except Stopped:
+                result.stopped = True
             except (ProcessorError, UnknownComponentError, InvalidOptionsError, InvalidMessageError) as error:
                 result.outcome, result.error = "failed", wire_failure(error)
-            if result.outcome != "ok":
+            if result.stopped or result.outcome != "ok":
                 result.at = at
                 await job.outbox.flush()
                 return
-            job.done_ops.append(op)
 
     def runner(self, op: str) -> OpRunner:
         """The function that runs operations of that kind here."""

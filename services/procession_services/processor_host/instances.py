@@ -1,7 +1,8 @@
 """Processor instances of one process, built once for an id with its options and shared by all runs."""
 
 from collections import OrderedDict
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import orjson
 
@@ -11,6 +12,7 @@ from procession.registry import Registry
 from procession_schemas.agent import ProcessorRef
 
 _LIMIT = 1024
+_T = TypeVar("_T")
 
 
 class Instances:
@@ -19,6 +21,7 @@ class Instances:
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
         self._built: OrderedDict[bytes, Processor[Any]] = OrderedDict()
+        self._arrays: OrderedDict[bytes, list[Link]] = OrderedDict()
 
     def links(self, refs: list[ProcessorRef], offset: int = 0) -> list[Link]:
         """The processors of an array, in their places.
@@ -27,18 +30,26 @@ class Instances:
             UnknownComponentError: An id is not registered in this process.
             InvalidOptionsError: Options do not fit.
         """
+        told = [[ref.id, ref.as_, ref.options, ref.on_error, ref.timeout] for ref in refs]
+        return _kept(self._arrays, [offset, *told], lambda: self._links(refs, offset))
+
+    def _links(self, refs: list[ProcessorRef], offset: int) -> list[Link]:
         return [
             Link(self._instance(ref), ref.instance, offset + i, ref.on_error, ref.timeout)
             for i, ref in enumerate(refs)
         ]
 
     def _instance(self, ref: ProcessorRef) -> Processor[Any]:
-        key = orjson.dumps([ref.id, ref.instance, ref.options], option=orjson.OPT_SORT_KEYS)
-        if key in self._built:
-            self._built.move_to_end(key)
-            return self._built[key]
-        made = self.registry.processor(ref.id).build(ref.options)
-        self._built[key] = made
-        if len(self._built) > _LIMIT:
-            self._built.popitem(last=False)
-        return made
+        key = [ref.id, ref.instance, ref.options]
+        return _kept(self._built, key, lambda: self.registry.processor(ref.id).build(ref.options))
+
+
+def _kept(table: OrderedDict[bytes, _T], key: list[Any], make: Callable[[], _T]) -> _T:
+    name = orjson.dumps(key, option=orjson.OPT_SORT_KEYS)
+    if name in table:
+        table.move_to_end(name)
+        return table[name]
+    made = table[name] = make()
+    if len(table) > _LIMIT:
+        table.popitem(last=False)
+    return made

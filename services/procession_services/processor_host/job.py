@@ -17,10 +17,16 @@ from procession_services.processor_host.outbox import Outbox
 
 
 class ChunkSink(Protocol):
-    """Where chunks of a command go: through the output chain, or straight to the client."""
+    """Where chunks of a command go: through the output chain, or straight to the client.
 
-    async def send(self, chunks: list[Chunk]) -> None:
-        """Hands chunks on, in order.
+    `rewritten` tells, once the sink is closed, what the chain made of tool results: by tool call id, `{"streamed":
+    result}` where it changed one, `{"hidden": True}` where it dropped it (R-OS-7).
+    """
+
+    rewritten: dict[str, dict[str, Any]]
+
+    async def send(self, chunks: list[Chunk], *, last: bool = False) -> None:
+        """Hands chunks on, in order; `last`: no more will come.
 
         Raises:
             TripWire: An output processor aborted.
@@ -42,7 +48,15 @@ class Job:
     outbox: Outbox
     result: WorkResult
     open_sink: SinkFactory
-    done_ops: list[Any] = field(default_factory=list)
+    kept_stream: Any = None
+    """A stream through the output chain that the next sink of this command goes on with."""
+    on_end: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
+
+    def next_op(self, op: Any) -> Any:
+        """The operation behind this one; None when it is the last."""
+        ops = self.command.ops
+        at = next(k for k, other in enumerate(ops) if other is op)
+        return ops[at + 1] if at + 1 < len(ops) else None
 
     @property
     def registry(self) -> Registry:
@@ -83,9 +97,10 @@ class _Direct:
     """The sink of a run without stream processors."""
 
     def __init__(self, job: Job) -> None:
+        self.rewritten: dict[str, dict[str, Any]] = {}
         self._job = job
 
-    async def send(self, chunks: list[Chunk]) -> None:
+    async def send(self, chunks: list[Chunk], *, last: bool = False) -> None:  # noqa: ARG002 - the port's
         for chunk in chunks:
             self._job.outbox.put(chunk)
             self._job.keep_data(chunk)

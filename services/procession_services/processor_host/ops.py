@@ -10,6 +10,7 @@ from procession.processor import Hook
 from procession_schemas import work
 from procession_schemas.messages import StepResult
 from procession_schemas.run import Failure
+from procession_services.processor_host.errors import Stopped
 from procession_services.processor_host.job import Job, OpRunner
 from procession_services.processor_host.results import compile_result
 
@@ -71,7 +72,8 @@ async def hook(op: work.HookOp, job: Job) -> None:
         case Hook.OUTPUT_STEP:
             await hooks.run_output_step(ctx, links, calls, writer)
         case Hook.OUTPUT_RESULT:
-            await hooks.run_output_result(ctx, links, calls, job.writer([]), op.finish_reason or "other")
+            reason = op.finish_reason or (ctx.response or {}).get("finishReason", "other")
+            await hooks.run_output_result(ctx, links, calls, job.writer([]), reason)
             keep_pending(job)
         case Hook.API_ERROR:
             error = api_error((ctx.response or {}).get("error") or {})
@@ -91,7 +93,7 @@ def api_error(error: dict[str, Any]) -> APIError:
         code=error.get("code"),
         type=error.get("type"),
         kind=error.get("kind"),
-        response_headers=error.get("headers") or {},
+        response_headers=error.get("responseHeaders") or {},
         response_body=error.get("responseBody"),
         cause=api_error(cause) if isinstance(cause, dict) else None,
         data=error,
@@ -107,6 +109,12 @@ def _complete_tools(job: Job) -> None:
             job.ctx.config.tools[name] = ref.model_copy(update=update)
 
 
+async def unless_tools(_op: work.UnlessToolsOp, job: Job) -> None:
+    """Ends the command when tools have to run; raises Stopped."""
+    if any(not call.get("providerExecuted") for call in (job.ctx.response or {}).get("toolCalls", [])):
+        raise Stopped
+
+
 async def emit(op: work.EmitOp, job: Job) -> None:
     """Sends chunks to the client as they are."""
     await job.emit(*op.chunks)  # type: ignore[arg-type]  # chunks from the wire
@@ -115,7 +123,7 @@ async def emit(op: work.EmitOp, job: Job) -> None:
 async def stream(op: work.StreamOp, job: Job) -> None:
     """Sends chunks through the output chain."""
     async with job.sink(op.processors) as sink:
-        await sink.send(op.chunks)  # type: ignore[arg-type]  # chunks from the wire
+        await sink.send(op.chunks, last=True)  # type: ignore[arg-type]  # chunks from the wire
 
 
 async def tool_results(op: work.ToolResultsOp, job: Job) -> None:
@@ -132,9 +140,7 @@ async def tool_results(op: work.ToolResultsOp, job: Job) -> None:
                 ctx.messages.set_tool_result(call_id, outcome["result"])
                 if "modelOutput" in outcome:
                     _set_model_output(job, call_id, outcome["modelOutput"])
-                sent = _Watch(sink, call_id)
-                await sent.send({"type": "tool-result", "payload": {**base, "result": outcome["result"]}})
-                outcome.update(sent.note(job))
+                await sink.send([{"type": "tool-result", "payload": {**base, "result": outcome["result"]}}])
             elif "denied" in outcome:
                 denied = outcome["denied"]
                 ctx.messages.set_tool_denied(call_id, denied.get("reason") or "declined")
@@ -144,6 +150,9 @@ async def tool_results(op: work.ToolResultsOp, job: Job) -> None:
                 error = outcome["error"]
                 ctx.messages.set_tool_error(call_id, error["message"])
                 await sink.send([{"type": "tool-error", "payload": {**base, "error": error}}])
+    for outcome in ctx.outcomes:
+        if "result" in outcome:
+            outcome.update(sink.rewritten.get(outcome["toolCallId"], {}))
 
 
 def _set_model_output(job: Job, call_id: str, output: Any) -> None:
@@ -153,31 +162,6 @@ def _set_model_output(job: Job, call_id: str, output: Any) -> None:
             if invocation and invocation["toolCallId"] == call_id:
                 invocation["modelOutput"] = output
                 return
-
-
-class _Watch:
-    """Sees what the output chain makes of a tool result, since `toolResults` of the step show that (R-OS-7)."""
-
-    def __init__(self, sink: Any, call_id: str) -> None:
-        self._sink = sink
-        self._call_id = call_id
-
-    async def send(self, chunk: Any) -> None:
-        self._before = chunk["payload"]["result"]
-        await self._sink.send([chunk])
-
-    def note(self, _job: Job) -> dict[str, Any]:
-        delivered = getattr(self._sink, "delivered", None)
-        if delivered is None:
-            return {}
-        for chunk in reversed(delivered):
-            if chunk["type"] == "tool-result" and chunk["payload"].get("toolCallId") == self._call_id:
-                return (
-                    {}
-                    if chunk["payload"]["result"] is self._before
-                    else {"streamed": chunk["payload"]["result"]}
-                )
-        return {"hidden": True}
 
 
 async def stop(op: work.StopOp, job: Job) -> None:
@@ -219,7 +203,8 @@ async def accept(_op: work.AcceptOp, job: Job) -> None:
 async def step_finish(op: work.StepFinishOp, job: Job) -> None:
     """Sends `step-finish` with what the attempt used."""
     response = job.ctx.response or {}
-    result: dict[str, Any] = {"reason": op.reason, "isContinued": op.is_continued, "warnings": []}
+    reason = op.reason or response.get("finishReason", "other")
+    result: dict[str, Any] = {"reason": reason, "isContinued": op.is_continued, "warnings": []}
     if op.tripwire:
         result["retryReason"] = op.tripwire.reason
         result["retryProcessorId"] = op.tripwire.processor_id
@@ -233,7 +218,7 @@ async def step_finish(op: work.StepFinishOp, job: Job) -> None:
         "metadata": response.get("metadata", {}),
     }
     async with job.sink(op.processors) as sink:
-        await sink.send([{"type": "step-finish", "payload": payload}])
+        await sink.send([{"type": "step-finish", "payload": payload}], last=True)
     keep_pending(job)
 
 
@@ -251,7 +236,7 @@ async def result(op: work.ResultOp, job: Job) -> None:
     job.result.result = final
     if op.finish:
         payload = {
-            "stepResult": {"reason": op.finish_reason, "isContinued": False},
+            "stepResult": {"reason": final.finish_reason, "isContinued": False},
             "output": {
                 "text": final.text,
                 "usage": {k: v or 0 for k, v in {**UNKNOWN_USAGE, **final.usage}.items()},
@@ -291,6 +276,7 @@ RUNNERS: dict[str, OpRunner] = {
     "stop": stop,
     "reject": reject,
     "accept": accept,
+    "unlessTools": unless_tools,
     "stepFinish": step_finish,
     "fail": fail,
     "result": result,

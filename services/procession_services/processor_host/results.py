@@ -20,7 +20,7 @@ def compile_result(op: ResultOp, ctx: RunContext) -> RunResult:
         run_id=ctx.run_id,
         agent=ctx.agent,
         status=op.status,
-        finish_reason=op.finish_reason,
+        finish_reason=op.finish_reason or (ctx.response or {}).get("finishReason", "other"),
         text=text,
         usage=ctx.usage if blocked else {**UNKNOWN_USAGE, "totalTokens": 0, **ctx.usage},
         steps=steps,

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import json
 import logging
 import signal
@@ -29,6 +30,8 @@ from procession_services.processor_host.instances import Instances
 from procession_services.processor_host.job import OpRunner, SinkFactory
 from procession_services.processor_host.models import GatewayModels
 from procession_services.runtime.clock import seconds
+from procession_services.runtime.ledger import Ledger
+from procession_services.runtime.secrets import Secrets
 from procession_services.runtime.settings import Settings
 from procession_services.runtime.store import RunStore, connect
 from procession_services.runtime.values import RedisValues
@@ -37,6 +40,7 @@ log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _CLOSE_SECONDS = 5.0
 _LOOK_SECONDS = 0.2
+_GC_THRESHOLD = 20_000
 START_SECONDS: Final = 60.0
 """How long a service that starts waits for NATS, and for Redis."""
 
@@ -54,12 +58,18 @@ class Host:
         self.store = RunStore(self.redis, ttl=settings.context_ttl, finished_ttl=settings.finished_ttl)
         self.registry = Registry.load(settings.plugins)
         self.instances = Instances(self.registry)
+        self.ledger = Ledger(self.redis)
         self.environment = Environment(
-            models=GatewayModels(bus), store=partial(RedisValues, self.redis), now=seconds, log=log.warning
+            models=GatewayModels(bus),
+            store=partial(RedisValues, self.redis),
+            now=seconds,
+            log=log.warning,
+            secret=Secrets(settings.secrets_dir),
+            usage=self.ledger,
         )
         self.workers: list[Worker] = []
         self.on_drain: list[Callable[[], Awaitable[None]]] = []
-        self.on_stop: list[Callable[[], Awaitable[None]]] = []
+        self.on_stop: list[Callable[[], Awaitable[None]]] = [self.ledger.drain]
 
     async def add_worker(self, **options: Any) -> Worker:
         """Starts pulling from a stream."""
@@ -79,15 +89,18 @@ class Host:
         """Subscribes for as long as the service runs, or until `bus.unsubscribe`."""
         return await self.bus.subscribe(subject, callback, queue=queue)
 
-    async def answer(self, subject: str, answer: Callable[[bytes], Awaitable[bytes]]) -> None:
-        """Answers requests on a subject, one replica each, many at a time; drained when the service stops."""
+    async def answer(self, subject: str, answer: Callable[[str, bytes], Awaitable[bytes]]) -> None:
+        """Answers requests on a subject, one replica each, many at a time; drained when the service stops.
+
+        `answer` gets the subject of a request and its body.
+        """
         running: set[asyncio.Task[None]] = set()
 
-        async def reply_to(body: bytes, reply: str) -> None:
-            await self.bus.publish(reply, await answer(body))
+        async def reply_to(subject: str, body: bytes, reply: str) -> None:
+            await self.bus.publish(reply, await answer(subject, body))
 
-        async def on_request(_subject: str, body: bytes, reply: str) -> None:
-            task = asyncio.create_task(reply_to(body, reply))
+        async def on_request(subject: str, body: bytes, reply: str) -> None:
+            task = asyncio.create_task(reply_to(subject, body, reply))
             running.add(task)
             task.add_done_callback(running.discard)
 
@@ -115,16 +128,13 @@ class Host:
     async def work_on_commands(
         self, open_sink: SinkFactory, runners: dict[str, OpRunner] | None = None
     ) -> Executor:
-        """Takes the service's commands, runs them, and answers the orchestrator."""
+        """Takes the service's commands, runs them, and moves their runs on."""
         executor = self.executor(open_sink, runners)
         await self.listen_for_cancel(executor)
 
         async def handle(delivery: Delivery) -> None:
             command = WorkCommand.model_validate_json(delivery.body)
-            result = await executor.execute(command, delivery)
-            if result is not None:
-                subject = subjects.work("orchestrator", command.tenant, command.run)
-                await self.bus.publish_stored(subject, result, message_id=f"result:{command.id}")
+            await executor.execute(command, delivery)
 
         async def give_up(delivery: Delivery, reason: str) -> None:
             try:
@@ -199,6 +209,8 @@ async def serve(service: str, settings: Settings, start: Start) -> None:
     try:
         async with hosted(service, settings, start):
             ready = True
+            gc.freeze()  # what was loaded stays, so the collector need not look at it again and again
+            gc.set_threshold(_GC_THRESHOLD, 20, 20)
             print(json.dumps({"ready": service, "replica": settings.replica}), flush=True)  # noqa: T201 - the protocol
             await stopping.wait()
             log.info("stopping: what is in flight is finished, nothing new is taken")

@@ -35,7 +35,9 @@ WINDOW: Final = 1024
 """Raw chunks that may be unacknowledged; a slow chain slows the reading of the provider's socket."""
 STALLED_SECONDS: Final = 2.0
 _LEASE_SECONDS: Final = 2.0
-_PRELUDE: Final = frozenset({"open", "baseline", "begin"})
+_MESSAGE_SHARE: Final = 4
+"""A conversation longer than this share of the broker's longest message goes through Redis."""
+_KEPT_SECONDS: Final = 300.0
 
 
 @dataclass(slots=True)
@@ -57,6 +59,8 @@ class Session:
     signal: AbortSignal = field(default_factory=AbortSignal)
     held: Callable[[], bool] = lambda: True
     end_sent: bool = False
+    keep: bool = False
+    part: int = 0
     outcome: dict[str, Any] | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     ended_early: "asyncio.Future[None]" = field(
@@ -96,15 +100,20 @@ class StreamClient:
 
     @asynccontextmanager
     async def sink(self, job: Job, processors: list[ProcessorRef]) -> AsyncIterator[Any]:
-        """A way through the output chain for chunks of a command that is not a model's answer."""
-        session = await self.open(job, processors, kind="side")
+        """A way through the output chain for chunks of a command that is not a model's answer.
+
+        Goes on with the stream that the command has kept, where there is one.
+        """
+        session = await self._next_part(job, processors) or await self.open(job, processors, kind="side")
+        sink = _SideSink(self, session)
         try:
-            yield _SideSink(self, session)
+            yield sink
             await self.finish(session)
         finally:
             self.close(session)
             if session.outcome:
                 take_outcome(job, session.outcome)
+                sink.rewritten = session.outcome.get("rewritten") or {}
         raise_outcome(session.outcome)
 
     async def open(
@@ -121,35 +130,87 @@ class StreamClient:
         Raises:
             Cancelled: The run was cancelled while there was none.
         """
-        command = job.command
-        names = {ref.instance for ref in processors}
-        lease = {
-            "session": new_token(16),
-            "kind": kind,
-            "acks": self._address,
-            "command": {**command.model_dump(by_alias=True, exclude={"ops"}), "ops": []},
-            "outSeq": job.outbox.next_seq,
-            "prelude": [op.model_dump(by_alias=True) for op in job.done_ops if op.op in _PRELUDE],
-            "processors": [ref.model_dump(by_alias=True) for ref in processors],
-            "states": {name: state for name, state in job.ctx.states.items() if name in names},
-            "requestContext": job.ctx.request_context,
-            "stepNumber": job.ctx.step_number,
-            "retryCount": job.ctx.retry_count,
-            **(options or {}),
-        }
+        token = new_token(16)
         session = Session(
-            lease["session"],
-            lease,
+            token,
+            await self._lease_of(job, processors, token, kind) | (options or {}),
             replica=replica,
             signal=job.abort_signal,
             held=job.outbox.held,
             reconnects=self._bus.reconnects,
         )
-        self._sessions[session.id] = session
-        subject = f"{self._address}.{session.id}"
-        self._bus.on_bounce[subject] = lambda: self._lose(session)
+        self._enter(session)
         await self._lease(session)
         return session
+
+    async def _lease_of(
+        self, job: Job, processors: list[ProcessorRef], id_: str, kind: str
+    ) -> dict[str, Any]:
+        command, ctx = job.command, job.ctx
+        names = {ref.instance for ref in processors}
+        lease = {
+            "session": id_,
+            "kind": kind,
+            "acks": self._address,
+            "command": {**command.model_dump(by_alias=True, exclude={"ops"}), "ops": []},
+            "outSeq": job.outbox.next_seq,
+            "processors": [ref.model_dump(by_alias=True) for ref in processors],
+            "states": {name: state for name, state in ctx.states.items() if name in names},
+            "requestContext": ctx.request_context,
+            "tracingContext": ctx.tracing_context,
+            "stepNumber": ctx.step_number,
+            "retryCount": ctx.retry_count,
+            "stream": ctx.streams,
+        }
+        messages = ctx.messages.serialize()
+        if len(orjson.dumps(messages)) * _MESSAGE_SHARE <= self._bus.max_payload:
+            return {**lease, "messages": messages}
+        key = f"stream:{id_}"
+        await job.calls.environment.store(command.tenant).put(key, messages, ttl=_KEPT_SECONDS)
+        return {**lease, "messagesKey": key}
+
+    def _enter(self, session: Session) -> None:
+        self._sessions[session.id] = session
+        self._bus.on_bounce[f"{self._address}.{session.id}"] = lambda: self._lose(session)
+
+    async def _next_part(self, job: Job, processors: list[ProcessorRef]) -> Session | None:
+        """The stream that the command has kept, for another part; None when there is none that fits."""
+        kept, job.kept_stream = job.kept_stream, None
+        if kept is None:
+            return None
+        wanted = [ref.model_dump(by_alias=True) for ref in processors]
+        if kept.lost or kept.lease["processors"] != wanted:
+            await self._release(kept)
+            return None
+        session = Session(
+            kept.id,
+            await self._lease_of(job, processors, kept.id, "side"),
+            attempt=kept.attempt,
+            inbox=kept.inbox,
+            replica=kept.replica,
+            heard=asyncio.get_running_loop().time(),
+            signal=kept.signal,
+            held=kept.held,
+            reconnects=kept.reconnects,
+            part=kept.part + 1,
+        )
+        self._enter(session)
+        return session
+
+    def keep(self, job: Job, session: Session) -> None:
+        """Keeps a stream for the command's next sink; without one it is released when the command ends."""
+        job.kept_stream = session
+
+        async def end() -> None:
+            if job.kept_stream is session:
+                await self._release(session)
+
+        job.on_end.append(end)
+
+    async def _release(self, session: Session) -> None:
+        self.close(session)
+        frame = {"s": session.id, "l": session.attempt, "n": 0, "c": [], "x": True}
+        await self._bus.publish(session.inbox, orjson.dumps(frame))
 
     async def _lease(self, session: Session) -> None:
         loop = asyncio.get_running_loop()
@@ -159,6 +220,7 @@ class StreamClient:
                 session.attempt += 1
                 body = orjson.dumps({**session.lease, "attempt": session.attempt})
                 session.sent, session.acked, session.end_sent, session.lost = 0, 0, False, False
+                session.part = 0
                 try:
                     answer = await self._bus.request(subjects.lease(SERVICE, replica), body, _LEASE_SECONDS)
                 except (NoResponderError, RequestTimeoutError):
@@ -207,8 +269,12 @@ class StreamClient:
             "n": start,
             "c": session.raw[start:stop],
         }
+        if session.part:
+            frame["p"] = session.part
         if session.ended and stop == len(session.raw):
             frame["e"] = True
+            if session.keep:
+                frame["k"] = True
         body = orjson.dumps(frame)
         if len(body) <= self._bus.max_payload:
             await self._bus.publish(session.inbox, body, reply=f"{self._address}.{session.id}")
@@ -285,13 +351,12 @@ class StreamClient:
 class _SideSink:
     """Chunks of tools and hooks on their way through the output chain."""
 
-    delivered = None
-
     def __init__(self, client: StreamClient, session: Session) -> None:
+        self.rewritten: dict[str, dict[str, Any]] = {}
         self._client, self._session = client, session
 
-    async def send(self, chunks: list[Chunk]) -> None:
-        if not await self._client.send(self._session, chunks):
+    async def send(self, chunks: list[Chunk], *, last: bool = False) -> None:
+        if not await self._client.send(self._session, chunks, end=last):
             raise_outcome(self._session.outcome)
 
 
@@ -304,6 +369,7 @@ def take_outcome(job: Job, outcome: dict[str, Any]) -> None:
     if outcome.get("messages") and outcome["kind"] == "model":
         ctx.messages = MessageList.deserialize(outcome["messages"], new_id=id_maker(job.command), now=now_iso)
     job.outbox.next_seq = outcome["outSeq"]
+    ctx.streams += outcome["logged"]
     job.result.replica = outcome["replica"]
     for raw in outcome["reports"]:
         report = HookReport.model_validate(raw)

@@ -5,8 +5,10 @@ No model, no cost. Input only; every role. Text parts change, everything else is
 
 import re
 import unicodedata
+from typing import Any
 
-from pydantic import Field
+import regex
+from pydantic import Field, ValidationInfo, field_validator
 
 from procession.args import InputArgs
 from procession.messages import map_text
@@ -14,7 +16,15 @@ from procession.processor import Options, Processor
 from procession_schemas.messages import Message
 
 _CONTROL = re.compile("[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f]")
-_ASTRAL = re.compile("[\U00010000-\U0010ffff\u200d\ufe0f]")
+_EMOJI = regex.compile(
+    r"""(?: [0-9#*]\ufe0f?\u20e3                                      # keycaps
+          | \p{Regional_Indicator}+                                  # flags
+          | (?: (?![©®])\p{Extended_Pictographic} | [©®](?=\ufe0f) | \p{Emoji_Modifier} )
+            \ufe0f? \p{Emoji_Modifier}? [\U000e0020-\U000e007f]*   # presentation, skin, subdivision flags
+            \u200d?                                                  # joined to the next one
+        )+""",
+    regex.VERBOSE,
+)
 _JS_SPACE = "\t\n\u000b\u000c\r \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"
 _TRIM = re.compile(f"^[{_JS_SPACE}]+|[{_JS_SPACE}]+$")
 
@@ -31,6 +41,12 @@ class UnicodeNormalizerOptions(Options):
     collapse_whitespace: bool = Field(default=True, description="One LF for line ends, one space for runs.")
     trim: bool = Field(default=True, description="Strip both ends.")
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _null_is_not_given(cls, value: Any, info: ValidationInfo) -> Any:
+        """None is the default (R-UNI-1)."""
+        return cls.model_fields[info.field_name or ""].default if value is None else value
+
 
 class UnicodeNormalizer(Processor[UnicodeNormalizerOptions]):
     """NFKC, control characters, whitespace, trim: in this order (R-UNI-3)."""
@@ -40,17 +56,22 @@ class UnicodeNormalizer(Processor[UnicodeNormalizerOptions]):
     description = "Normalises the text of incoming messages."
 
     def process_input(self, args: InputArgs) -> list[Message]:
-        """Returns normalised copies; the messages given stay as they are."""
-        return [map_text(message, self.normalise) for message in args.messages]
+        """Returns normalised copies; the messages given stay as they are, also where one is malformed (R-UNI-7)."""
+        try:
+            return [map_text(message, self.normalise) for message in args.messages]
+        except (AttributeError, KeyError, TypeError):
+            return args.messages
 
     def normalise(self, text: str) -> str:
-        """Normalises one text; linear in its length."""
+        """Normalises one text, in linear time; what is no text stays (R-UNI-2)."""
         options = self.options
+        if not isinstance(text, str):
+            return text
         text = unicodedata.normalize("NFKC", text)
         if options.strip_control_chars:
             text = _CONTROL.sub("", text)
             if not options.preserve_emojis:
-                text = _ASTRAL.sub("", text)
+                text = _EMOJI.sub("", text)
         if options.collapse_whitespace:
             text = re.sub(r"\r\n?", "\n", text)
             text = re.sub(r"\n+", "\n", text)

@@ -21,6 +21,7 @@ from procession_schemas.work import (
     StreamOp,
     ToolResultsOp,
     ToolsOp,
+    UnlessToolsOp,
 )
 from procession_services.runs.merging import deep_merge
 from procession_services.runs.state import Placed, Plan, PlannedOp, RunState
@@ -63,11 +64,6 @@ def hook_ops(
     return ops
 
 
-def _through_chain(op: StreamOp | StepFinishOp | ToolResultsOp) -> PlannedOp:
-    chained = op.processors or (isinstance(op, ToolResultsOp) and op.result_processors)
-    return PlannedOp(op=op, host=OUTPUT if chained else None)
-
-
 def start(state: RunState) -> list[PlannedOp]:
     """From the request to the first attempt."""
     plan = state.plan
@@ -107,6 +103,16 @@ def attempt(state: RunState) -> list[PlannedOp]:
         *hook_ops(plan, plan.input, Hook.INPUT_STEP),
         *hook_ops(plan, plan.input, Hook.LLM_REQUEST),
         PlannedOp(op=model, host="llm_gateway"),
+        *(_last_step(state) if not judge(state) else []),
+    ]
+
+
+def _last_step(state: RunState) -> list[PlannedOp]:
+    """What follows an answer without tool calls that nobody judges: it joins the command of the model."""
+    return [
+        *anywhere(UnlessToolsOp(), StepFinishOp(is_continued=False, processors=stream_refs(state.plan))),
+        *anywhere(AcceptOp()),
+        *finish(state, None),
     ]
 
 
@@ -121,7 +127,10 @@ def tools(state: RunState) -> list[PlannedOp]:
     plan, chain = state.plan, stream_refs(state.plan)
     run = ToolsOp(require_approval=plan.require_tool_approval, decisions=state.decisions, processors=chain)
     record = ToolResultsOp(result_processors=refs_with(plan.output, Hook.TOOL_RESULT), processors=chain)
-    return [PlannedOp(op=run, host="tools"), _through_chain(record)]
+    return [
+        PlannedOp(op=run, host="tools"),
+        PlannedOp(op=record, host=OUTPUT if record.result_processors else None),
+    ]
 
 
 def stop_conditions(state: RunState) -> list[PlannedOp]:
@@ -136,7 +145,7 @@ def step_finish(
     op = StepFinishOp(
         reason=reason, is_continued=continued, tripwire=tripwire, processors=stream_refs(state.plan)
     )
-    return _through_chain(op)
+    return PlannedOp(op=op)
 
 
 def step_over(state: RunState, reason: str, *, continued: bool, accepted: bool) -> list[PlannedOp]:
@@ -151,7 +160,7 @@ def retry(state: RunState, tripwire: Tripwire | None) -> list[PlannedOp]:
     return [finish, *anywhere(RejectOp(tripwire=tripwire, finish_reason="retry"))]
 
 
-def finish(state: RunState, reason: str) -> list[PlannedOp]:
+def finish(state: RunState, reason: str | None) -> list[PlannedOp]:
     """ProcessOutputResult and the normal end."""
     return [
         *hook_ops(state.plan, state.plan.output, Hook.OUTPUT_RESULT, reason),
@@ -190,7 +199,7 @@ def model_failed(state: RunState, error: Failure) -> list[PlannedOp]:
     plan = state.plan
     stream = StreamOp(chunks=[error_chunk(error)], processors=stream_refs(plan))
     return [
-        _through_chain(stream),
+        PlannedOp(op=stream),
         step_finish(state, "error", continued=False),
         *anywhere(FailOp(error=error)),
         *hook_ops(plan, plan.output, Hook.OUTPUT_RESULT, "error"),
@@ -219,7 +228,7 @@ def suspended(state: RunState) -> list[PlannedOp]:
     others = EmitOp(chunks=[c for c in chunks if c["type"] != "tool-call-approval"])
     payload = {"calls": state.waiting}
     return [
-        *([_through_chain(approvals)] if approvals.chunks else []),
+        *(anywhere(approvals) if approvals.chunks else []),
         *(anywhere(others) if others.chunks else []),
         *anywhere(
             ResultOp(finish_reason="suspended", status="suspended", finish=False, suspend_payload=payload)

@@ -14,6 +14,7 @@ from procession_schemas.work import (
     StepFacts,
     StepFinishOp,
     ToolsOp,
+    UnlessToolsOp,
     WorkCommand,
     WorkResult,
 )
@@ -157,8 +158,11 @@ def _unknown() -> Failure:
 
 
 def _through(state: RunState, command: WorkCommand, result: WorkResult) -> None:
-    """The command did all its operations."""
-    state.pending = state.pending[len(command.ops) :]
+    """The command did all its operations, or stopped because tools have to run."""
+    state.pending = [] if result.stopped else state.pending[len(command.ops) :]
+    if not result.stopped and any(isinstance(op, UnlessToolsOp) for op in command.ops):
+        state.ending, state.then = True, "done"  # it was the last step
+        state.feedback, state.facts, state.decisions, state.model_index = [], StepFacts(), {}, 0
     if result.retry:  # the first error processor that says so decides (R-AE-6)
         state.recover, state.pending = True, []
     if result.stop:
@@ -267,7 +271,10 @@ def _recovered(state: RunState) -> None:
     """The error processors have spoken (R-AE-6..9, R-FB-2)."""
     error, wants = state.error or _unknown(), state.recover
     state.error, state.recover = None, False
-    if wants and _has_budget(state) and not state.cancel:
+    if wants and _has_budget(state) and state.cancel:
+        state.ending = True
+        state.pending, state.then = program.cancelled(state), "done"
+    elif wants and _has_budget(state):
         state.pending, state.then = _again(state, None), "modelled"
     elif not state.facts.started and state.model_index + 1 < len(state.plan.models) and not state.cancel:
         state.model_index += 1

@@ -1,6 +1,6 @@
 """Tells everything that is wrong with a configuration before anything runs: `procession check`."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from redis.asyncio import Redis
@@ -91,7 +91,7 @@ async def check_servers(settings: Settings) -> list[Problem]:
     return problems
 
 
-def _known(table: dict[str, Any], name: str, kind: str, where: str, path: str) -> Iterator[Problem]:
+def _known(table: Mapping[str, Any], name: str, kind: str, where: str, path: str) -> Iterator[Problem]:
     if name not in table:
         hint = suggestion(name, table)
         if "did you mean" not in hint:
@@ -144,6 +144,8 @@ def _models(agent: Agent, where: str, base: str, model_problem: ModelCheck | Non
     names = [("model", agent.model)] if isinstance(agent.model, str) else []
     if not isinstance(agent.model, str):
         names = [(f"model.{index}.model", entry.model) for index, entry in enumerate(agent.model)]
+    if agent.structured_output and agent.structured_output.model:
+        names.append(("structuredOutput.model", agent.structured_output.model))
     for path, name in names:
         told = model_problem(name) if model_problem else None
         if told:

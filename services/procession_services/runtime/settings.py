@@ -56,6 +56,25 @@ class Settings(BaseSettings):
     api_base: str | None = Field(
         default=None, description="Base URL for model calls of agents that name none."
     )
+    secrets_dir: Path | None = Field(
+        default=None,
+        description="Directory with one file for each key that processors ask for, such as `masking-key`.",
+    )
+    chroma_url: str | None = Field(
+        default=None, description="Chroma server for semantic recall, such as `http://chroma:8000`."
+    )
+    chroma_path: Path | None = Field(
+        default=None, description="Without a server: directory where the one memory process keeps embeddings."
+    )
+    embedder: str = Field(
+        default="auto",
+        description="Embeds messages: `provider/model`, `onnx`, `lexical`; `auto`: `onnx` where its weights are, else "
+        "`lexical`, with a warning.",
+    )
+    embed_concurrency: int = Field(default=4, gt=0, description="Calls of embedders by one process at a time.")
+    recall_timeout: float = Field(
+        default=5, gt=0, description="Seconds that semantic recall may take before a run goes on without it."
+    )
     model: str | None = Field(default=None, description="Model of the demo, where it is not the demo model.")
 
     @field_validator("plugins", mode="before")

@@ -14,37 +14,54 @@ from redis.backoff import ExponentialBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-_COMMIT = """
-local have = tonumber(redis.call('HGET', KEYS[1], 'ctx_v') or '0')
-local last = tonumber(redis.call('HGET', KEYS[1], 'ctx_seq') or '-1')
-local seq = tonumber(ARGV[2])
-if last == seq then return redis.call('HGET', KEYS[1], 'ctx_result') end
-if have ~= tonumber(ARGV[1]) or last > seq then return 0 end
-local claim = redis.call('HGET', KEYS[1], 'claim')
-if claim and claim ~= ARGV[2] .. ':' .. ARGV[6] then return 0 end
-redis.call('HSET', KEYS[1], 'ctx_v', have + 1, 'ctx_seq', seq, 'ctx', ARGV[3], 'ctx_result', ARGV[4])
-redis.call('EXPIRE', KEYS[1], ARGV[5])
-return 1
+_STATE = """
+local function save(keys, version, state, deadline, member, ttl, done_ttl)
+  local have = tonumber(redis.call('HGET', keys[1], 'state_v') or '0')
+  if have ~= tonumber(version) then return false end
+  redis.call('HSET', keys[1], 'state_v', have + 1, 'state', state)
+  redis.call('EXPIRE', keys[1], done_ttl ~= '' and done_ttl or ttl)
+  if done_ttl ~= '' then redis.call('HDEL', keys[1], 'ctx', 'ctx_result'); redis.call('DEL', keys[3]) end
+  if deadline == '' then redis.call('ZREM', keys[2], member) else redis.call('ZADD', keys[2], deadline, member) end
+  return true
+end
 """
+_COMMIT = (
+    _STATE
+    + """
+local have = redis.call('HMGET', KEYS[1], 'ctx_v', 'ctx_seq', 'claim')
+local seq, last = tonumber(ARGV[2]), tonumber(have[2] or '-1')
+if last == seq then return redis.call('HGET', KEYS[1], 'ctx_result') end
+if tonumber(have[1] or '0') ~= tonumber(ARGV[1]) or last > seq then return 0 end
+if have[3] and have[3] ~= ARGV[2] .. ':' .. ARGV[5] then return 0 end
+redis.call('HSET', KEYS[1], 'ctx_v', tonumber(ARGV[1]) + 1, 'ctx_seq', seq, 'ctx', ARGV[3], 'ctx_result', ARGV[4])
+redis.call('EXPIRE', KEYS[1], ARGV[6])
+if ARGV[7] == '' then return 1 end
+return save(KEYS, ARGV[7], ARGV[8], ARGV[9], ARGV[10], ARGV[6], ARGV[11]) and 2 or 1
+"""
+)
 _TAKE = """
-local have = redis.call('HMGET', KEYS[1], 'ctx_v', 'ctx_seq', 'ctx', 'ctx_result', 'cancelled', 'claim')
-local prefix, claim = ARGV[1] .. ':', have[6]
+local fields = {'ctx_v', 'ctx_seq', 'ctx', 'ctx_result', 'cancelled', 'state_v', 'state', 'claim'}
+local have = redis.call('HMGET', KEYS[1], unpack(fields))
+local prefix, claim = ARGV[1] .. ':', have[8]
 if tonumber(have[2] or '-1') < tonumber(ARGV[1]) then
   local other = claim and string.sub(claim, 1, #prefix) == prefix and claim ~= prefix .. ARGV[2]
   if other and ARGV[3] == '' then return 0 end
-  if redis.call('EXISTS', KEYS[1]) == 1 then redis.call('HSET', KEYS[1], 'claim', prefix .. ARGV[2]) end
+  if have[7] then redis.call('HSET', KEYS[1], 'claim', prefix .. ARGV[2]) end
 end
 return have
 """
-_SAVE = """
-local have = tonumber(redis.call('HGET', KEYS[1], 'state_v') or '0')
-if have ~= tonumber(ARGV[1]) then return 0 end
-redis.call('HSET', KEYS[1], 'state_v', have + 1, 'state', ARGV[2])
-redis.call('EXPIRE', KEYS[1], ARGV[3])
-if ARGV[6] == '1' then redis.call('HDEL', KEYS[1], 'ctx', 'ctx_result'); redis.call('DEL', KEYS[3]) end
-if ARGV[4] == '' then redis.call('ZREM', KEYS[2], ARGV[5]) else redis.call('ZADD', KEYS[2], ARGV[4], ARGV[5]) end
-return 1
+_SAVE = _STATE + "return save(KEYS, ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]) and 1 or 0"
+_ADMIT = (
+    _STATE
+    + """
+local have = redis.call('HMGET', KEYS[1], 'state_v', 'state', 'refused', 'cancelled')
+if have[2] or have[3] then return have end
+save(KEYS, 0, ARGV[1], ARGV[2], ARGV[3], ARGV[4], '')
+return have[4] and 2 or 1
 """
+)
+_BOTH = 2
+"""A script's answer: the second thing was so, too."""
 DEADLINES = "procession:deadlines"
 
 
@@ -71,6 +88,47 @@ class StoredContext:
     data: dict[str, Any] | None
     result: bytes | None
     cancelled: bool
+    state_version: int = 0
+    state: bytes | None = None
+
+    @property
+    def next_version(self) -> int:
+        """The version that a commit makes."""
+        return self.version + 1
+
+
+@dataclass(frozen=True, slots=True)
+class StateChange:
+    """The orchestration state of a run as it is to be saved, over the version that it was made from.
+
+    A deadline (milliseconds since the epoch) of None takes the run off the list of deadlines.
+    """
+
+    version: int
+    state: bytes
+    deadline_ms: int | None
+    finished: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What became of a commit: the result that counts, and whether the state was saved with it."""
+
+    result: bytes
+    state_saved: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What was known of a run id when a request came: its state and version, or that another request was refused.
+
+    With neither, the new state was saved; `cancelled` says that somebody cancelled the run before it was accepted.
+    """
+
+    version: int = 0
+    state: bytes | None = None
+    refused: bytes | None = None
+    cancelled: bool = False
 
 
 class RunStore:
@@ -83,6 +141,7 @@ class RunStore:
         self._commit = redis.register_script(_COMMIT)
         self._take = redis.register_script(_TAKE)
         self._save = redis.register_script(_SAVE)
+        self._admit = redis.register_script(_ADMIT)
 
     async def load_context(self, tenant: str, run: str) -> StoredContext:
         """The context as last committed; version 0 when there is none yet."""
@@ -98,40 +157,70 @@ class RunStore:
             None when another owner has claimed the command; with `anyway` the claim is taken over.
         """
         got = await self._take(keys=[run_key(tenant, run)], args=[seq, owner, "1" if anyway else ""])
-        return _stored(got[:5]) if isinstance(got, list) else None
+        return _stored(got[:7]) if isinstance(got, list) else None
 
     async def commit_context(
-        self, tenant: str, run: str, *, version: int, seq: int, owner: str, data: bytes, result: bytes
-    ) -> bytes | None:
+        self,
+        tenant: str,
+        run: str,
+        *,
+        version: int,
+        seq: int,
+        owner: str,
+        data: bytes,
+        result: bytes,
+        change: StateChange | None = None,
+    ) -> Committed | None:
         """Stores the context and the result of command `seq` together, if its claim is still the owner's.
+
+        The change of the run's state is saved with them, unless somebody else has changed the state meanwhile.
 
         Returns:
             The result that counts: ours, or the one stored before for the same command; None when the command is
             stale (another one has moved on) and must say nothing.
         """
-        args: list[Any] = [version, seq, data, result, self._ttl, owner]
-        done = await self._commit(keys=[run_key(tenant, run)], args=args)
-        if done == 1:
-            return result
-        return done if isinstance(done, bytes) else None
+        args: list[Any] = [version, seq, data, result, owner, self._ttl]
+        args += self._state_args(tenant, run, change) if change else [""] * 5
+        done = await self._commit(keys=self._keys(tenant, run), args=args)
+        if isinstance(done, bytes):
+            return Committed(done, state_saved=False)
+        return Committed(result, state_saved=done == _BOTH) if done else None
+
+    def _keys(self, tenant: str, run: str) -> list[str]:
+        key = run_key(tenant, run)
+        return [key, DEADLINES, f"{key}:parts"]
+
+    def _state_args(self, tenant: str, run: str, change: StateChange) -> list[Any]:
+        deadline = "" if change.deadline_ms is None else change.deadline_ms
+        return [
+            change.version,
+            change.state,
+            deadline,
+            f"{tenant} {run}",
+            self._finished_ttl if change.finished else "",
+        ]
+
+    async def admit(self, tenant: str, run: str, *, state: bytes, deadline_ms: int) -> Admission:
+        """Saves the state of a new run, unless there is a run under this id or a request was refused."""
+        args: list[Any] = [state, deadline_ms, f"{tenant} {run}", self._ttl]
+        got = await self._admit(keys=self._keys(tenant, run), args=args)
+        if isinstance(got, list):
+            version, stored, refused, cancelled = got
+            return Admission(int(version or 0), stored, refused, bool(cancelled))
+        return Admission(cancelled=got == _BOTH)
 
     async def load_state(self, tenant: str, run: str) -> tuple[int, bytes | None]:
         """The orchestrator's state of a run with its version; (0, None) when there is none."""
         version, state = await self.redis.hmget(run_key(tenant, run), ["state_v", "state"])
         return int(version or 0), state
 
-    async def save_state(
-        self, tenant: str, run: str, *, version: int, state: bytes, deadline_ms: int | None, finished: bool
-    ) -> bool:
-        """Stores the state if nobody else did since `version`; a deadline of None takes the run off the list.
+    async def save_state(self, tenant: str, run: str, change: StateChange) -> bool:
+        """Stores the state if nobody else did since `change.version`.
 
         A finished run leaves only its state behind: context and stream parts go.
         """
-        ttl = self._finished_ttl if finished else self._ttl
-        args: list[Any] = [version, state, ttl, "" if deadline_ms is None else deadline_ms, f"{tenant} {run}"]
-        args.append("1" if finished else "")
-        key = run_key(tenant, run)
-        return bool(await self._save(keys=[key, DEADLINES, f"{key}:parts"], args=args))
+        *head, finished = self._state_args(tenant, run, change)
+        return bool(await self._save(keys=self._keys(tenant, run), args=[*head, self._ttl, finished]))
 
     async def mark_cancelled(self, tenant: str, run: str) -> None:
         """Lets every service that picks up work of the run see that it was cancelled."""
@@ -176,6 +265,15 @@ class RunStore:
 
 
 def _stored(fields: list[Any]) -> StoredContext:
-    version, seq, ctx, result, cancelled = fields
+    version, seq, ctx, result, cancelled, *state = fields
     data = orjson.loads(ctx) if ctx else None
-    return StoredContext(int(version or 0), -1 if seq is None else int(seq), data, result, bool(cancelled))
+    state_version, body = state or (None, None)
+    return StoredContext(
+        int(version or 0),
+        -1 if seq is None else int(seq),
+        data,
+        result,
+        bool(cancelled),
+        int(state_version or 0),
+        body,
+    )

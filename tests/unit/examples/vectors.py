@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-_FILE = Path(__file__).parents[2] / "vectors" / "example-processors.json"
+_FILE = Path(__file__).parents[2] / "vectors" / "given" / "example-processors.json"
 
 
 def vectors(*prefixes: str) -> Any:

@@ -12,15 +12,18 @@ CLIENT = {
     "RequestTooLargeError", "RunConflictError", "RunFailedError", "RunHandle", "UnknownRunError",
 }  # fmt: skip
 PUBLIC = CLIENT | {
-    "APIError", "APIErrorArgs", "APIErrorResult", "Abort", "AbortSignal", "Agent", "Chunk", "Failure", "Hook",
-    "HookArgs", "InputArgs", "InputResult", "InputReturn", "InputStepArgs", "InputStepResult", "InputStepReturn",
-    "InvalidMessageError", "InvalidOptionsError", "LLMRequestArgs", "LLMRequestResult", "LLMResponseArgs",
-    "MemoryConfig", "Message", "MessageList", "MessagesReturn", "ModelAnswer", "ModelCallError", "ModelEntry", "ModelInfo", "ModelRequest", "Options", "OutputResult",
+    "Abort", "AbortSignal", "Agent", "APIError", "APIErrorArgs", "APIErrorResult", "Chunk", "Failure",
+    "hold_flush", "hold_stream", "HoldOverflowError", "Hook", "HookArgs", "InputArgs", "InputResult",
+    "InputReturn", "InputStepArgs", "InputStepResult", "InputStepReturn", "InvalidMessageError",
+    "InvalidOptionsError", "InvalidSignalError", "LLMRequestArgs", "LLMRequestResult", "LLMResponseArgs",
+    "map_text", "Match", "MemoryConfig", "Message", "MessageList", "MessagesReturn", "ModelAnswer",
+    "ModelCallError", "ModelEntry", "ModelInfo", "ModelRequest", "Options", "OutputResult",
     "OutputResultArgs", "OutputStepArgs", "OutputStreamArgs", "Part", "ProcessionError", "Processor",
-    "ProcessorError", "ProcessorRef", "Registry", "RequestContext", "RunRequest", "RunResult", "Services", "State",
-    "StepResult", "StreamReturn", "StructuredOutput", "SystemMessage", "Tool", "ToolContext", "ToolRef",
-    "ToolResultArgs", "TripWire", "Tripwire", "UnknownComponentError", "Violation", "Writer", "map_text", "text_of",
-    "tool",
+    "ProcessorError", "ProcessorRef", "RegexRule", "RegexScanner", "Registry", "RequestContext",
+    "RunRequest", "RunResult", "Scan", "ScanError", "Scanner", "SentState", "Services", "Signal", "State",
+    "StateSignal", "StateSignalArgs", "StateSignalProcessor", "StepResult", "StreamMode", "StreamReturn",
+    "StructuredOutput", "SystemMessage", "text_of", "TextHold", "Tool", "tool", "ToolContext", "ToolRef",
+    "ToolResultArgs", "TripWire", "Tripwire", "UnknownComponentError", "Violation", "WordScanner", "Writer",
 }  # fmt: skip
 
 

@@ -62,7 +62,7 @@ async def test_factories_may_be_sync_or_async():
     async def later(context, options):
         return [context["who"], options["n"]]
 
-    registry.factories |= {"later": later, "now": lambda context, options: [context["who"]]}
+    registry.factories.update(later=later, now=lambda context, options: [context["who"]])
     assert await registry.make_array("later", RequestContext(who="u"), {"n": 1}) == ["u", 1]
     assert await registry.make_array("now", RequestContext(who="u"), {}) == ["u"]
     with pytest.raises(UnknownComponentError, match="unknown factory 'never'; registered: later, now"):

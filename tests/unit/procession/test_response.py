@@ -154,6 +154,15 @@ def test_a_finish_that_says_nothing_counts_as_other(finish):
     assert collected(finish).finish_reason == "other"
 
 
+def test_the_object_of_an_answer_is_the_last_one_and_no_chunk_of_it():
+    growing = {"type": "object", "object": {"a": 1}}
+    done = {"type": "object-result", "object": {"a": 1, "b": 2}, "metadata": {"from": "structured-output"}}
+    collector = collected(delta("x"), growing, done, keep_chunks=True)
+    assert collector.to_dict()["object"] == done
+    assert [each["type"] for each in collector.chunks] == ["text-delta"]
+    assert "object" not in collected(delta("x"), growing).to_dict()
+
+
 def test_chunks_are_kept_on_demand_stripped_and_without_data():
     chunks = [{**delta("x"), "runId": "r", "from": "AGENT"}, {"type": "data-x", "data": 1}]
     assert collected(*chunks, keep_chunks=True).to_dict()["chunks"] == [delta("x")]

@@ -1,8 +1,9 @@
 """Models of every provider that LiteLLM knows, read as streams.
 
-LiteLLM builds the request and opens the stream. The events are then read below its stream wrapper: that
-wrapper invents usage and a finish reason where the provider gave none, gives up on repeated text, and costs
-more than all the rest of a run. What its per-provider iterators yield is OpenAI-shaped already.
+LiteLLM's configuration classes build the request, and our own client sends it (`direct`). For providers that lack
+them LiteLLM opens the stream, and the events are read below its stream wrapper: that wrapper invents usage and a
+finish reason where the provider gave none, gives up on repeated text, and costs more than all the rest of a run. What
+its per-provider iterators yield is OpenAI-shaped already.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ import logging
 import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from functools import cache
+from functools import cache, lru_cache
 from importlib import import_module
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from procession_services.llm_gateway.core.adapter import ChunkAdapter
 from procession_services.llm_gateway.core.call import ModelCall
 from procession_services.llm_gateway.core.failures import ProviderError
 from procession_services.llm_gateway.core.request import Timeouts, litellm_kwargs, timeouts
+from procession_services.llm_gateway.providers.direct import Connections, build_request, direct_events
 from procession_services.llm_gateway.providers.litellm_errors import provider_error
 from procession_services.llm_gateway.providers.openai_events import openai_events
 
@@ -40,6 +42,11 @@ class LiteLLMProvider:
     LiteLLM is imported when it is first needed (it takes seconds; `prepare` does it ahead) and kept quiet: no
     telemetry, no logging, no retries, no network at import, no `.env` file.
     """
+
+    def __init__(self, *, direct: bool = True) -> None:
+        """Makes a provider; `direct=False` has LiteLLM carry every request itself."""
+        self._direct = direct
+        self._connections = Connections()
 
     async def prepare(self) -> None:
         """Load LiteLLM without holding up the event loop; a service does it before it takes work."""
@@ -79,7 +86,7 @@ class LiteLLMProvider:
     def cost(self, call: ModelCall, usage: Mapping[str, int | None]) -> float | None:
         """Return US dollars by LiteLLM's bundled prices; None when model or tokens are not known (D-24)."""
         prompt, completion = usage.get("inputTokens"), usage.get("outputTokens")
-        if prompt is None and completion is None:
+        if (prompt is None and completion is None) or not _priced(call.model):
             return None
         try:
             costs = _litellm().cost_per_token(
@@ -94,7 +101,8 @@ class LiteLLMProvider:
         return float(sum(costs))
 
     async def aclose(self) -> None:
-        """Close the connections that LiteLLM keeps; what it needs again it will make anew."""
+        """Close the connections, also those that LiteLLM keeps; what is needed again will be made anew."""
+        await self._connections.aclose()
         if not _litellm.cache_info().currsize:
             return
         litellm = _litellm()
@@ -111,6 +119,12 @@ class LiteLLMProvider:
         except ValueError as error:
             raise ProviderError(str(error), provider=call.provider, model=call.model) from error
         deadlines = _Deadlines(timeouts(call.model_settings))
+        request = build_request(_litellm(), call, kwargs) if self._direct else None
+        if request is not None:
+            async with aclosing(direct_events(request, self._connections)) as batches:
+                async for batch in _within(deadlines, batches):
+                    yield batch
+            return
         async with deadlines.next():
             answer = await _litellm().acompletion(**kwargs, _skip_mcp_handler=True)
         try:
@@ -156,6 +170,18 @@ class _Deadlines:
         if self.begun and limits.between is not None:
             moments.append(self._loop.time() + limits.between)
         return asyncio.timeout_at(min(moments, default=None))
+
+
+async def _within(
+    deadlines: _Deadlines, batches: AsyncGenerator[list[dict[str, Any]], None]
+) -> AsyncGenerator[list[dict[str, Any]], None]:
+    while True:
+        async with deadlines.next():
+            batch = await anext(batches, None)
+        if batch is None:
+            return
+        deadlines.begun = True
+        yield batch
 
 
 def _event(item: Any, answer: Any) -> dict[str, Any] | None:
@@ -208,6 +234,16 @@ def _litellm() -> Any:
     litellm.telemetry = False
     litellm.suppress_debug_info = True
     return litellm
+
+
+@lru_cache(maxsize=1024)
+def _priced(model: str) -> bool:
+    """Whether LiteLLM has a price for the model; looking for one in vain is what costs most."""
+    try:
+        _litellm().cost_per_token(model=model, prompt_tokens=1, completion_tokens=1)
+    except Exception:  # noqa: BLE001 - LiteLLM says "no price" in several ways
+        return False
+    return True
 
 
 @cache

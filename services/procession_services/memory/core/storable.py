@@ -1,6 +1,6 @@
 """What of a conversation is worth keeping (R-HIST-8, R-ME-5, A-32)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 from procession.messages import refresh_flat
@@ -48,7 +48,7 @@ def _clean_part(part: Part) -> Part | None:
         return None
     if part.get("type") != "text" or not isinstance(part.get("text"), str):
         return part
-    text = _without_blocks(part["text"])
+    text = without_blocks(part["text"])
     if text == part["text"]:
         return part
     return {**part, "text": text} if text else None
@@ -60,10 +60,22 @@ def _keeps_call(invocation: Any) -> bool:
     )
 
 
-def _without_blocks(text: str) -> str:
+def without_blocks(text: str) -> str:
     """The text without its blocks; it is trimmed only where something was cut, and an unclosed tag stays."""
     pieces, at = [], 0
-    while (start := text.find(_OPEN, at)) >= 0 and (end := text.find(_CLOSE, start)) >= 0:
+    for start, end in _blocks(text):
         pieces.append(text[at:start])
-        at = end + len(_CLOSE)
+        at = end
     return "".join([*pieces, text[at:]]).strip() if pieces else text
+
+
+def tagged_blocks(text: str) -> list[str]:
+    """The `<working_memory>` blocks of a text, tags included."""
+    return [text[start:end] for start, end in _blocks(text)]
+
+
+def _blocks(text: str) -> Iterator[tuple[int, int]]:
+    at = 0
+    while (start := text.find(_OPEN, at)) >= 0 and (end := text.find(_CLOSE, start)) >= 0:
+        at = end + len(_CLOSE)
+        yield start, at

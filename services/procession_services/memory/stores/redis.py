@@ -3,23 +3,25 @@
 The threads of one resource, below `procession:<tenant>:memory:<resource>`:
 
 - `:updated`, a sorted set of thread ids by the time of the last change; what is not in it does not exist;
-- `:created` and `:titles`, hashes from thread id to time and title.
+- `:created`, `:titles` and `:metadata`, hashes from thread id to time, title and JSON;
+- `:note`, the working memory of the resource.
 
 The messages of one thread, below `...:thread:<thread>`:
 
 - `:order`, a sorted set of message numbers by `createdAt`; numbers have equal width, so among equal times the
   message that came first is first;
 - `:numbers`, a hash from message id to number, and `:last`, the last number given;
-- `:messages`, a hash from number to body. `createdAt` is not in the body: its only home is the order.
+- `:messages`, a hash from number to body. `createdAt` is not in the body: its only home is the order;
+- `:note`, the working memory of the thread.
 
 Times are milliseconds. Ids are free text and percent-encoded in keys, so no two threads meet in one key.
 Every operation is one script: one round trip that happens as a whole.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import orjson
 from redis.asyncio import Redis
@@ -29,13 +31,15 @@ from procession_services.memory.core.times import to_iso, to_millis
 from procession_services.memory.ports import MessageStore, Page, Thread
 from procession_services.runtime import clock
 
-# KEYS of every script begin with updated, created, titles.
+# KEYS of every script begin with updated, created, titles, metadata, note.
 _LIBRARY = """
-local updated, created, titles = KEYS[1], KEYS[2], KEYS[3]
+local updated, created, titles, metadata, note = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local order, numbers, last, messages, own_note = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local function record(thread)
   local at = redis.call('ZSCORE', updated, thread)
   if not at then return false end
-  return {thread, at, redis.call('HGET', created, thread), redis.call('HGET', titles, thread)}
+  local more = redis.call('HGET', metadata, thread) or ''
+  return {thread, at, redis.call('HGET', created, thread), redis.call('HGET', titles, thread) or '', more}
 end
 local function rename(thread, title)
   if title == '' then redis.call('HDEL', titles, thread) else redis.call('HSET', titles, thread, title) end
@@ -50,10 +54,11 @@ end
 _GET = """
 return record(ARGV[1])
 """
-# ARGV: thread, now, title.
+# ARGV: thread, now, title, metadata.
 _CREATE = """
 if redis.call('ZSCORE', updated, ARGV[1]) then return false end
 create(ARGV[1], ARGV[2], ARGV[3])
+if ARGV[4] ~= '' then redis.call('HSET', metadata, ARGV[1], ARGV[4]) end
 return record(ARGV[1])
 """
 # ARGV: thread, title.
@@ -68,21 +73,21 @@ local found = redis.call('ZREVRANGE', updated, ARGV[1], ARGV[2])
 for _, thread in ipairs(found) do out[#out + 1] = record(thread) end
 return out
 """
-# KEYS: ..., order, numbers, last, messages. ARGV: thread.
+# KEYS: those of a thread follow. ARGV: thread.
 _DELETE = """
 redis.call('HDEL', created, ARGV[1])
 redis.call('HDEL', titles, ARGV[1])
-redis.call('UNLINK', KEYS[4], KEYS[5], KEYS[6], KEYS[7])
+redis.call('HDEL', metadata, ARGV[1])
+redis.call('UNLINK', order, numbers, last, messages, own_note)
 return redis.call('ZREM', updated, ARGV[1])
 """
-# KEYS: ..., order, numbers, last, messages. ARGV: thread, now, title, then id, createdAt, body of each.
+# KEYS: those of a thread follow. ARGV: thread, now, title, then id, createdAt, body of each.
 _SAVE = """
 if redis.call('ZSCORE', updated, ARGV[1]) then
   redis.call('ZADD', updated, 'GT', ARGV[2], ARGV[1])
 else
   create(ARGV[1], ARGV[2], ARGV[3])
 end
-local order, numbers, last, messages = KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 for i = 4, #ARGV, 3 do
   local number = redis.call('HGET', numbers, ARGV[i])
   if not number then
@@ -93,17 +98,67 @@ for i = 4, #ARGV, 3 do
   redis.call('HSET', messages, number, ARGV[i + 2])
 end
 """
-# KEYS: ..., order, numbers, last, messages. ARGV: thread, first and last rank. Gives the total, then of each
-# message createdAt and body.
+# KEYS: those of a thread follow. ARGV: thread, first and last rank. Gives the total, then of each message
+# createdAt and body.
 _READ = """
 if not redis.call('ZSCORE', updated, ARGV[1]) then return false end
-local out = {redis.call('ZCARD', KEYS[4])}
-local found = redis.call('ZRANGE', KEYS[4], ARGV[2], ARGV[3], 'WITHSCORES')
+local out = {redis.call('ZCARD', order)}
+local found = redis.call('ZRANGE', order, ARGV[2], ARGV[3], 'WITHSCORES')
 for i = 1, #found, 2 do
   out[#out + 1] = found[i + 1]
-  out[#out + 1] = redis.call('HGET', KEYS[7], found[i])
+  out[#out + 1] = redis.call('HGET', messages, found[i])
 end
 return out
+"""
+# KEYS: those of a thread follow. ARGV: before, after, then ids. Gives createdAt and body of each message.
+_AROUND = """
+local out, seen = {}, {}
+for i = 3, #ARGV do
+  local number = redis.call('HGET', numbers, ARGV[i])
+  local rank = number and redis.call('ZRANK', order, number)
+  if rank then
+    local first = math.max(0, rank - tonumber(ARGV[1]))
+    local found = redis.call('ZRANGE', order, first, rank + tonumber(ARGV[2]), 'WITHSCORES')
+    for k = 1, #found, 2 do
+      if not seen[found[k]] then
+        seen[found[k]] = true
+        out[#out + 1] = found[k + 1]
+        out[#out + 1] = redis.call('HGET', messages, found[k])
+      end
+    end
+  end
+end
+return out
+"""
+# KEYS: those of a thread follow. ARGV: time before which messages go ('' for none), how many stay ('' for all).
+_TRIM = """
+local doomed = {}
+if ARGV[1] ~= '' then doomed = redis.call('ZRANGEBYSCORE', order, '-inf', '(' .. ARGV[1]) end
+if ARGV[2] ~= '' then
+  local excess = redis.call('ZCARD', order) - tonumber(ARGV[2])
+  if excess > #doomed then doomed = redis.call('ZRANGE', order, 0, excess - 1) end
+end
+local gone = {}
+for _, number in ipairs(doomed) do
+  local id = cjson.decode(redis.call('HGET', messages, number))['id']
+  gone[#gone + 1] = id
+  redis.call('ZREM', order, number)
+  redis.call('HDEL', messages, number)
+  redis.call('HDEL', numbers, id)
+end
+return gone
+"""
+# KEYS: those of a thread follow where it is the note of one. ARGV: text, '1' where a text is expected, that text,
+# then thread and now where it is the note of a thread.
+_NOTE = """
+local home = note
+if ARGV[4] then home = own_note end
+local stored = redis.call('GET', home)
+if (stored and ARGV[2] == '0') or (not stored and ARGV[2] == '1') then return 0 end
+if stored and stored ~= ARGV[3] then return 0 end
+if ARGV[4] and not redis.call('ZSCORE', updated, ARGV[4]) then create(ARGV[4], ARGV[5], '') end
+redis.call('SET', home, ARGV[1])
+return 1
 """
 
 
@@ -117,9 +172,13 @@ class RedisMessageStore(MessageStore):
 
     def __init__(self, redis: "Redis", *, now: Callable[[], datetime] = clock.now) -> None:
         self._now = now
-        scripts = (_GET, _CREATE, _RENAME, _LIST, _DELETE, _SAVE, _READ)
+        self._redis = redis
+        scripts = (_GET, _CREATE, _RENAME, _LIST, _DELETE, _SAVE, _READ, _AROUND, _TRIM, _NOTE)
         registered = [redis.register_script(_LIBRARY + script) for script in scripts]
-        self._get, self._create, self._rename, self._list, self._delete, self._save, self._read = registered
+        self._get, self._create, self._rename, self._list, self._delete, self._save, self._read = registered[
+            :7
+        ]
+        self._around, self._trim, self._note = registered[7:]
 
     async def save(
         self,
@@ -136,12 +195,66 @@ class RedisMessageStore(MessageStore):
             args += [message["id"], to_millis(message["createdAt"]), _body(message, thread, resource)]
         await self._save(keys=_message_keys(tenant, thread, resource), args=args)
 
-    async def recent(self, tenant: str, thread: str, resource: str, limit: int) -> list[Message]:
+    async def recent(
+        self, tenant: str, thread: str, resource: str, limit: int, *, skip: int = 0
+    ) -> list[Message]:
         """Implements `MessageStore.recent`."""
         if limit <= 0:
             return []
-        page = await self._range(tenant, thread, resource, -limit, -1)
+        page = await self._range(tenant, thread, resource, -limit - skip, -1 - skip)
         return page.items if page else []
+
+    async def find(self, tenant: str, thread: str, resource: str, ids: Sequence[str]) -> list[Message]:
+        """Implements `MessageStore.find`."""
+        return await self.around(tenant, resource, [(thread, each) for each in ids], before=0, after=0)
+
+    async def around(
+        self, tenant: str, resource: str, hits: Sequence[tuple[str, str]], *, before: int, after: int
+    ) -> list[Message]:
+        """Implements `MessageStore.around`."""
+        threads: dict[str, list[str]] = {}
+        for thread, message in hits:
+            threads.setdefault(thread, []).append(message)
+        found: list[Message] = []
+        for thread, ids in threads.items():
+            rows = await self._around(
+                keys=_message_keys(tenant, thread, resource), args=[before, after, *ids]
+            )
+            found += [_message(at, body) for at, body in zip(rows[::2], rows[1::2], strict=True)]
+        return found
+
+    async def trim(
+        self, tenant: str, thread: str, resource: str, *, older_than: str | None, keep: int | None
+    ) -> list[str]:
+        """Implements `MessageStore.trim`."""
+        args = ["" if older_than is None else to_millis(older_than), "" if keep is None else keep]
+        gone = await self._trim(keys=_message_keys(tenant, thread, resource), args=args)
+        return [each.decode() for each in gone]
+
+    async def resources(self, tenant: str) -> AsyncIterator[str]:
+        """Implements `MessageStore.resources`."""
+        base = f"procession:{quote(tenant, safe='')}:memory:"
+        seen = set()
+        async for key in self._redis.scan_iter(f"{base}*:updated", count=1000):
+            name = key.decode()[len(base) : -len(":updated")]
+            if ":" not in name and name not in seen:
+                seen.add(name)
+                yield unquote(name)
+
+    async def note(self, tenant: str, resource: str, thread: str | None) -> str | None:
+        """Implements `MessageStore.note`."""
+        found: Any = await self._redis.get(_note_key(tenant, resource, thread))
+        return None if found is None else found.decode()
+
+    async def replace_note(
+        self, tenant: str, resource: str, thread: str | None, text: str, *, expected: str | None
+    ) -> bool:
+        """Implements `MessageStore.replace_note`."""
+        args: list[Any] = [text, int(expected is not None), expected or ""]
+        if thread is None:
+            return bool(await self._note(keys=_resource_keys(tenant, resource), args=args))
+        keys = _message_keys(tenant, thread, resource)
+        return bool(await self._note(keys=keys, args=[*args, thread, self._now_millis()]))
 
     async def messages(
         self, tenant: str, thread: str, resource: str, *, page: int, per_page: int
@@ -161,10 +274,17 @@ class RedisMessageStore(MessageStore):
         return _thread(resource, record) if record else None
 
     async def create_thread(
-        self, tenant: str, thread: str, resource: str, *, title: str | None = None
+        self,
+        tenant: str,
+        thread: str,
+        resource: str,
+        *,
+        title: str | None = None,
+        metadata: dict[str, Any] | None = None,
     ) -> Thread | None:
         """Implements `MessageStore.create_thread`."""
-        args: list[str | int] = [thread, self._now_millis(), title or ""]
+        more = orjson.dumps(metadata) if metadata else b""
+        args: list[str | int | bytes] = [thread, self._now_millis(), title or "", more]
         record = await self._create(keys=_resource_keys(tenant, resource), args=args)
         return _thread(resource, record) if record else None
 
@@ -196,13 +316,18 @@ def _base(tenant: str, resource: str) -> str:
 
 def _resource_keys(tenant: str, resource: str) -> list[str]:
     base = _base(tenant, resource)
-    return [f"{base}:updated", f"{base}:created", f"{base}:titles"]
+    return [f"{base}:{name}" for name in ("updated", "created", "titles", "metadata", "note")]
 
 
 def _message_keys(tenant: str, thread: str, resource: str) -> list[str]:
     base = f"{_base(tenant, resource)}:thread:{quote(thread, safe='')}"
-    own = [f"{base}:order", f"{base}:numbers", f"{base}:last", f"{base}:messages"]
+    own = [f"{base}:{name}" for name in ("order", "numbers", "last", "messages", "note")]
     return [*_resource_keys(tenant, resource), *own]
+
+
+def _note_key(tenant: str, resource: str, thread: str | None) -> str:
+    base = _base(tenant, resource)
+    return f"{base}:note" if thread is None else f"{base}:thread:{quote(thread, safe='')}:note"
 
 
 def _body(message: Message, thread: str, resource: str) -> bytes:
@@ -218,7 +343,7 @@ def _message(created_at: bytes, body: bytes) -> Message:
 
 
 def _thread(resource: str, record: Sequence[bytes | None]) -> Thread:
-    id_, updated, created, title = (field.decode() if field else "" for field in record)
+    id_, updated, created, title, metadata = (field.decode() if field else "" for field in record)
     thread: Thread = {
         "id": id_,
         "resource": resource,
@@ -227,4 +352,6 @@ def _thread(resource: str, record: Sequence[bytes | None]) -> Thread:
     }
     if title:
         thread["title"] = title
+    if metadata:
+        thread["metadata"] = orjson.loads(metadata)
     return thread

@@ -1,5 +1,6 @@
 """From an agent and a request to the frozen plan of a run (core.md 17)."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -18,15 +19,18 @@ from procession_schemas.agent import (
     StructuredOutput,
     ToolRef,
 )
+from procession_schemas.memory import MemoryOptions
 from procession_schemas.run import Failure, RunRequest
 from procession_schemas.work import OpenOp, StepConfig
+from procession_services.orchestrator.core.memory_wiring import NoVectorStoreError, merged_options, wire
 from procession_services.runs.merging import deep_merge
 from procession_services.runs.state import Placed, Plan
 
 DEFAULT_STEPS = 5
 DEFAULT_BUDGET = 10
 """Retries where error processors are configured and nothing is said (A-2)."""
-HISTORY = "message-history"
+STRUCTURER = "structured-output"
+GUARD = "trailing-assistant-guard"
 _HOSTS = {"input": "input_processors", "output": "output_processors", "error": "error_recovery"}
 _STREAM_HOOKS = {Hook.OUTPUT_STREAM, Hook.TOOL_RESULT}
 _HOOKS = {"input": INPUT_HOOKS, "output": OUTPUT_HOOKS, "error": (Hook.API_ERROR,)}
@@ -108,31 +112,36 @@ def make_plan(
         Invalid: Something named is unknown or wrong.
     """
     placed = {kind: _place(kind, refs, registry) for kind, refs in arrays.items()}
-    memory = _memory(request, agent)
+    memory, memory_tools = _memory(request, agent), list[ToolRef]()
     if memory is not None:
-        _add_history(placed, memory, registry)
+        memory_tools = _add_memory(placed, memory, registry, vectors=bool(defaults.get("vectors")))
     if prepare := _pick(request, agent, "prepare_step"):
         placed["input"].append(_prepare_step(prepare, registry))
     for index, ref in enumerate(_pick(request, agent, "stop_when") or []):
         _known(lambda ref=ref: registry.stop_condition(ref.id), f"stopWhen.{index}.id")
+    structured: StructuredOutput | None = _pick(request, agent, "structured_output")
+    if structured and structured.model:
+        placed["output"].append(_structurer(structured, registry))
+        structured = None
     models = _models(request, agent)
+    placed["input"] += _guard(placed["input"], models, structured, registry)
     stream_order = [p for p in placed["output"] if Hook.OUTPUT_STREAM in p.hooks]
     _check_hosts(placed["output"])
     config = StepConfig(
         model=models[0].model,
-        tools=_tools(request.tools if request.tools is not None else agent.tools, registry),
+        tools=_tools(request.tools if request.tools is not None else agent.tools, registry, memory_tools),
         tool_choice=_tool_choice(request, agent),
         active_tools=_pick(request, agent, "active_tools"),
         model_settings={**(agent.model_settings or {}), **(request.model_settings or {})},
         provider_options=deep_merge(agent.provider_options or {}, request.provider_options or {}),
-        structured_output=_structured(request, agent),
+        structured_output=structured,
     )
     budget = _pick(request, agent, "max_processor_retries")
     stop_when = _pick(request, agent, "stop_when") or []
     max_steps = request.max_steps or agent.max_steps or (None if stop_when else DEFAULT_STEPS)
     retries = _retries(config.model_settings.pop("maxRetries", None))
     return Plan(
-        open=_open(request, agent, memory),
+        open=_open(request, agent, memory.context if memory is not None else None),
         input=placed["input"],
         output=placed["output"],
         error=placed["error"],
@@ -201,6 +210,18 @@ def _prepare_step(ref: ProcessorRef, registry: Registry) -> Placed:
     return Placed(ref=renamed, hooks=frozenset({Hook.INPUT_STEP}), host=cls.host or _HOSTS["input"])
 
 
+def _guard(
+    array: list[Placed], models: list[ModelEntry], structured: StructuredOutput | None, registry: Registry
+) -> list[Placed]:
+    """The guard against a last turn that a model's provider would refuse, where one does (R-TAG-1)."""
+    if GUARD not in registry.processors or any(placed.ref.id == GUARD for placed in array):
+        return []
+    native = structured is not None and not structured.json_prompt_injection
+    options = {"models": [entry.model for entry in models], "nativeSchema": native}
+    made = _place("input", [ProcessorRef(id=GUARD, options=options)], registry)
+    return [placed for placed in made if placed.hooks]
+
+
 def _models(request: RunRequest, agent: Agent) -> list[ModelEntry]:
     model = _pick(request, agent, "model")
     if not model:
@@ -213,9 +234,11 @@ def _models(request: RunRequest, agent: Agent) -> list[ModelEntry]:
     return entries
 
 
-def _tools(refs: list[ToolRef], registry: Registry) -> dict[str, ToolRef]:
+def _tools(given: list[ToolRef], registry: Registry, of_memory: list[ToolRef]) -> dict[str, ToolRef]:
+    """The tools by name; one of memory gives way to one of the agent's with its name."""
     tools: dict[str, ToolRef] = {}
-    for index, ref in enumerate(refs):
+    names = {ref.name for ref in given}
+    for index, ref in enumerate([*given, *(ref for ref in of_memory if ref.name not in names)]):
         field = f"tools.{index}.id"
         cls = _known(lambda ref=ref: registry.tool(ref.id), field)
         made = _known(lambda ref=ref, cls=cls: cls(ref.options), field)
@@ -238,22 +261,29 @@ def _tool_choice(request: RunRequest, agent: Agent) -> Any:
     return choice if isinstance(choice, str) else choice.model_dump(by_alias=True)
 
 
-def _structured(request: RunRequest, agent: Agent) -> StructuredOutput | None:
-    structured: StructuredOutput | None = _pick(request, agent, "structured_output")
-    if structured and structured.model:
-        text = "a second model for structured output is not available yet; leave `model` out"
-        raise Invalid("UNSUPPORTED", text, "structuredOutput.model")
-    return structured
+def _structurer(structured: StructuredOutput, registry: Registry) -> Placed:
+    """The processor that asks the second model for the object, last on the output side (R-SO-4)."""
+    ref = ProcessorRef(id=STRUCTURER, options=structured.model_dump(by_alias=True, exclude_none=True))
+    cls = _known(lambda: registry.processor(STRUCTURER), "structuredOutput.model")
+    _known(lambda: cls.build(ref.options), "structuredOutput")
+    return Placed(ref=ref, hooks=cls.hooks_for(ref.options), host=_HOSTS["output"])
 
 
-def _memory(request: RunRequest, agent: Agent) -> dict[str, Any] | None:
-    """What memory processors read from the request context; None when this run has no memory (R-ME-8)."""
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """The memory of a run: its options, and what processors read from the request context."""
+
+    options: MemoryOptions
+    context: dict[str, Any]
+
+
+def _memory(request: RunRequest, agent: Agent) -> _Memory | None:
+    """The memory of a run; None when it has none (R-ME-8)."""
     if agent.memory is None:
         if request.memory is not None:
             raise Invalid("INVALID_REQUEST", "the agent has no memory; configure `memory` on it", "memory")
         return None
-    config = agent.memory
-    given = request.memory or config
+    given = request.memory or agent.memory
     thread = _from_context(request, "mastra__threadId") or given.thread
     resource = _from_context(request, "mastra__resourceId") or given.resource
     if not thread and not resource:
@@ -265,14 +295,13 @@ def _memory(request: RunRequest, agent: Agent) -> dict[str, Any] | None:
             f"memory needs a thread and a resource; {missing} is missing",
             f"memory.{missing}",
         )
-    asked = request.memory
-    last = asked.last_messages if asked and asked.last_messages is not None else config.last_messages
-    read_only = asked.read_only if asked and asked.read_only is not None else config.read_only
-    return {
-        "thread": {"id": thread},
-        "resourceId": resource,
-        "memoryConfig": {"lastMessages": last, "readOnly": read_only},
-    }
+    options = merged_options(agent.memory, request.memory)
+    config: dict[str, Any] = {"readOnly": bool(options.read_only)}
+    if options.last_messages is not None or options.message_history is None:
+        config["lastMessages"] = 10 if options.last_messages is None else options.last_messages
+    if options.retention is not None:
+        config["retention"] = options.retention.model_dump(by_alias=True, exclude_none=True)
+    return _Memory(options, {"thread": {"id": thread}, "resourceId": resource, "memoryConfig": config})
 
 
 def _from_context(request: RunRequest, key: str) -> str | None:
@@ -283,15 +312,19 @@ def _from_context(request: RunRequest, key: str) -> str | None:
     raise Invalid("INVALID_REQUEST", f"{key} is a text", f"requestContext.{key}")
 
 
-def _add_history(placed: dict[str, list[Placed]], memory: dict[str, Any], registry: Registry) -> None:
-    """Puts message history first on the input side and last on the output side, unless it is there (R-ME-1..3)."""
-    last = memory["memoryConfig"]["lastMessages"]
-    ref = ProcessorRef(id=HISTORY, options={"lastMessages": last})
-    made = {kind: _place(kind, [ref], registry)[0] for kind in ("input", "output")}
-    if not any(HISTORY in (p.ref.id, p.ref.instance) for p in placed["input"]):
-        placed["input"].insert(0, made["input"])
-    if not any(HISTORY in (p.ref.id, p.ref.instance) for p in placed["output"]):
-        placed["output"].append(made["output"])
+def _add_memory(
+    placed: dict[str, list[Placed]], memory: _Memory, registry: Registry, *, vectors: bool
+) -> list[ToolRef]:
+    """Puts memory's processors first on the input side and last on the output side; gives its tools (R-ME-1..3)."""
+    ids = {kind: {each for p in placed[kind] for each in (p.ref.id, p.ref.instance)} for kind in placed}
+    try:
+        wiring = wire(memory.options, input_ids=ids["input"], output_ids=ids["output"], vectors=vectors)
+    except NoVectorStoreError as error:
+        told = f"{error}: set PROCESSION_CHROMA_URL, or PROCESSION_CHROMA_PATH on a single machine"
+        raise Invalid("NO_VECTOR_STORE", told, "memory.semanticRecall") from error
+    placed["input"][:0] = _place("input", wiring.input, registry)
+    placed["output"] += _place("output", wiring.output, registry)
+    return wiring.tools
 
 
 def _listed(value: Any) -> list[Any]:

@@ -13,8 +13,10 @@ from procession.errors import InvalidOptionsError, ProcessorError
 from procession.message_list import MessageList
 from procession.messages import texts_of
 from procession.processor import Hook
+from procession.testing import environment
 from procession_services.memory.core.times import to_iso
 from procession_services.memory.history import MessageHistory
+from procession_services.memory.input_filter import MemoryInputFilter
 from procession_services.memory.scope import acting_for
 from procession_services.memory.stores.redis import RedisMessageStore
 
@@ -44,7 +46,7 @@ class Run:
         )
         self.store = store
         self.links = [Link(MessageHistory.build(options), "message-history")]
-        self.calls = Calls(clock=lambda: 0)
+        self.calls = Calls(clock=lambda: 0, environment=environment())
 
     async def recall(self) -> list[str]:
         """Runs the input side and gives the texts of the conversation."""
@@ -238,11 +240,13 @@ async def test_the_thread_of_the_list_is_the_last_resort(
 
 
 @pytest.mark.parametrize("given", [context(resource=None), {"mastra__threadId": "t"}])
-async def test_a_thread_without_a_resource_is_an_error(run: Make, given: Any) -> None:
-    with pytest.raises(ProcessorError, match=r"AGENT_MEMORY_MISSING_RESOURCE_ID.*'t' has no resource"):
-        await run(given).recall()
-    with pytest.raises(ProcessorError, match="AGENT_MEMORY_MISSING_RESOURCE_ID"):
-        await run(given).finish()
+async def test_a_thread_without_a_resource_is_a_resource_of_its_own(
+    run: Make, store: RedisMessageStore, tenant: str, given: Any
+) -> None:
+    """R-HIST-9; an agent with memory is refused before that (R-ME-8)."""
+    await run(given).turn("q", "a")
+    assert texts_of(await stored(store, tenant, resource="t")) == ["q", "a"]
+    assert await stored(store, tenant) == []
 
 
 async def test_without_a_tenant_there_is_no_memory(run: Make) -> None:
@@ -359,3 +363,101 @@ async def test_a_recalled_call_that_gets_its_result_is_saved_in_place(
 def test_it_runs_in_the_memory_service_on_both_sides() -> None:
     assert MessageHistory.host == "memory"
     assert MessageHistory.hooks_for({}) == {Hook.INPUT, Hook.OUTPUT_RESULT}
+
+
+# --- token budgets, eager saving, retention -----------------------------------------------------
+
+
+async def test_a_token_limit_reads_pages_until_it_is_used_up(
+    run: Make, store: RedisMessageStore, tenant: str
+) -> None:
+    """R-HIST-6: what is over the budget on the last page still comes, for the limiter to cut."""
+    await store.save(tenant, "t", "r", [message(f"m{i}", "x" * 40) for i in range(200)])
+    unlimited = run(tokenLimit={"maxTokens": 100_000})
+    assert len(await unlimited.recall()) == 200
+    short = run(tokenLimit={"maxTokens": 500})
+    assert await short.recall() == ["x" * 40] * 80
+    capped = run(tokenLimit={"maxTokens": 100_000}, lastMessages=3)
+    assert len(await capped.recall()) == 3
+
+
+async def test_a_boundary_hides_what_a_budget_has_cut(
+    run: Make, store: RedisMessageStore, tenant: str
+) -> None:
+    """R-HIST-6: as long as the limits are the same."""
+    rows = [message(f"m{i}") for i in range(5)]
+    await store.save(tenant, "t", "r", rows)
+    for limits, seen in (
+        ({"maxTokens": 100}, ["m3", "m4"]),
+        ({"maxTokens": 200}, [f"m{i}" for i in range(5)]),
+    ):
+        one = run(tokenLimit=limits)
+        told = {"maxTokens": 100, "atMaxRemoveTokens": 25, "createdAt": rows[2]["createdAt"]}
+        await one.calls.environment.store(tenant).put("memory-token-limiter:boundary:r:t", told)
+        assert await one.recall() == seen
+
+
+async def test_linked_messages_stay_together(run: Make, store: RedisMessageStore, tenant: str) -> None:
+    call = {
+        "type": "tool-invocation",
+        "toolInvocation": {"state": "call", "toolCallId": "c", "toolName": "t", "args": {}},
+    }
+    first, asked, answered = message("m0"), message("a1", role="assistant"), message("a2", role="assistant")
+    asked["content"]["parts"] = [call]
+    answered["content"]["parts"] = [
+        {**call, "toolInvocation": {**call["toolInvocation"], "state": "result", "result": 1}}
+    ]
+    await store.save(tenant, "t", "r", [first, asked, answered, message("m1")])
+    recalled = run(tokenLimit={"maxTokens": 1000}, lastMessages=2)
+    await recalled.recall()
+    assert [m["id"] for m in recalled.list.get.remembered.db()] == ["m1"]
+
+
+async def test_eager_saving_keeps_the_question_of_a_run_that_dies(
+    run: Make, store: RedisMessageStore, tenant: str
+) -> None:
+    eager = run(save="eager")
+    eager.list.add("q", "input")
+    await eager.recall()
+    assert await stored(store, tenant) == []
+    eager.ctx.messages.freeze_baseline()
+    with acting_for(tenant, store):
+        await hooks.run_input_step(eager.ctx, eager.links, eager.calls, NullWriter())
+    assert texts_of(await stored(store, tenant)) == ["q"]
+    eager.answer({"type": "text", "text": "a"})
+    await eager.finish()
+    assert texts_of(await stored(store, tenant)) == ["q", "a"]
+
+
+async def test_retention_by_count_and_age(run: Make, store: RedisMessageStore, tenant: str) -> None:
+    await run(context(retention={"maxMessages": 3})).turn("q1", "a1")
+    await run(context(retention={"maxMessages": 3})).turn("q2", "a2")
+    assert texts_of(await stored(store, tenant)) == ["a1", "q2", "a2"]
+    old = {**message("old"), "createdAt": "2001-01-01T00:00:00.000Z"}
+    await store.save(tenant, "t", "r", [old])
+    await run(context(retention={"maxAgeDays": 3650})).turn("q3", "a3")
+    assert texts_of(await stored(store, tenant)) == ["a1", "q2", "a2", "q3", "a3"]
+
+
+async def test_outcomes_that_a_client_sends_join_the_stored_message(
+    run: Make, store: RedisMessageStore, tenant: str
+) -> None:
+    """The filter cuts the client's copy down to its outcomes; the stored text must survive that."""
+    call = {"state": "call", "toolCallId": "c1", "toolName": "ask", "args": {}}
+    question, waiting = message("q1"), message("a1", "let me ask", "assistant")
+    waiting["content"]["parts"].append({"type": "tool-invocation", "toolInvocation": call})
+    await store.save(tenant, "t", "r", [question, waiting])
+    second = run()
+    second.links.insert(0, Link(MemoryInputFilter.build(), "memory-input-filter"))
+    echo = {**waiting, "content": {**waiting["content"], "parts": [
+        {"type": "text", "text": "let me ask"},
+        {"type": "tool-invocation", "toolInvocation": {**call, "state": "result", "result": "42"}},
+    ]}}  # fmt: skip
+    second.list.add([question, echo], "input")
+    await second.recall()
+    del second.links[0]
+    await second.finish()
+    found = await stored(store, tenant)
+    assert [m["id"] for m in found] == ["q1", "a1"]
+    text, outcome = found[1]["content"]["parts"]
+    assert (text["text"], outcome["toolInvocation"]["result"]) == ("let me ask", "42")

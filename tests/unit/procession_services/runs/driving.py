@@ -127,12 +127,13 @@ class Run:
             **fields,
         )
         final = next((op for op in command.ops if isinstance(op, ResultOp)), None)
-        if outcome == "ok" and final:
+        if outcome == "ok" and final and not result.stopped:
+            reason = result.facts.finish_reason if result.facts else "stop"
             result.result = RunResult(
                 run_id=command.run,
                 agent=command.agent,
                 status=final.status,
-                finish_reason=final.finish_reason,
+                finish_reason=final.finish_reason or reason,
                 tripwire=final.tripwire,
                 error=final.error,
             )
@@ -154,7 +155,8 @@ class Run:
         """Lets the model answer, with so many tool calls."""
         self.until("model")
         finish_reason = reason or ("tool-calls" if calls else "stop")
-        return self.answer(facts=StepFacts(finish_reason=finish_reason, tool_calls=calls, started=True))
+        facts = StepFacts(finish_reason=finish_reason, tool_calls=calls, started=True)
+        return self.answer(facts=facts, stopped=bool(calls) and "unlessTools" in self.ops)
 
     def uses_tools(self, outcomes: int = 1) -> "Run":
         """Lets the model call tools and runs them."""

@@ -25,22 +25,39 @@ def names(ops: list[PlannedOp]) -> list[str]:
     return [name_of(planned.op) for planned in ops]
 
 
-def test_a_bare_agent_costs_one_model_command_and_one_local_one():
+LAST = ["unlessTools", "stepFinish", "accept"]
+"""What follows an answer without tool calls in the same command."""
+
+
+def test_a_bare_agent_costs_one_command():
     run = Run().to_end()
     assert run.shapes() == [
-        ("llm_gateway", ["open", "baseline", "emit", "begin", "model"]),
-        ("orchestrator", ["stepFinish", "accept", "result"]),
+        ("llm_gateway", ["open", "baseline", "emit", "begin", "model", *LAST, "result"]),
     ]
 
 
-def test_a_bare_agent_with_a_tool_costs_one_message_more_for_the_tools_and_one_for_each_answer():
+def test_a_bare_agent_with_a_tool_costs_one_command_for_the_tools_and_one_for_each_answer():
     run = Run().uses_tools().to_end()
     assert run.shapes() == [
-        ("llm_gateway", ["open", "baseline", "emit", "begin", "model"]),
+        ("llm_gateway", ["open", "baseline", "emit", "begin", "model", *LAST, "result"]),
         ("tools", ["tools", "toolResults"]),
-        ("llm_gateway", ["stepFinish", "accept", "begin", "model"]),
-        ("orchestrator", ["stepFinish", "accept", "result"]),
+        ("llm_gateway", ["stepFinish", "accept", "begin", "model", *LAST, "result"]),
     ]
+
+
+def test_a_stream_chain_adds_no_command():
+    run = Run(output=[placed("out", Hook.OUTPUT_STREAM)]).uses_tools().to_end()
+    assert [service for service, _ in run.shapes()] == ["llm_gateway", "tools", "llm_gateway"]
+
+
+def test_an_answer_that_is_judged_does_not_end_the_run_in_its_own_command():
+    for hook in (Hook.LLM_RESPONSE, Hook.OUTPUT_STEP):
+        where = (
+            {"input": [placed("in", hook)]}
+            if hook is Hook.LLM_RESPONSE
+            else {"output": [placed("out", hook)]}
+        )
+        assert Run(**where).until("model").ops[-1] == "model"
 
 
 def test_every_phase_comes_in_the_order_of_the_contract():
@@ -56,8 +73,7 @@ def test_every_phase_comes_in_the_order_of_the_contract():
         ("output_processors", ["processOutputStep"]),
         ("tools", ["tools"]),
         ("output_processors", ["toolResults"]),
-        ("output_processors", ["stepFinish", "accept", "begin"]),
-        ("input_processors", ["processInputStep", "processLLMRequest"]),
+        ("input_processors", ["stepFinish", "accept", "begin", "processInputStep", "processLLMRequest"]),
         ("llm_gateway", ["model"]),
         ("input_processors", ["processLLMResponse"]),
         ("output_processors", ["processOutputStep"]),
@@ -68,9 +84,9 @@ def test_every_phase_comes_in_the_order_of_the_contract():
 @pytest.mark.parametrize(
     ("hook", "commands"),
     [
-        (Hook.INPUT, 3),
-        (Hook.INPUT_STEP, 3),
-        (Hook.LLM_REQUEST, 3),
+        (Hook.INPUT, 2),
+        (Hook.INPUT_STEP, 2),
+        (Hook.LLM_REQUEST, 2),
         (Hook.LLM_RESPONSE, 3),
     ],
 )
@@ -81,9 +97,9 @@ def test_one_input_hook_costs_one_message(hook, commands):
 @pytest.mark.parametrize(
     ("hook", "commands"),
     [
-        (Hook.OUTPUT_STREAM, 2),  # `step-finish` goes through the chain, where the run then ends too
+        (Hook.OUTPUT_STREAM, 1),  # through a stream lease
         (Hook.OUTPUT_STEP, 3),
-        (Hook.TOOL_RESULT, 2),  # no tool ran
+        (Hook.TOOL_RESULT, 1),  # no tool ran
         (Hook.OUTPUT_RESULT, 2),
     ],
 )
@@ -94,7 +110,7 @@ def test_what_one_output_hook_costs(hook, commands):
 def test_a_hook_in_the_wrong_array_is_never_called():
     """R-PR-4: an array triggers only its own hooks, even where a plan says that a processor has others."""
     run = Run(input=[placed("in", Hook.OUTPUT_STEP, Hook.OUTPUT_RESULT)], output=[placed("out", Hook.INPUT)])
-    assert len(run.to_end().sent) == 2
+    assert len(run.to_end().sent) == 1
 
 
 def test_processors_of_a_hook_keep_the_order_of_their_array():
@@ -127,8 +143,8 @@ def test_memory_first_and_last_are_two_messages_of_the_memory_service():
     assert run.shapes() == [
         ("memory", ["open", "processInput"]),
         ("input_processors", ["processInput", "baseline", "emit", "begin"]),
-        ("llm_gateway", ["model"]),
-        ("output_processors", ["stepFinish", "accept", "processOutputResult"]),
+        ("llm_gateway", ["model", *LAST]),
+        ("output_processors", ["processOutputResult"]),
         ("memory", ["processOutputResult", "result"]),
     ]
 
@@ -227,17 +243,8 @@ def test_a_model_that_failed_for_good_passes_the_output_chain_and_the_result_hoo
     state = make_state(make_plan(output=[placed("out", Hook.OUTPUT_STREAM, Hook.OUTPUT_RESULT)]))
     ops = program.model_failed(state, Failure(code="MODEL_FAILED", message="no"))
     assert names(ops) == ["stream", "stepFinish", "fail", "processOutputResult", "result"]
-    assert [planned.host for planned in ops] == [
-        "output_processors",
-        "output_processors",
-        None,
-        *ops_hosts(ops[3:]),
-    ]
+    assert [planned.host for planned in ops] == [None, None, None, "output_processors", None]
     assert (ops[3].op.finish_reason, ops[4].op.finish) == ("error", True)  # type: ignore[union-attr]
-
-
-def ops_hosts(ops: list[PlannedOp]) -> list[str | None]:
-    return [planned.host for planned in ops]
 
 
 def test_a_cancelled_run_sends_abort_and_still_lets_the_result_hooks_save():
@@ -256,7 +263,7 @@ def test_approvals_pass_the_output_chain_and_other_suspensions_do_not():
         {"toolCallId": "2", "toolName": "t", "kind": "suspended", "suspendPayload": 1},
     ]
     stream, emit, result = program.suspended(state)
-    assert (stream.host, emit.host) == ("output_processors", None)
+    assert ids(stream.op.processors) == ["out"]  # type: ignore[union-attr]
     assert [c["type"] for c in stream.op.chunks] == ["tool-call-approval"]  # type: ignore[union-attr]
     assert emit.op.chunks == [  # type: ignore[union-attr]
         {

@@ -38,7 +38,7 @@ class TestAnswers:
     def test_an_answer_to_an_older_command_changes_nothing(self):
         run = Run().until("model")
         model = run.command
-        run.says()
+        run.says(calls=1)
         before, command = run.state, run.command
         late = run.effects
         run.tell(_late(model.seq))
@@ -48,11 +48,11 @@ class TestAnswers:
     def test_versions_and_chunk_numbers_go_on_from_the_answer(self):
         run = Run().until("model")
         version, out_seq = run.command.version, run.command.out_seq
-        run.says()
+        run.says(calls=1)
         assert (run.command.version, run.command.out_seq) == (version + 1, out_seq + 1)
 
     def test_the_request_again_gives_what_is_outstanding(self):
-        run = Run().says()
+        run = Run().says(calls=1)
         before = run.state
         run.tell(Started())
         assert (run.state, run.effects) == (before, [Send(run.command)])
@@ -79,8 +79,34 @@ class TestAnswers:
 
     def test_the_replica_that_had_the_stream_is_asked_again(self):
         run = Run(output=[placed("out", Hook.OUTPUT_STREAM)]).until("model")
-        run.answer(replica="two", facts=StepFacts(tool_calls=1)).answer(facts=StepFacts(outcomes=1))
+        run.answer(replica="two", facts=StepFacts(tool_calls=1), stopped=True)
+        run.answer(facts=StepFacts(outcomes=1))
         assert run.until("model").op("model").replica == "two"
+
+
+class TestLastSteps:
+    """The command of the model goes on to the end of the run, where the answer has no calls."""
+
+    def test_an_answer_without_calls_ends_the_run(self):
+        run = Run().says()
+        assert (run.result.status, run.result.finish_reason) == ("finished", "stop")
+
+    def test_an_answer_with_calls_stops_the_command_before_its_end(self):
+        run = Run().says(calls=1)
+        assert run.ops == ["tools", "toolResults"]
+        assert run.state.ending is False
+
+    def test_what_other_services_do_at_the_end_follows(self):
+        run = Run(output=[placed("mem", Hook.OUTPUT_RESULT)]).says()
+        assert run.state.ending is True
+        assert run.answer().result.status == "finished"
+
+    def test_an_abort_over_step_finish_blocks_the_run_and_is_not_tried_again(self):
+        """R-AB-27: the step is over."""
+        run = (
+            Run(budget=1, output=[placed("out", Hook.OUTPUT_STREAM)]).trips("stepFinish", retry=True).to_end()
+        )
+        assert (run.result.status, run.models_called()) == ("blocked", 1)
 
 
 class TestRetries:
@@ -240,7 +266,7 @@ class TestModelErrors:
     def test_a_granted_retry_begins_the_same_step_again_without_feedback(self):
         """R-AE-10, R-AE-11."""
         run = Run(budget=1, error=[ERR]).uses_tools().fails().answer(retry=True)
-        assert run.ops == ["stepFinish", "reject", "begin", "model"]
+        assert run.ops[:4] == ["stepFinish", "reject", "begin", "model"]
         begin = run.op("begin")
         assert (begin.step, begin.retry_count, begin.feedback) == (1, 1, [])
         assert run.op("stepFinish").tripwire is None
@@ -371,7 +397,7 @@ class TestSteps:
         run = Run(max_steps=None, stop_when=STOP).uses_tools()
         assert run.ops == ["accept", "stop"]
         run.answer(stop=False)
-        assert run.ops == ["stepFinish", "begin", "model"]
+        assert run.ops[:3] == ["stepFinish", "begin", "model"]
         run.uses_tools().answer(stop=True)
         assert run.ops == ["stepFinish", "result"]
         assert run.to_end().result.finish_reason == "tool-calls"
@@ -379,7 +405,7 @@ class TestSteps:
     def test_no_stop_condition_is_asked_at_the_end(self):
         run = Run(max_steps=1, stop_when=STOP).uses_tools()
         assert "stop" not in run.ops
-        assert "stop" not in Run(stop_when=STOP).says().ops
+        assert all("stop" not in ops for _, ops in Run(stop_when=STOP).to_end().shapes())
 
     def test_stop_conditions_and_limit_whichever_comes_first(self):
         run = Run(max_steps=2, stop_when=STOP).uses_tools().answer(stop=False).uses_tools()
@@ -486,7 +512,7 @@ class TestCancel:
 
     def test_results_of_tools_that_were_running_are_recorded(self):
         """R-CX-2."""
-        run = Run(output=[placed("out", Hook.OUTPUT_STREAM)]).says(calls=1).cancel()
+        run = Run(output=[placed("out", Hook.TOOL_RESULT)]).says(calls=1).cancel()
         run.answer(facts=StepFacts(outcomes=1))
         assert run.ops == ["toolResults"]
         assert run.answer().ops == ["emit", "result"]
@@ -512,7 +538,7 @@ class TestCancel:
     def test_a_failed_call_is_not_tried_again(self):
         run = Run(make_plan("m/one", "m/two", budget=1, error=[ERR])).cancel().fails(started=False)
         run.answer(retry=True).to_end()
-        assert (run.result.status, run.models_called()) == ("failed", 1)
+        assert (run.result.status, run.models_called()) == ("cancelled", 1)
 
     def test_an_abort_is_not_tried_again(self):
         """R-CX-6."""
@@ -533,7 +559,8 @@ class TestCancel:
         assert run.to_end().result.status == "cancelled"
 
     def test_a_run_that_is_ending_ends_as_it_would(self):
-        run = Run().says()
+        run = Run(output=[placed("mem", Hook.OUTPUT_RESULT)]).says()
+        assert run.ops == ["processOutputResult", "result"]
         before = run.state
         run.cancel()
         assert (run.state, run.effects) == (before, [Send(run.command)])

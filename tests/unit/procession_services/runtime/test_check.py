@@ -95,6 +95,9 @@ def test_models_are_checked_by_the_function_that_knows_them(registry):
     assert told(registry, model_problem, model=[{"model": "m/x"}, {"model": "m/y"}]) == [
         ("agents.a.model.1.model", "unknown model 'm/y'")
     ]
+    assert told(registry, model_problem, structured_output={"schema": {}, "model": "m/z"}) == [
+        ("agents.a.structuredOutput.model", "unknown model 'm/z'")
+    ]
 
 
 def test_an_agent_without_a_model_is_a_warning(registry):

@@ -30,9 +30,10 @@ COMPATIBLE = ["openai/demo", "hosted_vllm/demo"]
 """One model that LiteLLM reads with OpenAI's client, one that it reads with its own."""
 
 
-@pytest_asyncio.fixture
-async def provider() -> AsyncIterator[LiteLLMProvider]:
-    source = LiteLLMProvider()
+@pytest_asyncio.fixture(params=[True, False], ids=["direct", "litellm"])
+async def provider(request: pytest.FixtureRequest) -> AsyncIterator[LiteLLMProvider]:
+    """Both ways to a provider: the same recorded streams must give the same chunks."""
+    source = LiteLLMProvider(direct=request.param)
     yield source
     await source.aclose()
 

@@ -11,7 +11,13 @@ from procession.tools import Tool
 from procession_schemas.agent import Agent
 from procession_schemas.run import RunRequest
 from procession_services.memory.history import MessageHistory
+from procession_services.memory.input_filter import MemoryInputFilter
+from procession_services.memory.semantic import SemanticRecall
+from procession_services.memory.working import WorkingMemory
+from procession_services.memory.working_state import WorkingMemoryState
+from procession_services.memory.working_tool import SetWorkingMemory, UpdateWorkingMemory
 from procession_services.orchestrator.core.plan import Arrays, Invalid, asked_id, make_plan, parse_request
+from procession_services.processors.structured_output import StructuredOutput
 from procession_services.runs.state import Placed, Plan
 from tests.unit.procession_services.runs.driving import Run
 
@@ -82,16 +88,29 @@ class Search(Tool):
     parameters = {"type": "object", "properties": {"q": {"type": "string"}}}  # noqa: RUF012 - read only
 
 
+MEMORY_PROCESSORS = (MemoryInputFilter, MessageHistory, SemanticRecall, WorkingMemory, WorkingMemoryState)
+
+
 def make_registry() -> Registry:
     registry = Registry()
-    for processor in (Both, Data, Stepper, Rescuer, Elsewhere, ToolJudge, MessageHistory):
+    for processor in (
+        Both,
+        Data,
+        Stepper,
+        Rescuer,
+        Elsewhere,
+        ToolJudge,
+        *MEMORY_PROCESSORS,
+        StructuredOutput,
+    ):
         registry.add_processor(processor)
-    registry.add_tool(Search)
+    for tool in (Search, UpdateWorkingMemory, SetWorkingMemory):
+        registry.add_tool(tool)
     registry.stop_conditions["enough"] = lambda steps, options: True
     return registry
 
 
-def planned(request: dict[str, Any] | None = None, /, **agent: Any) -> Plan:
+def planned(request: dict[str, Any] | None = None, /, *, vectors: bool = False, **agent: Any) -> Plan:
     """The plan of a request for an agent with a model; arrays as the shell resolves them (R-CF-4)."""
     asked = RunRequest.model_validate({"input": "hello", **(request or {})})
     configured = Agent.model_validate({"name": "a", "model": "m/one", **agent})
@@ -99,7 +118,9 @@ def planned(request: dict[str, Any] | None = None, /, **agent: Any) -> Plan:
     for kind in ("input", "output", "error"):
         own, over = (getattr(each, f"{kind}_processors") for each in (configured, asked))
         arrays[kind] = (own if over is None else over) or []
-    return make_plan(asked, configured, arrays, make_registry(), {"api_base": "http://default"})
+    return make_plan(
+        asked, configured, arrays, make_registry(), {"api_base": "http://default", "vectors": vectors}
+    )
 
 
 def refused(request: dict[str, Any] | None = None, /, **agent: Any) -> tuple[str, str | None]:
@@ -277,10 +298,10 @@ class TestRefusals:
                 "requestContext.mastra__resourceId",
             ),
             (
-                {"structuredOutput": {"schema": {}, "model": "m/x"}},
+                {"structuredOutput": {"schema": {"type": 1}, "model": "m/x"}},
                 {},
-                "UNSUPPORTED",
-                "structuredOutput.model",
+                "INVALID_OPTIONS",
+                "structuredOutput.options.schema",
             ),
             ({}, {"outputProcessors": ["both", "elsewhere"]}, "UNSUPPORTED_HOST", "outputProcessors.1.id"),
             ({}, {"outputProcessors": ["tool-judge"]}, "UNSUPPORTED_HOST", "outputProcessors.0.id"),
@@ -478,34 +499,45 @@ class TestPlacing:
         assert planned(outputProcessors=[processor]).data_parts is wanted
         assert planned(inputProcessors=[processor]).data_parts is False
 
+    def test_a_second_model_for_the_object_is_the_last_output_processor(self):
+        """R-SO-4: the main model is not asked for JSON."""
+        asked = {"schema": {"type": "object"}, "model": "m/two", "errorStrategy": "warn"}
+        plan = planned({"structuredOutput": asked}, outputProcessors=["both"])
+        assert order(plan.output) == ["both", "structured-output"]
+        assert plan.output[-1].hooks == {Hook.OUTPUT_STREAM, Hook.OUTPUT_STEP}
+        assert plan.output[-1].ref.options == {"jsonPromptInjection": False, **asked}
+        assert plan.config.structured_output is None
+        assert planned(structuredOutput={"schema": {}}).output == []
+
 
 class TestMemory:
     def test_history_is_first_before_the_loop_and_last_after_it(self):
         """R-ME-2, R-LC-7."""
         plan = planned(MEMORY, memory={}, inputProcessors=["both"], outputProcessors=["both"])
-        assert order(plan.input) == ["message-history", "both"]
+        assert order(plan.input) == ["memory-input-filter", "message-history", "both"]
         assert order(plan.output) == ["both", "message-history"]
-        assert plan.input[0].host == plan.output[1].host == "memory"
-        assert (plan.input[0].hooks | plan.output[1].hooks) == {Hook.INPUT, Hook.OUTPUT_RESULT}
+        assert plan.input[1].host == plan.output[1].host == "memory"
+        assert (plan.input[1].hooks | plan.output[1].hooks) == {Hook.INPUT, Hook.OUTPUT_RESULT}
 
     def test_history_stays_when_the_request_replaces_the_arrays(self):
         """R-CF-5."""
         plan = planned({**MEMORY, "inputProcessors": [], "outputProcessors": []}, memory={})
-        assert (order(plan.input), order(plan.output)) == (["message-history"], ["message-history"])
+        assert order(plan.input) == ["memory-input-filter", "message-history"]
+        assert order(plan.output) == ["message-history"]
 
     @pytest.mark.parametrize("manual", ["message-history", {"id": "message-history", "as": "mine"}])
     def test_a_history_that_is_there_keeps_its_place_in_its_array_only(self, manual):
         """R-ME-3."""
         plan = planned(MEMORY, memory={}, inputProcessors=["both", manual], outputProcessors=["both"])
-        assert [placed.ref.id for placed in plan.input] == ["both", "message-history"]
+        assert [placed.ref.id for placed in plan.input] == ["memory-input-filter", "both", "message-history"]
         assert order(plan.output) == ["both", "message-history"]
         plan = planned(MEMORY, memory={}, outputProcessors=[manual, "both"])
-        assert order(plan.input) == ["message-history"]
+        assert order(plan.input) == ["memory-input-filter", "message-history"]
         assert [placed.ref.id for placed in plan.output] == ["message-history", "both"]
 
     def test_prepare_step_comes_after_memory_too(self):
         plan = planned({**MEMORY, "prepareStep": "stepper"}, memory={})
-        assert order(plan.input) == ["message-history", "prepare-step"]
+        assert order(plan.input) == ["memory-input-filter", "message-history", "prepare-step"]
 
     def test_memory_without_a_thread_is_no_memory(self):
         plan = planned(memory={})
@@ -546,5 +578,58 @@ class TestMemory:
     def test_how_much_is_recalled_and_whether_anything_is_saved(self, asked, config, last, read_only):
         plan = planned({"memory": {**MEMORY["memory"], **asked}}, memory=config)
         assert memory_of(plan)["memoryConfig"] == {"lastMessages": last, "readOnly": read_only}
-        assert plan.input[0].ref.options == {"lastMessages": last}
+        assert [placed.ref.options for placed in plan.input if placed.ref.id == "message-history"] == (
+            [{"lastMessages": last}] if last else []
+        )
         assert type(memory_of(plan)["memoryConfig"]["lastMessages"]) is type(last)
+
+    def test_working_memory_brings_its_tool(self):
+        """R-WIRE-7; a tool of the agent with that name stays."""
+        plan = planned(MEMORY, memory={"workingMemory": {"template": "# Me", "scope": "thread"}})
+        assert order(plan.input) == ["memory-input-filter", "working-memory", "message-history"]
+        assert list(plan.config.tools) == ["updateWorkingMemory"]
+        assert plan.config.tools["updateWorkingMemory"].parameters["required"] == ["memory"]
+        for where, note in (
+            (plan.input[1].ref, "template"),
+            (plan.config.tools["updateWorkingMemory"], "scope"),
+        ):
+            assert note in where.options
+        plan = planned(MEMORY, memory={"workingMemory": {"useStateSignals": True}})
+        assert order(plan.input)[-1] == "working-memory-state"
+        assert list(plan.config.tools) == ["setWorkingMemory"]
+        assert planned(MEMORY, memory={"workingMemory": True, "readOnly": True}).config.tools == {}
+        own = {"id": "search", "as": "updateWorkingMemory"}
+        assert (
+            planned(MEMORY, memory={"workingMemory": True}, tools=[own])
+            .config.tools["updateWorkingMemory"]
+            .id
+            == "search"
+        )
+
+    def test_a_request_overrides_single_options(self):
+        """R-WIRE-9."""
+        config = {"workingMemory": {"template": "# Me", "scope": "thread"}}
+        asked = {"memory": {**MEMORY["memory"], "workingMemory": {"scope": "resource"}}}
+        plan = planned(asked, memory=config)
+        assert plan.input[1].ref.options["scope"] == "resource"
+        assert plan.input[1].ref.options["template"]["content"] == "# Me"
+        asked = {"memory": {**MEMORY["memory"], "workingMemory": False}}
+        assert "working-memory" not in order(planned(asked, memory=config).input)
+
+    def test_semantic_recall_needs_a_vector_store(self):
+        """R-WIRE-8."""
+        assert refused(MEMORY, memory={"semanticRecall": True}) == (
+            "NO_VECTOR_STORE",
+            "memory.semanticRecall",
+        )
+        plan = planned(MEMORY, memory={"semanticRecall": {"topK": 2}, "lastMessages": False}, vectors=True)
+        assert (order(plan.input), order(plan.output)) == (
+            ["semantic-recall"],
+            ["semantic-recall", "message-history"],
+        )
+        assert plan.input[0].ref.options == {"indexName": "messages", "topK": 2}
+
+    def test_eager_saving_needs_the_hook_of_the_steps(self):
+        plan = planned(MEMORY, memory={"save": "eager"})
+        assert Hook.INPUT_STEP in plan.input[1].hooks
+        assert Hook.INPUT_STEP not in planned(MEMORY, memory={}).input[1].hooks

@@ -1,0 +1,1 @@
+"""How good the detectors are, on labelled sets in tests/quality: `python -m benchmarks.quality TOPIC`."""

@@ -1,0 +1,31 @@
+"""Embeddings, asked of the LLM gateway by the memory service: request and reply, never stored.
+
+Subject `procession.v1.api.llm_gateway.<tenant>.embed`.
+"""
+
+from pydantic import Field
+
+from procession_schemas.base import JsonObject, WireModel
+
+
+class EmbedRequest(WireModel):
+    """What the gateway is asked."""
+
+    model: str
+    texts: list[str] = Field(min_length=1, max_length=256)
+    options: JsonObject = Field(
+        default_factory=dict, description="Passed on to LiteLLM, such as `dimensions`."
+    )
+    timeout: float = Field(default=30, gt=0, description="Seconds that the gateway may take.")
+
+
+class EmbedReply(WireModel):
+    """A vector for each text, in order, or why there are none."""
+
+    vectors: list[str] = Field(
+        default_factory=list,
+        description="Little-endian 32-bit floats, in base64: a fifth of the JSON numbers.",
+    )
+    usage: dict[str, int | None] = Field(default_factory=dict)
+    cost: float | None = Field(default=None, description="US dollars; absent when the price is not known.")
+    error: str | None = None

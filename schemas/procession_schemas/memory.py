@@ -1,0 +1,171 @@
+"""What an agent remembers, as people configure it; a request may override every option."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from procession_schemas.base import JsonObject, StrictModel
+
+LastMessages = Annotated[int, Field(ge=0, strict=True)] | Literal[False]
+Scope = Literal["thread", "resource"]
+Tokens = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class HistoryBudget(StrictModel):
+    """How many tokens of history a run may be given (R-WIRE-6)."""
+
+    max_tokens: Tokens = Field(
+        description="Above it the oldest recalled messages are left out; 0: no history."
+    )
+    at_max_remove_tokens: Tokens | None = Field(
+        default=None, description="How far below the limit to go then; default: a quarter of it."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.at_max_remove_tokens is not None and self.at_max_remove_tokens > self.max_tokens:
+            raise ValueError("atMaxRemoveTokens is more than maxTokens")
+        return self
+
+
+class MessageRange(StrictModel):
+    """How many neighbours of a hit are recalled with it."""
+
+    before: int = Field(default=1, ge=0, description="Messages before it.")
+    after: int = Field(default=1, ge=0, description="Messages after it.")
+
+
+class SemanticRecallConfig(StrictModel):
+    """Recall of old messages that are like the question."""
+
+    top_k: int = Field(default=4, ge=1, le=100, description="Hits asked from the index.")
+    message_range: Annotated[int, Field(ge=0)] | MessageRange = Field(
+        default=1, description="Neighbours of each hit, on both sides or as `{before, after}`."
+    )
+    scope: Scope = Field(
+        default="resource", description="Search this thread, or all threads of the resource."
+    )
+    threshold: float | None = Field(default=None, description="Only hits with at least this score, up to 1.")
+    embedder: str | None = Field(
+        default=None, description="`provider/model`, `onnx` or `lexical`; default: PROCESSION_EMBEDDER."
+    )
+    embedder_options: JsonObject = Field(default_factory=dict, description="Passed to the embedder.")
+    index_name: str | None = Field(
+        default=None, min_length=1, max_length=200, description="Apart from other indexes of the tenant."
+    )
+
+
+class WorkingMemoryTemplate(StrictModel):
+    """What working memory should look like."""
+
+    format: Literal["markdown", "json"] = Field(default="markdown", description="How it is written.")
+    content: str | JsonObject = Field(description="The template; for `json` its text, or a JSON Schema.")
+
+
+def _as_template(value: object) -> object:
+    return {"format": "markdown", "content": value} if isinstance(value, str) else value
+
+
+Template = Annotated[
+    WorkingMemoryTemplate, BeforeValidator(_as_template, json_schema_input_type=str | WorkingMemoryTemplate)
+]
+
+
+class WorkingMemoryConfig(StrictModel):
+    """Notes that the model keeps about its user, and a tool to change them."""
+
+    enabled: bool = Field(default=True, description="False: none.")
+    scope: Scope = Field(
+        default="resource", description="One note for each thread, or for all of a resource."
+    )
+    template: Template | None = Field(default=None, description="Markdown text, or `{format, content}`.")
+    schema_: JsonObject | None = Field(
+        default=None, alias="schema", description="JSON Schema of the note, in place of a template."
+    )
+    version: Literal["stable", "vnext"] = Field(
+        default="stable", description="`vnext`: the tool adds to and replaces parts of the note."
+    )
+    use_state_signals: bool = Field(
+        default=False, description="Tell the note as a signal when it changes, not as a system message."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.template is not None and self.schema_ is not None:
+            raise ValueError("give either a template or a schema")
+        return self
+
+
+class Retention(StrictModel):
+    """What a thread keeps; older messages go when the next turn is saved."""
+
+    max_age_days: float | None = Field(default=None, gt=0, description="Messages older than this go.")
+    max_messages: int | None = Field(default=None, ge=1, description="Only the newest of them stay.")
+
+
+def _switch(value: object) -> object:
+    return {} if value is True else value
+
+
+SemanticRecallSwitch = Annotated[
+    SemanticRecallConfig | Literal[False],
+    BeforeValidator(_switch, json_schema_input_type=SemanticRecallConfig | bool),
+]
+WorkingMemorySwitch = Annotated[
+    WorkingMemoryConfig | Literal[False],
+    BeforeValidator(_switch, json_schema_input_type=WorkingMemoryConfig | bool),
+]
+
+
+class MemoryOptions(StrictModel):
+    """What both an agent and a request may say about memory; the request's value wins (R-WIRE-9)."""
+
+    last_messages: LastMessages | None = Field(
+        default=None,
+        description="Newest messages recalled; 0 or false: no history. Default: 10, without a limit with "
+        "`messageHistory`.",
+    )
+    message_history: HistoryBudget | None = Field(default=None, description="A token budget of the history.")
+    semantic_recall: SemanticRecallSwitch | None = Field(
+        default=None, description="Also recall messages that are like the question; default: off."
+    )
+    working_memory: WorkingMemorySwitch | None = Field(
+        default=None, description="Notes about the user that the model keeps up to date; default: off."
+    )
+    read_only: bool | None = Field(default=None, description="Recall, but save nothing; default: false.")
+    save: Literal["end", "eager"] | None = Field(
+        default=None,
+        description="`eager`: the user's message is stored before the model is asked; default: `end`.",
+    )
+    retention: Retention | None = Field(default=None, description="What threads keep; default: everything.")
+
+
+class MemoryConfig(MemoryOptions):
+    """What an agent remembers. Thread and resource usually come with the request."""
+
+    thread: str | None = Field(default=None, min_length=1, description="Where the request names none.")
+    resource: str | None = Field(default=None, min_length=1, description="Whose thread it is.")
+
+
+class RequestMemory(MemoryOptions):
+    """The thread of a request; both are needed (R-ME-8). Options override the agent's."""
+
+    thread: str = Field(min_length=1, max_length=512, description="The conversation.")
+    resource: str = Field(min_length=1, max_length=512, description="Whose conversation it is.")
+
+
+def history_limits(last_messages: LastMessages | None, budget: HistoryBudget | None) -> dict[str, Any]:
+    """How much history is recalled (R-WIRE-6).
+
+    Returns:
+        `enabled`, and where they limit it `maxMessages`, `maxTokens` and `atMaxRemoveTokens`.
+    """
+    limits: dict[str, Any] = {"enabled": True}
+    if last_messages is not None:
+        limits["maxMessages"] = int(last_messages)
+    if budget is not None:
+        removed = budget.at_max_remove_tokens
+        limits["maxTokens"] = budget.max_tokens
+        limits["atMaxRemoveTokens"] = budget.max_tokens * 0.25 if removed is None else removed
+    limits["enabled"] = limits.get("maxMessages") != 0 and limits.get("maxTokens") != 0
+    return limits

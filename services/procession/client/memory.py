@@ -1,0 +1,110 @@
+"""Threads, messages and working memory, asked of the memory service."""
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Final
+
+from procession.client.link import Link
+from procession.errors import ProcessionError
+from procession_schemas import subjects
+from procession_schemas.run import Failure
+
+__all__ = ["MemoryClient", "MemoryRequestError"]
+
+_SECONDS: Final = 10.0
+_PAGE: Final = 100
+
+
+class MemoryRequestError(ProcessionError):
+    """The memory service refused; `failure` says why (`UNKNOWN_THREAD`, `INVALID_REQUEST`, ...) and which field."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class MemoryClient:
+    """What `procession.memory` offers; a thread belongs to a resource, and every call names both.
+
+    Every call raises MemoryRequestError where the service refuses, and NotAcceptedError where it does not answer. Threads
+    and messages are plain dicts; pages have `page`, `perPage`, `total` and `hasMore`, and count from 0.
+    """
+
+    def __init__(self, link: Link, tenant: str) -> None:
+        self._link, self._tenant = link, tenant
+
+    async def threads(self, resource: str, *, page: int = 0, per_page: int = 40) -> dict[str, Any]:
+        """A page of `threads` of a resource, the latest updated first."""
+        return await self._ask("threads", resource=resource, page=page, perPage=per_page)
+
+    async def thread(self, thread: str, resource: str) -> dict[str, Any]:
+        """A thread: `id`, `resource`, `createdAt`, `updatedAt`, and `title` and `metadata` where it has them."""
+        return dict((await self._ask("thread", thread=thread, resource=resource))["thread"])
+
+    async def create(
+        self, thread: str, resource: str, *, title: str | None = None, metadata: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Creates an empty thread; one that is there already is refused (`THREAD_EXISTS`)."""
+        fields = {"thread": thread, "resource": resource, "title": title, "metadata": metadata}
+        return dict((await self._ask("create", **fields))["thread"])
+
+    async def rename(self, thread: str, resource: str, title: str) -> dict[str, Any]:
+        """Gives a thread a title; an empty one takes it away."""
+        return dict((await self._ask("rename", thread=thread, resource=resource, title=title))["thread"])
+
+    async def delete(self, thread: str, resource: str) -> None:
+        """Deletes a thread with its messages, its working memory and its embeddings."""
+        await self._ask("delete", thread=thread, resource=resource)
+
+    async def messages(
+        self, thread: str, resource: str, *, page: int = 0, per_page: int = 40, limit: int | None = None
+    ) -> dict[str, Any]:
+        """A page of `messages`, oldest first; with `limit` the newest ones, oldest first, and no page."""
+        if limit is not None:
+            return await self._ask("messages", thread=thread, resource=resource, limit=limit)
+        return await self._ask("messages", thread=thread, resource=resource, page=page, perPage=per_page)
+
+    async def save(self, thread: str, resource: str, messages: Sequence[Any]) -> list[str]:
+        """Saves messages in any form that a run takes, at most 1,000; gives their ids."""
+        told = await self._ask("save", thread=thread, resource=resource, messages=list(messages))
+        return list(told["ids"])
+
+    async def export(self, thread: str, resource: str) -> AsyncIterator[dict[str, Any]]:
+        """A thread as pages that `import_page` takes: `thread`, `note` and `messages`."""
+        page, more = 0, True
+        while more:
+            told = await self._ask("export", thread=thread, resource=resource, page=page, perPage=_PAGE)
+            page, more = page + 1, told["hasMore"]
+            yield {name: told.get(name) for name in ("thread", "note", "messages")}
+
+    async def import_page(self, page: dict[str, Any]) -> list[str]:
+        """Takes in a page of an export; what the thread has already is replaced by it, and nothing comes twice."""
+        head = page["thread"]
+        fields = {"thread": head["id"], "resource": head["resource"], "messages": page["messages"]}
+        more = {name: head.get(name) for name in ("title", "metadata")} | {"note": page.get("note")}
+        return list((await self._ask("import", **fields, **more))["ids"])
+
+    async def note(self, resource: str, thread: str | None = None) -> str | None:
+        """The working memory of a resource, or of one of its threads."""
+        told = await self._ask("note", resource=resource, thread=thread)
+        return told["note"] if told.get("note") is not None else None
+
+    async def set_note(self, note: str, resource: str, thread: str | None = None) -> None:
+        """Replaces working memory."""
+        await self._ask("set-note", resource=resource, thread=thread, note=note)
+
+    async def reindex(self, embedder: str | None = None) -> int:
+        """Queues all messages of the tenant for the index of semantic recall; gives how many jobs wait."""
+        return int((await self._ask("reindex", embedder=embedder))["waiting"])
+
+    async def index_waiting(self) -> int:
+        """How many jobs the index has not done yet, of all tenants."""
+        return int((await self._ask("index"))["waiting"])
+
+    async def _ask(self, operation: str, **fields: Any) -> dict[str, Any]:
+        body = json.dumps({name: value for name, value in fields.items() if value is not None}).encode()
+        subject = subjects.api("memory", self._tenant, operation)
+        told: dict[str, Any] = json.loads(await self._link.ask(subject, body, _SECONDS))
+        if "error" in told:
+            raise MemoryRequestError(Failure.model_validate(told["error"]))
+        return told

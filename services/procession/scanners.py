@@ -1,0 +1,262 @@
+"""Ready scanners for the hold-back buffer: regular expressions and words.
+
+Both find *regions*: hits that overlap are one match, whoever found them. Its label is that of the longest hit (the
+first rule's on ties), and `data` has all hits as `Match`es: their positions count from the region's start, and their
+own `data` is the rule's place. So no part of any hit is left behind, and a rewrite can tell who hit what.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import regex
+
+from procession.text_hold import Match, Scan, ScanError
+
+_TOKEN = re.compile(
+    r"\\[\s\S]"  # an escape
+    r"|\[\^?\]?(?:\\[\s\S]|\[:[^\]]*:\]|[^\]\\])*\]"  # a class
+    r"|\(\?<[=!]|\(\*|\(|\)"
+    r"|\$"
+    r"|[*+]|\{\d*,\d*\}"
+)
+_LOOKS_RIGHT = frozenset({r"\b", r"\B", r"\Z", r"\z", r"\m", r"\M"})
+_NEXT = r"(?=[^\n]|\n[\s\S])"  # enough text follows to decide an assertion
+_UNSUPPORTED = {
+    r"\K": "moves the match's start",
+    r"\G": "depends on earlier searches",
+    "(*": "controls backtracking",
+}
+_INLINE = re.compile(r"\(\?[a-zA-Z]+\)")
+_BASE_MICROS = 250_000
+_SHORT = 256  # characters, up to which rules are searched for together,
+_FEW = 3  # if they are that many
+
+
+@dataclass(frozen=True, slots=True)
+class RegexRule:
+    r"""One pattern.
+
+    Attributes:
+        label: Name of the rule in matches.
+        pattern: In the syntax of the `regex` package (which is that of `re`, and more).
+        flags: Flags of the `regex` package; `regex.ASCII` for `\d`, `\w` and `\b` as JavaScript has them.
+        first_only: Only the first hit of a scan counts.
+    """
+
+    label: str
+    pattern: str
+    flags: int = 0
+    first_only: bool = False
+
+
+class RegexScanner:
+    r"""Finds regular expressions; where partial matching says that later text may change a result, it is open.
+
+    Look-behind sees the context of the buffer (64 characters by default), so it must be bounded.
+
+    A search may take 250 ms plus one microsecond for each character. Longer ones are patterns whose cost explodes
+    (`(a|a)*b`): they are a `ScanError`, and the service does not stall.
+    """
+
+    def __init__(self, rules: Sequence[RegexRule], *, empty: bool = False) -> None:
+        """Compiles the rules.
+
+        Args:
+            rules: In the order in which they win ties.
+            empty: Whether matches without a character count.
+
+        Raises:
+            ValueError: A pattern is no regular expression, or uses what a stream cannot decide.
+        """
+        self._rules = [_Compiled(rank, rule, empty=empty) for rank, rule in enumerate(rules)]
+        self._all = _united(rules, [compiled.groups for compiled in self._rules])
+
+    def scan(self, text: str, start: int, *, final: bool) -> Scan:
+        """Finds the regions; see `Scanner`.
+
+        Raises:
+            ScanError: A pattern took too long.
+        """
+        opens = len(text)
+        if self._all is not None and opens - start <= _SHORT:
+            try:
+                found, undecided = self._all.find(text, start, final=final)
+            except ScanError:
+                pass  # the rules by themselves tell whose fault it is
+            else:
+                if not found:
+                    return Scan([], undecided)
+        hits: list[Match] = []
+        for rule in self._rules:
+            found, undecided = rule.find(text, start, final=final)
+            hits += found
+            opens = min(opens, undecided)
+        return Scan(regions(hits), opens)
+
+
+class _Compiled:
+    """A rule and its two patterns: `whole`, and `begun`, which matches (partially) what may begin a match at the end.
+
+    `begun` is the rule's pattern, one more character, and a failure: so no complete text matches, and an attempt that
+    reaches the end of the text is what partial matching finds. Assertions are undecided at the end.
+    """
+
+    def __init__(self, rank: int, rule: RegexRule, *, empty: bool) -> None:
+        self._rank = rank
+        self._rule = rule
+        self._empty = empty
+        try:
+            self._whole = regex.compile(rule.pattern, rule.flags)
+            self._begun = regex.compile(rf"(?:{_undecided_at_end(rule.pattern)})[\s\S](*FAIL)", rule.flags)
+        except (regex.error, ValueError) as error:
+            raise ValueError(f"rule {rule.label!r}: {error}") from None
+
+    @property
+    def groups(self) -> int:
+        """How many groups of the pattern capture."""
+        return self._whole.groups
+
+    def find(self, text: str, start: int, *, final: bool) -> tuple[list[Match], int]:
+        """The decided hits, and from where on nothing is decided."""
+        budget = (_BASE_MICROS + len(text)) / 1e6
+        hits: list[Match] = []
+        place, opens = start, len(text) if final else -1
+        try:
+            while place <= len(text):
+                found = self._whole.search(text, place, timeout=budget)
+                if not final and opens < place:
+                    begun = self._begun.search(text, place, partial=True, timeout=budget)
+                    opens = len(text) if begun is None else begun.start()
+                if found is None or (not final and opens <= found.start()):
+                    break
+                begin, end = found.span()
+                if begin < end or self._empty:
+                    hits.append(Match(begin, end, self._rule.label, self._rank))
+                    if self._rule.first_only:
+                        return hits, len(text)
+                place = end if begin < end else end + 1
+        except TimeoutError:
+            raise ScanError(
+                f"rule {self._rule.label!r} took more than {budget:.2f} s for {len(text)} characters: its pattern "
+                "backtracks too much; avoid repeated groups that can match the same text in several ways"
+            ) from None
+        return hits, opens
+
+
+def _united(rules: Sequence[RegexRule], groups: Sequence[int]) -> _Compiled | None:
+    """All rules as one, for short texts, where the number of searches is what costs; None where they do not unite.
+
+    Where it finds nothing, no rule does, and it is open where the first of them is.
+    """
+    scoped = regex.IGNORECASE | regex.MULTILINE | regex.DOTALL
+    alike = {rule.flags & ~scoped for rule in rules}
+    if len(rules) < _FEW or len(alike) > 1 or any(groups) or any(_INLINE.search(r.pattern) for r in rules):
+        return None
+    letters = {regex.IGNORECASE: "i", regex.MULTILINE: "m", regex.DOTALL: "s"}
+    patterns = (
+        f"(?{''.join(letter for flag, letter in letters.items() if rule.flags & flag)}:{rule.pattern})"
+        for rule in rules
+    )
+    return _Compiled(0, RegexRule("all", "|".join(patterns), alike.pop()), empty=True)
+
+
+class WordScanner:
+    """Finds words of a list: wherever they stand, or (`whole_words`) where no letter, digit or `_` touches them."""
+
+    def __init__(
+        self,
+        words: Iterable[str],
+        *,
+        label: str = "word",
+        ignore_case: bool = False,
+        whole_words: bool = False,
+    ) -> None:
+        """Prepares the search.
+
+        Args:
+            words: What to find; at least one, none of them empty.
+            label: Label of all matches; the hit's text tells which word it was.
+            ignore_case: Whether ASCII letters match in either case.
+            whole_words: Whether hits inside of longer words do not count.
+
+        Raises:
+            ValueError: There is no word, or an empty one.
+        """
+        known = sorted({_lower(word) if ignore_case else word for word in words}, key=lambda w: (-len(w), w))
+        if not known or not known[-1]:
+            raise ValueError("give at least one word, and no empty one")
+        self._label = label
+        self._ignore_case = ignore_case
+        self._words = frozenset(known)
+        self._begun = {word[:size] for word in known for size in range(1, len(word) + whole_words)}
+        self._longest = len(known[0])
+        pattern = "|".join(map(re.escape, known))
+        self._pattern = regex.compile(rf"(?<!\w)(?:{pattern})(?!\w)" if whole_words else pattern)
+
+    def scan(self, text: str, start: int, *, final: bool) -> Scan:
+        """Finds the words; see `Scanner`."""
+        folded = _lower(text) if self._ignore_case else text
+        hits = [
+            Match(*found.span(), self._label, 0)
+            for found in self._pattern.finditer(folded, start, overlapped=True)
+        ]
+        opens = len(text)
+        if not final:
+            first = max(start, len(text) - self._longest)
+            opens = next((p for p in range(first, len(text)) if folded[p:] in self._begun), opens)
+        return Scan(regions(hits), opens)
+
+
+def regions(hits: Sequence[Match]) -> list[Match]:
+    """Unites hits that overlap (R-REG-7); hits that only touch stay apart. A hit's `data` is its rule's rank."""
+    out: list[Match] = []
+    members: list[Match] = []
+    end = -1
+    for hit in sorted(hits, key=lambda hit: (hit.start, -hit.end, hit.data)):
+        if members and hit.start >= end:
+            out.append(_region(members, end))
+            members = []
+        members.append(hit)
+        end = max(end, hit.end)
+    if members:
+        out.append(_region(members, end))
+    return out
+
+
+def _region(members: list[Match], end: int) -> Match:
+    start = members[0].start
+    owner = max(members, key=lambda hit: hit.end - hit.start)
+    data = tuple(replace(hit, start=hit.start - start, end=hit.end - start) for hit in members)
+    return Match(start, end, owner.label, data)
+
+
+def _undecided_at_end(pattern: str) -> str:
+    """The pattern with assertions that are not decided where the text so far ends.
+
+    Raises:
+        ValueError: The pattern has what a stream cannot decide.
+    """
+    groups: list[bool] = []  # for each open group, whether it is a look-behind
+
+    def token(found: re.Match[str]) -> str:
+        text = found[0]
+        if text in _UNSUPPORTED:
+            raise ValueError(f"{text} {_UNSUPPORTED[text]} and cannot be used here")
+        if text.startswith("("):
+            groups.append(text.startswith("(?<") or (bool(groups) and groups[-1]))
+        elif text == ")" and groups:
+            groups.pop()
+        elif groups and groups[-1] and (text in "*+" or (text[0] == "{" and text.endswith(",}"))):
+            raise ValueError(f"unbounded repetition ({text}) in a look-behind needs text that may be gone")
+        return f"{_NEXT}{text}" if text in _LOOKS_RIGHT or text == "$" else text
+
+    return _TOKEN.sub(token, pattern)
+
+
+_ASCII_LOWER = {upper: upper + 32 for upper in range(65, 91)}
+
+
+def _lower(text: str) -> str:
+    """ASCII letters in lower case; the length stays."""
+    return text.translate(_ASCII_LOWER)

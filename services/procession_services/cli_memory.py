@@ -1,0 +1,151 @@
+"""`procession memory threads | messages | rename | delete | export | import | note | reindex`."""
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from procession.client import MemoryClient, Procession
+
+__all__ = ["add_memory_command"]
+
+_POLL_SECONDS: Final = 0.5
+Connect = Callable[[argparse.Namespace], AbstractAsyncContextManager["Procession"]]
+_Action = Callable[["MemoryClient", argparse.Namespace], Awaitable[None]]
+
+
+def add_memory_command(commands: Any, connect: Connect, *parents: argparse.ArgumentParser) -> None:
+    """Adds `memory` with its actions to the commands; `connect` opens a client from the options."""
+    told = "look at and change what agents remember"
+    memory = commands.add_parser("memory", help=told, description=told)
+    actions = memory.add_subparsers(title="actions", required=True, metavar="ACTION")
+
+    def action(name: str, run: _Action, help_: str) -> argparse.ArgumentParser:
+        async def command(options: argparse.Namespace) -> int:
+            return await _with_client(connect, run, options)
+
+        added: argparse.ArgumentParser = actions.add_parser(
+            name, help=help_, description=help_, parents=list(parents)
+        )
+        added.set_defaults(command=command)
+        return added
+
+    threads = action("threads", _threads, "list the threads of a resource, the latest first")
+    threads.add_argument("resource")
+    _paged(threads)
+    for name, run, help_ in (
+        ("messages", _messages, "show the messages of a thread, oldest first, one JSON object a line"),
+        ("delete", _delete, "delete a thread with its messages, its working memory and its embeddings"),
+        ("export", _export, "write a thread to stdout, as JSON lines that `import` reads"),
+        ("rename", _rename, "give a thread a title; an empty one takes it away"),
+    ):
+        added = action(name, run, help_)
+        added.add_argument("thread")
+        added.add_argument("resource")
+        if name == "messages":
+            added.add_argument("--last", type=int, metavar="N", help="only the newest N")
+            _paged(added)
+        if name == "rename":
+            added.add_argument("title")
+    taken = action("import", _import, "read threads that `export` wrote; what is there already is replaced")
+    taken.add_argument("file", type=Path, help="- reads stdin")
+    note = action("note", _note, "show the working memory of a resource or a thread, or set it")
+    note.add_argument("resource")
+    note.add_argument("--thread", help="that of a thread")
+    note.add_argument("--set", metavar="TEXT", help="the new text")
+    reindex = action("reindex", _reindex, "make the index of semantic recall anew, as after a change of the embedder")
+    reindex.add_argument("--embedder", help="that of agents which name their own")
+    reindex.add_argument("--no-wait", action="store_true", help="return when it is queued")
+
+
+def _paged(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--page", type=int, default=0, metavar="N", help="counted from 0")
+    parser.add_argument("--per-page", type=int, default=40, metavar="N", help="1 to 1000 (default: 40)")
+
+
+async def _with_client(connect: Connect, run: _Action, options: argparse.Namespace) -> int:
+    from procession.client import MemoryRequestError  # noqa: PLC0415 - only what the command needs
+
+    async with connect(options) as procession:
+        try:
+            await run(procession.memory, options)
+        except MemoryRequestError as error:
+            _say(f"procession: {error} ({error.failure.code})")
+            return 1
+    return 0
+
+
+async def _threads(memory: "MemoryClient", options: argparse.Namespace) -> None:
+    from procession_services.demo.rendering import table  # noqa: PLC0415
+
+    told = await memory.threads(options.resource, page=options.page, per_page=options.per_page)
+    rows = [[each["id"], each.get("title", ""), each["updatedAt"]] for each in told["threads"]]
+    sys.stdout.write(table(["thread", "title", "updated"], rows) if rows else "no threads\n")
+    _more(told)
+
+
+async def _messages(memory: "MemoryClient", options: argparse.Namespace) -> None:
+    told = await memory.messages(
+        options.thread, options.resource, page=options.page, per_page=options.per_page, limit=options.last
+    )
+    for message in told["messages"]:
+        _line(message)
+    _more(told)
+
+
+async def _delete(memory: "MemoryClient", options: argparse.Namespace) -> None:
+    await memory.delete(options.thread, options.resource)
+    _say(f"deleted {options.thread}")
+
+
+async def _rename(memory: "MemoryClient", options: argparse.Namespace) -> None:
+    await memory.rename(options.thread, options.resource, options.title)
+
+
+async def _export(memory: "MemoryClient", options: argparse.Namespace) -> None:
+    async for page in memory.export(options.thread, options.resource):
+        _line(page)
+
+
+async def _import(memory: "MemoryClient", options: argparse.Namespace) -> None:
+    text = sys.stdin.read() if str(options.file) == "-" else options.file.read_text(encoding="utf-8")
+    number = 0
+    for line in filter(None, text.splitlines()):
+        number += len(await memory.import_page(json.loads(line)))
+    _say(f"{number} messages; `procession memory reindex` makes them findable by semantic recall")
+
+
+async def _note(memory: "MemoryClient", options: argparse.Namespace) -> None:
+    if options.set is not None:
+        await memory.set_note(options.set, options.resource, options.thread)
+        return
+    told = await memory.note(options.resource, options.thread)
+    sys.stdout.write(f"{told}\n" if told is not None else "")
+
+
+async def _reindex(memory: "MemoryClient", options: argparse.Namespace) -> None:
+    waiting = await memory.reindex(options.embedder)
+    while waiting and not options.no_wait:
+        _say(f"{waiting} jobs wait")
+        await asyncio.sleep(_POLL_SECONDS)
+        waiting = await memory.index_waiting()
+    _say("queued" if options.no_wait else "done")
+
+
+def _more(told: dict[str, Any]) -> None:
+    if told.get("hasMore"):
+        _say(f"there are more, {told['total']} in all: --page {told['page'] + 1}")
+
+
+def _line(value: Any) -> None:
+    sys.stdout.write(f"{json.dumps(value, ensure_ascii=False)}\n")
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()

@@ -1,0 +1,67 @@
+"""Answers the memory service's questions for embeddings."""
+
+import asyncio
+import base64
+import sys
+from array import array
+
+from pydantic import ValidationError
+
+from procession_schemas import subjects
+from procession_schemas.embed import EmbedReply, EmbedRequest
+from procession_services.llm_gateway.core.failures import ProviderError
+from procession_services.llm_gateway.providers.litellm_embeddings import embed
+from procession_services.llm_gateway.providers.litellm_provider import LiteLLMProvider
+from procession_services.runtime.ledger import Ledger
+
+__all__ = ["EmbeddingAnswers"]
+
+CONCURRENCY = 16
+"""Requests that one gateway makes at the same time; further ones wait."""
+
+
+class EmbeddingAnswers:
+    """Asks the provider; what it costs is booked for the tenant."""
+
+    def __init__(
+        self, provider: LiteLLMProvider, ledger: Ledger, api_base: str | None, *, max_reply: int
+    ) -> None:
+        self._provider, self._ledger, self._api_base, self._max_reply = provider, ledger, api_base, max_reply
+        self._gate = asyncio.Semaphore(CONCURRENCY)
+
+    async def answer(self, subject: str, body: bytes) -> bytes:
+        """The reply to one request, errors included."""
+        try:
+            request = EmbedRequest.model_validate_json(body)
+        except ValidationError as error:
+            return EmbedReply(error=f"the request cannot be read: {error.error_count()} errors").to_json()
+        try:
+            async with asyncio.timeout(request.timeout), self._gate:
+                reply = await self._ask(request)
+        except TimeoutError:
+            return EmbedReply(error=f"{request.model} gave no answer within {request.timeout:g} s").to_json()
+        except ProviderError as error:
+            return EmbedReply(error=f"{request.model} failed: {error}").to_json()
+        if reply.error is None:
+            *_, tenant, _ = subjects.parse(subject)
+            self._ledger.add(tenant, {}, request.model, reply.usage, reply.cost)
+        told = reply.to_json()
+        if len(told) > self._max_reply:
+            what = f"the vectors have {len(told)} bytes; the broker takes {self._max_reply}"
+            return EmbedReply(error=what).to_json()
+        return told
+
+    async def _ask(self, request: EmbedRequest) -> EmbedReply:
+        if not self._provider.knows(request.model):
+            told = "write it as 'provider/name' with a provider that LiteLLM knows"
+            return EmbedReply(error=f"unknown embedding model {request.model!r}: {told}")
+        made = await embed(self._provider, request.model, request.texts, request.options, self._api_base)
+        usage: dict[str, int | None] = {} if made.tokens is None else {"inputTokens": made.tokens}
+        return EmbedReply(vectors=[_packed(vector) for vector in made.vectors], usage=usage, cost=made.cost)
+
+
+def _packed(vector: list[float]) -> str:
+    packed = array("f", vector)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return base64.b64encode(packed.tobytes()).decode()

@@ -1,0 +1,118 @@
+"""Which embedder makes the vectors: a model behind the LLM gateway, a local one, or the lexical fallback."""
+
+import base64
+import logging
+from array import array
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from procession_schemas import subjects
+from procession_schemas.embed import EmbedReply, EmbedRequest
+from procession_services.bus import NoResponderError, RequestTimeoutError
+from procession_services.memory.core import lexical
+from procession_services.memory.recall import Embedder, EmbeddingError
+from procession_services.memory.stores.onnx import OnnxEmbedder, weights_present
+
+__all__ = ["AUTO", "Embedders", "GatewayEmbedder", "LexicalEmbedder", "fallback_warning", "local_default"]
+
+log = logging.getLogger(__name__)
+AUTO: Final = "auto"
+_SECONDS: Final = 30.0
+Request = Callable[[str, bytes, float], Awaitable[bytes]]
+"""Subject, body and seconds to the reply's body; raises NoResponderError or RequestTimeoutError."""
+
+
+def local_default() -> str:
+    """The local embedder of this machine: `onnx` where its weights are present, else `lexical`."""
+    return "onnx" if weights_present() else "lexical"
+
+
+def fallback_warning(embedder: str) -> str | None:
+    """What a person must know who runs with this setting; None where it is a real embedder."""
+    if embedder != AUTO or local_default() != "lexical":
+        return None
+    return (
+        "semantic recall uses the lexical fallback: it finds the same words, not the same meaning. Set "
+        "PROCESSION_EMBEDDER to an embedding model such as openai/text-embedding-3-small, or to onnx, which fetches "
+        "the weights of all-MiniLM-L6-v2 (80 MB) once; set it to lexical to keep the fallback without this warning"
+    )
+
+
+class LexicalEmbedder:
+    """Words and their pieces, hashed; see `core/lexical.py`."""
+
+    id = lexical.ID
+
+    async def embed(self, texts: Sequence[str], *, tenant: str) -> list[list[float]]:  # noqa: ARG002 - the port's
+        """Implements `Embedder.embed`."""
+        return [lexical.embed(text) for text in texts]
+
+
+class GatewayEmbedder:
+    """Any embedding model of LiteLLM, through the LLM gateway."""
+
+    def __init__(self, model: str, options: dict[str, Any], request: Request) -> None:
+        self.id = model
+        self._options, self._request = options, request
+
+    async def embed(self, texts: Sequence[str], *, tenant: str) -> list[list[float]]:
+        """Implements `Embedder.embed`."""
+        body = EmbedRequest(model=self.id, texts=list(texts), options=self._options).to_json()
+        try:
+            answer = await self._request(subjects.api("llm_gateway", tenant, "embed"), body, _SECONDS)
+            reply = EmbedReply.model_validate_json(answer)
+        except NoResponderError:
+            raise EmbeddingError("no llm_gateway is up") from None
+        except RequestTimeoutError:
+            raise EmbeddingError(f"{self.id} gave no answer within {_SECONDS:g} s") from None
+        except ValidationError as error:
+            raise EmbeddingError(
+                "the llm_gateway's reply cannot be read; is it of another version?"
+            ) from error
+        if reply.error is not None:
+            raise EmbeddingError(reply.error)
+        if len(reply.vectors) != len(texts):
+            raise EmbeddingError(f"{self.id} gave {len(reply.vectors)} vectors for {len(texts)} texts")
+        return [list(array("f", base64.b64decode(vector))) for vector in reply.vectors]
+
+
+class Embedders:
+    """The embedders of a process, each made once."""
+
+    def __init__(self, default: str, request: Request) -> None:
+        self._default, self._request = default, request
+        self._made: dict[str, Embedder] = {}
+        self._told = False
+
+    def __call__(self, name: str | None, options: dict[str, Any]) -> Embedder:
+        """The embedder of a name; None is the configured one.
+
+        Raises:
+            EmbeddingError: There is none of that name.
+        """
+        wanted = name or self._default
+        if wanted == AUTO:
+            self._tell()
+            wanted = local_default()
+        key = f"{wanted}{sorted(options.items())}"
+        if key not in self._made:
+            self._made[key] = self._make(wanted, options)
+        return self._made[key]
+
+    def _make(self, wanted: str, options: dict[str, Any]) -> Embedder:
+        if wanted == "lexical":
+            return LexicalEmbedder()
+        if wanted == "onnx":
+            return OnnxEmbedder()
+        if "/" not in wanted:
+            known = "onnx, lexical, or provider/model as in openai/text-embedding-3-small"
+            raise EmbeddingError(f"unknown embedder {wanted!r}; write {known}")
+        return GatewayEmbedder(wanted, options, self._request)
+
+    def _tell(self) -> None:
+        told = None if self._told else fallback_warning(AUTO)
+        self._told = True
+        if told is not None:
+            log.warning(told)

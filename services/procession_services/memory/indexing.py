@@ -1,0 +1,134 @@
+"""Works off the queue of the index: what could not be done because a store was down is done when it is back."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final, Protocol
+
+from procession_services.memory.core.recall_text import indexed_text
+from procession_services.memory.ports import EmbedderChangedError, MessageStore, VectorsUnavailableError
+from procession_services.memory.recall import EmbeddingError, Entry, IndexRef, Recall
+
+__all__ = ["DEFAULT_INDEX", "Indexer", "Jobs"]
+
+log = logging.getLogger(__name__)
+DEFAULT_INDEX: Final = "messages"
+"""The index of agents that say nothing about it (R-WIRE-8)."""
+ATTEMPTS: Final = 5
+"""How often an embedder is asked for the vectors of a job."""
+_PAUSES: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
+_PAGE: Final = 200
+_DERIVED: Final = "mastra_memory_"
+
+
+class Jobs(Protocol):
+    """The queue as its worker sees it."""
+
+    def take(self) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+        """Jobs with their numbers, as they come; never ends."""
+
+    async def done(self, number: str) -> None:
+        """Removes a job."""
+
+
+class Indexer:
+    """One replica's worker."""
+
+    def __init__(
+        self,
+        recall: Recall,
+        store: MessageStore,
+        jobs: Jobs,
+        *,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._recall, self._store, self._jobs, self._pause = recall, store, jobs, pause
+
+    async def run(self) -> None:
+        """Works until it is cancelled."""
+        async for number, job in self._jobs.take():
+            await self._finish(job)
+            await self._jobs.done(number)
+
+    async def _finish(self, job: dict[str, Any]) -> None:
+        """Does a job; waits as long as the vector store is down, and gives up on one that cannot be done."""
+        failures = waits = 0
+        while True:
+            try:
+                await self.work(job)
+            except VectorsUnavailableError as error:
+                if not waits:
+                    log.warning("the index waits: %s", error)
+                waits += 1
+            except Exception as error:  # noqa: BLE001 - whatever ails a store must not end the worker
+                failures += 1
+                if failures >= ATTEMPTS or isinstance(error, EmbedderChangedError):
+                    _give_up(job, error)
+                    return
+            else:
+                if waits:
+                    log.warning("the index goes on")
+                return
+            await self._pause(_PAUSES[min(failures + waits, len(_PAUSES)) - 1])
+
+    async def work(self, job: dict[str, Any]) -> None:
+        """Does one job.
+
+        Raises:
+            VectorsUnavailableError, EmbedderChangedError, EmbeddingError: It cannot be done, or not now.
+        """
+        match job["kind"]:
+            case "upsert":
+                await self._upsert(job)
+            case "delete":
+                where = (job["tenant"], job["resource"], job["thread"])
+                await self._recall.vectors.delete(*where, job["messages"])
+            case "reindex":
+                await self._reindex(job["tenant"], job.get("embedder"))
+            case kind:
+                log.warning("a job of the unknown kind %r is left out; is a replica of another version?", kind)
+
+    async def _upsert(self, job: dict[str, Any]) -> None:
+        tenant, resource, thread, index = job["tenant"], job["resource"], job["thread"], job["index"]
+        ref = IndexRef(tenant, index["name"], index["embedder"], index["options"])
+        await self._recall.index(ref, [Entry(**entry) for entry in job["entries"]])
+        if await self._store.get_thread(tenant, thread, resource) is None:  # deleted meanwhile
+            await self._recall.vectors.delete(tenant, resource, thread)
+
+    async def _reindex(self, tenant: str, embedder: str | None) -> None:
+        """Empties every index of a tenant and queues all of its messages."""
+        names = [name for name in await self._recall.vectors.drop(tenant) if not name.startswith(_DERIVED)]
+        refs = [IndexRef(tenant, name, embedder) for name in names or [DEFAULT_INDEX]]
+        async for resource in self._store.resources(tenant):
+            page, more = 0, True
+            while more:
+                threads = await self._store.threads(tenant, resource, page=page, per_page=_PAGE)
+                page, more = page + 1, (page + 1) * _PAGE < threads.total
+                for thread in threads.items:
+                    await self._queue_thread(refs, tenant, resource, thread["id"])
+
+    async def _queue_thread(self, refs: list[IndexRef], tenant: str, resource: str, thread: str) -> None:
+        page, more = 0, True
+        while more:
+            found = await self._store.messages(tenant, thread, resource, page=page, per_page=_PAGE)
+            if found is None:
+                return
+            page, more = page + 1, (page + 1) * _PAGE < found.total
+            entries = [
+                Entry(m["id"], text, {"message_id": m["id"], "thread_id": thread, "resource_id": resource,
+                                      "role": m["role"], "content": text, "created_at": m["createdAt"]})
+                for m in found.items
+                if m["role"] != "system" and (text := indexed_text(m))
+            ]  # fmt: skip
+            for start in range(0, len(entries), 32):
+                for ref in refs:
+                    await self._recall.submit(ref, resource, thread, entries[start : start + 32])
+
+
+def _give_up(job: dict[str, Any], error: Exception) -> None:
+    known = isinstance(error, EmbedderChangedError | EmbeddingError)
+    what = f"{len(job.get('entries', ()))} messages of tenant {job.get('tenant')} are not indexed"
+    told = str(error) if known else f"a job of kind {job.get('kind')} failed"
+    log.error(
+        "%s: %s; `procession memory reindex` makes up for it", what, told, exc_info=None if known else error
+    )

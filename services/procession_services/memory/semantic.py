@@ -1,0 +1,133 @@
+"""`semantic-recall`: brings back old messages that are like the question, and indexes new ones (builtins.md 14)."""
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from procession.args import HookArgs, InputArgs, OutputResultArgs
+from procession.message_list import MessageList
+from procession.processor import Options, Processor
+from procession_schemas.base import JsonObject
+from procession_schemas.memory import MessageRange, Scope
+from procession_schemas.messages import Message
+from procession_services.memory.core.recall_text import indexed_text, other_conversations, question_of
+from procession_services.memory.ports import EmbedderChangedError, VectorsUnavailableError
+from procession_services.memory.recall import Entry, IndexRef
+from procession_services.memory.scope import Conversation, conversation, current_memory
+from procession_services.memory.working import TAG
+
+_TOLD = (EmbedderChangedError, VectorsUnavailableError)
+
+__all__ = ["SemanticRecall", "SemanticRecallOptions"]
+
+
+class SemanticRecallOptions(Options):
+    """Options of `semantic-recall`."""
+
+    top_k: int = Field(default=4, ge=1, le=100, description="Hits asked from the index.")
+    message_range: Annotated[int, Field(ge=0)] | MessageRange = Field(
+        default=1, description="Neighbours of each hit: on both sides, or `{before, after}`."
+    )
+    scope: Scope = Field(
+        default="resource", description="Search this thread, or all threads of the resource."
+    )
+    threshold: float | None = Field(default=None, description="Only hits with at least this score, up to 1.")
+    index_name: str | None = Field(
+        default=None,
+        max_length=200,
+        description="Name of the index; by default it is made of the embedder's.",
+    )
+    embedder: str | None = Field(
+        default=None, description="`provider/model`, `onnx` or `lexical`; default: PROCESSION_EMBEDDER."
+    )
+    embedder_options: JsonObject = Field(default_factory=dict, description="Passed to the embedder.")
+
+
+class SemanticRecall(Processor[SemanticRecallOptions]):
+    """Recalls by meaning. Whatever fails in that costs only the recall: the run goes on, with a warning (R-SEM-10)."""
+
+    id = "semantic-recall"
+    name = "Semantic recall"
+    description = "Recalls old messages that are like the question."
+    host = "memory"
+
+    async def process_input(self, args: InputArgs) -> MessageList:
+        """Adds hits and their neighbours: those of this thread as messages, others as one system message."""
+        messages = args.message_list
+        here = conversation(args.request_context, messages)
+        question = question_of(messages.get.all.db())
+        if here is None or question is None:
+            return messages
+        try:
+            found = await self._found(here, question)
+        except Exception as error:  # noqa: BLE001 - embedder, index and store fail in many ways; none may end the run
+            _warn(args, "nothing could be recalled by meaning", error)
+            return messages
+        present = {message["id"] for message in messages.get.all.db()}
+        new = [message for message in found if message["id"] not in present and message["role"] != "system"]
+        messages.add([message for message in new if message.get("threadId") == here.thread], "memory")
+        others = [message for message in new if message.get("threadId") != here.thread]
+        if others and self.options.scope == "resource":
+            messages.add_system(other_conversations(others), TAG)
+        return messages
+
+    async def process_output_result(self, args: OutputResultArgs) -> MessageList:
+        """Hands response and input over to be indexed; that is done behind the run's back, and made up for later."""
+        messages = args.message_list
+        here = conversation(args.request_context, messages)
+        if here is None or here.read_only:
+            return messages
+        entries = [
+            _entry(message, here)
+            for message in [*messages.get.response.db(), *messages.get.input.db()]
+            if message["role"] != "system" and indexed_text(message)
+        ]
+        if not entries:
+            return messages
+        memory = current_memory()
+        try:
+            await memory.store.create_thread(memory.tenant, here.thread, here.resource)
+            await memory.index.submit(self._index(memory.tenant), here.resource, here.thread, entries)
+        except Exception as error:  # noqa: BLE001 - the answer is there; `procession memory reindex` makes up for it
+            _warn(args, f"{len(entries)} messages could not be queued for the index", error)
+        return messages
+
+    def _index(self, tenant: str) -> IndexRef:
+        options = self.options
+        return IndexRef(tenant, options.index_name or None, options.embedder, options.embedder_options)
+
+    async def _found(self, here: Conversation, question: str) -> list[Message]:
+        memory, options = current_memory(), self.options
+        hits = await memory.index.search(
+            self._index(memory.tenant),
+            question,
+            top_k=options.top_k,
+            resource=here.resource,
+            thread=here.thread if options.scope == "thread" else None,
+        )
+        wanted = [
+            (hit.thread, hit.message)
+            for hit in hits
+            if options.threshold is None or hit.score >= options.threshold
+        ]
+        near: Any = options.message_range
+        before, after = (near, near) if isinstance(near, int) else (near.before, near.after)
+        return await memory.store.around(memory.tenant, here.resource, wanted, before=before, after=after)
+
+
+def _entry(message: Message, here: Conversation) -> Entry:
+    text = indexed_text(message)
+    metadata = {
+        "message_id": message["id"],
+        "thread_id": here.thread,
+        "resource_id": here.resource,
+        "role": message["role"],
+        "content": text,
+        "created_at": message["createdAt"],
+    }
+    return Entry(message["id"], text, metadata)
+
+
+def _warn(args: HookArgs, what: str, error: Exception) -> None:
+    told = f": {error}" if isinstance(error, _TOLD) else ""  # others might quote the conversation
+    args.services.warn(f"{what}: {type(error).__name__}{told}")

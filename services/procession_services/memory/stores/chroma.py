@@ -1,0 +1,239 @@
+"""Embeddings in Chroma: over HTTP in a deployment, in this process and a directory in embedded mode.
+
+One collection for each tenant and index, `procession.<tenant>.<index>`, with cosine distance. Its metadata record
+embedder and dimension. Ids of entries are hashes of resource, thread and message, since a message id is unique in its
+thread only. Chroma takes seconds to load, so it is imported when it is first needed, in a thread.
+"""
+
+import asyncio
+import hashlib
+import logging
+import re
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+from procession_services.memory.ports import (
+    Embedded,
+    EmbedderChangedError,
+    Hit,
+    Index,
+    VectorStore,
+    VectorsUnavailableError,
+)
+
+__all__ = ["ChromaVectors"]
+
+log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+_SAFE: Final = re.compile(r"[A-Za-z0-9_-]{1,200}")
+_THREADS: Final = 8
+_REFUSALS: Final = frozenset({"InvalidArgumentError", "InvalidDimensionException", "DuplicateIDError"})
+
+
+class ChromaVectors(VectorStore):
+    """A `VectorStore` in Chroma; `connect` makes the client, and is called again after a failure."""
+
+    def __init__(self, connect: Callable[[], Any]) -> None:
+        self._connect = connect
+        self._client: Any = None
+        self._lock = asyncio.Lock()
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="procession-chroma")
+        self._collections: dict[Index, Any] = {}
+
+    @classmethod
+    def over_http(cls, url: str) -> "ChromaVectors":
+        """A server, such as `http://chroma:8000`."""
+        parts = urlsplit(url)
+
+        def connect() -> Any:
+            import chromadb  # noqa: PLC0415 - seconds
+            from chromadb.config import Settings  # noqa: PLC0415
+
+            secure = parts.scheme == "https"
+            return chromadb.HttpClient(
+                host=parts.hostname or "127.0.0.1",
+                port=parts.port or (443 if secure else 8000),
+                ssl=secure,
+                settings=Settings(anonymized_telemetry=False),
+            )
+
+        return cls(connect)
+
+    @classmethod
+    def in_directory(cls, path: Path) -> "ChromaVectors":
+        """A directory of this machine; one process may use it at a time."""
+
+        def connect() -> Any:
+            import chromadb  # noqa: PLC0415 - seconds
+            from chromadb.config import Settings  # noqa: PLC0415
+
+            path.mkdir(parents=True, exist_ok=True)
+            return chromadb.PersistentClient(path=str(path), settings=Settings(anonymized_telemetry=False))
+
+        return cls(connect)
+
+    async def ensure(self, index: Index) -> None:
+        """Implements `VectorStore.ensure`."""
+        await self._run(lambda client: self._open(client, index, fresh=True))
+
+    async def upsert(self, index: Index, items: Sequence[Embedded]) -> None:
+        """Implements `VectorStore.upsert`."""
+        entries = {_key(item.metadata): item for item in items}  # Chroma refuses an id twice
+        await self._run(
+            lambda client: self._open(client, index).upsert(
+                ids=list(entries),
+                embeddings=[list(item.vector) for item in entries.values()],
+                metadatas=[dict(item.metadata) for item in entries.values()],
+            )
+        )
+
+    async def query(
+        self, index: Index, vector: Sequence[float], *, top_k: int, resource: str, thread: str | None
+    ) -> list[Hit]:
+        """Implements `VectorStore.query`."""
+        where = _where(resource, thread)
+        found = await self._run(
+            lambda client: self._open(client, index).query(
+                query_embeddings=[list(vector)],
+                n_results=top_k,
+                where=where,
+                include=["metadatas", "distances"],
+            )
+        )
+        rows = zip(found["metadatas"][0], found["distances"][0], strict=True)
+        return [Hit(str(m["message_id"]), str(m["thread_id"]), 1.0 - float(d), dict(m)) for m, d in rows]
+
+    async def delete(
+        self, tenant: str, resource: str, thread: str, messages: Sequence[str] | None = None
+    ) -> None:
+        """Implements `VectorStore.delete`."""
+
+        def remove(client: Any) -> None:
+            for name in _names(client, tenant):
+                collection = client.get_collection(name, embedding_function=None)
+                if messages is None:
+                    collection.delete(where=_where(resource, thread))
+                elif messages:
+                    collection.delete(ids=[_hashed(resource, thread, each) for each in messages])
+
+        await self._run(remove)
+
+    async def drop(self, tenant: str) -> list[str]:
+        """Implements `VectorStore.drop`."""
+
+        def remove(client: Any) -> list[str]:
+            dropped = []
+            for name in _names(client, tenant):
+                dropped.append(str(client.get_collection(name, embedding_function=None).metadata["index"]))
+                client.delete_collection(name)
+            self._collections.clear()
+            return dropped
+
+        return await self._run(remove)
+
+    async def aclose(self) -> None:
+        """Closes the client and ends the threads."""
+        if self._client is not None:
+            await asyncio.get_running_loop().run_in_executor(self._pool, self._client.close)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    # --- inside --------------------------------------------------------------------------------
+
+    async def _run(self, work: Callable[[Any], _T]) -> _T:
+        """Does something with the client, in a thread; once more where a collection was made anew meanwhile."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with self._lock:
+                if self._client is None:
+                    self._client = await loop.run_in_executor(self._pool, self._connect)
+            try:
+                return await loop.run_in_executor(self._pool, work, self._client)
+            except Exception as error:
+                if not _is_gone(error):
+                    raise
+                self._collections.clear()
+                return await loop.run_in_executor(self._pool, work, self._client)
+        except EmbedderChangedError:
+            raise
+        except Exception as error:  # Chroma, httpx and its bindings raise whatever they like
+            if type(error).__name__ in _REFUSALS:
+                raise  # it does answer, and would again
+            self._client, told = None, f"{type(error).__name__}: {error}"
+            self._collections.clear()
+            raise VectorsUnavailableError(f"Chroma does not answer ({told})") from error
+
+    def _open(self, client: Any, index: Index, *, fresh: bool = False) -> Any:
+        """The collection of an index, made where it is missing; in a thread."""
+        if not fresh and index in self._collections:
+            return self._collections[index]
+        name = _collection(index)
+        collection = _found(client, name) or _created(client, name, index)
+        stored = collection.metadata or {}
+        if (stored.get("embedder"), stored.get("dimension")) != (index.embedder, index.dimension):
+            made = f"{stored.get('embedder')} ({stored.get('dimension')} dimensions)"
+            raise EmbedderChangedError(
+                f"the index {index.name!r} of tenant {index.tenant} was made with {made}, and the embedder is now "
+                f"{index.embedder} ({index.dimension} dimensions): run `procession memory reindex`, or go back"
+            )
+        self._collections[index] = collection
+        return collection
+
+
+def _found(client: Any, name: str) -> Any:
+    try:
+        return client.get_collection(name, embedding_function=None)
+    except Exception as error:
+        if _is_gone(error):
+            return None
+        raise
+
+
+def _created(client: Any, name: str, index: Index) -> Any:
+    """A new collection, or the one that another replica has just made; `get_or_create` would change its metadata."""
+    try:
+        return client.create_collection(
+            name,
+            metadata={"index": index.name, "embedder": index.embedder, "dimension": index.dimension},
+            configuration={"hnsw": {"space": "cosine"}},
+            embedding_function=None,
+        )
+    except Exception:
+        if (collection := _found(client, name)) is None:
+            raise
+        return collection
+
+
+def _is_gone(error: Exception) -> bool:
+    return type(error).__name__ in ("NotFoundError", "InvalidCollectionException")
+
+
+def _names(client: Any, tenant: str) -> list[str]:
+    prefix = f"procession.{tenant}."
+    listed = (collection.name for collection in client.list_collections())
+    return [name for name in listed if name.startswith(prefix)]
+
+
+def _collection(index: Index) -> str:
+    """A name that Chroma takes; an index name with other characters is hashed."""
+    name = index.name
+    if not _SAFE.fullmatch(name):
+        name = hashlib.sha256(name.encode()).hexdigest()[:32]
+    return f"procession.{index.tenant}.{name}.index"
+
+
+def _where(resource: str, thread: str | None) -> dict[str, Any]:
+    if thread is None:
+        return {"resource_id": resource}
+    return {"$and": [{"resource_id": resource}, {"thread_id": thread}]}
+
+
+def _key(metadata: dict[str, str]) -> str:
+    return _hashed(metadata["resource_id"], metadata["thread_id"], metadata["message_id"])
+
+
+def _hashed(resource: str, thread: str, message: str) -> str:
+    parts = "".join(f"{len(part)}:{part}" for part in (resource, thread, message))
+    return hashlib.sha256(parts.encode()).hexdigest()

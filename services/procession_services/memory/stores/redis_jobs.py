@@ -1,0 +1,63 @@
+"""The queue of the index in Redis: one stream for all tenants, one consumer group for all replicas."""
+
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import orjson
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+
+__all__ = ["RedisJobs"]
+
+_STREAM: Final = "procession:memory:index"
+_GROUP: Final = "memory"
+_BLOCK_MS: Final = 1000
+_LOST_MS: Final = 60_000
+"""After this a job that a replica has taken counts as lost, and another one takes it; doing it twice is harmless."""
+
+
+class RedisJobs:
+    """Jobs that outlive a crash; `replica` names who takes them."""
+
+    def __init__(
+        self, redis: "Redis", replica: str, *, stream: str = _STREAM, lost_ms: int = _LOST_MS
+    ) -> None:
+        self._redis: Any = redis
+        self._replica, self._stream, self._lost_ms = replica, stream, lost_ms
+
+    async def put(self, job: dict[str, Any]) -> None:
+        """Stores a job."""
+        await self._redis.xadd(self._stream, {"job": orjson.dumps(job)})
+
+    async def waiting(self) -> int:
+        """How many jobs are not done."""
+        return int(await self._redis.xlen(self._stream))
+
+    async def take(self) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+        """Jobs with their numbers, those first that a lost replica has left; never ends."""
+        await self._make_group()
+        while True:
+            _, left, *_ = await self._redis.xautoclaim(
+                self._stream, _GROUP, self._replica, min_idle_time=self._lost_ms, count=16
+            )
+            for number, fields in left:
+                if fields:
+                    yield number.decode(), orjson.loads(fields[b"job"])
+            found = await self._redis.xreadgroup(
+                _GROUP, self._replica, {self._stream: ">"}, count=1, block=_BLOCK_MS
+            )
+            for _, entries in found or ():
+                for number, fields in entries:
+                    yield number.decode(), orjson.loads(fields[b"job"])
+
+    async def done(self, number: str) -> None:
+        """Removes a job."""
+        await self._redis.xack(self._stream, _GROUP, number)
+        await self._redis.xdel(self._stream, number)
+
+    async def _make_group(self) -> None:
+        try:
+            await self._redis.xgroup_create(self._stream, _GROUP, id="0", mkstream=True)
+        except ResponseError as error:
+            if "BUSYGROUP" not in str(error):  # another replica was first
+                raise

@@ -1,0 +1,142 @@
+"""Which memory processors and tools a run gets, and in which order (R-WIRE, R-ME-1..3, builtins.md 17)."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from procession_schemas.agent import ProcessorRef, ToolRef
+from procession_schemas.memory import (
+    MemoryOptions,
+    SemanticRecallConfig,
+    WorkingMemoryConfig,
+    history_limits,
+)
+from procession_services.runs.merging import deep_merge
+
+__all__ = ["NoVectorStoreError", "Wiring", "merged_options", "wire"]
+
+HISTORY: Final = "message-history"
+RECALL: Final = "semantic-recall"
+NOTE: Final = "working-memory"
+INDEX: Final = "messages"
+"""The index of agents that name none: one for all embedders, so that a change of the embedder is noticed (R-WIRE-8)."""
+_DEFAULT_LAST: Final = 10
+
+
+class NoVectorStoreError(Exception):
+    """Semantic recall is on, and nothing is configured that could keep embeddings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """What memory adds: processors before the input array, behind the output array, and tools."""
+
+    input: list[ProcessorRef] = field(default_factory=list)
+    output: list[ProcessorRef] = field(default_factory=list)
+    tools: list[ToolRef] = field(default_factory=list)
+    history: dict[str, Any] = field(default_factory=dict)
+
+
+def merged_options(own: MemoryOptions, asked: MemoryOptions | None) -> MemoryOptions:
+    """The agent's options, and over them those of the request (R-WIRE-9)."""
+    names = {*MemoryOptions.model_fields}
+    given = [
+        each.model_dump(include=names, by_alias=True, exclude_unset=True, exclude_none=True)
+        for each in (own, asked)
+        if each is not None
+    ]
+    return MemoryOptions.model_validate(deep_merge(given[0], given[1]) if len(given) > 1 else given[0])
+
+
+def wire(
+    options: MemoryOptions, *, input_ids: Collection[str], output_ids: Collection[str], vectors: bool
+) -> Wiring:
+    """What memory adds to arrays that have processors of these ids already; those it leaves to them (R-WIRE-5).
+
+    Args:
+        options: The memory options of the request.
+        input_ids: Ids in the input array of the user.
+        output_ids: Ids in the output array.
+        vectors: Whether a vector store is configured.
+
+    Raises:
+        NoVectorStoreError: Semantic recall needs one (R-WIRE-8).
+    """
+    limits = history_limits(_last_messages(options), options.message_history)
+    enabled: bool = limits["enabled"]
+    note = _note(options)
+    recall = options.semantic_recall or None
+    if recall is not None and not vectors:
+        raise NoVectorStoreError("semantic recall needs a vector store")
+    inputs: list[ProcessorRef] = []
+    if enabled or HISTORY in input_ids:
+        inputs.append(ProcessorRef(id="memory-input-filter"))
+    if note is not None and not note.use_state_signals:
+        inputs.append(_note_ref(NOTE, note, read_only=bool(options.read_only)))
+    if enabled:
+        inputs.append(ProcessorRef(id=HISTORY, options=_history_options(options, limits)))
+    if recall is not None:
+        inputs.append(_recall_ref(recall))
+    if enabled and limits.get("maxTokens"):
+        budget = {"limit": limits["maxTokens"], "atMaxRemoveTokens": limits["atMaxRemoveTokens"]}
+        inputs.append(ProcessorRef(id="memory-token-limiter", options=budget))
+    if note is not None and note.use_state_signals:
+        inputs.append(_note_ref("working-memory-state", note))
+    outputs = [_recall_ref(recall)] if recall is not None else []
+    if enabled or recall is not None:  # what is indexed must be stored, or it could never be recalled (D-85)
+        outputs.append(ProcessorRef(id=HISTORY, options=_history_options(options, limits)))
+    return Wiring(
+        input=[ref for ref in inputs if ref.id not in input_ids],
+        output=[ref for ref in outputs if ref.id not in output_ids],
+        tools=[] if note is None or options.read_only else [_tool_ref(note)],
+        history=limits,
+    )
+
+
+def _last_messages(options: MemoryOptions) -> Any:
+    if options.last_messages is None and options.message_history is None:
+        return _DEFAULT_LAST
+    return options.last_messages
+
+
+def _note(options: MemoryOptions) -> WorkingMemoryConfig | None:
+    note = options.working_memory
+    return note if note and note.enabled else None
+
+
+def _history_options(options: MemoryOptions, limits: dict[str, Any]) -> dict[str, Any]:
+    told: dict[str, Any] = {}
+    if "maxMessages" in limits:
+        told["lastMessages"] = limits["maxMessages"]
+    if limits["enabled"] and "maxTokens" in limits:
+        told["tokenLimit"] = {name: limits[name] for name in ("maxTokens", "atMaxRemoveTokens")}
+    if options.save == "eager":
+        told["save"] = "eager"
+    return told
+
+
+def _recall_ref(recall: SemanticRecallConfig) -> ProcessorRef:
+    told = recall.model_dump(by_alias=True, exclude_none=True, exclude_unset=True)
+    return ProcessorRef(id=RECALL, options={"indexName": INDEX, **told})
+
+
+def _form(note: WorkingMemoryConfig) -> dict[str, Any]:
+    names = {"template", "schema_", "scope"}
+    return note.model_dump(include=names, by_alias=True, exclude_none=True, exclude_unset=True)
+
+
+def _note_ref(name: str, note: WorkingMemoryConfig, *, read_only: bool = False) -> ProcessorRef:
+    told = _form(note)
+    if name == NOTE and note.version == "vnext":
+        told["useVNext"] = True
+    if read_only:
+        told["readOnly"] = True
+    return ProcessorRef(id=name, options=told)
+
+
+def _tool_ref(note: WorkingMemoryConfig) -> ToolRef:
+    told = _form(note)
+    if note.version == "vnext":
+        told["vnext"] = True
+    name = "setWorkingMemory" if note.use_state_signals else "updateWorkingMemory"
+    return ToolRef(id=name, options=told)

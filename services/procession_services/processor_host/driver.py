@@ -1,0 +1,138 @@
+"""The shell around the run's reducer: load, reduce, save, then speak.
+
+Every service has one: it moves on the runs whose commands it has done, so that no command waits for a third process
+(docs/adr/0011). Whoever saves first is the one who speaks; a crash in between only causes a repeat, which message ids
+and compare-and-set make harmless.
+"""
+
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+
+from procession_schemas import subjects
+from procession_schemas.events import RunFinished, RunSuspended
+from procession_schemas.run import RunResult
+from procession_schemas.work import WorkCommand
+from procession_services.bus import Bus
+from procession_services.runs.events import (
+    Effect,
+    RunEvent,
+    Send,
+    SignalCancel,
+    TellFinished,
+    TellSuspended,
+)
+from procession_services.runs.reducer import LOCAL, outstanding, reduce
+from procession_services.runs.state import RunState
+from procession_services.runtime.clock import iso, now
+from procession_services.runtime.store import RunStore, StateChange
+
+_LONGEST_TEXT = 200_000
+"""Characters of text in a result that had to be shortened."""
+
+
+class Driver:
+    """Moves runs on; `execute` does a command that needs no other service."""
+
+    def __init__(self, bus: Bus, store: RunStore, execute: Callable[[WorkCommand], Awaitable[None]]) -> None:
+        self._bus, self._store, self._execute = bus, store, execute
+        self.on_deadline_added: Callable[[int], None] = lambda _: None
+
+    async def event(self, tenant: str, run: str, event: RunEvent) -> bool:
+        """Takes an event into a run; False when there is no such run."""
+        version, stored = await self._store.load_state(tenant, run)
+        if stored is None:
+            return False
+        await self.apply(RunState.model_validate_json(stored), version, event)
+        return True
+
+    async def again(self, tenant: str, run: str) -> None:
+        """Says again what follows from the run's state: who said it first may have died in the middle."""
+        _, stored = await self._store.load_state(tenant, run)
+        if stored is not None:
+            state = RunState.model_validate_json(stored)
+            await self.perform(state, outstanding(state))
+
+    async def apply(self, state: RunState, version: int, event: RunEvent) -> None:
+        """Reduces, saves and acts; starts over when somebody else saved first."""
+        while True:
+            after, effects = reduce(state, event)
+            resumed = state.status == "suspended" and after.status == "running"
+            if resumed:
+                after.deadline_ms = int(now().timestamp() * 1000) + after.timeout_ms
+            if after == state or await self._store.save_state(
+                state.tenant, state.run, change(after, version)
+            ):
+                break
+            version, stored = await self._store.load_state(state.tenant, state.run)
+            if stored is None:
+                return
+            state = RunState.model_validate_json(stored)
+        if resumed:
+            self.on_deadline_added(after.deadline_ms)
+        await self.perform(after, effects)
+
+    async def perform(self, state: RunState, effects: list[Effect]) -> None:
+        """Does what the reducer wants."""
+        for effect in effects:
+            match effect:
+                case Send(command) if command.service == LOCAL:
+                    await self._execute(command)
+                case Send(command):
+                    subject = subjects.work(command.service, command.tenant, command.run)
+                    await self._bus.publish_stored(
+                        subject, command.to_json(), message_id=f"work:{command.id}"
+                    )
+                case SignalCancel():
+                    await self._store.mark_cancelled(state.tenant, state.run)
+                    await self._bus.publish(subjects.cancelled(state.tenant, state.run), b"")
+                case TellSuspended(result):
+                    await self._suspended(state, result)
+                case TellFinished(result):
+                    took = now() - datetime.fromisoformat(state.accepted_at)
+                    final = result.model_copy(update={"duration_ms": int(took.total_seconds() * 1000)})
+                    await self.finished(state.tenant, state.run, final)
+
+    async def _suspended(self, state: RunState, result: RunResult) -> None:
+        event = RunSuspended(run_id=state.run, at=iso(now()), result=result)
+        await self._bus.publish_stored(
+            subjects.event(state.tenant, state.run, event.type),
+            event.to_json(),
+            message_id=f"{event.type}:{state.tenant}:{state.run}:{state.seq}",
+        )
+
+    async def finished(self, tenant: str, run: str, result: RunResult) -> None:
+        """Publishes the one terminal event of a run."""
+        event = RunFinished(run_id=run, at=iso(now()), result=result)
+        body = event.to_json()
+        if len(body) > self._bus.max_payload:
+            body = event.model_copy(update={"result": shortened(result)}).to_json()
+        subject = subjects.event(tenant, run, event.type)
+        await self._bus.publish_stored(subject, body, message_id=f"finished:{tenant}:{run}", once=True)
+
+
+def change(state: RunState, version: int) -> StateChange:
+    """The state as it is saved over `version`; a run that waits for a person has no deadline."""
+    return StateChange(
+        version,
+        state.to_json(),
+        state.deadline_ms if state.status == "running" else None,
+        finished=state.status == "done",
+    )
+
+
+def shortened(result: RunResult) -> RunResult:
+    """The result without what makes it longer than the broker takes; the chunks had all of it."""
+    return result.model_copy(
+        update={
+            "messages": [],
+            "steps": [],
+            "tool_calls": [],
+            "tool_results": [],
+            "sources": [],
+            "files": [],
+            "response": {"shortened": True},
+            "text": result.text[:_LONGEST_TEXT],
+            "object": None,
+            "reasoning_text": None,
+        }
+    )

@@ -1,0 +1,116 @@
+r"""Regular expressions of JavaScript in the syntax of the `regex` package, so that configurations carry over.
+
+Not the same: positions are code points (D-27), so `.` matches a character outside the BMP once; and in a class, `\S`
+takes spaces outside of ASCII too.
+"""
+
+import re
+from dataclasses import dataclass
+
+import regex
+
+_SPACE = r"\t-\r \xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"
+_BREAK = r"\n\r\u2028\u2029"
+_TOKEN = re.compile(
+    r"\\u(?P<high>[dD][89abAB][0-9a-fA-F]{2})\\u(?P<low>[dD][c-fC-F][0-9a-fA-F]{2})"
+    r"|\\u\{(?P<code>[0-9a-fA-F]+)\}"
+    r"|\\u[0-9a-fA-F]{4}|\\x[0-9a-fA-F]{2}|\\c(?P<control>[A-Za-z])|\\k<(?P<back>\w+)>|\\[pP]\{[^}]*\}"
+    r"|\\(?P<escaped>[\s\S])"
+    r"|(?P<group>\(\?<(?![=!]))"
+    r"|(?P<empty>\[\^?\])"
+    r"|(?P<quantifier>\{\d+(?:,\d*)?\})"
+    r"|(?P<char>[\s\S])"
+)
+_PLAIN = frozenset("dDwWbBfnrtv123456789")
+_FLAGS = {"i": regex.IGNORECASE, "s": 0, "m": 0, "g": 0, "u": 0, "v": 0, "d": 0, "y": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Translated:
+    """A pattern for the `regex` package, its flags, and whether all matches count or only the first."""
+
+    pattern: str
+    flags: int
+    all_matches: bool
+
+
+def translate(source: str, flags: str = "g") -> Translated:
+    """Translates `/source/flags`.
+
+    Raises:
+        ValueError: A flag is unknown, or cannot work here (`gy`).
+    """
+    if {"g", "y"} <= set(flags):
+        raise ValueError("flags 'g' and 'y' together (only matches that touch) do not work here; use one of them")
+    if unknown := "".join(sorted(set(flags) - set(_FLAGS))):
+        raise ValueError(f"unknown flags {unknown!r}; there are d, g, i, m, s, u, v and y")
+    translator = _Translator(flags)
+    pattern = _TOKEN.sub(translator.token, source)
+    if "y" in flags:
+        pattern = rf"\A(?:{pattern})"
+    return Translated(pattern, regex.ASCII | (regex.IGNORECASE if "i" in flags else 0), "g" in flags)
+
+
+class _Translator:
+    """Walks through the tokens of a pattern; knows whether it is in a class."""
+
+    def __init__(self, flags: str) -> None:
+        self._in_class = False
+        self._fold = "i" in flags
+        self._outside = {
+            "^": rf"(?<![^{_BREAK}])" if "m" in flags else r"\A",
+            "$": rf"(?=[{_BREAK}]|\Z)" if "m" in flags else r"\Z",
+            ".": r"[\s\S]" if "s" in flags else f"[^{_BREAK}]",
+            "{": r"\{",
+            "}": r"\}",
+        }
+
+    def token(self, found: re.Match[str]) -> str:
+        """What stands for a token."""
+        text = found[0]
+        if found["high"]:
+            high, low = int(found["high"], 16) - 0xD800, int(found["low"], 16) - 0xDC00
+            return self._char(chr(0x10000 + (high << 10) + low))
+        if found["code"]:
+            return self._char(chr(int(found["code"], 16)))
+        if found["control"]:
+            return f"\\x{ord(found['control']) % 32:02x}"
+        if found["back"]:
+            return f"(?P={found['back']})"
+        if found["escaped"]:
+            return self._escaped(found["escaped"])
+        if found["empty"] and self._in_class:
+            return "".join(map(self._char, text))
+        if found["empty"]:
+            return "(?!)" if text == "[]" else r"[\s\S]"
+        if found["group"] and not self._in_class:
+            return "(?P<"
+        return self._char(text) if found["char"] else text
+
+    def _escaped(self, char: str) -> str:
+        if char in "sS":
+            if not self._in_class:
+                return f"[{'^' * (char == 'S')}{_SPACE}]"
+            return _SPACE if char == "s" else r"\S"
+        if char == "0":
+            return r"\x00"
+        if char in _PLAIN:
+            return f"\\{char}"
+        return re.escape(char) if char.isascii() else self._char(char)
+
+    def _char(self, char: str) -> str:
+        """A character as it stands in the pattern."""
+        if self._in_class:
+            self._in_class = char != "]"
+            return rf"\{char}" if char in "[&~|" else self._cases(char)
+        self._in_class = char == "["
+        if char in self._outside:
+            return self._outside[char]
+        cased = self._cases(char)
+        return f"[{cased}]" if len(cased) > 1 else char
+
+    def _cases(self, char: str) -> str:
+        """A letter outside ASCII in both cases, where case does not matter: the ASCII flag folds the others only."""
+        if not self._fold or char.isascii():
+            return char
+        return "".join(dict.fromkeys(each for each in (char, char.lower(), char.upper()) if len(each) == 1))

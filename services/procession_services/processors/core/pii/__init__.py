@@ -1,0 +1,1 @@
+"""What finds, judges and rewrites personal data: pure functions behind `pii-detector`."""

@@ -1,0 +1,61 @@
+"""What a conversation has loaded: names in the tenant's store, in order, for as long as they are used."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from procession.services import KeyValueStore
+from procession_services.processors.core.names import numbered, ordered
+
+__all__ = ["LoadedNames", "scope_of"]
+
+
+class _Run(Protocol):
+    run_id: str
+    request_context: Any
+
+
+def scope_of(args: _Run) -> str:
+    """Whose names these are: the thread's, or the run's where the request names no thread (D-80).
+
+    The reference keeps one set for all requests without a thread, so one caller sees what another one loaded.
+    """
+    context: Mapping[str, Any] = args.request_context
+    memory = context.get("MastraMemory")
+    named = (memory.get("thread") or {}).get("id") if isinstance(memory, dict) else None
+    thread = context.get("mastra__threadId") or named
+    return f"thread:{thread}" if isinstance(thread, str) and thread else f"run:{args.run_id}"
+
+
+class LoadedNames:
+    """One set of names. Calls of the same step may add to it at the same time.
+
+    Args:
+        store: The tenant's store.
+        now: Tells the time, in seconds since the epoch.
+        key: The set's key; begins with the processor's id.
+        ttl: Seconds that an unused set is kept; None: for ever.
+    """
+
+    def __init__(self, store: KeyValueStore, now: Callable[[], float], key: str, ttl: float | None) -> None:
+        self._store = store
+        self._now = now
+        self._key = key
+        self._ttl = ttl
+
+    async def names(self) -> list[str]:
+        """The names, in the order of loading; reading renews the set."""
+        members = await self._store.members(self._key)
+        if members:
+            await self._store.insert(self._key, *members, ttl=self._ttl)
+        return ordered(members)
+
+    async def add(self, names: Iterable[str]) -> None:
+        """Adds names behind those that are there."""
+        members = numbered(self._now(), names)
+        if members:
+            await self._store.insert(self._key, *members, ttl=self._ttl)
+
+    async def keep(self, names: Iterable[str]) -> None:
+        """Keeps only these names."""
+        await self._store.delete(self._key)
+        await self.add(names)

@@ -1,0 +1,181 @@
+"""The books of model usage in Redis: tokens and cost by tenant and scope, in slots of time that expire.
+
+A call is booked into three series for every scope that it is made for, so that each window is read in few steps:
+
+| series  | slots   | one hash for | windows up to |
+| ------- | ------- | ------------ | ------------- |
+| minutes | minutes | an hour      | 6 hours       |
+| hours   | hours   | a day        | 7 days        |
+| days    | days    | 30 days      | 365 days      |
+
+A hash is `procession:<tenant>:usage:<series><number>:<scope>:<key>`; its fields are `<slot>|<measure>|<model>`. A run
+has one hash without slots. Costs are whole picodollars, so that sums are exact.
+"""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from procession.usage import ModelUsage, Scope, UsageSum
+from procession_services.runtime.clock import seconds
+
+log = logging.getLogger(__name__)
+
+_ADD = """
+local measures = {'n', 'u', 'c', 'i', 'o'}
+for k, key in ipairs(KEYS) do
+  local slot, ttl = ARGV[5 + 2 * k], ARGV[6 + 2 * k]
+  for m, measure in ipairs(measures) do
+    local amount = ARGV[1 + m]
+    if amount ~= '0' then redis.call('HINCRBY', key, slot .. '|' .. measure .. '|' .. ARGV[1], amount) end
+  end
+  redis.call('EXPIRE', key, ttl)
+end
+"""
+_PICO: Final = 10**12
+_HOUR: Final = 3600
+_DAY: Final = 24 * _HOUR
+
+
+@dataclass(frozen=True, slots=True)
+class _Series:
+    """Slots of `slot` seconds, those of `span` seconds in one hash, for windows of up to `longest` seconds."""
+
+    name: str
+    slot: int
+    span: int
+    longest: int
+
+    @property
+    def ttl(self) -> int:
+        return self.longest + self.span + self.slot
+
+
+_SERIES: Final = (
+    _Series("m", 60, _HOUR, 6 * _HOUR),
+    _Series("h", _HOUR, _DAY, 7 * _DAY),
+    _Series("d", _DAY, 30 * _DAY, 365 * _DAY),
+)
+_RUN_TTL: Final = 30 * _DAY
+
+
+class Ledger:
+    """Books what model calls used, and reads the sums (`UsageBooks`)."""
+
+    def __init__(self, redis: "Redis", now: Callable[[], float] = seconds) -> None:
+        self._redis: Any = redis  # redis-py's annotations cover every protocol and decoding at once
+        self._add = redis.register_script(_ADD)
+        self._now = now
+        self._pending: list[tuple[list[str], list[str | int]]] = []
+        self._writer: asyncio.Task[None] | None = None
+
+    def add(
+        self,
+        tenant: str,
+        scopes: Mapping[Scope, str],
+        model: str,
+        usage: Mapping[str, int | None],
+        cost: float | None,
+    ) -> None:
+        """Books one call for every scope and for the tenant, without waiting for Redis; see `drain`.
+
+        Args:
+            tenant: Who pays.
+            scopes: For whom the call was made, as `procession.usage.scope_keys` tells.
+            model: `provider/name`.
+            usage: `inputTokens` and `outputTokens`; what is missing counts as none.
+            cost: US dollars; None when it is not known.
+        """
+        amounts = [
+            1,
+            int(cost is None),
+            round((cost or 0) * _PICO),
+            usage.get("inputTokens") or 0,
+            usage.get("outputTokens") or 0,
+        ]
+        booked = {**scopes, "tenant": tenant}
+        hashes = list(_hashes(tenant, booked, self._now()))
+        places = [value for _, *place in hashes for value in place]
+        self._pending.append(([key for key, *_ in hashes], [model, *amounts, *places]))
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.create_task(self._write())
+
+    async def drain(self) -> None:
+        """Waits until all that was booked is written."""
+        if self._writer is not None:
+            await asyncio.shield(self._writer)
+
+    async def read(self, tenant: str, scope: Scope, key: str, window_seconds: float | None) -> UsageSum:
+        """The sum over the last seconds, rounded up to whole slots; None, or a longer window, is all that is kept.
+
+        A run is always read as a whole. What this process has booked before is in the sum.
+        """
+        await self.drain()
+        if scope == "run":
+            return _sum([await self._redis.hgetall(_run_key(tenant, key))], first_slot=0)
+        window = _SERIES[-1].longest if window_seconds is None else window_seconds
+        series = next((s for s in _SERIES if window <= s.longest), _SERIES[-1])
+        now = self._now()
+        since = now - min(window, series.longest)
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for number in range(int(since // series.span), int(now // series.span) + 1):
+                pipe.hgetall(_key(tenant, series, number, scope, key))
+            return _sum(await pipe.execute(), first_slot=int(since // series.slot))
+
+    async def _write(self) -> None:
+        """Writes what is pending, all of a moment in one request, until nothing is."""
+        while self._pending:
+            batch, self._pending = self._pending, []
+            try:
+                async with self._redis.pipeline(transaction=False) as pipe:
+                    for keys, values in batch:
+                        await self._add(keys=keys, args=values, client=pipe)
+                    await pipe.execute()
+            except RedisError as error:
+                log.warning("the usage of %d model calls is not booked: %s", len(batch), error)
+
+
+def _hashes(tenant: str, scopes: Mapping[Scope, str], now: float) -> Iterator[tuple[str, int, int]]:
+    """The hashes that a call is booked into: key, slot, and seconds to live."""
+    for scope, key in scopes.items():
+        if scope == "run":
+            yield _run_key(tenant, key), 0, _RUN_TTL
+            continue
+        for series in _SERIES:
+            number = int(now // series.span)
+            yield _key(tenant, series, number, scope, key), int(now // series.slot), series.ttl
+
+
+def _run_key(tenant: str, run: str) -> str:
+    return f"procession:{tenant}:usage:run:{run}"
+
+
+def _key(tenant: str, series: _Series, number: int, scope: Scope, key: str) -> str:
+    return f"procession:{tenant}:usage:{series.name}{number}:{scope}:{key}"
+
+
+def _sum(hashes: list[dict[bytes, bytes]], first_slot: int) -> UsageSum:
+    totals: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for fields in hashes:
+        for field, amount in fields.items():
+            slot, measure, model = field.decode().split("|", 2)
+            if int(slot) >= first_slot:
+                totals[model][measure] += int(amount)
+    return UsageSum.of([_usage(model, measures) for model, measures in totals.items()])
+
+
+def _usage(model: str, measures: Mapping[str, int]) -> ModelUsage:
+    return ModelUsage(
+        model=model,
+        cost=measures["c"] / _PICO if measures["n"] > measures["u"] else None,
+        input_tokens=measures["i"],
+        output_tokens=measures["o"],
+        calls=measures["n"],
+        unpriced_calls=measures["u"],
+    )

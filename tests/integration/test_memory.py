@@ -1,0 +1,312 @@
+"""Memory over the bus, with a real Redis and a real Chroma: recall, working memory, isolation, faults."""
+
+import asyncio
+import contextlib
+import itertools
+import socket
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from procession.client import MemoryRequestError, Procession
+from procession_services.memory.core import lexical
+from procession_services.memory.embedders import LexicalEmbedder
+from procession_services.memory.ports import Embedded, EmbedderChangedError, Index, VectorsUnavailableError
+from procession_services.memory.stores.chroma import ChromaVectors
+from procession_services.runtime.embedded import embedded
+from tests.support.system import SERVICES, running_system
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.filterwarnings("default"),  # Chroma and what it brings warn of themselves
+]
+
+_names = map("n{}".format, itertools.count())
+DONE = {"chunks": ["noted"]}
+RECALL = {"memory": {"lastMessages": 2, "semanticRecall": {"messageRange": 1}}}
+
+
+def call(name, /, **arguments):
+    return {"tool_calls": [{"id": f"c-{name}", "name": name, "arguments": arguments}]}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def system(servers, tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENAI_API_KEY", "unused")
+        async with running_system(servers, tmp_path_factory.mktemp("logs")) as system:
+            chroma = tmp_path_factory.mktemp("chroma")
+            async with system.inside(*SERVICES, chroma_path=chroma, embedder="lexical"):
+                yield system
+
+
+@pytest.fixture
+def resource():
+    return next(_names)
+
+
+async def indexed(system):
+    """Waits until the index has done everything."""
+    async with asyncio.timeout(30):
+        while await system.client.memory.index_waiting():
+            await asyncio.sleep(0.02)
+
+
+async def say(system, text, agent, thread, resource, *calls):
+    """One run; gives its result and the texts that the model was shown first."""
+    model = system.script(*(calls or (DONE,)))
+    memory = {"thread": thread, "resource": resource}
+    result, _ = await system.run(text=text, agent={**agent, "model": model}, memory=memory)
+    assert result.status == "finished", result.error
+    return result, [str(m["content"]) for m in system.requests(model)[0]["messages"]]
+
+
+# --- semantic recall ---------------------------------------------------------------------------
+
+
+async def test_what_was_said_in_another_thread_is_recalled(system, resource):
+    await say(system, "my dog is called Rex", RECALL, "t1", resource)
+    await indexed(system)
+    _, shown = await say(system, "what is my dog called", RECALL, "t2", resource)
+    (told,) = [text for text in shown if "remembered_from_other_conversation" in text]
+    assert "User: my dog is called Rex\n" in told
+    assert "Assistant: noted" in told, "its neighbour comes with it"
+    assert "</remembered_from_other_conversation>" in told
+
+
+async def test_recall_in_the_thread_itself_brings_messages(system, resource):
+    await say(system, "my dog is called Rex", RECALL, "t", resource)
+    for text in ("one", "two"):
+        await say(system, text, RECALL, "t", resource)
+    await indexed(system)
+    _, shown = await say(system, "how is my dog called", RECALL, "t", resource)
+    assert [text for text in shown if "Rex" in text] == ["my dog is called Rex"]
+
+
+async def test_nothing_of_another_resource_or_tenant_is_recalled(system, resource):
+    await say(system, "my dog is called Rex", RECALL, "t1", resource)
+    await indexed(system)
+    _, shown = await say(system, "what is my dog called", RECALL, "t1", f"{resource}-other")
+    assert not any("Rex" in text for text in shown)
+
+
+async def test_deleting_a_thread_removes_its_embeddings(system, resource):
+    await say(system, "my dog is called Rex", RECALL, "t1", resource)
+    await indexed(system)
+    await system.client.memory.delete("t1", resource)
+    await indexed(system)
+    await system.client.memory.create("t1", resource)  # so that only embeddings could bring it back
+    _, shown = await say(system, "what is my dog called", RECALL, "t2", resource)
+    assert not any("Rex" in text for text in shown)
+
+
+async def test_reindex_makes_imported_messages_findable(system, resource):
+    memory = system.client.memory
+    await memory.save("t1", resource, ["the code of the safe is 4711"])
+    pages = [page async for page in memory.export("t1", resource)]
+    await memory.delete("t1", resource)
+    for page in pages:
+        await memory.import_page(page)
+    await memory.reindex()
+    await indexed(system)
+    _, shown = await say(system, "which code has the safe", RECALL, "t2", resource)
+    assert any("4711" in text for text in shown)
+
+
+# --- working memory ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("signals", [False, True])
+async def test_the_model_changes_its_note_and_sees_it_in_another_thread(system, resource, signals):
+    name = "setWorkingMemory" if signals else "updateWorkingMemory"
+    agent = {"memory": {"workingMemory": {"template": "# Me\n- Name:", "useStateSignals": signals}}}
+    await say(system, "I am Ann", agent, "t1", resource, call(name, memory="# Me\n- Name: Ann"), DONE)
+    assert await system.client.memory.note(resource) == "# Me\n- Name: Ann"
+    _, shown = await say(system, "who am I", agent, "t2", resource)
+    assert any("- Name: Ann" in text for text in shown)
+    _, shown = await say(system, "who am I", agent, "t2", f"{resource}-other")
+    assert not any("- Name: Ann" in text for text in shown)
+
+
+async def test_a_schema_is_merged_and_refused_arguments_are_told(system, resource):
+    schema = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}}
+    agent = {"memory": {"workingMemory": {"schema": schema, "scope": "thread"}}}
+    calls = [
+        call("updateWorkingMemory", memory={"name": "Ann", "age": None}),
+        call("updateWorkingMemory", memory={"age": "many"}),
+        call("updateWorkingMemory", memory={"age": 7}),
+    ]
+    result, _ = await say(system, "hi", agent, "t1", resource, *calls, DONE)
+    assert await system.client.memory.note(resource, "t1") == '{"name":"Ann","age":7}'
+    assert [each["output"] for each in result.tool_results] == [{"success": True}] * 2
+    assert await system.client.memory.note(resource) is None
+
+
+async def test_notes_of_concurrent_runs_all_count(system, resource):
+    schema = {"type": "object", "properties": {name: {"type": "string"} for name in "abcdefgh"}}
+    agent = {"memory": {"workingMemory": {"schema": schema}}}
+    await asyncio.gather(
+        *(
+            say(system, "hi", agent, f"t-{name}", resource, call("updateWorkingMemory", memory={name: name}), DONE)
+            for name in "abcdefgh"
+        )
+    )
+    note = await system.client.memory.note(resource)
+    assert all(f'"{name}":"{name}"' in note for name in "abcdefgh")
+
+
+# --- requests ----------------------------------------------------------------------------------
+
+
+async def test_another_tenant_cannot_tell_a_thread_from_a_missing_one(system, resource):
+    own = system.client.memory
+    await own.create("t", resource, title="mine", metadata={"a": 1})
+    await own.save("t", resource, ["secret"])
+    await own.set_note("note", resource)
+    await own.set_note("note", resource, "t")
+    assert (await own.thread("t", resource))["metadata"] == {"a": 1}
+    async with Procession(system.servers.nats_url, tenant="stranger") as stranger:
+        other = stranger.memory
+        for thread in ("t", "no-such-thread"):
+            for asked in (
+                other.thread(thread, resource),
+                other.rename(thread, resource, "x"),
+                other.delete(thread, resource),
+                other.messages(thread, resource),
+                anext(other.export(thread, resource)),
+            ):
+                with pytest.raises(MemoryRequestError) as caught:
+                    await asked
+                assert caught.value.failure.code == "UNKNOWN_THREAD"
+        assert (await other.threads(resource))["threads"] == []
+        assert (await other.note(resource), await other.note(resource, "t")) == (None, None)
+        await other.set_note("stolen", resource)
+        await other.save("t", resource, ["planted"])
+        await other.delete("t", resource)
+    assert (await own.thread("t", resource))["title"] == "mine"
+    assert len((await own.messages("t", resource))["messages"]) == 1
+    assert (await own.note(resource), await own.note(resource, "t")) == ("note", "note")
+
+
+# --- Chroma itself -----------------------------------------------------------------------------
+
+
+def entry(name, text, thread="t", resource="r"):
+    metadata = {"message_id": name, "thread_id": thread, "resource_id": resource, "content": text}
+    return Embedded(name, lexical.embed(text), metadata)
+
+
+INDEX = Index("tenant", "messages", lexical.ID, lexical.DIMENSION)
+
+
+async def test_one_message_id_in_two_threads_is_two_messages(tmp_path):
+    vectors = ChromaVectors.in_directory(tmp_path)
+    await vectors.upsert(INDEX, [entry("m", "apples"), entry("m", "apples", resource="r2")])
+    await vectors.upsert(INDEX, [entry("m", "pears", resource="r2")])
+    (hit,) = await vectors.query(INDEX, lexical.embed("apples"), top_k=4, resource="r", thread=None)
+    assert (hit.metadata["content"], hit.thread) == ("apples", "t")
+    assert hit.score == pytest.approx(1, abs=1e-3)
+    await vectors.delete("tenant", "r2", "t", ["m"])
+    assert await vectors.query(INDEX, lexical.embed("x"), top_k=4, resource="r2", thread="t") == []
+    await vectors.aclose()
+
+
+async def test_a_change_of_the_embedder_is_refused_until_the_index_is_dropped(tmp_path):
+    vectors = ChromaVectors.in_directory(tmp_path)
+    await vectors.ensure(INDEX)
+    other = Index("tenant", "messages", "openai/e", 3)
+    for work in (vectors.ensure(other), vectors.query(other, [1, 0, 0], top_k=1, resource="r", thread=None)):
+        with pytest.raises(EmbedderChangedError, match=r"lexical-512 \(512 dimensions\).*openai/e.*reindex"):
+            await work
+    await vectors.ensure(Index("tenant2", "messages", "openai/e", 3))
+    assert await vectors.drop("tenant") == ["messages"]
+    await vectors.ensure(other)
+    await vectors.aclose()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def chroma_server(tmp_path):
+    """A Chroma server that can be killed and started again."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = ChromaServer(tmp_path / "data", port)
+    await server.start()
+    yield server
+    await server.kill()
+
+
+class ChromaServer:
+    def __init__(self, data, port):
+        self.url, self._data, self._port = f"http://127.0.0.1:{port}", data, port
+        self._process = None
+
+    async def start(self):
+        self._process = await asyncio.create_subprocess_exec(
+            Path(sys.executable).with_name("chroma"), "run", "--path", self._data, "--port", str(self._port),
+            "--host", "127.0.0.1", stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
+        )  # fmt: skip
+        async with asyncio.timeout(30), httpx.AsyncClient() as client:
+            while True:
+                with contextlib.suppress(httpx.TransportError):
+                    if (await client.get(f"{self.url}/api/v2/heartbeat")).is_success:
+                        return
+                await asyncio.sleep(0.05)
+
+    async def kill(self):
+        if self._process.returncode is None:
+            self._process.kill()
+        await self._process.wait()
+
+
+async def test_ten_replicas_create_one_collection(chroma_server):
+    replicas = [ChromaVectors.over_http(chroma_server.url) for _ in range(10)]
+    await asyncio.gather(*(each.ensure(INDEX) for each in replicas))
+    await asyncio.gather(*(each.upsert(INDEX, [entry(f"m{n}", "x")]) for n, each in enumerate(replicas)))
+    found = await replicas[0].query(INDEX, lexical.embed("x"), top_k=100, resource="r", thread=None)
+    assert len(found) == 10
+    for each in replicas:
+        await each.aclose()
+
+
+async def test_runs_go_on_without_chroma_and_the_index_catches_up(chroma_server, tmp_path, resource):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENAI_API_KEY", "unused")
+        async with embedded(tmp_path / "own") as own, running_system(own, tmp_path) as system:
+            settings = {"chroma_url": chroma_server.url, "embedder": "lexical", "recall_timeout": 2}
+            async with system.inside(*SERVICES, **settings):
+                await say(system, "my cat is called Tom", RECALL, "t1", resource)
+                await indexed(system)
+                await chroma_server.kill()
+                result, shown = await say(system, "my dog is called Rex", RECALL, "t2", resource)
+                assert not any("Tom" in text for text in shown)
+                warned = [r.warnings for r in result.processors if r.processor == "semantic-recall"]
+                assert sum(warned) == 1
+                assert await system.client.memory.index_waiting() == 1
+                await chroma_server.start()
+                await indexed(system)
+                _, shown = await say(system, "what is my dog called, what my cat", RECALL, "t3", resource)
+                assert any("Rex" in text for text in shown)
+                assert any("Tom" in text for text in shown)
+
+
+async def test_a_server_that_is_not_there_is_told(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        vectors = ChromaVectors.over_http(f"http://127.0.0.1:{free.getsockname()[1]}")
+        with pytest.raises(VectorsUnavailableError, match="Chroma does not answer"):
+            await vectors.ensure(INDEX)
+    await vectors.aclose()
+
+
+async def test_embedding_models_are_asked_through_the_gateway(system, resource):
+    agent = {"memory": {"semanticRecall": {"embedder": "openai/text-embedding-3-small", "indexName": "api"}}}
+    await say(system, "my dog is called Rex", agent, "t1", resource)
+    await indexed(system)
+    _, shown = await say(system, "what is my dog called", agent, "t2", resource)
+    assert any("Rex" in text for text in shown)
+    assert LexicalEmbedder.id == "lexical-512"
