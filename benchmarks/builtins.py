@@ -45,6 +45,7 @@ CATASTROPHIC: Final = {"rules": [{"name": "bad", "pattern": "(?:a|aa)+$"}], "str
 _PROSE: Final = "The quick brown fox jumps over the lazy dog, and 12 dogs do not mind. "
 _CHUNK: Final = 20
 _LARGER_CHUNK: Final = 200
+_DELAYED: Final = 5_000
 _HOOKS: Final = (Hook.OUTPUT_STREAM, Hook.INPUT, Hook.LLM_REQUEST)
 _PATIENCE: Final = 5.0
 
@@ -83,6 +84,18 @@ class Subject:
         end: Chunk = {"type": "text-end", "payload": {"id": "t"}}
         await chain.feed(end)
         await chain.end()
+
+    async def delay(self, text: str, chunk: int = _CHUNK) -> dict[str, float]:
+        """How many characters wait after each chunk of a text in which nothing is found: on average, and at most."""
+        out: list[int] = []
+        chain = StreamChain(
+            [self._link], _context(), self._calls, lambda c: out.append(len(c["payload"]["text"]))
+        )
+        waiting: list[int] = []
+        for at in range(0, len(text), chunk):
+            await chain.feed({"type": "text-delta", "payload": {"id": "t", "text": text[at : at + chunk]}})
+            waiting.append(min(at + chunk, len(text)) - sum(out))
+        return {"mean": sum(waiting) / len(waiting), "max": max(waiting)}
 
     def _args(self, hook: Hook, text: str) -> Any:
         context = _context()
@@ -134,9 +147,10 @@ async def processors(size: Size, registry: Registry) -> dict[str, Any]:
     """Measures all that can be.
 
     Returns:
-        `costs` (by processor and hook: `us_per_chunk` of streams, `us_per_kb`), `growth` (by processor, hook and kind
-        of text: `us_per_kb` of some and of four times as much, and what ended it), `part` (seconds for one huge
-        chunk), `catastrophic` (seconds until the pattern was stopped, and how), `skipped` (id to reason).
+        `costs` (by processor and hook: `us_per_kb`, and of streams `us_per_chunk` and the characters that wait after
+        a chunk, `waiting_mean` and `waiting_max`), `growth` (by processor, hook and kind of text: `us_per_kb` of some
+        and of four times as much, and what ended it), `part` (seconds for one huge chunk), `catastrophic` (seconds
+        until the pattern was stopped, and how), `skipped` (id to reason).
     """
     told: dict[str, Any] = {"costs": {}, "growth": {}, "part": {}, "skipped": {}}
     for name in sorted(registry.processors):
@@ -169,7 +183,14 @@ async def _cost(subject: Subject, hook: Hook, size: Size) -> dict[str, float]:
     if ended:
         raise ProcessionError(ended)
     cost = {"us_per_kb": spent * 1e6 / (size.text / 1000)}
-    return cost | ({"us_per_chunk": spent * 1e6 / (size.text / _CHUNK)} if hook is Hook.OUTPUT_STREAM else {})
+    if hook is not Hook.OUTPUT_STREAM:
+        return cost
+    waits = await subject.delay(text[:_DELAYED])
+    return cost | {
+        "us_per_chunk": spent * 1e6 / (size.text / _CHUNK),
+        "waiting_mean": waits["mean"],
+        "waiting_max": waits["max"],
+    }
 
 
 async def _growth(subject: Subject, hook: Hook, size: Size) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.tables FILE`: the results of `python -m benchmarks all --json FILE` as Markdown."""
+"""`python -m benchmarks.tables FILE`: the results of `python -m benchmarks PART --json FILE` as Markdown."""
 
 import json
 import sys
@@ -36,6 +36,8 @@ _SINGLE: Final = (
 def tables(told: dict[str, Any]) -> Iterator[str]:
     """Yields the lines of the report: the machine, then a table for each measurement."""
     yield from _about(told)
+    if "processors" in told:
+        yield from _processors(told["processors"])
     if "single" in told:
         yield from _single(told["single"])
     if "throughput" in told:
@@ -76,6 +78,41 @@ def _single(single: dict[str, Any]) -> Iterator[str]:
     yield from ("", "Where the CPU time goes, µs per chunk:", "")
     parts = sorted(single["per_process_cpu_us_per_chunk"].items(), key=lambda item: -item[1])
     yield from _table([name for name, _ in parts], [[str(used) for _, used in parts]])
+
+
+def _processors(told: dict[str, Any]) -> Iterator[str]:
+    yield from ("", "### Built-in processors that need no model", "")
+    rows = []
+    for name, costs in told["costs"].items():
+        for hook, cost in costs.items():
+            waiting = (cost.get("waiting_mean"), cost.get("waiting_max"))
+            shown = (cost.get("us_per_chunk"), cost["us_per_kb"], told["part"][name][hook] * 1e3, *waiting)
+            rows.append([name, hook, *(_cell(_rounded(value)) for value in shown)])
+    waits = ("characters waiting, mean", "at most")
+    yield from _table(["processor", "hook", "µs per chunk", "µs per kilobyte", "huge part, ms", *waits], rows)
+    yield from (
+        "",
+        "What is meant to be expensive, µs per kilobyte, for some and for four times as much:",
+        "",
+    )
+    kinds = list(next(kinds for hooks in told["growth"].values() for kinds in hooks.values()))
+    rows = [
+        [name, hook, *(_pair(kinds_of[kind]) for kind in kinds)]
+        for name, hooks in told["growth"].items()
+        for hook, kinds_of in hooks.items()
+    ]
+    yield from _table(["processor", "hook", *kinds], rows)
+    stopped = told["catastrophic"]
+    yield from ("", f"A catastrophic regular expression is stopped after {stopped['seconds']:.2f} s.")
+
+
+def _pair(measured: dict[str, Any]) -> str:
+    told = ", ".join(_cell(_rounded(cost)) for cost in measured["us_per_kb"])
+    return f"{told} (stopped)" if measured["ended"] else told
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.3g}")
 
 
 def _growth(growth: dict[str, Any]) -> Iterator[str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from procession_schemas import events, leases, remote_tools, subjects
+from procession_schemas import events, guard, leases, remote_tools, subjects
 from procession_schemas.base import JsonObject
 from procession_schemas.chunks import ChunkBatch
 from procession_schemas.run import RunRequest
@@ -156,6 +156,17 @@ CATALOG: Final[tuple[Row, ...]] = (
         "lease.answer", leases.FrameAnswer, _TO_SENDER, None,
         ("output_processors",), _STREAMING,
         "How far the replica is with a stream, and at the end what came of it.",
+    ),
+    Row(
+        "guard.request", guard.GuardRequest, _pattern(subjects.api, "input_processors", "{tenant}", "guard"), None,
+        ("llm_gateway",), ("input_processors",),
+        "Asks an input guardrail that runs beside the model call.",
+    ),
+    Row(
+        "guard.reply", guard.GuardReply, "_INBOX.{request}", None,
+        ("input_processors",), ("llm_gateway",),
+        "Its verdict; until then nothing of the model's answer goes anywhere.",
+        reply=True,
     ),
     Row(
         "memory.request", JsonObject, _pattern(subjects.api, "memory", "{tenant}", "{operation}"), None,

@@ -17,8 +17,9 @@ class LeaseRequest(TypedDict):
 
     `kind` is `model` for a model's answer, `side` for what tools and hooks write. `command` is the sender's
     WorkCommand without its operations, `messages` the conversation as the sender has it; one that is too long for a
-    message lies in Redis under `messagesKey`. `stream` numbers the streams of the run. `resume`: another replica had
-    this stream, so what clients have is held back. `last`: an answer without tool calls ends the run.
+    message lies in Redis under `messagesKey`, and without both the committed one counts. `stream` numbers the streams
+    of the run. `resume`: another replica had this stream, so what clients have is held back. `last`: an answer without
+    tool calls ends the run. `prelude` is what senders of before 0.2 gave in place of `messages`; nobody reads it.
     """
 
     session: str
@@ -28,8 +29,9 @@ class LeaseRequest(TypedDict):
     command: JsonObject
     messages: NotRequired[JsonObject]
     messagesKey: NotRequired[str]
-    tracingContext: JsonObject
-    stream: int
+    prelude: NotRequired[list[JsonObject]]
+    tracingContext: NotRequired[JsonObject]
+    stream: NotRequired[int]
     processors: list[JsonObject]
     states: dict[str, JsonObject]
     requestContext: JsonObject
@@ -82,7 +84,7 @@ class StreamOutcome(TypedDict):
     requestContext: JsonObject
     reports: list[JsonObject]
     parts: list[JsonObject]
-    logged: bool
+    logged: NotRequired[bool]
     rewritten: NotRequired[dict[str, JsonObject]]
     response: NotRequired[JsonObject]
     finished: NotRequired[bool]

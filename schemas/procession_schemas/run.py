@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from procession_schemas.agent import Agent, AgentOptions, AnyTool
-from procession_schemas.base import JsonObject, StrictModel, WireModel
+from procession_schemas.base import JsonObject, WireModel
 from procession_schemas.memory import RequestMemory
 
 

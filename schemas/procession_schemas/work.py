@@ -90,12 +90,23 @@ class StreamOp(WireModel):
     processors: list[ProcessorRef] = Field(default_factory=list)
 
 
+class Guard(WireModel):
+    """An input processor whose processInput runs beside the model call."""
+
+    processor: ProcessorRef
+    index: int = Field(default=0, description="Its `processorIndex`.")
+
+
 class ModelOp(WireModel):
     """Calls the model (or replays a cached response) and streams its answer through processOutputStream."""
 
     op: Literal["model"] = "model"
     processors: list[ProcessorRef] = Field(
         default_factory=list, description="Those with processOutputStream."
+    )
+    guards: list[Guard] = Field(
+        default_factory=list,
+        description="Asked while the provider is; nothing of the answer goes anywhere before all have agreed.",
     )
     keep_chunks: bool = Field(default=False, description="Some processor implements processLLMResponse.")
     entry: ModelEntry | None = None
@@ -254,6 +265,9 @@ class WorkResult(WireModel):
     facts: StepFacts | None = None
     retry: bool | None = Field(default=None, description="What the error processors decided.")
     stop: bool | None = Field(default=None, description="What the stop conditions decided.")
+    verdict: Literal["passed", "blocked"] | None = Field(
+        default=None, description="What the guards beside the model said; absent where none was asked."
+    )
     replica: str | None = None
     reports: list[HookReport] = Field(default_factory=list)
     model: ModelReport | None = None

@@ -67,8 +67,9 @@ from procession.services import ModelAnswer, ModelCallError, ModelRequest
 from procession.signals import InvalidSignalError, Signal
 from procession.state_signals import SentState, StateSignal, StateSignalArgs, StateSignalProcessor
 from procession.tools import Tool, ToolContext, tool
-from procession_schemas.agent import Agent, MemoryConfig, ModelEntry, ProcessorRef, StructuredOutput, ToolRef
+from procession_schemas.agent import Agent, ModelEntry, ProcessorRef, StructuredOutput, ToolRef
 from procession_schemas.chunks import Chunk
+from procession_schemas.memory import MemoryConfig
 from procession_schemas.messages import Message, Part, StepResult, SystemMessage
 from procession_schemas.run import Failure, RunRequest, RunResult, Tripwire
 

@@ -43,7 +43,7 @@ class Link:
 
     def skips(self, hook: Hook) -> bool:
         """Whether an exception in this hook leaves the value unchanged in place of ending the run (D-1, D-2)."""
-        default = "skip" if hook is Hook.OUTPUT_STREAM else "fail"
+        default = "skip" if hook is Hook.OUTPUT_STREAM and not self.processor.holds_back() else "fail"
         return (self.on_error or self.processor.on_error or default) == "skip"
 
 

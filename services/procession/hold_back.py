@@ -181,12 +181,16 @@ class _Blocks:
         try:
             pieces = hold.feed(text)
         except HoldOverflowError as error:
-            self.args.abort(f"A text was stopped: {error}.", metadata={"limit": self.limit})
+            if self.mode is not StreamMode.OBSERVE:
+                self.args.abort(f"A text was stopped: {error}.", metadata={"limit": self.limit})
+            hold.give_up()
+            pieces = []
         except ScanError:
             block["text"].update(before, fresh=before["fresh"] + text)
-            ready = "".join(span[2] for span in block["ready"])
-            block["ready"].clear()
-            part["payload"]["text"] = ready + hold.give_up()
+            unseen = hold.give_up()
+            if self.mode is not StreamMode.OBSERVE:
+                part["payload"]["text"] = "".join(span[2] for span in block["ready"]) + unseen
+                block["ready"].clear()
             raise
         spans = self._rewritten(text_id, block, pieces)
         if self.mode is StreamMode.OBSERVE:
@@ -221,7 +225,12 @@ class _Blocks:
         if block is None:
             return []
         hold = self._hold(block)
-        spans = self._rewritten(text_id, block, hold.flush())
+        try:
+            spans = self._rewritten(text_id, block, hold.flush())
+        except ScanError:  # where failures are skipped, the text comes out with the next end
+            begin, unseen = hold.released, hold.give_up()
+            block["ready"].append([begin, hold.released, unseen, True])
+            raise
         del self.blocks[text_id]
         if self.mode is StreamMode.OBSERVE:
             return []

@@ -61,7 +61,8 @@ class Processor(Generic[OptionsT]):
         name, description: For people; `name` falls back to the id.
         process_data_parts: Whether `process_output_stream` also gets `data-*` chunks (R-WR-5).
         on_error: What an exception in a hook does where the agent does not say: `fail` or `skip`. None means the
-            contract's default: `skip` for `process_output_stream`, `fail` elsewhere. Guardrails set `fail` (D-2).
+            contract's default: `skip` for `process_output_stream`, `fail` elsewhere. Guardrails set `fail` (D-2). One
+            that overrides `flush_stream` always fails there: skipping could lose or reorder what it holds.
         host: The service that runs this processor, where it is not the one of the array.
     """
 
@@ -107,6 +108,20 @@ class Processor(Generic[OptionsT]):
     def hooks_for(cls, options: dict[str, Any]) -> frozenset[Hook]:  # noqa: ARG003 - for overriding
         """The hooks an instance with these options has; by default those that the class overrides."""
         return frozenset(h for h, m in METHODS.items() if getattr(cls, m) is not getattr(Processor, m))
+
+    @classmethod
+    def runs_parallel(cls, options: dict[str, Any]) -> bool:  # noqa: ARG003 - for overriding
+        """Whether `process_input` of an instance with these options runs beside the model call, not before it.
+
+        The answer waits for its verdict. It may abort and keep state, but change nothing that the model reads. Its
+        other hooks run where they always do.
+        """
+        return False
+
+    @classmethod
+    def holds_back(cls) -> bool:
+        """Whether it may hold chunks of a stream, which come out in `flush_stream`."""
+        return cls.flush_stream is not Processor.flush_stream
 
     @classmethod
     def sees_data_parts(cls, options: dict[str, Any]) -> bool:  # noqa: ARG003 - for overriding

@@ -16,10 +16,11 @@ from procession.text_hold import Match, Scan, ScanError
 _TOKEN = re.compile(
     r"\\[\s\S]"  # an escape
     r"|\[\^?\]?(?:\\[\s\S]|\[:[^\]]*:\]|[^\]\\])*\]"  # a class
-    r"|\(\?<[=!]|\(\*|\(|\)"
+    r"|\(\?<?[=!]|\(\?>|\(\*|\(|\)"
     r"|\$"
-    r"|[*+]|\{\d*,\d*\}"
+    r"|(?P<times>[*+?]|\{\d*,?\d*\})(?P<lazy>\?)?"
 )
+_POSSESSIVE = re.compile(r"(?:[*+?]|\{\d*,?\d*\})\+")
 _LOOKS_RIGHT = frozenset({r"\b", r"\B", r"\Z", r"\z", r"\m", r"\M"})
 _NEXT = r"(?=[^\n]|\n[\s\S])"  # enough text follows to decide an assertion
 _UNSUPPORTED = {
@@ -232,26 +233,52 @@ def _region(members: list[Match], end: int) -> Match:
 
 
 def _undecided_at_end(pattern: str) -> str:
-    """The pattern with assertions that are not decided where the text so far ends.
+    """The pattern for what may begin a match at the end of a text that goes on.
+
+    Assertions about what follows are not decided at the end. Lazy repetitions become greedy: all ways are tried anyway,
+    and not every lazy one reports that it reached the end.
 
     Raises:
         ValueError: The pattern has what a stream cannot decide.
     """
-    groups: list[bool] = []  # for each open group, whether it is a look-behind
+    groups: list[tuple[bool, bool]] = []  # of each open group: whether it looks behind, whether it commits
+    possessive = _possessive_groups(pattern)
 
     def token(found: re.Match[str]) -> str:
-        text = found[0]
+        text, times = found[0], found["times"]
         if text in _UNSUPPORTED:
             raise ValueError(f"{text} {_UNSUPPORTED[text]} and cannot be used here")
+        behind, commits = groups[-1] if groups else (False, False)
         if text.startswith("("):
-            groups.append(text.startswith("(?<") or (bool(groups) and groups[-1]))
+            committing = text == "(?>" or found.start() in possessive
+            groups.append((behind or text in ("(?<=", "(?<!"), commits or committing))
         elif text == ")" and groups:
             groups.pop()
-        elif groups and groups[-1] and (text in "*+" or (text[0] == "{" and text.endswith(",}"))):
+        elif times and behind and (times in "*+" or times.endswith(",}")):
             raise ValueError(f"unbounded repetition ({text}) in a look-behind needs text that may be gone")
+        elif found["lazy"] and commits:
+            raise ValueError(
+                f"lazy repetition ({text}) in an atomic or possessive group is not decidable in a stream"
+            )
+        elif found["lazy"]:
+            return times
         return f"{_NEXT}{text}" if text in _LOOKS_RIGHT or text == "$" else text
 
     return _TOKEN.sub(token, pattern)
+
+
+def _possessive_groups(pattern: str) -> set[int]:
+    """Where groups begin that are repeated possessively: `(...)*+`."""
+    begun: list[int] = []
+    found: set[int] = set()
+    for token in _TOKEN.finditer(pattern):
+        if token[0].startswith("("):
+            begun.append(token.start())
+        elif token[0] == ")" and begun:
+            start = begun.pop()
+            if _POSSESSIVE.match(pattern, token.end()):
+                found.add(start)
+    return found
 
 
 _ASCII_LOWER = {upper: upper + 32 for upper in range(65, 91)}

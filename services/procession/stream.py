@@ -9,7 +9,7 @@ from procession.args import OutputStreamArgs
 from procession.calls import Calls, Link, abort, check_custom, failure, of_another, within
 from procession.context import RunContext
 from procession.errors import TripWire
-from procession.processor import Hook, Processor
+from procession.processor import Hook
 from procession.response import ResponseCollector
 from procession.returns import invalid
 from procession_schemas.chunks import HIDDEN_TYPES, Chunk
@@ -74,11 +74,7 @@ class StreamChain:
         ]
         self._wake: dict[int, int] = {}
         self._hooks = [link.processor.process_output_stream for link in links]
-        self._holders = [
-            k
-            for k, link in enumerate(links)
-            if type(link.processor).flush_stream is not Processor.flush_stream
-        ]
+        self._holders = [k for k, link in enumerate(links) if link.processor.holds_back()]
         for link in links:
             link.processor.processor_index = link.index
 

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from procession.errors import ProcessionError
 from procession_schemas.subjects import InvalidSubjectError
-from procession_services.cli_memory import add_memory_command
+from procession_services.cli_memory import add_memory_command, memory_problems
 from procession_services.runtime.embedded import EmbeddedServerError
 from procession_services.runtime.settings import Settings, SettingsError
 from procession_services.supervisor import SERVICES, StartError, System, system
@@ -222,7 +222,7 @@ def _check(options: argparse.Namespace) -> int:
     from procession_services.runtime.check import check, check_servers  # noqa: PLC0415
 
     settings = _settings(options)
-    problems = check(settings, _model_problem if options.models else None)
+    problems = check(settings, _model_problem if options.models else None) + memory_problems(settings)
     if options.deploy:
         problems += asyncio.run(check_servers(settings))
     for problem in problems:

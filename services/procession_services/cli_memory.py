@@ -9,14 +9,39 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from procession_services.runtime.agents import AgentsError, Problem, load_agents
+from procession_services.runtime.settings import Settings
+
 if TYPE_CHECKING:
     from procession.client import MemoryClient, Procession
 
-__all__ = ["add_memory_command"]
+__all__ = ["add_memory_command", "memory_problems"]
 
 _POLL_SECONDS: Final = 0.5
 Connect = Callable[[argparse.Namespace], AbstractAsyncContextManager["Procession"]]
 _Action = Callable[["MemoryClient", argparse.Namespace], Awaitable[None]]
+
+
+def memory_problems(settings: Settings) -> list[Problem]:
+    """What is wrong with semantic recall in the agents file: no vector store, or only the lexical fallback."""
+    from procession_services.memory.embedders import fallback_warning  # noqa: PLC0415 - only what the command needs
+
+    try:
+        agents = load_agents(settings.agents) if settings.agents else {}
+    except AgentsError:
+        return []  # told by the check of the file itself
+    problems = []
+    for name, agent in agents.items():
+        recall = agent.memory.semantic_recall if agent.memory else None
+        if not recall:
+            continue
+        path = f"agents.{name}.memory.semanticRecall"
+        if not (settings.chroma_url or settings.chroma_path):
+            told = "needs PROCESSION_CHROMA_URL or PROCESSION_CHROMA_PATH, except below `procession up`"
+            problems.append(Problem(str(settings.agents), path, told, warning=True))
+        if warning := fallback_warning(recall.embedder or settings.embedder):
+            problems.append(Problem("PROCESSION_EMBEDDER", path, warning, warning=True))
+    return problems
 
 
 def add_memory_command(commands: Any, connect: Connect, *parents: argparse.ArgumentParser) -> None:
@@ -58,7 +83,9 @@ def add_memory_command(commands: Any, connect: Connect, *parents: argparse.Argum
     note.add_argument("resource")
     note.add_argument("--thread", help="that of a thread")
     note.add_argument("--set", metavar="TEXT", help="the new text")
-    reindex = action("reindex", _reindex, "make the index of semantic recall anew, as after a change of the embedder")
+    reindex = action(
+        "reindex", _reindex, "make the index of semantic recall anew, as after a change of the embedder"
+    )
     reindex.add_argument("--embedder", help="that of agents which name their own")
     reindex.add_argument("--no-wait", action="store_true", help="return when it is queued")
 

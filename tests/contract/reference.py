@@ -23,6 +23,12 @@ def configuration() -> str:
         "FactoryRef",
         "ModelEntry",
         "MemoryConfig",
+        "HistoryBudget",
+        "SemanticRecallConfig",
+        "MessageRange",
+        "WorkingMemoryConfig",
+        "WorkingMemoryTemplate",
+        "Retention",
         "StructuredOutput",
         "ToolChoiceTool",
     )

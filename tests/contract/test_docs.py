@@ -22,6 +22,8 @@ FILES = [
     for pattern in ("*", "docs/**/*", "schemas/**/*", "services/**/*", "tests/**/*")
     for path in ROOT.glob(pattern)
 ]
+THEIRS = {"AGENTS.md", "CLAUDE.md", "CONTEXT.md", "SKILL.md"}
+"""Files of our users that the pages speak of."""
 TABLE = (ROOT / "docs" / "differences.md").read_text(encoding="utf-8")
 DIFFERENCES = set(re.findall(r"^\| (D-\d+) \|", TABLE, re.MULTILINE))
 CODE = [path for folder in ("schemas", "services", "tests") for path in (ROOT / folder).rglob("*.py")]
@@ -41,6 +43,7 @@ def test_links_lead_somewhere(page):
 @pytest.mark.parametrize("page", OURS, ids=name)
 def test_files_that_are_named_exist(page):
     named = set(re.findall(r"`((?:[\w.-]+/)*[\w-]+\.(?:py|toml|json|md))`", prose(page)))
+    named -= THEIRS
     assert {path for path in named if not any(f"/{file}".endswith(f"/{path}") for file in FILES)} == set()
 
 

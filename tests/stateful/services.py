@@ -55,7 +55,9 @@ class Store:
 
     state: bytes | None = None
     state_version: int = 0
-    context: dict[str, Any] = field(default_factory=lambda: {"calls": [], "outcomes": {}, "begun": 0})
+    context: dict[str, Any] = field(
+        default_factory=lambda: {"calls": [], "outcomes": {}, "begun": 0, "agreed": False}
+    )
     version: int = 0
     seq: int = -1
     result: bytes | None = None
@@ -135,13 +137,16 @@ class ToolHost:
 class Services:
     """Runs commands, wherever they are for."""
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
+    def __init__(self, store: Store, *, guarded: bool = False) -> None:
+        self.store, self.guarded = store, guarded
         self.tools = ToolHost()
         self.model_calls = 0
 
     def execute(
-        self, command: WorkCommand, choose: Choose, next_state: Callable[[WorkResult], tuple[int, bytes] | None]
+        self,
+        command: WorkCommand,
+        choose: Choose,
+        next_state: Callable[[WorkResult], tuple[int, bytes] | None],
     ) -> Generator[None, None, tuple[bytes | None, bool]]:
         """What `Executor.execute` does up to its commit, with a pause between any two of its effects.
 
@@ -180,7 +185,7 @@ class Services:
             self.tools.recorded |= context["outcomes"].keys()
         return counts
 
-    def _run(
+    def _run(  # noqa: C901 - a case for each operation
         self, op: Any, command: WorkCommand, context: dict[str, Any], result: WorkResult, choose: Choose
     ) -> None:
         match op:
@@ -189,7 +194,7 @@ class Services:
             case UnlessToolsOp():
                 result.stopped = bool(context["calls"])
             case ModelOp():
-                self._model(command, context, result, choose)
+                self._model(op, command, context, result, choose)
             case ToolsOp():
                 waiting = self.tools.run(op, command, context)
                 result.facts = StepFacts(outcomes=len(context["outcomes"]))
@@ -218,13 +223,22 @@ class Services:
                 pass  # only the context would change
 
     def _model(
-        self, command: WorkCommand, context: dict[str, Any], result: WorkResult, choose: Choose
+        self, op: ModelOp, command: WorkCommand, context: dict[str, Any], result: WorkResult, choose: Choose
     ) -> None:
         result.facts = StepFacts()
         if self.store.cancelled:
             result.outcome = "cancelled"
             return
         self.model_calls += 1
+        assert not (op.guards and context["agreed"]), "guards are asked again"
+        assert op.guards or context["agreed"] or not self.guarded, "a model answers that nobody guards"
+        if op.guards:
+            result.verdict = choose(["passed", "blocked", "passed"])
+            context["agreed"] = True
+        if result.verdict == "blocked":
+            result.outcome = "tripwire"
+            result.tripwire = Tripwire(reason="no", processor_id="g", retry=choose([None, True]))
+            return
         calls = [
             {"id": f"{command.seq}-{self.model_calls}-{at}", "kind": kind}
             for at, kind in enumerate(choose(CALLS))

@@ -30,11 +30,16 @@ def placed(name: str, hooks: list[Hook], hosts: list[str]) -> st.SearchStrategy[
     )
 
 
+BESIDE = st.just(
+    Placed(ref=ProcessorRef(id="guard"), hooks=frozenset(), host="input_processors", beside=True)
+)
+
+
 PLANS = st.builds(
     Plan,
     open=st.just(OpenOp(input=["hello"])),
     config=st.just(StepConfig(model="m/0")),
-    input=st.lists(placed("in", INPUT, ["input_processors", "memory"]), max_size=2),
+    input=st.lists(placed("in", INPUT, ["input_processors", "memory"]) | BESIDE, max_size=2),
     output=st.lists(placed("out", OUTPUT, ["output_processors", "memory"]), max_size=2),
     error=st.lists(placed("err", [Hook.API_ERROR], ["error_recovery", "memory"]), max_size=2),
     models=st.integers(1, 2).map(lambda n: [ModelEntry(model=f"m/{i}") for i in range(n)]),

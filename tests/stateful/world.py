@@ -6,7 +6,6 @@ laws, whatever led to it.
 """
 
 import copy
-from collections.abc import Generator
 from dataclasses import dataclass, field
 
 from procession_schemas.run import Failure
@@ -60,7 +59,7 @@ class World:
     buried: bool = False
 
     def __post_init__(self) -> None:
-        self.services = Services(self.store)
+        self.services = Services(self.store, guarded=any(p.beside for p in self.fresh.plan.input))
 
     # --- the bus
 

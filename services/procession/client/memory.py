@@ -26,8 +26,8 @@ class MemoryRequestError(ProcessionError):
 class MemoryClient:
     """What `procession.memory` offers; a thread belongs to a resource, and every call names both.
 
-    Every call raises MemoryRequestError where the service refuses, and NotAcceptedError where it does not answer. Threads
-    and messages are plain dicts; pages have `page`, `perPage`, `total` and `hasMore`, and count from 0.
+    Every call raises MemoryRequestError where the service refuses, and NotAcceptedError where it does not answer.
+    Threads and messages are plain dicts; pages have `page`, `perPage`, `total` and `hasMore`, and count from 0.
     """
 
     def __init__(self, link: Link, tenant: str) -> None:

@@ -1,5 +1,7 @@
 """The input processors service, put together."""
 
+from procession_schemas import subjects
+from procession_services.input_processors.guards import GuardAnswers
 from procession_services.processor_host.service import Host
 from procession_services.processor_host.streams import StreamClient
 
@@ -11,4 +13,6 @@ async def start(host: Host) -> None:
     streams = StreamClient(host.bus, host.settings.replica)
     await streams.start()
     host.on_stop.append(streams.stop)
-    await host.work_on_commands(streams.sink)
+    executor = await host.work_on_commands(streams.sink)
+    guards = GuardAnswers(executor, max_reply=host.bus.max_payload)
+    await host.answer(subjects.api(SERVICE, "*", "guard"), guards.answer)

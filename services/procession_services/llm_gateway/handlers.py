@@ -19,6 +19,7 @@ from procession_schemas.run import ModelReport
 from procession_schemas.work import ModelOp, StepFacts, UnlessToolsOp
 from procession_services.llm_gateway.core.call import ModelCall
 from procession_services.llm_gateway.core.failures import ProviderError
+from procession_services.llm_gateway.guards import Guards
 from procession_services.llm_gateway.providers import Provider
 from procession_services.llm_gateway.providers.retrying import stream_with_retries
 from procession_services.processor_host.errors import Cancelled, ModelFailed
@@ -32,8 +33,8 @@ _UNDELIVERED = HIDDEN_TYPES | {"finish"}
 class ModelRunner:
     """Runs `model` operations."""
 
-    def __init__(self, provider: Provider, streams: StreamClient, ledger: Ledger) -> None:
-        self._provider, self._streams, self._ledger = provider, streams, ledger
+    def __init__(self, provider: Provider, streams: StreamClient, ledger: Ledger, guards: Guards) -> None:
+        self._provider, self._streams, self._ledger, self._guards = provider, streams, ledger, guards
 
     async def run(self, op: ModelOp, job: Job) -> None:
         """Streams one answer and puts it into the context.
@@ -41,7 +42,8 @@ class ModelRunner:
         Raises:
             ModelFailed: The provider failed for good.
             Cancelled: The run was cancelled; what came until then is in the context.
-            TripWire: An output processor aborted; the provider's connection is closed (D-21).
+            TripWire: An output processor aborted, or a guard beside the model; the provider's connection is closed
+                (D-21).
             ProcessorError: One failed, or the model is not one that can be called.
         """
         ctx = job.ctx
@@ -56,11 +58,15 @@ class ModelRunner:
                 message, processor_id="", hook="", code="UNKNOWN_MODEL", name="UnknownModelError"
             )
         answer = _Answer(op, job, self._streams)
-        source = _replay(cached) if cached is not None else self._live(call, op)
+        source = _guarded(_replay(cached) if cached is not None else self._live(call, op), ctx)
+        if op.guards:
+            source = self._guards.hold(
+                op.guards, job, source, lambda chunks: self._refused(job, call, chunks)
+            )
         failure: ProviderError | None = None
         async with answer:
             try:
-                await answer.take(_guarded(source, ctx))
+                await answer.take(source)
             except ProviderError as error:
                 failure = error
         response = answer.response()
@@ -139,6 +145,17 @@ class ModelRunner:
             scopes = scope_keys(job.ctx.request_context, job.ctx.run_id)
             self._ledger.add(job.ctx.tenant, scopes, call.model, usage, cost)
 
+    def _refused(self, job: Job, call: ModelCall, chunks: list[Chunk]) -> None:
+        """Counts a call whose answer a guard keeps from being seen; `chunks` are what had come of it."""
+        if job.ctx.cached is not None:
+            return
+        collector = ResponseCollector()
+        for chunk in chunks:
+            collector.arrived(chunk)
+        response = collector.to_dict()
+        self._count(job, call, response, booked=len(chunks) > 1)
+        job.ctx.usage = add_usage(job.ctx.usage, response["usage"])
+
     async def _structure(self, job: Job, response: dict[str, Any]) -> None:
         """Validates a structured answer (R-SO-2, R-SO-3)."""
         structured = job.ctx.config.structured_output
@@ -196,9 +213,13 @@ class _Answer:
         self._pumping: asyncio.Future[None] | None = None
 
     async def __aenter__(self) -> Self:
-        if self._op.processors:
-            self._opening = asyncio.ensure_future(self._open())
+        if not self._op.guards:
+            self._begin_opening()
         return self
+
+    def _begin_opening(self) -> None:
+        if self._op.processors and self._opening is None:
+            self._opening = asyncio.ensure_future(self._open())
 
     async def _open(self) -> Session:
         """Leases an output replica; done while the provider is still thinking."""
@@ -256,6 +277,7 @@ class _Answer:
 
     async def _send(self, chunks: list[Chunk]) -> bool:
         self.started = self.started or len(chunks) > 1 or chunks[0]["type"] != "step-start"
+        self._begin_opening()
         if self._opening is not None:
             session = self._session
             if session is None:

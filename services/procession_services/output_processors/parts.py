@@ -7,7 +7,6 @@ so a replica that had all before it asks nobody.
 
 import asyncio
 import logging
-
 from collections import OrderedDict
 from dataclasses import dataclass, field
 

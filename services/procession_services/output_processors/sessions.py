@@ -145,7 +145,7 @@ class SessionServer:
         calls.violation = self._executor.violation_sink(command, ctx)
         suppress = await last_sent(self._bus, tenant, run) if lease.get("resume") else -1
         outbox = Outbox(self._bus, tenant, run, lease["outSeq"], live=command.stream, suppress=suppress)
-        parts = await self._parts.open(tenant, run, lease["stream"], len(links))
+        parts = await self._parts.open(tenant, run, lease.get("stream", 0), len(links))
         collector = ResponseCollector(keep_chunks=bool(lease.get("keepChunks")))
         objects = ObjectStream() if lease.get("objects") else None
         results = ToolResults()
@@ -163,7 +163,7 @@ class SessionServer:
             outbox=outbox,
             parts=parts,
             before=[len(received) for received in lists],
-            number=lease["stream"],
+            number=lease.get("stream", 0),
             conversation=orjson.dumps(ctx.messages.serialize()),
             last=bool(lease.get("last")),
             results=results,
@@ -171,13 +171,17 @@ class SessionServer:
 
     async def _context(self, lease: dict[str, Any], command: WorkCommand) -> RunContext:
         """The sender's context, as far as stream hooks see it."""
-        messages = lease.get("messages")
+        messages, key = lease.get("messages"), lease.get("messagesKey")
+        if messages is None and key is not None:
+            messages = await self._executor.environment.store(command.tenant).get(key)
         if messages is None:
-            messages = await self._executor.environment.store(command.tenant).get(lease["messagesKey"])
-        ctx = restore(command, None)
-        ctx.messages = MessageList.deserialize(messages, new_id=id_maker(command), now=now_iso)
+            stored = await self._host.store.load_context(command.tenant, command.run)
+            ctx = restore(command, stored.data)
+        else:
+            ctx = restore(command, None)
+            ctx.messages = MessageList.deserialize(messages, new_id=id_maker(command), now=now_iso)
         ctx.request_context = RequestContext(lease["requestContext"])
-        ctx.tracing_context = lease["tracingContext"]
+        ctx.tracing_context = lease.get("tracingContext", {})
         ctx.states.update(lease["states"])
         ctx.step_number, ctx.retry_count = lease["stepNumber"], lease["retryCount"]
         return ctx

@@ -369,7 +369,7 @@ def take_outcome(job: Job, outcome: dict[str, Any]) -> None:
     if outcome.get("messages") and outcome["kind"] == "model":
         ctx.messages = MessageList.deserialize(outcome["messages"], new_id=id_maker(job.command), now=now_iso)
     job.outbox.next_seq = outcome["outSeq"]
-    ctx.streams += outcome["logged"]
+    ctx.streams += outcome.get("logged", True)
     job.result.replica = outcome["replica"]
     for raw in outcome["reports"]:
         report = HookReport.model_validate(raw)

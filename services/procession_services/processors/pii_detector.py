@@ -19,7 +19,7 @@ from procession.args import (
     OutputStreamArgs,
 )
 from procession.hold_back import Match, Rewrite, hold_flush, hold_stream
-from procession.messages import clone
+from procession.messages import clone, map_text
 from procession.processor import Hook
 from procession_schemas.chunks import Chunk
 from procession_schemas.messages import Message
@@ -114,7 +114,10 @@ class PIIDetector(Detector[PIIDetectorOptions]):
         known = vault.values()
         hidden = [with_tokens(message, known) for message in args.messages]
         out = await self._messages(replace(args, messages=hidden), vault.token)
-        return hidden if out is None and hidden != args.messages else out
+        kept = hidden if out is None else out
+        if self.options.restore.answer:
+            kept = [map_text(message, lambda text: restored(text, vault.value)) for message in kept]
+        return None if kept == args.messages else kept
 
     async def process_llm_request(self, args: LLMRequestArgs) -> LLMRequestResult | None:
         """Puts tokens where the prompt has a value in clear that this conversation masks."""

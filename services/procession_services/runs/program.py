@@ -11,6 +11,7 @@ from procession_schemas.work import (
     BeginOp,
     EmitOp,
     FailOp,
+    Guard,
     HookOp,
     ModelOp,
     Op,
@@ -42,6 +43,11 @@ def refs_with(placed: list[Placed], hook: Hook) -> list[ProcessorRef]:
 def stream_refs(plan: Plan) -> list[ProcessorRef]:
     """The output chain."""
     return refs_with(plan.output, Hook.OUTPUT_STREAM)
+
+
+def guards(plan: Plan) -> list[Guard]:
+    """The input processors that run beside the model."""
+    return [Guard(processor=p.ref, index=index) for index, p in enumerate(plan.input) if p.beside]
 
 
 def hook_ops(
@@ -89,6 +95,7 @@ def attempt(state: RunState) -> list[PlannedOp]:
     )
     model = ModelOp(
         processors=stream_refs(plan),
+        guards=[] if state.guarded else guards(plan),
         keep_chunks=bool(refs_with(plan.input, Hook.LLM_RESPONSE)),
         entry=entry,
         max_retries=plan.max_retries if entry.max_retries is None else entry.max_retries,

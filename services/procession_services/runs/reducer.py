@@ -121,6 +121,7 @@ def _answered(state: RunState, result: WorkResult) -> tuple[RunState, list[Effec
         return state, outstanding(state)
     state.version, state.out_seq = result.version, max(result.out_seq, state.out_seq)
     state.replica = result.replica or state.replica
+    state.guarded = state.guarded or result.verdict is not None
     _count(state, result)
     if result.facts and any(isinstance(op, ToolsOp) for op in command.ops):
         state.facts = state.facts.model_copy(update={"outcomes": result.facts.outcomes})
@@ -136,7 +137,10 @@ def _take_outcome(state: RunState, command: WorkCommand, result: WorkResult) -> 
             _through(state, command, result)
         case "tripwire":
             assert result.tripwire is not None
-            _tripped(state, result.tripwire, command.ops[min(result.at, len(command.ops) - 1)])
+            guarded = result.verdict == "blocked"
+            _tripped(
+                state, result.tripwire, command.ops[min(result.at, len(command.ops) - 1)], guarded=guarded
+            )
         case "modelFailed":
             state.error = result.error or _unknown()
             _go(state, program.hook_ops(state.plan, state.plan.error, Hook.API_ERROR), "recovered")
@@ -250,8 +254,9 @@ def _again(state: RunState, tripwire: Tripwire | None) -> list[PlannedOp]:
     return [*ending, *program.attempt(state)]
 
 
-def _tripped(state: RunState, tripwire: Tripwire, op: object) -> None:
-    plain = state.ending or state.cancel or not _replayable(op)
+def _tripped(state: RunState, tripwire: Tripwire, op: object, *, guarded: bool) -> None:
+    """A processor aborted in an operation; `guarded`: as processInput beside it, so there is no step to try again."""
+    plain = state.ending or state.cancel or guarded or not _replayable(op)
     if tripwire.retry and not plain and _has_budget(state):
         _go(state, _again(state, tripwire), "modelled")
         return

@@ -16,11 +16,15 @@ Status = Literal["running", "suspended", "done"]
 
 
 class Placed(WireModel):
-    """A processor of the plan: its hooks, and the service that runs them."""
+    """A processor of the plan: its hooks, and the service that runs them.
+
+    `beside`: its processInput runs beside the first model call, and is not among `hooks`.
+    """
 
     ref: ProcessorRef
     hooks: frozenset[Hook]
     host: str
+    beside: bool = False
 
 
 class Plan(WireModel):
@@ -81,6 +85,7 @@ class RunState(WireModel):
     waiting: list[JsonObject] = Field(default_factory=list)
     decisions: dict[str, JsonObject] = Field(default_factory=dict)
     replica: str | None = None
+    guarded: bool = Field(default=False, description="The guards beside the model have spoken.")
     reports: dict[str, HookReport] = Field(default_factory=dict)
     models: dict[str, ModelReport] = Field(default_factory=dict)
     result: RunResult | None = None

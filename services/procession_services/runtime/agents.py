@@ -19,13 +19,13 @@ from pydantic_core import ErrorDetails
 from procession_schemas.agent import (
     Agent,
     FactoryRef,
-    MemoryConfig,
     ModelEntry,
     ProcessorRef,
     StructuredOutput,
     ToolChoiceTool,
     ToolRef,
 )
+from procession_schemas.memory import MemoryConfig
 
 __all__ = ["AgentsError", "Problem", "load_agents", "suggestion"]
 

@@ -8,6 +8,7 @@ from redis.exceptions import RedisError
 
 from procession.client import NotConnectedError, Procession
 from procession.errors import InvalidOptionsError, UnknownComponentError
+from procession.placing import misplaced
 from procession.processor import INPUT_HOOKS, OUTPUT_HOOKS, Hook
 from procession.registry import Registry
 from procession_schemas.agent import Agent, FactoryRef, ProcessorRef, ToolRef
@@ -22,6 +23,7 @@ _ARRAYS: Final = (
     ("error_processors", "errorProcessors", frozenset({Hook.API_ERROR})),
 )
 
+_KINDS: Final = {hooks: attribute.removesuffix("_processors") for attribute, _, hooks in _ARRAYS}
 _PATIENCE: Final = 3.0
 
 ModelCheck = Callable[[str], str | None]
@@ -118,6 +120,8 @@ def _processor(
         here, there = ", ".join(sorted(hooks)), ", ".join(sorted(has)) or "no hook"
         told = f"{ref.id} would never run here: its hooks are {there}, and here run {here}"
         yield Problem(where, f"{path}.id", told)
+    if wrong := misplaced(_KINDS.get(frozenset(hooks), ""), kind, ref):
+        yield Problem(where, f"{path}.{wrong[0]}", wrong[1])
 
 
 def _tool(ref: ToolRef, registry: Registry, where: str, path: str) -> Iterator[Problem]:

@@ -53,6 +53,11 @@ class Settings(BaseSettings):
     finished_ttl: int = Field(
         default=3_600, gt=0, description="Seconds that it stays after the run has ended."
     )
+    workspaces: str | None = Field(
+        default=None,
+        description="Directories that processors may read skills and instructions from, as in `PATH`; environment only;"
+        " default: the directory in which the service was started.",
+    )
     api_base: str | None = Field(
         default=None, description="Base URL for model calls of agents that name none."
     )
@@ -71,7 +76,9 @@ class Settings(BaseSettings):
         description="Embeds messages: `provider/model`, `onnx`, `lexical`; `auto`: `onnx` where its weights are, else "
         "`lexical`, with a warning.",
     )
-    embed_concurrency: int = Field(default=4, gt=0, description="Calls of embedders by one process at a time.")
+    embed_concurrency: int = Field(
+        default=4, gt=0, description="Calls of embedders by one process at a time."
+    )
     recall_timeout: float = Field(
         default=5, gt=0, description="Seconds that semantic recall may take before a run goes on without it."
     )

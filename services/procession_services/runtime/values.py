@@ -6,10 +6,14 @@ import orjson
 from redis.asyncio import Redis
 
 _ADD = """
-local sum = redis.call('INCRBYFLOAT', KEYS[1], ARGV[1])
-if ARGV[2] ~= '' and redis.call('PTTL', KEYS[1]) < 0 then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
+local old = redis.call('GET', KEYS[1])
+local sum = string.format('%.17g', tonumber(old or '0') + tonumber(ARGV[1]))
+if old then redis.call('SET', KEYS[1], sum, 'KEEPTTL')
+elseif ARGV[2] ~= '' then redis.call('SET', KEYS[1], sum, 'PX', ARGV[2])
+else redis.call('SET', KEYS[1], sum) end
 return sum
 """
+# INCRBYFLOAT in a script kills Redis 6.2.14 when it writes an append-only file.
 
 
 class RedisValues:

@@ -84,6 +84,13 @@ def test_the_agent_decides_about_failures_then_the_processor_then_the_contract(h
     assert at.skips(hook) is (hook is Hook.OUTPUT_STREAM if skips is None else skips)
 
 
+def test_a_processor_that_holds_parts_of_a_stream_fails_where_nothing_is_said():
+    holder = processor(
+        process_output_stream=lambda _self, _args: None, flush_stream=lambda _self, _args: None
+    )
+    assert not link(holder).skips(Hook.OUTPUT_STREAM)
+
+
 async def test_a_skipped_failure_changes_nothing_and_is_counted():
     tally = calls()
     at = link(judged(raises(ValueError("x"))), on_error="skip")

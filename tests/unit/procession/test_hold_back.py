@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import regex
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from procession.hold_back import (
@@ -117,6 +117,59 @@ def test_any_split_of_any_text_gives_the_rewrite_of_the_whole(name, chunks):
     assert released(scanner, chunks) == whole(scanner, "".join(chunks))
 
 
+_ATOMS = st.sampled_from(
+    [
+        "a",
+        "b",
+        r"\.",
+        "[ab]",
+        "[^a]",
+        ".",
+        r"\w",
+        r"\W",
+        r"\b",
+        r"\B",
+        "$",
+        "^",
+        r"\Z",
+        "(?<=a)",
+        r"(?<!b )",
+        r"(?<=\ba)",
+    ]
+)
+_TIMES = st.sampled_from(
+    ["", "", "", "*", "+", "?", "*?", "+?", "??", "{1,2}", "{2}", "++", "?+", "*+", "{1,2}?"]
+)
+_PATTERNS = st.recursive(
+    _ATOMS,
+    lambda inner: st.one_of(
+        st.tuples(st.sampled_from(["(?:", "(?=", "(?!", "(?>", "("]), inner).map(
+            lambda two: f"{two[0]}{two[1]})"
+        ),
+        st.tuples(inner, _TIMES).map(lambda two: f"(?:{two[0]}){two[1]}"),
+        st.tuples(inner, inner).map("".join),
+        st.tuples(inner, inner).map("|".join),
+    ),
+    max_leaves=8,
+)
+
+
+@given(
+    st.lists(_PATTERNS, min_size=1, max_size=4),
+    st.text(st.sampled_from("aab. \n"), max_size=12),
+    st.integers(0, 12),
+    st.integers(0, 12),
+)
+def test_partial_matching_is_right_about_any_pattern(patterns, text, i, j):
+    try:
+        scanner = RegexScanner([RegexRule(f"{at}", pattern) for at, pattern in enumerate(patterns)])
+    except ValueError:
+        assume(False)
+    want = whole(scanner, text)
+    assert released(scanner, list(text)) == want
+    assert released(scanner, [text[: min(i, j)], text[min(i, j) : max(i, j)], text[max(i, j) :]]) == want
+
+
 @given(st.lists(st.text(st.characters()), max_size=8))
 def test_any_unicode_text_comes_out_as_it_went_in_where_nothing_matches(chunks):
     scanner = RegexScanner([RegexRule("none", "\\A(?!)")])
@@ -205,6 +258,8 @@ def test_a_catastrophic_pattern_is_stopped_with_its_name(final):
         ("a(*PRUNE)b", "backtracking"),
         ("(?<=a+)b", "look-behind"),
         ("(?<!(?:a|b*))c", "look-behind"),
+        ("(?>a+?b)", "atomic"),
+        ("(?:a(b??))*+c", "possessive"),
     ],
 )
 def test_patterns_that_a_stream_cannot_decide_are_refused(pattern, problem):
@@ -388,24 +443,28 @@ async def test_hold_is_bounded_too():
 
 
 class Failing:
-    """Fails at a `!`."""
+    """Fails at a `!`, and at a `?` that is not decided before the end."""
 
     def scan(self, text, start, *, final):
-        if "!" in text[start:]:
+        if "!" in text[start:] or (final and "?" in text[start:]):
             raise ScanError("no")
         return Scan([], start if text.endswith("?") else len(text))
 
 
-class Skipping(Processor[Options]):
+class Skipping(Redactor):
     """Uses a scanner that fails."""
 
-    id = "skipping"
-
     def process_output_stream(self, args):
-        return hold_stream(args, Failing(), lambda _match, text: text, limit=100)
+        return hold_stream(args, Failing(), self._rewrite, limit=self.limit, mode=self.mode)
 
     def flush_stream(self, args):
-        return hold_flush(args, Failing(), lambda _match, text: text, limit=100)
+        return hold_flush(args, Failing(), self._rewrite, limit=self.limit, mode=self.mode)
+
+
+class SkippingObserver(Skipping):
+    """Only looks."""
+
+    mode = StreamMode.OBSERVE
 
 
 async def test_where_failures_are_skipped_the_text_goes_on_in_order():
@@ -413,6 +472,20 @@ async def test_where_failures_are_skipped_the_text_goes_on_in_order():
         [delta("a"), delta("b?"), delta("c!"), delta("d")]
     )
     assert shape(out.chunks) == [("t1", "a"), ("t1", "b?c!"), ("t1", "d")]
+
+
+async def test_where_failures_are_skipped_nothing_is_lost_at_the_end():
+    out = await ProcessorKit(Skipping, on_error="skip").stream([delta("a"), delta("b?"), end()])
+    assert out.text == "ab?"
+
+
+@pytest.mark.parametrize("processor", [SkippingObserver, Observing])
+async def test_an_observer_changes_nothing_whatever_happens(processor):
+    texts = ["a", "b?", "c!", *["d" * 100] * 50]
+    kit = ProcessorKit(processor, on_error="skip")
+    out = await kit.stream([*map(delta, texts), end()])
+    assert out.deltas == texts
+    assert out.tripwire is None
 
 
 async def test_a_new_attempt_finds_nothing_of_a_rejected_one():

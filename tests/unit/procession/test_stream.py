@@ -420,3 +420,103 @@ async def test_cancelling_is_not_an_error():
 
     with pytest.raises(asyncio.CancelledError):
         await through(hook(cancel), [delta("a")])
+
+
+# --- chunks that are held back -----------------------------------------------------------------
+
+
+class _Holder:
+    """Holds text back until it is flushed; `due` are the seconds after which it wants to be."""
+
+    def __init__(self, due=None):
+        self.held: list[Any] = []
+        self.due = due
+
+    def take(self, args):
+        if args.part["type"] != "text-delta":
+            held, self.held = self.held, []
+            return [*held, args.part]
+        self.held.append(args.part)
+        args.wake_after(self.due)
+        return None
+
+    def flush(self, _args):
+        held, self.held = self.held, []
+        return held
+
+
+def holding(holder, *behind):
+    def flush(_self, args):
+        return holder.flush(args)
+
+    first = processor("a", process_output_stream=holder.take, flush_stream=flush)
+    return [first, *(processor("z", process_output_stream=hook) for hook in behind)]
+
+
+async def test_what_is_held_back_comes_out_at_the_end_and_passes_those_behind():
+    out: list[Any] = []
+    links = [link(kind, place) for place, kind in enumerate(holding(_Holder(), upper))]
+    chain = StreamChain(links, context(), calls(), out.append)
+    await chain.feed(delta("a"))
+    await chain.feed(delta("b"))
+    assert out == []
+    await chain.end()
+    await chain.end()
+    assert texts(out) == ["A", "B"]
+
+
+async def test_a_processor_is_woken_when_its_time_is_up_and_not_before():
+    now = [0]
+    out: list[Any] = []
+    chain = StreamChain(
+        [link(holding(_Holder(due=2.0))[0])], context(), Calls(clock=lambda: now[0]), out.append
+    )
+    assert chain.wakes_at is None
+    await chain.feed(delta("a"))
+    assert chain.wakes_at == 2_000_000_000
+    now[0] = 1_999_999_999
+    await chain.wake()
+    assert out == []
+    now[0] = 2_000_000_000
+    await chain.wake()
+    assert texts(out) == ["a"]
+    assert chain.wakes_at is None
+
+
+async def test_a_later_wish_counts_and_can_be_taken_back():
+    def ask(args):
+        args.wake_after({"a": 5.0, "b": 1.0, "c": None}[args.part["payload"]["text"]])
+        return args.part
+
+    chain = StreamChain([link(hook(ask)[0])], context(), calls(), lambda _chunk: None)
+    wishes = []
+    for text in "abc":
+        await chain.feed(delta(text))
+        wishes.append(chain.wakes_at)
+    assert wishes == [5_000_000_000, 1_000_000_000, None]
+
+
+async def test_an_abort_while_flushing_is_the_processors():
+    def flush(_self, args):
+        args.abort("held something bad")
+
+    kind = processor("a", process_output_stream=lambda _args: None, flush_stream=flush)
+    chain = StreamChain([link(kind)], context(), calls(), lambda _chunk: None)
+    await chain.feed(delta("a"))
+    with pytest.raises(TripWire) as caught:
+        await chain.end()
+    assert caught.value.processor_id == "a"
+
+
+async def test_a_failure_while_flushing_follows_the_policy():
+    def flush(_self, _args):
+        raise ValueError("broken")
+
+    kind = processor("a", process_output_stream=lambda _args: None, flush_stream=flush)
+    tally = calls()
+    chain = StreamChain([link(kind, on_error="skip")], context(), tally, lambda _chunk: None)
+    await chain.end()
+    assert [report.errors for report in tally.reports.values()] == [1]
+    strict = StreamChain([link(kind)], context(), calls(), lambda _chunk: None)
+    with pytest.raises(ProcessorError):
+        await strict.end()

@@ -5,6 +5,7 @@ one event of its stream. `acompletion` wraps them into machinery that costs more
 (docs/adr/0012). Providers without these layers, and calls that need more than them, still go through it.
 """
 
+import io
 import os
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ _APART: Final = frozenset(
 )
 """Arguments of `acompletion` that are no parameters of the answer."""
 _CONNECT_SECONDS: Final = 30.0
+_LARGE: Final = 1_000_000
 
 
 class EventError(Exception):
@@ -81,7 +83,8 @@ async def direct_events(
     """
     # The client's own `trust_env` would look for a .netrc in a thread, for every request.
     proxy = _proxy(urlsplit(request.url)[:2])
-    sending = connections.session().post(request.url, data=request.body, headers=request.headers, proxy=proxy)
+    body = request.body if len(request.body) < _LARGE else io.BytesIO(request.body)  # sent in pieces
+    sending = connections.session().post(request.url, data=body, headers=request.headers, proxy=proxy)
     async with sending as response:
         if response.status >= httpx.codes.BAD_REQUEST:
             raise await _refusal(request, response)

@@ -24,8 +24,8 @@ the their them then there they this to too us was we were what when where which 
 will with would you your yours
 """
 _COMMON: Final = frozenset(_COMMON_WORDS.split())
-_COMMON_WEIGHT: Final = 0.05
-_PIECE_WEIGHT: Final = 0.35
+_COMMON_WEIGHT: Final = 0.2
+_PIECE_WEIGHT: Final = 1.0
 _PIECES: Final = (3, 4)
 
 

@@ -34,7 +34,7 @@ _REFUSALS: Final = frozenset({"InvalidArgumentError", "InvalidDimensionException
 
 
 class ChromaVectors(VectorStore):
-    """A `VectorStore` in Chroma; `connect` makes the client, and is called again after a failure."""
+    """A `VectorStore` in Chroma; `connect` makes the client, and is called again where that failed."""
 
     def __init__(self, connect: Callable[[], Any]) -> None:
         self._connect = connect
@@ -137,7 +137,7 @@ class ChromaVectors(VectorStore):
     async def aclose(self) -> None:
         """Closes the client and ends the threads."""
         if self._client is not None:
-            await asyncio.get_running_loop().run_in_executor(self._pool, self._client.close)
+            await asyncio.get_running_loop().run_in_executor(self._pool, _close, self._client)
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     # --- inside --------------------------------------------------------------------------------
@@ -161,8 +161,8 @@ class ChromaVectors(VectorStore):
         except Exception as error:  # Chroma, httpx and its bindings raise whatever they like
             if type(error).__name__ in _REFUSALS:
                 raise  # it does answer, and would again
-            self._client, told = None, f"{type(error).__name__}: {error}"
             self._collections.clear()
+            told = f"{type(error).__name__}: {error}"
             raise VectorsUnavailableError(f"Chroma does not answer ({told})") from error
 
     def _open(self, client: Any, index: Index, *, fresh: bool = False) -> Any:
@@ -180,6 +180,14 @@ class ChromaVectors(VectorStore):
             )
         self._collections[index] = collection
         return collection
+
+
+def _close(client: Any) -> None:
+    client.close()
+    for each in (client, getattr(client, "_admin_client", None)):
+        session = getattr(getattr(each, "_server", None), "_session", None)
+        if session is not None:  # Chroma leaves the connections of its HTTP clients open
+            session.close()
 
 
 def _found(client: Any, name: str) -> Any:

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from procession.errors import InvalidOptionsError, UnknownComponentError
+from procession.placing import misplaced, runs_beside
 from procession.processor import INPUT_HOOKS, OUTPUT_HOOKS, Hook
 from procession.registry import Registry
 from procession_schemas import subjects
@@ -196,8 +197,17 @@ def _place(kind: str, refs: list[ProcessorRef], registry: Registry) -> list[Plac
         field = f"{kind}Processors.{index}.id"
         cls = _known(lambda ref=ref: registry.processor(ref.id), field)
         _known(lambda ref=ref, cls=cls: cls.build(ref.options), field)
-        hooks = cls.hooks_for(ref.options) & frozenset(_HOOKS[kind])
-        placed.append(Placed(ref=ref, hooks=hooks, host=cls.host or _HOSTS[kind]))
+        if wrong := misplaced(kind, cls, ref):
+            raise Invalid("UNSAFE_PLACE", wrong[1], f"{kind}Processors.{index}.{wrong[0]}")
+        hooks, beside = cls.hooks_for(ref.options) & frozenset(_HOOKS[kind]), runs_beside(kind, cls, ref)
+        placed.append(
+            Placed(
+                ref=ref,
+                hooks=hooks - {Hook.INPUT} if beside else hooks,
+                host=cls.host or _HOSTS[kind],
+                beside=beside,
+            )
+        )
     return placed
 
 

@@ -71,7 +71,7 @@ class ModelServer:
 
     async def __aenter__(self) -> Self:
         self._connections: set[asyncio.StreamWriter] = set()
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=16 * 1024 * 1024)
         self.base = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 

@@ -160,3 +160,76 @@ async def test_a_body_that_is_no_object(ask: Ask, body: Any) -> None:
     error = (await ask("thread", body))["error"]
     assert error["code"] == "INVALID_REQUEST"
     assert error["message"].startswith("body: ")
+
+
+# --- export, import, notes, index ----------------------------------------------------------------
+
+
+async def test_a_thread_travels_in_pages_and_comes_once(ask: Ask) -> None:
+    await ask("create", {**WHERE, "title": "Trip", "metadata": {"a": 1}})
+    await ask("save", {**WHERE, "messages": [said(f"m{n}", f"text {n}") for n in range(5)]})
+    await ask("set-note", {**WHERE, "note": "knows Ann"})
+    pages = [await ask("export", {**WHERE, "page": page, "perPage": 3}) for page in range(2)]
+    assert [(len(page["messages"]), page["hasMore"]) for page in pages] == [(3, True), (2, False)]
+    before = await ask("messages")
+    await ask("delete")
+    for _ in range(2):
+        for page in pages:
+            head = page["thread"]
+            body = {**WHERE, "messages": page["messages"], "note": page["note"]}
+            await ask("import", {**body, "title": head["title"], "metadata": head["metadata"]})
+    assert await ask("messages") == before
+    thread = (await ask("thread"))["thread"]
+    assert (thread["title"], thread["metadata"]) == ("Trip", {"a": 1})
+    assert await ask("note") == {"note": "knows Ann"}
+
+
+async def test_an_import_leaves_a_note_that_is_there(ask: Ask) -> None:
+    await ask("set-note", {**WHERE, "note": "newer"})
+    await ask("import", {**WHERE, "note": "older"})
+    assert await ask("note") == {"note": "newer"}
+
+
+async def test_notes_of_a_resource_and_of_its_threads_are_apart(ask: Ask, tenant: str) -> None:
+    await ask("set-note", {"resource": "r", "note": "of all"})
+    await ask("set-note", {**WHERE, "note": "of one"})
+    assert await ask("note", {"resource": "r"}) == {"note": "of all"}
+    assert await ask("note") == {"note": "of one"}
+    for body in ({"resource": "r2"}, {"thread": "t2", "resource": "r"}, {"thread": "t", "resource": "r2"}):
+        assert await ask("note", body) == {"note": None}
+    assert await ask("note", of=f"{tenant}-b") == {"note": None}
+    await ask("delete")
+    assert await ask("note") == {"note": None}
+    assert await ask("note", {"resource": "r"}) == {"note": "of all"}
+
+
+async def test_a_note_is_set_only_where_it_says_what_was_expected(ask: Ask) -> None:
+    body = {"resource": "r", "note": "new", "expected": None}
+    assert await ask("set-note", body) == {"note": "new"}
+    assert (await ask("set-note", body))["error"]["code"] == "NOTE_CHANGED"
+    assert await ask("set-note", {**body, "note": "newer", "expected": "new"}) == {"note": "newer"}
+
+
+async def test_the_tool_changes_a_note(ask: Ask) -> None:
+    call = {"options": {"scope": "thread"}, "given": {"memory": "# Me"}, **WHERE}
+    assert await ask("update-note", call) == {"result": {"success": True}}
+    assert await ask("note") == {"note": "# Me"}
+    assert (await ask("thread"))["thread"]["id"] == "t", "a missing thread is made"
+    refused = await ask(
+        "update-note", {"options": {"scope": "thread"}, "given": {"memory": "x"}, "resource": "r"}
+    )
+    assert refused["error"]["code"] == "INVALID_UPDATE"
+    assert "thread id" in refused["error"]["message"]
+
+
+@pytest.mark.parametrize("operation", ["index", "reindex"])
+async def test_without_a_vector_store_there_is_no_index(ask: Ask, operation: str) -> None:
+    error = (await ask(operation, {}))["error"]
+    assert error["code"] == "NO_VECTOR_STORE"
+    assert "PROCESSION_CHROMA_URL" in error["message"]
+
+
+async def test_metadata_of_another_resource_is_not_shown(ask: Ask) -> None:
+    await ask("create", {**WHERE, "metadata": {"secret": 1}})
+    for body in ({"thread": "t", "resource": "r2"}, {"thread": "t2", "resource": "r"}):
+        assert (await ask("export", body))["error"]["code"] == "UNKNOWN_THREAD"

@@ -398,7 +398,7 @@ async def test_a_boundary_hides_what_a_budget_has_cut(
 
 
 async def test_linked_messages_stay_together(run: Make, store: RedisMessageStore, tenant: str) -> None:
-    call = {
+    call: dict[str, Any] = {
         "type": "tool-invocation",
         "toolInvocation": {"state": "call", "toolCallId": "c", "toolName": "t", "args": {}},
     }
@@ -433,7 +433,7 @@ async def test_retention_by_count_and_age(run: Make, store: RedisMessageStore, t
     await run(context(retention={"maxMessages": 3})).turn("q1", "a1")
     await run(context(retention={"maxMessages": 3})).turn("q2", "a2")
     assert texts_of(await stored(store, tenant)) == ["a1", "q2", "a2"]
-    old = {**message("old"), "createdAt": "2001-01-01T00:00:00.000Z"}
+    old: Any = {**message("old"), "createdAt": "2001-01-01T00:00:00.000Z"}
     await store.save(tenant, "t", "r", [old])
     await run(context(retention={"maxAgeDays": 3650})).turn("q3", "a3")
     assert texts_of(await stored(store, tenant)) == ["a1", "q2", "a2", "q3", "a3"]

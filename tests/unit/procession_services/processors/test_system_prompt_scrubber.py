@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 
 import pytest
 
@@ -98,20 +97,19 @@ class TestOwnPrompt:
 
     async def test_a_megabyte_stalls_nothing(self):
         kit, _ = make(instructions=PROMPT + " some more words of it" * 3000, redactionMethod="remove")
-        slowest, last = 0.0, time.perf_counter()
+        ticks = 0
 
         async def tick():
-            nonlocal slowest, last
+            nonlocal ticks
             while True:
-                await asyncio.sleep(0.01)
-                now = time.perf_counter()
-                slowest, last = max(slowest, now - last), now
+                await asyncio.sleep(0)
+                ticks += 1
 
         ticking = asyncio.create_task(tick())
         out = await kit.output_result(f"{'nothing of that kind here at all. ' * 30_000}{LEAK}")
         ticking.cancel()
         assert "discount" not in out.texts[0]
-        assert slowest < 0.5
+        assert ticks > 20
 
 
 class TestStrategies:

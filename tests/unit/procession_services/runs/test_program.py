@@ -7,7 +7,7 @@ from procession_schemas.agent import ModelEntry
 from procession_schemas.run import Failure, Tripwire
 from procession_schemas.work import HookOp, StepConfig
 from procession_services.runs import program
-from procession_services.runs.state import PlannedOp
+from procession_services.runs.state import Placed, PlannedOp
 from tests.unit.procession_services.runs.driving import (
     Run,
     ids,
@@ -51,13 +51,8 @@ def test_a_stream_chain_adds_no_command():
 
 
 def test_an_answer_that_is_judged_does_not_end_the_run_in_its_own_command():
-    for hook in (Hook.LLM_RESPONSE, Hook.OUTPUT_STEP):
-        where = (
-            {"input": [placed("in", hook)]}
-            if hook is Hook.LLM_RESPONSE
-            else {"output": [placed("out", hook)]}
-        )
-        assert Run(**where).until("model").ops[-1] == "model"
+    assert Run(input=[placed("in", Hook.LLM_RESPONSE)]).until("model").ops[-1] == "model"
+    assert Run(output=[placed("out", Hook.OUTPUT_STEP)]).until("model").ops[-1] == "model"
 
 
 def test_every_phase_comes_in_the_order_of_the_contract():
@@ -273,3 +268,50 @@ def test_approvals_pass_the_output_chain_and_other_suspensions_do_not():
     ]
     assert result.op.suspend_payload == {"calls": state.waiting}  # type: ignore[union-attr]
     assert result.op.finish is False  # type: ignore[union-attr]
+
+
+def beside(name: str, *hooks: Hook) -> Placed:
+    """A guard beside the model, with these hooks in the array."""
+    return placed(name, *hooks).model_copy(update={"beside": True})
+
+
+def test_guards_beside_the_model_cost_no_command_and_keep_their_places():
+    run = Run(input=[placed("in-1", Hook.INPUT_STEP), beside("in-2"), beside("in-3", Hook.LLM_RESPONSE)])
+    run.until("model")
+    assert [(guard.processor.id, guard.index) for guard in run.op("model").guards] == [
+        ("in-2", 1),
+        ("in-3", 2),
+    ]
+    run.says()
+    assert run.ops[0] == "processLLMResponse"
+
+
+def test_guards_are_asked_once():
+    run = Run(input=[beside("in")], budget=1, output=[placed("out", Hook.OUTPUT_STREAM)])
+    assert run.op("model").guards
+    tripwire = Tripwire(reason="no", processor_id="out", retry=True)
+    run.answer("tripwire", at="model", tripwire=tripwire, verdict="passed").until("model")
+    assert run.op("model").guards == []
+    run.uses_tools().until("model")
+    assert run.op("model").guards == []
+
+
+def test_guards_are_asked_by_the_attempt_that_gets_to_the_model():
+    run = Run(input=[beside("in"), placed("in-2", Hook.INPUT_STEP)], budget=1)
+    run.trips("processInputStep", retry=True).until("model")
+    assert run.op("model").guards
+
+
+def test_the_next_model_of_the_list_needs_no_guards():
+    run = Run(make_plan("m/1", "m/2", input=[beside("in")]))
+    error = Failure(code="MODEL_FAILED", message="no")
+    run.answer("modelFailed", at="model", error=error, verdict="passed").until("model")
+    assert (run.op("model").entry.model, run.op("model").guards) == ("m/2", [])
+
+
+def test_a_guard_ends_the_run_as_process_input_does():
+    """R-AB-27: there is no step to try again, whatever it asks for."""
+    run = Run(input=[beside("in")], budget=3)
+    tripwire = Tripwire(reason="no", processor_id="in", retry=True)
+    run.answer("tripwire", at="model", tripwire=tripwire, verdict="blocked").to_end()
+    assert (run.result.status, run.tripwire, run.models_called()) == ("blocked", tripwire, 1)

@@ -87,6 +87,47 @@ def test_a_processor_that_would_never_run_is_a_problem(registry):
     assert "shouter would never run here: its hooks are processInput" in message
 
 
+class Holder(Processor[Options]):
+    id = "holder"
+    on_error = "skip"
+
+    def process_output_stream(self, args):
+        return None
+
+    def flush_stream(self, args):
+        return None
+
+
+def test_a_processor_that_holds_parts_of_a_stream_must_not_skip_its_failures(registry):
+    registry.add_processor(Holder)
+    refs = ["holder", {"id": "holder", "onError": "skip"}, {"id": "holder", "onError": "fail"}]
+    problems = told(registry, outputProcessors=refs)
+    assert [path for path, _ in problems] == [
+        "agents.a.outputProcessors.0.onError",
+        "agents.a.outputProcessors.1.onError",
+    ]
+    assert "could lose or reorder what it holds; use onError: fail" in problems[0][1]
+
+
+class Beside(Processor[Options]):
+    id = "beside"
+    host = "memory"
+
+    @classmethod
+    def runs_parallel(cls, options):
+        return True
+
+    def process_input(self, args):
+        return None
+
+
+def test_a_processor_of_another_service_cannot_run_beside_the_model(registry):
+    registry.add_processor(Beside)
+    [(path, message)] = told(registry, inputProcessors=["beside"])
+    assert path == "agents.a.inputProcessors.0.options"
+    assert "runs in memory" in message
+
+
 def test_models_are_checked_by_the_function_that_knows_them(registry):
     def model_problem(name):
         return None if name == "m/x" else f"unknown model {name!r}"

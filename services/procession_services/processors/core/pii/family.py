@@ -1,7 +1,7 @@
 """Finders: what each finds is decided by the text around it alone, so that a stream finds what the whole text holds."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, Protocol
@@ -109,11 +109,11 @@ class ShapeFinder:
         self._starts = re.compile(f"{opening or first}{behind}{ahead}", re.DOTALL)
         self._rules = [(rule.type, rule.full.match, rule.check) for rule in rules]
         self._quick = re.compile("|".join(rule.shape.full for rule in rules)).match
-        self._cue, self._tight = cue, tight
-        self._reach = max(rule.shape.longest + rule.behind.longest for rule in rules)
-        begun = "|".join(rule.begun for rule in rules)
-        before = f"(?<!{apart})" if apart else ""
-        self._begun = re.compile(rf"{before}(?={first})(?:{begun})\Z")
+        self._cue, self.tight = cue, tight
+        self.reach = max(rule.shape.longest + rule.behind.longest for rule in rules)
+        alone = f"(?<!{apart})" if apart else ""
+        self.begun = f"{alone}(?={first})(?:{'|'.join(rule.begun for rule in rules)})"
+        self._tail = Tail([self])
 
     def find(self, text: str, start: int, stop: int) -> Iterator[Hit]:
         """See `Finder`."""
@@ -134,6 +134,23 @@ class ShapeFinder:
 
     def hot(self, text: str, start: int) -> int:
         """See `Finder`."""
+        return self._tail.hot(text, start)
+
+
+class Tail:
+    """Where text that is still to come may begin or change a hit of some finders: one search for all of them.
+
+    Args:
+        finders: One or more; all tight or none.
+    """
+
+    def __init__(self, finders: Sequence[ShapeFinder]) -> None:
+        self._tight = all(finder.tight for finder in finders)
+        self._reach = max(finder.reach for finder in finders)
+        self._begun = re.compile(rf"(?:{'|'.join(finder.begun for finder in finders)})\Z")
+
+    def hot(self, text: str, start: int) -> int:
+        """The smallest position from `start` on that may begin a hit when text follows."""
         first = max(start, len(text) - self._reach)
         if self._tight:
             first = max(first, text.rfind(" ", first) + 1, text.rfind("\n", first) + 1)

@@ -175,7 +175,16 @@ KINDS: Final = (
     NationalId(("0000000A", "0000000AA"), pps.is_valid),
     NationalId(("000-000-000 00",), _snils, ("снилс", "snils")),
     NationalId(
-        ("A0000000", "AA0000000", "000000000", "00AA00000", "A00000000", "C*0000000", "C********"),
+        (
+            "A0000000",
+            "AA0000000",
+            "000000000",
+            "0000-000000",
+            "00AA00000",
+            "A00000000",
+            "C*0000000",
+            "C********",
+        ),
         _any,
         (r"passport(?: number| no\.?)?", "passeport", r"reisepass\w*", "pasaporte", "passaporto", "паспорт"),
     ),

@@ -14,7 +14,25 @@ from phonenumbers import COUNTRY_CODE_TO_REGION_CODE, PhoneMetadata
 from procession_services.processors.core.pii.family import Check, Cues, Finder, Rule, ShapeFinder, before
 from procession_services.processors.core.pii.grammar import chars, either, maybe, repeat, seq, text
 
-REGIONS: Final = ("US", "GB", "FR", "DE", "ES", "IT", "NL", "PL", "PT", "BR", "MX", "IN", "AT", "CH", "BE")
+REGIONS: Final = (
+    "US",
+    "GB",
+    "FR",
+    "DE",
+    "ES",
+    "IT",
+    "NL",
+    "PL",
+    "PT",
+    "BR",
+    "MX",
+    "IN",
+    "AT",
+    "CH",
+    "BE",
+    "CN",
+    "JP",
+)
 """Countries whose national numbers are looked for where the options name none."""
 
 _DIGIT = "[0-9]"
@@ -50,7 +68,7 @@ _OTHERWISE: Final = (
 )  # fmt: skip
 """Words for another number."""
 _CUES = Cues({"phone": _TOLD, "other": _OTHERWISE})
-_TOLD_EAST = re.compile("电话|電話|手机|携帯|전화|फ़ोन|फोन")
+_TOLD_EAST = re.compile("电话|電話|拨打|手机|携帯|전화|फ़ोन|फोन")
 _NORTH = re.compile(
     r"(?:\+?[0-9]{1,3}[-. ])?(?:\([0-9]{3}\)[-. ]?|[0-9]{3}[-. ])[0-9]{3}[-. ]?[0-9]{4}(?![0-9])"
     r"(?: ?(?:x|ext\.?) ?[0-9]{1,6})?"

@@ -19,11 +19,16 @@ def restored(value: Any, opened: Callable[[str], str]) -> Any:
 
 
 def with_tokens(value: _JsonT, tokens: Mapping[str, str]) -> _JsonT:
-    """The value with each known clear value in its strings, where it is no part of a word, replaced by its token."""
+    """The value with each known clear value in its strings replaced by its token.
+
+    A value of letters and digits only, such as a name, counts where it is no part of a longer word.
+    """
     if not tokens:
         return value
     known = sorted(tokens, key=len, reverse=True)
-    pattern = re.compile(r"(?<!\w)(?:" + "|".join(map(re.escape, known)) + r")(?!\w)")
+    pattern = re.compile(
+        "|".join(rf"(?<!\w){each}(?!\w)" if each.isalnum() else re.escape(each) for each in known)
+    )
     mapped: _JsonT = _mapped(value, lambda text: pattern.sub(lambda found: tokens[found.group()], text))
     return mapped
 

@@ -6,7 +6,7 @@ from typing import Final
 from procession.scanners import RegexRule, RegexScanner
 from procession.text_hold import Match, Scan
 from procession_services.processors.core.pii import contact, national, numbers, phones, secrets
-from procession_services.processors.core.pii.family import Finder, Hit
+from procession_services.processors.core.pii.family import Finder, Hit, ShapeFinder, Tail
 
 LOCAL_TYPES: Final = (
     "email",
@@ -25,6 +25,8 @@ LOCAL_TYPES: Final = (
     "password",
 )
 """The types that are found without a model."""
+_NEAR: Final = 256
+"""Shapes that may be longer are looked for by themselves at the end of a text."""
 CONTEXT_TYPES: Final = ("name", "address", "date-of-birth")
 """The types of the reference that only a model finds (R-PII-13)."""
 
@@ -80,10 +82,18 @@ class LocalScanner:
         custom: Sequence[RegexRule] = (),
     ) -> None:
         self.types = frozenset(types)
-        known = (*contact.FINDERS, *numbers.FINDERS, *national.FINDERS, *secrets.FINDERS)
+        known = (*secrets.FINDERS, *contact.FINDERS, *numbers.FINDERS, *national.FINDERS)
         self._finders: list[Finder] = [finder for finder in known if finder.types & self.types]
         if "phone" in self.types:
             self._finders.append(phones.finder(regions))
+        shapes = [finder for finder in self._finders if isinstance(finder, ShapeFinder)]
+        groups = (
+            [shape for shape in shapes if shape.tight],
+            [shape for shape in shapes if not shape.tight and shape.reach <= _NEAR],
+            [shape for shape in shapes if not shape.tight and shape.reach > _NEAR],
+        )
+        self._tails: list[Tail | Finder] = [Tail(group) for group in groups if group]
+        self._tails += [finder for finder in self._finders if not isinstance(finder, ShapeFinder)]
         self._custom = RegexScanner(custom) if custom else None
 
     def find(self, text: str) -> list[Hit]:
@@ -101,7 +111,9 @@ class LocalScanner:
 
     def decided(self, text: str, start: int, *, final: bool) -> tuple[list[Hit], int]:
         """The hits that no later text can change, merged, and the position up to which that is known."""
-        settled = len(text) if final else min((f.hot(text, start) for f in self._finders), default=len(text))
+        settled = len(text)
+        if not final:
+            settled = min((tail.hot(text, start) for tail in self._tails), default=settled)
         found: list[Hit] = []
         if self._custom:
             scan = self._custom.scan(text, start, final=final)

@@ -235,21 +235,14 @@ _HOT_NAME = re.compile(
 
 # --- passwords in a sentence
 
+_SPOKEN = (
+    "password", "passwort", "passphrase", "passcode", "contraseña", "senha", "wachtwoord", "hasło", "mot de passe",
+)  # fmt: skip
 _SAID = seq(
-    words(
-        "password",
-        "passwort",
-        "passphrase",
-        "passcode",
-        "contraseña",
-        "senha",
-        "wachtwoord",
-        "hasło",
-        fold=True,
-    ),
+    words(*_SPOKEN, fold=True),
     chars("[ \\t]", 1, 3),
-    words("is", "ist", "es", "é", "to", fold=True),
-    maybe(chars("[:]")),
+    words("is", "ist", "lautet", "es", "é", "est", "to", fold=True),
+    maybe(text(":")),
     chars("[ \\t]", 1, 3),
     chars("[\"'`]", 0, 1),
     chars("[^\\s\"'`<>,;]", 4, 128),
@@ -316,6 +309,8 @@ FINDERS: Final[tuple[Finder, ...]] = (
     ShapeFinder("h", [Rule("api-key", _SLACK_HOOK)], cue="hooks.slack.com", tight=True),
     ShapeFinder("-", [Rule("private-key", _PEM, _pem)], apart="-", cue="PRIVATE KEY"),
     AssignedFinder(),
-    ShapeFinder("[PpCcSsWwHh]", [Rule("password", _SAID, _said)], apart="[^\\W_]", guard="(?i:as|on|en|ac)"),
+    ShapeFinder(
+        "[PpCcSsWwHhMm]", [Rule("password", _SAID, _said)], apart="[^\\W_]", guard="(?i:as|on|en|ac|ot)"
+    ),
     ShapeFinder("[A-Za-z]", [Rule("password", _USERINFO, _userinfo)], apart=WORD, cue="://", tight=True),
 )

@@ -147,6 +147,16 @@ async def test_chunks_come_while_the_provider_still_writes(provider: LiteLLMProv
         assert seen == [("text-start",), ("text-delta", "He"), ("text-delta", "llo")]
 
 
+async def test_a_long_prompt_arrives_whole() -> None:
+    provider = LiteLLMProvider()
+    text = "0123456789" * 200_000
+    async with ModelServer(stream(event(content="ok"), event(finish="stop"))) as server:
+        prompt = [{"role": "user", "content": text}]
+        await read(provider, call(server, prompt=prompt))
+    assert server.requests[0].body["messages"][0]["content"] == text
+    await provider.aclose()
+
+
 async def test_raw_events_on_demand(provider: LiteLLMProvider) -> None:
     async with ModelServer(stream(event(content="He"), event(finish="stop"))) as server:
         chunks = await read(provider, call(server, include_raw_chunks=True))

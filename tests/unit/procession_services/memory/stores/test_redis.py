@@ -281,3 +281,76 @@ async def test_threads_of_others_are_not_listed(store: RedisMessageStore, tenant
     page = await store.threads(tenant, "r", page=0, per_page=10)
     assert (ids(page.items), page.total) == (["mine"], 1)
     assert (await store.threads(tenant, "nobody", page=0, per_page=10)).items == []
+
+
+# --- neighbours, finding, trimming, resources ----------------------------------------------------
+
+
+def row(number: int) -> Any:
+    at = f"2026-01-01T00:{number // 60:02}:{number % 60:02}.000Z"
+    return {"id": f"m{number}", "role": "user", "createdAt": at, "content": {"format": 2, "parts": []}}
+
+
+@pytest.mark.parametrize(
+    ("hits", "before", "after", "found"),
+    [
+        ([5], 1, 1, [4, 5, 6]),
+        ([5], 3, 1, [2, 3, 4, 5, 6]),
+        ([1], 3, 3, [1, 2, 3, 4]),
+        ([9], 3, 3, [6, 7, 8, 9]),
+        ([2, 8], 1, 1, [1, 2, 3, 7, 8, 9]),
+        ([4, 5], 1, 1, [3, 4, 5, 6]),
+        ([5], 0, 0, [5]),
+        ([77], 1, 1, []),
+    ],
+)
+async def test_neighbours(
+    store: RedisMessageStore, tenant: str, hits: list[int], before: int, after: int, found: list[int]
+) -> None:
+    """R-SEM-6."""
+    await store.save(tenant, "t", "r", [row(n) for n in range(1, 10)])
+    await store.save(tenant, "t2", "r", [row(n) for n in range(1, 10)])
+    asked = [("t", f"m{n}") for n in hits]
+    near = await store.around(tenant, "r", asked, before=before, after=after)
+    assert sorted(m["id"] for m in near) == [f"m{n}" for n in found]
+    assert await store.around(tenant, "r2", asked, before=before, after=after) == []
+    assert await store.around(f"{tenant}-b", "r", asked, before=before, after=after) == []
+
+
+async def test_trimming_by_age_and_count(store: RedisMessageStore, tenant: str) -> None:
+    await store.save(tenant, "t", "r", [row(n) for n in range(10)])
+    assert await store.trim(tenant, "t", "r2", older_than=None, keep=1) == []
+    assert await store.trim(tenant, "t", "r", older_than=row(2)["createdAt"], keep=None) == ["m0", "m1"]
+    assert await store.trim(tenant, "t", "r", older_than=row(3)["createdAt"], keep=3) == [
+        f"m{n}" for n in range(2, 7)
+    ]
+    assert await store.trim(tenant, "t", "r", older_than=None, keep=5) == []
+    assert [m["id"] for m in await store.recent(tenant, "t", "r", 10)] == ["m7", "m8", "m9"]
+    await store.save(tenant, "t", "r", [row(0)])
+    assert [m["id"] for m in await store.find(tenant, "t", "r", ["m0", "m5"])] == ["m0"]
+
+
+async def test_older_pages_from_the_end(store: RedisMessageStore, tenant: str) -> None:
+    await store.save(tenant, "t", "r", [row(n) for n in range(5)])
+    pages = [await store.recent(tenant, "t", "r", 2, skip=skip) for skip in (0, 2, 4, 6)]
+    assert [[m["id"] for m in page] for page in pages] == [["m3", "m4"], ["m1", "m2"], ["m0"], []]
+
+
+async def test_the_resources_of_a_tenant(store: RedisMessageStore, tenant: str) -> None:
+    for resource in ("a", "b:c", "é*"):
+        await store.create_thread(tenant, "t", resource)
+    await store.create_thread(f"{tenant}2", "t", "other")
+    assert {each async for each in store.resources(tenant)} == {"a", "b:c", "é*"}
+
+
+async def test_of_concurrent_changes_of_a_note_none_is_lost(store: RedisMessageStore, tenant: str) -> None:
+    async def add(word: str) -> None:
+        while True:
+            old = await store.note(tenant, "r", None)
+            if await store.replace_note(tenant, "r", None, f"{old or ''} {word}", expected=old):
+                return
+
+    await asyncio.gather(*(add(f"w{n}") for n in range(20)))
+    note = await store.note(tenant, "r", None)
+    assert note is not None
+    assert set(note.split()) == {f"w{n}" for n in range(20)}

@@ -71,6 +71,43 @@ class Elsewhere(Both):
     host = "memory"
 
 
+class BesideOptions(Options):
+    parallel: bool = True
+
+
+class Beside(Processor[BesideOptions]):
+    """Judges the input beside the model, and every step before it."""
+
+    id = "beside"
+
+    @classmethod
+    def runs_parallel(cls, options: dict[str, Any]) -> bool:
+        return cls.build(options).options.parallel
+
+    def process_input(self, args: Any) -> Any:
+        return None
+
+    def process_input_step(self, args: Any) -> Any:
+        return None
+
+
+class Away(Beside):
+    id = "away"
+    host = "memory"
+
+
+class Holder(Processor[Options]):
+    """Holds parts of a stream."""
+
+    id = "holder"
+
+    def process_output_stream(self, args: Any) -> Any:
+        return None
+
+    def flush_stream(self, args: Any) -> Any:
+        return None
+
+
 class ToolJudge(Processor[Options]):
     id = "tool-judge"
     host: ClassVar[str | None] = "memory"
@@ -99,6 +136,9 @@ def make_registry() -> Registry:
         Stepper,
         Rescuer,
         Elsewhere,
+        Beside,
+        Away,
+        Holder,
         ToolJudge,
         *MEMORY_PROCESSORS,
         StructuredOutput,
@@ -305,6 +345,13 @@ class TestRefusals:
             ),
             ({}, {"outputProcessors": ["both", "elsewhere"]}, "UNSUPPORTED_HOST", "outputProcessors.1.id"),
             ({}, {"outputProcessors": ["tool-judge"]}, "UNSUPPORTED_HOST", "outputProcessors.0.id"),
+            ({}, {"inputProcessors": ["both", "away"]}, "UNSAFE_PLACE", "inputProcessors.1.options"),
+            (
+                {"outputProcessors": [{"id": "holder", "onError": "skip"}]},
+                {},
+                "UNSAFE_PLACE",
+                "outputProcessors.0.onError",
+            ),
             ({"modelSettings": {"maxRetries": "3"}}, {}, "INVALID_REQUEST", "modelSettings.maxRetries"),
             ({"modelSettings": {"maxRetries": -1}}, {}, "INVALID_REQUEST", "modelSettings.maxRetries"),
             ({"modelSettings": {"maxRetries": True}}, {}, "INVALID_REQUEST", "modelSettings.maxRetries"),
@@ -488,6 +535,17 @@ class TestPlacing:
             "error_recovery",
         ]
 
+    def test_a_processor_beside_the_model_has_only_its_other_hooks_in_the_array(self):
+        waits = {"id": "beside", "options": {"parallel": False}}
+        first, second, third = planned({"inputProcessors": ["both", "beside", waits]}).input
+        assert (first.beside, second.beside, third.beside) == (False, True, False)
+        assert second.hooks == {Hook.INPUT_STEP}
+        assert third.hooks == {Hook.INPUT, Hook.INPUT_STEP}
+
+    def test_nothing_runs_beside_the_model_in_other_arrays(self):
+        [placed] = planned({"outputProcessors": ["beside"]}).output
+        assert not placed.beside
+
     def test_prepare_step_comes_after_the_whole_input_array(self):
         """R-IS-11."""
         plan = planned({"prepareStep": "stepper"}, inputProcessors=["stepper", "both"])
@@ -588,7 +646,7 @@ class TestMemory:
         plan = planned(MEMORY, memory={"workingMemory": {"template": "# Me", "scope": "thread"}})
         assert order(plan.input) == ["memory-input-filter", "working-memory", "message-history"]
         assert list(plan.config.tools) == ["updateWorkingMemory"]
-        assert plan.config.tools["updateWorkingMemory"].parameters["required"] == ["memory"]
+        assert (plan.config.tools["updateWorkingMemory"].parameters or {})["required"] == ["memory"]
         for where, note in (
             (plan.input[1].ref, "template"),
             (plan.config.tools["updateWorkingMemory"], "scope"),
@@ -608,8 +666,8 @@ class TestMemory:
 
     def test_a_request_overrides_single_options(self):
         """R-WIRE-9."""
-        config = {"workingMemory": {"template": "# Me", "scope": "thread"}}
-        asked = {"memory": {**MEMORY["memory"], "workingMemory": {"scope": "resource"}}}
+        config: dict[str, Any] = {"workingMemory": {"template": "# Me", "scope": "thread"}}
+        asked: dict[str, Any] = {"memory": {**MEMORY["memory"], "workingMemory": {"scope": "resource"}}}
         plan = planned(asked, memory=config)
         assert plan.input[1].ref.options["scope"] == "resource"
         assert plan.input[1].ref.options["template"]["content"] == "# Me"

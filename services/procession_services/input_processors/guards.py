@@ -1,0 +1,108 @@
+"""Answers the gateway: what an input guardrail says that runs beside the model call."""
+
+import logging
+from typing import Final
+
+import orjson
+from pydantic import ValidationError
+
+from procession import hooks
+from procession.args import AbortSignal, RequestContext
+from procession.calls import Calls, Link
+from procession.context import RunContext
+from procession.errors import InvalidOptionsError, ProcessorError, TripWire, UnknownComponentError
+from procession.message_list import MessageList
+from procession.processor import Hook
+from procession.returns import wrong
+from procession_schemas import subjects
+from procession_schemas.guard import GuardReply, GuardRequest
+from procession_schemas.run import Failure
+from procession_schemas.work import WorkCommand
+from procession_services.processor_host.executor import (
+    Executor,
+    id_maker,
+    restore,
+    wire_failure,
+    wire_tripwire,
+)
+from procession_services.runtime.clock import monotonic_ns, now_iso
+
+log = logging.getLogger(__name__)
+CHANGED: Final = "PARALLEL_PROCESSOR_CHANGED_INPUT"
+NOT_JSON: Final = "STATE_NOT_JSON"
+
+
+class GuardAnswers:
+    """Runs `processInput` of one processor on a conversation that it may not change."""
+
+    def __init__(self, executor: Executor, *, max_reply: int) -> None:
+        self._executor, self._max_reply = executor, max_reply
+
+    async def answer(self, subject: str, body: bytes) -> bytes:
+        """The reply to one request, failures included; the tenant is that of the subject."""
+        try:
+            request = GuardRequest.model_validate_json(body)
+        except ValidationError as error:
+            return _told("INTERNAL", f"the request cannot be read: {error.error_count()} errors")
+        *_, tenant, _ = subjects.parse(subject)
+        try:
+            reply = await self._judge(request, request.command.model_copy(update={"tenant": tenant}))
+        except Exception:  # whatever it is, the gateway must not wait for it
+            log.exception("the guard %s could not be asked", request.guard.processor.instance)
+            return _told("INTERNAL", f"the guard {request.guard.processor.instance} could not be asked")
+        told = reply.to_json()
+        if len(told) > self._max_reply:
+            return _told("INTERNAL", f"the reply has {len(told)} bytes; the broker takes {self._max_reply}")
+        return told
+
+    async def _judge(self, request: GuardRequest, command: WorkCommand) -> GuardReply:
+        executor, reply = self._executor, GuardReply()
+        ctx = await self._context(request, command)
+        calls = Calls(clock=monotonic_ns, abort_signal=AbortSignal(), environment=executor.environment)
+        calls.violation = executor.violation_sink(command, ctx)
+        try:
+            [link] = executor.instances.links([request.guard.processor], request.guard.index)
+            await _run(ctx, link, calls)
+            reply.state = ctx.state(link.id)
+        except TripWire as tripwire:
+            reply.tripwire = wire_tripwire(tripwire)
+        except (ProcessorError, UnknownComponentError, InvalidOptionsError) as error:
+            reply.error = wire_failure(error)
+        reply.reports = [tally.to_wire() for tally in calls.reports.values()]
+        return reply
+
+    async def _context(self, request: GuardRequest, command: WorkCommand) -> RunContext:
+        messages = request.messages
+        if messages is None:
+            messages = await self._executor.environment.store(command.tenant).get(request.messages_key or "")
+        if messages is None:
+            raise LookupError(f"the conversation is not there: {request.messages_key}")
+        ctx = restore(command, None)
+        ctx.messages = MessageList.deserialize(messages, new_id=id_maker(command), now=now_iso)
+        ctx.request_context = RequestContext(request.request_context)
+        ctx.tracing_context = request.tracing_context
+        ctx.states[request.guard.processor.instance] = request.state
+        return ctx
+
+
+async def _run(ctx: RunContext, link: Link, calls: Calls) -> None:
+    """Runs the hook; refuses changes of what the model reads, or of what later hooks do."""
+    before = _fixed(ctx)
+    await hooks.run_input(ctx, [link], calls)
+    if _fixed(ctx) != before:
+        text = "changed the messages or the request context; beside the model it can only abort: set parallel: false"
+        raise wrong(link, Hook.INPUT, CHANGED, text)
+    try:
+        orjson.dumps(ctx.state(link.id))
+    except TypeError as error:
+        text = f"the state of a processor must be JSON: {error}"
+        raise wrong(link, Hook.INPUT, NOT_JSON, text) from error
+
+
+def _fixed(ctx: RunContext) -> bytes:
+    """What a guard must leave as it is; other values than JSON's count as a change of it."""
+    return orjson.dumps([ctx.messages.serialize(), ctx.request_context, ctx.tracing_context], default=repr)
+
+
+def _told(code: str, message: str) -> bytes:
+    return GuardReply(error=Failure(code=code, message=message, hook=Hook.INPUT.value)).to_json()

@@ -1,0 +1,177 @@
+"""Input guardrails beside the model call: asked while the provider answers, whose answer waits for their verdict."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from typing import Final
+
+from pydantic import ValidationError
+
+from procession.calls import Tally
+from procession.errors import ProcessorError, TripWire
+from procession.processor import Hook
+from procession_schemas import subjects
+from procession_schemas.agent import ProcessorRef
+from procession_schemas.chunks import Chunk
+from procession_schemas.guard import GuardReply, GuardRequest
+from procession_schemas.work import Guard
+from procession_services.bus import Bus, NoResponderError, RequestTimeoutError
+from procession_services.processor_host.job import Job
+from procession_services.processor_host.streams import raise_outcome
+
+SERVICE: Final = "input_processors"
+SECONDS: Final = 60.0
+"""The timeout of a guard that has none of its own."""
+HELD: Final = 1024
+"""Reads of an answer that may wait for the verdict; then the provider has to wait."""
+_GRACE_SECONDS: Final = 1.0
+"""How much later than the guard's own service we give up: it knows the guard's policy."""
+_AGAIN_SECONDS: Final = 0.1
+_KEPT_SECONDS: Final = 300.0
+_Held = asyncio.Queue[list[Chunk] | Exception | None]
+
+
+class Guards:
+    """Asks the guards of model operations."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+
+    async def hold(
+        self,
+        guards: list[Guard],
+        job: Job,
+        source: AsyncIterator[list[Chunk]],
+        refused: Callable[[list[Chunk]], None],
+    ) -> AsyncIterator[list[Chunk]]:
+        """Reads an answer and asks the guards meanwhile; gives nothing out before all of them have agreed.
+
+        `refused` gets what was read of an answer that is not to be seen, after its source was closed.
+
+        Raises:
+            TripWire: A guard aborted; of several, the first one in the array.
+            ProcessorError: One failed whose policy is `fail`, changed what it must not, or gave no verdict in time.
+        """
+        held = _Held(HELD)
+        reading = asyncio.create_task(_read(source, held))
+        try:
+            try:
+                await self._verdict(guards, job)
+            except (TripWire, ProcessorError):
+                await _ended(reading)
+                refused(_chunks(held))
+                raise
+            while isinstance(read := await held.get(), list):
+                yield read
+            if read is not None:
+                raise read
+        finally:
+            await _ended(reading)
+
+    async def _verdict(self, guards: list[Guard], job: Job) -> None:
+        """Asks all guards at once and takes their answers in the order of the array."""
+        bodies = await self._bodies(guards, job)
+        asked = [
+            asyncio.create_task(self._ask(guard.processor, job.command.tenant, body))
+            for guard, body in zip(guards, bodies, strict=True)
+        ]
+        try:
+            for guard, reply in zip(guards, asked, strict=True):
+                _take(job, guard.processor, await reply)
+        finally:
+            for each in asked:
+                each.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+        job.result.verdict = "passed"
+
+    async def _bodies(self, guards: list[Guard], job: Job) -> list[bytes]:
+        """The requests, the conversation through Redis where it is too long for one of them."""
+        ctx, command = job.ctx, job.command.model_copy(update={"ops": []})
+        requests = [
+            GuardRequest(
+                command=command,
+                guard=Guard(processor=_limited(guard.processor), index=guard.index),
+                messages=ctx.messages.serialize(),
+                state=ctx.states.get(guard.processor.instance, {}),
+                request_context=ctx.request_context,
+                tracing_context=ctx.tracing_context,
+            )
+            for guard in guards
+        ]
+        bodies = [request.to_json() for request in requests]
+        if max(map(len, bodies)) <= self._bus.max_payload:
+            return bodies
+        key, store = f"guard:{command.id}", job.calls.environment.store(command.tenant)
+        await store.put(key, requests[0].messages, ttl=_KEPT_SECONDS)
+        carried = {"messages": None, "messages_key": key}
+        return [request.model_copy(update=carried).to_json() for request in requests]
+
+    async def _ask(self, ref: ProcessorRef, tenant: str, body: bytes) -> GuardReply:
+        """Asks one guard; waits while no replica of its service is up, but no longer than the guard may take."""
+        limit, subject = _seconds(ref), subjects.api(SERVICE, tenant, "guard")
+        if len(body) > self._bus.max_payload:
+            raise _failed(ref, f"is asked with {len(body)} bytes; the broker takes {self._bus.max_payload}")
+        try:
+            async with asyncio.timeout(limit + _GRACE_SECONDS):
+                while True:
+                    try:
+                        answer = await self._bus.request(subject, body, limit + _GRACE_SECONDS)
+                        return GuardReply.model_validate_json(answer)
+                    except NoResponderError:
+                        await asyncio.sleep(_AGAIN_SECONDS)
+        except (TimeoutError, RequestTimeoutError):
+            text = f"no verdict of {ref.instance} within {limit:g} s; is {SERVICE} up?"
+            raise _failed(ref, text, code="PROCESSOR_TIMEOUT", name="TimeoutError") from None
+        except ValidationError as error:
+            raise _failed(ref, f"the verdict of {ref.instance} cannot be read: {error}") from error
+
+
+def _seconds(ref: ProcessorRef) -> float:
+    return SECONDS if ref.timeout is None else ref.timeout
+
+
+def _limited(ref: ProcessorRef) -> ProcessorRef:
+    return ref.model_copy(update={"timeout": _seconds(ref)})
+
+
+def _failed(
+    ref: ProcessorRef, text: str, *, code: str = "PROCESSOR_FAILED", name: str = "Error"
+) -> ProcessorError:
+    return ProcessorError(text, processor_id=ref.instance, hook=Hook.INPUT.value, code=code, name=name)
+
+
+def _take(job: Job, ref: ProcessorRef, reply: GuardReply) -> None:
+    """Takes what a guard did into the run; raises its objection or failure."""
+    job.ctx.states[ref.instance] = reply.state
+    for report in reply.reports:
+        key = (report.processor, report.hook)
+        job.calls.reports.setdefault(key, Tally(*key)).add(report)
+    if reply.tripwire is not None:
+        job.result.verdict = "blocked"
+    raise_outcome(reply.model_dump(by_alias=True, exclude_none=True, include={"tripwire", "error"}))
+
+
+async def _read(source: AsyncIterator[list[Chunk]], held: _Held) -> None:
+    """Reads to the end, and puts behind what was read why there is no more: None, or an exception."""
+    end: Exception | None = None
+    try:
+        async with aclosing(source) as batches:  # type: ignore[type-var]  # an async generator
+            async for batch in batches:
+                await held.put(batch)
+    except Exception as error:  # noqa: BLE001 - whoever takes what is held raises it
+        end = error
+    await held.put(end)
+
+
+async def _ended(reading: "asyncio.Task[None]") -> None:
+    """Stops reading; the provider's connection is closed then."""
+    reading.cancel()
+    await asyncio.wait([reading])
+
+
+def _chunks(held: _Held) -> list[Chunk]:
+    chunks: list[Chunk] = []
+    while not held.empty():
+        read = held.get_nowait()
+        chunks += read if isinstance(read, list) else []
+    return chunks

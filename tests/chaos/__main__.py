@@ -1,0 +1,56 @@
+"""The long form: `python -m tests.chaos --runs 2000 --seed 1`; ends with one line of figures, and 1 if one is not 0."""
+
+import argparse
+import asyncio
+import math
+import os
+import sys
+from pathlib import Path
+
+from tests.chaos.suite import Figures, chaos
+from tests.chaos.world import world
+
+
+async def main() -> int:
+    """Runs it."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--runs", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--concurrency", type=int, default=12)
+    parser.add_argument("--kills", type=int, default=12, help="rounds of the gap measurement with kill -9")
+    parser.add_argument("--stops", type=int, default=6, help="rounds of the gap measurement with SIGSTOP")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no run after that time")
+    parser.add_argument("--logs", type=Path, help="directory for logs and data that stays")
+    asked = parser.parse_args()
+    if asked.logs:
+        asked.logs.mkdir(parents=True, exist_ok=True)
+    async with world(asked.logs) as made:
+        figures = await chaos(
+            made, runs=asked.runs, seed=asked.seed, concurrency=asked.concurrency, kills=asked.kills,
+            stops=asked.stops, seconds=asked.seconds,
+        )  # fmt: skip
+    tell(figures)
+    return int(any(figures.wrong.values()))
+
+
+def tell(figures: Figures) -> None:
+    """Writes what went wrong, what had happened, and the line of figures."""
+    for outcome in figures.outcomes:
+        if outcome.notes:
+            sys.stderr.write(f"{outcome.run} ({outcome.kind}, {outcome.seconds:.1f} s, {outcome.status}): ")
+            sys.stderr.write("; ".join(note[:1500] for note in outcome.notes) + "\n")
+    happened = ", ".join(f"{count} x {name}" for name, count in sorted(figures.faults.items()))
+    times = sorted(outcome.seconds for outcome in figures.outcomes) or [0.0]
+    resets = sum(outcome.resets for outcome in figures.outcomes)
+    moved = sum(outcome.hosts > 1 for outcome in figures.outcomes)
+    sys.stderr.write(
+        f"{figures.seconds:.0f} s; {happened}; resets {resets}; streams that moved {moved}; "
+        f"slowest run {times[-1]:.1f} s, median {times[len(times) // 2]:.1f} s\n"
+    )
+    sys.stdout.write(figures.line() + "\n")
+
+
+if __name__ == "__main__":
+    for name in [name for name in os.environ if name.startswith("PROCESSION_")]:
+        del os.environ[name]
+    sys.exit(asyncio.run(main()))

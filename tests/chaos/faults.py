@@ -1,0 +1,35 @@
+"""The schedule of misfortunes: what happens when follows from the seed."""
+
+import asyncio
+import random
+from typing import Final
+
+from tests.chaos.world import World
+
+__all__ = ["misfortunes"]
+
+_KINDS: Final = {"kill": 60, "stop": 16, "half-open": 10, "nats": 6, "redis": 8}
+_SERVICES: Final = {
+    "output_processors": 6, "llm_gateway": 3, "orchestrator": 2, "input_processors": 2, "tools": 2, "memory": 1,
+    "error_recovery": 1,
+}  # fmt: skip
+
+
+async def misfortunes(world: World, rng: random.Random, *, pause: tuple[float, float] = (1.0, 4.0)) -> None:
+    """Has something happen every few seconds, until it is cancelled.
+
+    What takes a while (a stopped or half-open replica) goes on beside the next one.
+    """
+    async with asyncio.TaskGroup() as group:
+        while True:
+            await asyncio.sleep(rng.uniform(*pause))
+            (kind,) = rng.choices(list(_KINDS), list(_KINDS.values()))
+            (service,) = rng.choices(list(_SERVICES), list(_SERVICES.values()))
+            if kind in ("nats", "redis"):
+                await world.befall(kind, rng)
+                continue
+            replicas = [r for r in world.of(service) if kind != "half-open" or r.proxy]
+            hit = {fault.pid for fault in world.current}
+            replicas = [r for r in replicas if r.pid not in hit]
+            if replicas:
+                group.create_task(world.befall(kind, rng, rng.choice(replicas)))

@@ -1,0 +1,100 @@
+"""What the services load: output processors that follow from the chunks alone, and a tool that leaves a trace."""
+
+import os
+from typing import Any
+
+from redis.asyncio import Redis
+
+from procession.processor import Options, Processor
+from procession.registry import Registry
+from procession.tools import Tool, ToolContext
+
+__all__ = ["expected", "register", "trace_key"]
+
+_EVERY = 10
+
+
+def trace_key(run: str) -> str:
+    """The Redis list of the calls of a run's tool: call id and process."""
+    return f"chaos:calls:{run}"
+
+
+def expected(words: list[str]) -> str:
+    """What the chain upper, tally, split makes of a text that came in these pieces."""
+    tallied = [
+        word.upper() + (f"#{number} " if number % _EVERY == 0 else "") for number, word in enumerate(words, 1)
+    ]
+    return "".join(tallied)
+
+
+def _with_text(part: Any, text: str, **more: Any) -> Any:
+    return {**part, "payload": {**part["payload"], "text": text, **more}}
+
+
+class Upper(Processor[Options]):
+    """Writes text in capitals, and the process that did it beside it."""
+
+    id = "chaos-upper"
+
+    def process_output_stream(self, args: Any) -> Any:
+        part = args.part
+        return (
+            part
+            if part["type"] != "text-delta"
+            else _with_text(part, part["payload"]["text"].upper(), host=os.getpid())
+        )
+
+
+class Tally(Processor[Options]):
+    """Counts text chunks in its state and writes every tenth number behind them."""
+
+    id = "chaos-tally"
+
+    def process_output_stream(self, args: Any) -> Any:
+        part = args.part
+        if part["type"] != "text-delta":
+            return part
+        count = args.state["count"] = args.state.get("count", 0) + 1
+        return _with_text(part, part["payload"]["text"] + (f"#{count} " if count % _EVERY == 0 else ""))
+
+
+class Split(Processor[Options]):
+    """Makes two chunks of one."""
+
+    id = "chaos-split"
+
+    def process_output_stream(self, args: Any) -> Any:
+        part = args.part
+        if part["type"] != "text-delta":
+            return part
+        text = part["payload"]["text"]
+        middle = len(text) // 2
+        return [_with_text(part, text[:middle]), _with_text(part, text[middle:])]
+
+
+class TraceOptions(Options):
+    redis: str
+    run: str
+
+
+class Trace(Tool):
+    """Notes its call id and its process, then works for a moment."""
+
+    id = "chaos-trace"
+    options_type = TraceOptions
+
+    async def execute(self, args: Any, context: ToolContext) -> Any:
+        async with Redis.from_url(self.options.redis, socket_timeout=5) as redis:
+            for _ in range(100):
+                try:
+                    await redis.rpush(trace_key(self.options.run), f"{context.tool_call_id} {os.getpid()}")
+                    break
+                except Exception:  # noqa: BLE001 - Redis is being restarted; the trace must not be lost
+                    await __import__("asyncio").sleep(0.1)
+        return "traced"
+
+
+def register(registry: Registry) -> None:
+    for processor in (Upper, Tally, Split):
+        registry.add_processor(processor)
+    registry.add_tool(Trace)

@@ -1,0 +1,81 @@
+"""A TCP proxy whose connections can be left half open: nothing passes, and nobody is told."""
+
+import asyncio
+import contextlib
+from types import TracebackType
+from typing import Self
+
+__all__ = ["Proxy"]
+
+
+class Proxy:
+    """Forwards to one port until it is frozen; what it has not forwarded then waits in the sockets."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._flows = asyncio.Event()
+        self._flows.set()
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return self
+
+    async def __aexit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._server is not None
+        self._server.close()
+        self.cut()
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        assert self._server is not None
+        return int(self._server.sockets[0].getsockname()[1])
+
+    def freeze(self) -> None:
+        """Nothing passes any more."""
+        self._flows.clear()
+
+    def thaw(self) -> None:
+        """All that waited passes."""
+        self._flows.set()
+
+    def cut(self) -> None:
+        """Closes every connection; new ones pass."""
+        for writer in tuple(self._writers):
+            writer.transport.abort()
+        self._flows.set()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            there, here = await asyncio.open_connection("127.0.0.1", self._target)
+        except OSError:
+            writer.transport.abort()
+            return
+        ways = [
+            asyncio.create_task(self._pass(reader, here)),
+            asyncio.create_task(self._pass(there, writer)),
+        ]
+        self._tasks.update(ways)
+        self._writers.update((writer, here))
+        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        for way in ways:
+            way.cancel()
+            self._tasks.discard(way)
+        for each in (writer, here):
+            each.transport.abort()
+            self._writers.discard(each)
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65536):
+                await self._flows.wait()
+                writer.write(data)
+                await writer.drain()

@@ -1,0 +1,199 @@
+"""Mixed runs, each with a client that drops and comes back, and what must be true of each."""
+
+import asyncio
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from procession.client import Procession
+from procession.client.errors import NotAcceptedError, NotConnectedError, UnknownRunError
+from procession.client.handle import RunHandle
+from procession_schemas.agent import Agent
+from tests.chaos.model import words_of
+from tests.chaos.plugin import expected, trace_key
+from tests.chaos.world import World
+
+__all__ = ["KINDS", "Outcome", "Reader", "conversation"]
+
+KINDS: Final = ("plain", "straight", "tools", "history", "timed")
+CHAIN: Final = ["chaos-upper", "chaos-tally", "chaos-split"]
+_SECONDS: Final = 90.0
+_DROPS: Final = 0.4
+_LATE: Final = 0.1
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How a run went, and what was wrong with it."""
+
+    run: str
+    kind: str
+    status: str = "lost"
+    wrong_text: int = 0
+    repeated: int = 0
+    model_extra: int = 0
+    tool_wrong: int = 0
+    resets: int = 0
+    hosts: int = 0
+    seconds: float = 0.0
+    notes: list[str] = field(default_factory=list)
+
+
+class Reader:
+    """What a client has of a run, over several handles: chunks by number, resets applied."""
+
+    def __init__(self) -> None:
+        self.chunks: list[tuple[int, dict[str, Any]]] = []
+        self.arrivals: list[tuple[float, int | None]] = []
+        self.resets = 0
+
+    async def read(self, handle: RunHandle, *, limit: int | None = None) -> bool:
+        """Reads to the end, or until `limit` chunks were read; True at the end."""
+        clock = asyncio.get_running_loop().time
+        async for chunk in handle:
+            payload = chunk.get("payload") or {}
+            if chunk["type"] == "reset":
+                self.resets += 1
+                self.chunks = [(n, c) for n, c in self.chunks if n < payload["from"]]
+                continue
+            if chunk["type"] == "text-delta":
+                self.arrivals.append((clock(), payload.get("host")))
+            self.chunks.append((handle.position - 1, chunk))
+            if limit is not None and (limit := limit - 1) <= 0:
+                return False
+        return True
+
+    @property
+    def text(self) -> str:
+        """What the reader has at the end."""
+        return "".join(c["payload"]["text"] for _, c in self.chunks if c["type"] == "text-delta")
+
+    @property
+    def repeated(self) -> int:
+        """How many words came more than once."""
+        return sum(count - 1 for count in Counter(self.text.split()).values() if count > 1)
+
+
+def agent_of(kind: str, run: str, redis: str) -> Agent:
+    """The agent of a run of that kind."""
+    chain: dict[str, Any] = {"outputProcessors": CHAIN}
+    fields: dict[str, Any] = {
+        "plain": chain,
+        "straight": {},
+        "tools": {**chain, "tools": [{"id": "chaos-trace", "options": {"redis": redis, "run": run}}]},
+        "history": {**chain, "memory": {"lastMessages": 10}},
+        "timed": {
+            "outputProcessors": [
+                {"id": "batch-parts", "options": {"batchSize": 50, "maxWaitTime": 35}},
+                "chaos-upper",
+            ]
+        },
+    }[kind]
+    return Agent.model_validate({"name": f"chaos-{kind}", "model": "openai/chaos", **fields})
+
+
+async def conversation(
+    world: World, client: Procession, kind: str, name: str, rng: random.Random
+) -> list[Outcome]:
+    """One run, or two of one thread where the kind is `history`; judged."""
+    outcomes: list[Outcome] = []
+    heard = ""
+    for turn in range(2 if kind == "history" else 1):
+        run = f"{name}-{turn}"
+        outcome = Outcome(run, kind)
+        outcomes.append(outcome)
+        words = words_of(run, rng.randint(20, 60), heard)
+        text = expected(words) if kind in ("plain", "tools", "history") else "".join(words)
+        text = text.upper() if kind == "timed" else text
+        options = {"memory": {"thread": name, "resource": "chaos"}} if kind == "history" else {}
+        pace = rng.choice((0, 5, 20, 40))
+        question = f"[run {run} words {len(words)} pace {pace}{' tool' if kind == 'tools' else ''}]"
+        began = world.now
+        try:
+            async with asyncio.timeout(_SECONDS):
+                await _one(world, client, outcome, question, options, text, rng)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the run counts as lost and the others go on
+            outcome.notes.append(f"client: {error!r}")
+        outcome.seconds = world.now - began
+        await _judge_calls(world, outcome, began)
+        if outcome.status != "finished":
+            break
+        heard = text.strip()
+    return outcomes
+
+
+async def _one(
+    world: World, client: Procession, outcome: Outcome, question: str, options: Any, text: str,
+    rng: random.Random,
+) -> None:  # fmt: skip
+    agent = agent_of(outcome.kind, outcome.run, world.servers.endpoints.redis_url)
+    handle = await _started(client, question, agent, outcome.run, options)
+    reader = Reader()
+    while rng.random() < _DROPS and not await reader.read(handle, limit=rng.randint(1, 60)):
+        await handle.close()
+        handle = await _attached(client, outcome.run, handle.position)
+    await reader.read(handle)
+    result = await handle.result()
+    await handle.close()
+    outcome.status, outcome.resets = result.status, reader.resets
+    outcome.hosts = len({host for _, host in reader.arrivals if host})
+    if result.error is not None:
+        outcome.notes.append(f"error: {result.error}")
+    _judge(outcome, "the client", reader, text)
+    if result.text != text:
+        outcome.wrong_text += 1
+        outcome.notes.append(f"the result has {result.text!r} for {text!r}")
+    if rng.random() < _LATE:
+        late = Reader()
+        handle = await _attached(client, outcome.run, 0)
+        await late.read(handle)
+        await handle.close()
+        _judge(outcome, "a late client", late, text)
+
+
+def _judge(outcome: Outcome, who: str, reader: Reader, text: str) -> None:
+    numbers = [number for number, _ in reader.chunks]
+    if reader.text != text or numbers != sorted(set(numbers)):
+        outcome.wrong_text += 1
+        outcome.notes.append(f"{who} has {reader.text!r} for {text!r}; resets {reader.resets}")
+    outcome.repeated += reader.repeated
+
+
+async def _judge_calls(world: World, outcome: Outcome, began: float) -> None:
+    """The model once a step, and once more for each gateway that was lost; the tool once for each host."""
+    befell = world.during(began, world.now)
+    allowed = 1 + sum(fault.service == "llm_gateway" for fault in befell)
+    for (run, step), count in world.model.calls.items():
+        if run == outcome.run and count > allowed:
+            outcome.model_extra += count - allowed
+            outcome.notes.append(f"the model was asked {count} times for step {step}; {befell}")
+    if outcome.kind != "tools" or outcome.status != "finished":
+        return
+    calls = await _traces(world, outcome.run)
+    ids, hosts = {call for call, _ in calls}, [host for _, host in calls]
+    lost_hosts = sum(fault.service == "tools" for fault in befell)
+    if len(ids) != 1 or len(set(hosts)) != len(hosts) or len(hosts) > 1 + lost_hosts:
+        outcome.tool_wrong += 1
+        outcome.notes.append(f"calls of the tool: {calls}; {befell}")
+
+
+async def _traces(world: World, run: str) -> list[tuple[str, str]]:
+    found: Any = await world.redis.lrange(trace_key(run), 0, -1)  # type: ignore[misc]
+    return [tuple(each.decode().split()) for each in found]
+
+
+async def _started(client: Procession, question: str, agent: Agent, run: str, options: Any) -> RunHandle:
+    while True:
+        try:
+            return await client.start(question, agent=agent, run_id=run, **options)
+        except NotAcceptedError:
+            await asyncio.sleep(0.2)
+
+
+async def _attached(client: Procession, run: str, after: int) -> RunHandle:
+    while True:
+        try:
+            return await client.attach(run, after=after)
+        except (UnknownRunError, NotConnectedError):
+            await asyncio.sleep(0.2)

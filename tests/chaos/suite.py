@@ -1,0 +1,122 @@
+"""The whole of it: mixed runs under a seeded schedule of misfortunes, then the books are checked."""
+
+import asyncio
+import math
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+
+import nats
+
+from procession.client import Procession
+from procession_schemas import subjects
+from tests.chaos.faults import misfortunes
+from tests.chaos.gaps import gaps, p99
+from tests.chaos.runs import KINDS, Outcome, conversation
+from tests.chaos.world import World
+
+__all__ = ["Figures", "chaos"]
+
+_TENANT = "chaos"
+
+
+@dataclass(slots=True)
+class Figures:
+    """What the suite ends with."""
+
+    seed: int
+    outcomes: list[Outcome] = field(default_factory=list)
+    no_terminal: int = 0
+    two_terminals: int = 0
+    gaps_kill: list[float] = field(default_factory=list)
+    gaps_stop: list[float] = field(default_factory=list)
+    faults: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+
+    @property
+    def wrong(self) -> dict[str, int]:
+        """Everything that must be 0."""
+        outcomes = self.outcomes
+        return {
+            "lost": sum(o.status != "finished" for o in outcomes),
+            "no_terminal": self.no_terminal,
+            "two_terminals": self.two_terminals,
+            "wrong_text": sum(o.wrong_text > 0 for o in outcomes),
+            "repeated_chunks": sum(o.repeated for o in outcomes),
+            "model_extra": sum(o.model_extra for o in outcomes),
+            "tool_wrong": sum(o.tool_wrong for o in outcomes),
+        }
+
+    def line(self) -> str:
+        """All in one line."""
+        told = {
+            "runs": len(self.outcomes),
+            **self.wrong,
+            "p99_gap_kill_ms": _rounded(p99(self.gaps_kill)),
+            "p99_gap_stop_ms": _rounded(p99(self.gaps_stop)),
+            "seed": self.seed,
+        }
+        return " ".join(f"{name}={value}" for name, value in told.items())
+
+
+def _rounded(value: float) -> str:
+    return "none" if math.isnan(value) else f"{value:.0f}"
+
+
+async def chaos(
+    world: World,
+    *,
+    runs: int,
+    seed: int,
+    concurrency: int = 12,
+    kills: int = 0,
+    stops: int = 0,
+    seconds: float = math.inf,
+) -> Figures:
+    """Measures gaps, then has mixed runs under misfortunes; begins no run after `seconds`."""
+    rng = random.Random(seed)
+    figures = Figures(seed)
+    async with Procession(world.servers.endpoints.nats_url, tenant=_TENANT) as client:
+        figures.gaps_kill = await gaps(world, client, "kill", kills, rng, f"k{seed}")
+        figures.gaps_stop = await gaps(world, client, "stop", stops, rng, f"s{seed}")
+        began = world.now
+        await _mixed(world, client, figures, rng, runs, concurrency, began + seconds)
+        figures.seconds = world.now - began
+    figures.faults = Counter(f"{f.kind} {f.service}" for f in world.faults)
+    await _terminals(world, figures)
+    return figures
+
+
+async def _mixed(
+    world: World, client: Procession, figures: Figures, rng: random.Random, runs: int, concurrency: int,
+    until: float,
+) -> None:  # fmt: skip
+    numbers = iter(range(runs))
+
+    async def work() -> None:
+        for number in numbers:
+            if len(figures.outcomes) >= runs or world.now > until:
+                return
+            own = random.Random(f"{figures.seed}-{number}")
+            kind = KINDS[number % len(KINDS)]
+            figures.outcomes += await conversation(world, client, kind, f"c{figures.seed}-{number}", own)
+
+    trouble = asyncio.create_task(misfortunes(world, rng))
+    await asyncio.gather(*(work() for _ in range(concurrency)))
+    trouble.cancel()
+    await asyncio.gather(trouble, return_exceptions=True)
+
+
+async def _terminals(world: World, figures: Figures) -> None:
+    """Counts the terminal events of every run."""
+    connection = await nats.connect(world.servers.endpoints.nats_url)
+    try:
+        wanted = subjects.event(_TENANT, "run", "run.finished").replace(".run.run.", ".*.run.")
+        info = await connection.jetstream().stream_info("EVENTS", subjects_filter=wanted)
+        counts = info.state.subjects or {}
+    finally:
+        await connection.close()
+    for outcome in figures.outcomes:
+        count = counts.get(subjects.event(_TENANT, outcome.run, "run.finished"), 0)
+        figures.no_terminal += count == 0
+        figures.two_terminals += count > 1

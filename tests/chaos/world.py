@@ -1,0 +1,190 @@
+"""The system under test: servers, replicas of every service as processes, a counting model, and what befalls them."""
+
+import asyncio
+import os
+import random
+import signal
+import tempfile
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from redis.asyncio import Redis
+
+from procession_services.runtime.embedded import EmbeddedServers
+from tests.chaos.model import CountingModel
+from tests.chaos.proxy import Proxy
+from tests.support.system import ROOT, ServiceProcess
+
+__all__ = ["ACK_WAIT", "Fault", "Replica", "World", "world"]
+
+ACK_WAIT: Final = 4.0
+"""Seconds after which work that nobody extends is delivered again: the lease of whoever has it."""
+REPLICAS: Final = {
+    "llm_gateway": 2, "orchestrator": 2, "output_processors": 2, "input_processors": 2, "tools": 2, "memory": 2,
+    "error_recovery": 1,
+}  # fmt: skip
+_PROXIED: Final = ("llm_gateway", "orchestrator", "output_processors", "tools")
+_STARTS: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that befell a service (or a server) from `began` to `ended`, on the loop's clock."""
+
+    kind: str
+    service: str
+    pid: int
+    began: float
+    ended: float
+
+
+@dataclass(eq=False)
+class Replica:
+    """One replica; it is started again whenever it ends."""
+
+    service: str
+    name: str
+    process: ServiceProcess
+    proxy: Proxy | None = None
+    healthy: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def pid(self) -> int:
+        """Of the current process."""
+        return self.process.process.pid
+
+
+class World:
+    """Servers, replicas and the model; `faults` is what has happened so far."""
+
+    def __init__(self, servers: EmbeddedServers, model: CountingModel, redis: Redis, logs: Path) -> None:
+        self.servers, self.model, self.redis, self.logs = servers, model, redis, logs
+        self.replicas: list[Replica] = []
+        self.faults: deque[Fault] = deque()
+        self.current: list[Fault] = []
+        self._starting = asyncio.Semaphore(_STARTS)
+        self._keepers: list[asyncio.Task[None]] = []
+        self._closing = False
+
+    @property
+    def now(self) -> float:
+        """The loop's clock."""
+        return asyncio.get_running_loop().time()
+
+    def during(self, since: float, until: float) -> list[Fault]:
+        """What happened between two moments."""
+        return [f for f in (*self.faults, *self.current) if f.began <= until and f.ended >= since]
+
+    async def start(self, stack: AsyncExitStack) -> None:
+        """Starts every replica; returns when all are ready."""
+        port = int(self.servers.endpoints.nats_url.rsplit(":", 1)[1])
+        for service, count in REPLICAS.items():
+            for number in range(count):
+                name = f"{service}-{number + 1}"
+                through = service in _PROXIED and number == count - 1
+                proxy = await stack.enter_async_context(Proxy(port)) if through else None
+                environment = self._environment(proxy.port if proxy else port)
+                process = ServiceProcess(service, environment, self.logs / f"{name}.log")
+                self.replicas.append(Replica(service, name, process, proxy))
+        stack.push_async_callback(self._stop)
+        self._keepers = [asyncio.create_task(self._keep(replica)) for replica in self.replicas]
+        await asyncio.gather(*(replica.healthy.wait() for replica in self.replicas))
+
+    def _environment(self, nats_port: int) -> dict[str, str]:
+        base = {name: value for name, value in os.environ.items() if not name.startswith("PROCESSION_")}
+        return {
+            **base,
+            "PROCESSION_NATS_URL": f"nats://127.0.0.1:{nats_port}",
+            "PROCESSION_REDIS_URL": self.servers.endpoints.redis_url,
+            "PROCESSION_PLUGINS": "tests.chaos.plugin",
+            "PROCESSION_API_BASE": f"http://127.0.0.1:{self.model.port}/v1",
+            "PROCESSION_WORK_ACK_WAIT": str(ACK_WAIT),
+            "PROCESSION_MAX_DELIVER": "30",
+            "PROCESSION_EMBEDDER": "lexical",
+            "PROCESSION_CHROMA_PATH": str(self.logs / "chroma"),
+            "PROCESSION_LOG_LEVEL": os.environ.get("CHAOS_LOG_LEVEL", "WARNING"),
+            "PYTHONPATH": os.pathsep.join(str(ROOT / each) for each in ("", "schemas", "services")),
+            "OPENAI_API_KEY": "unused",
+        }
+
+    async def _keep(self, replica: Replica) -> None:
+        while not self._closing:
+            async with self._starting:
+                await replica.process.start()
+                try:
+                    await replica.process.ready()
+                except (AssertionError, TimeoutError):
+                    await replica.process.stop()
+                    continue
+            replica.healthy.set()
+            await replica.process.process.wait()
+            replica.healthy.clear()
+
+    async def _stop(self) -> None:
+        self._closing = True
+        for keeper in self._keepers:
+            keeper.cancel()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
+        for replica in self.replicas:
+            await replica.process.stop()
+
+    def of(self, service: str) -> list[Replica]:
+        """The replicas of a service that run."""
+        return [r for r in self.replicas if r.service == service and r.healthy.is_set()]
+
+    async def befall(self, kind: str, rng: random.Random, replica: Replica | None = None) -> None:
+        """Has something happen; returns when it is over (a killed process may still be starting).
+
+        Kinds: `kill`, `stop`, `half-open`, `nats`, `redis`.
+        """
+        service = replica.service if replica else kind
+        running = Fault(kind, service, replica.pid if replica else 0, self.now, float("inf"))
+        self.current.append(running)
+        try:
+            match kind:
+                case "nats":
+                    await self.servers.restart_nats()
+                case "redis":
+                    await self.servers.restart_redis()
+                case _:
+                    assert replica is not None
+                    await self._hit(kind, rng, replica)
+        finally:
+            self.current.remove(running)
+            self.faults.append(Fault(kind, service, running.pid, running.began, self.now + ACK_WAIT))
+
+    async def _hit(self, kind: str, rng: random.Random, replica: Replica) -> None:
+        longer_than_lease = ACK_WAIT * rng.uniform(1.2, 1.8)
+        if kind == "kill":
+            replica.process.kill()
+        elif kind == "stop":
+            pid = replica.pid
+            os.kill(pid, signal.SIGSTOP)
+            await asyncio.sleep(longer_than_lease)
+            os.kill(pid, signal.SIGCONT)
+        elif replica.proxy is not None:
+            replica.proxy.freeze()
+            await asyncio.sleep(longer_than_lease)
+            if rng.random() < 0.5:
+                replica.proxy.thaw()
+            else:
+                replica.proxy.cut()
+
+
+@asynccontextmanager
+async def world(logs: Path | None = None) -> AsyncIterator[World]:
+    """A running system for the length of the block."""
+    async with AsyncExitStack() as stack:
+        if logs is None:
+            logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos-")))
+        servers = await stack.enter_async_context(EmbeddedServers(logs))
+        model = await stack.enter_async_context(CountingModel())
+        await model.listen()
+        redis = await stack.enter_async_context(Redis.from_url(servers.endpoints.redis_url))
+        made = World(servers, model, redis, logs)
+        await made.start(stack)
+        yield made

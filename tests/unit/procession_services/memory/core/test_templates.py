@@ -1,0 +1,39 @@
+import json
+
+import pytest
+
+from procession_services.memory.core.templates import DEFAULT, empty_object, instructions, template_of
+
+
+@pytest.mark.parametrize(
+    ("content", "empty"),
+    [
+        (
+            {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"default": [1]}}},
+            {"a": 0, "b": [1]},
+        ),
+        (
+            {"user": {"name": {"type": "string"}, "tags": {"type": "array"}}},
+            {"user": {"name": "", "tags": []}},
+        ),
+        ({"name": "", "seen": 0}, {"name": "", "seen": 0}),
+        ("[1]", {}),
+        ("no JSON", {}),
+    ],
+)
+def test_empty_objects(content, empty):
+    """R-WM-6; a JSON template that is no schema counts too (D-16)."""
+    text = content if isinstance(content, str) else json.dumps(content)
+    for given in (content, text):
+        assert empty_object(template_of({"format": "json", "content": given})) == empty
+
+
+def test_a_note_that_is_missing_is_null():
+    assert "<working_memory_data>\nnull\n</working_memory_data>" in instructions(DEFAULT, None)
+
+
+def test_read_only_says_nothing_of_the_tool_nor_the_template():
+    told = instructions(DEFAULT, "- Name: Ann", read_only=True, vnext=True)
+    assert "Ann" in told
+    assert "updateWorkingMemory" not in told
+    assert "User Information" not in told

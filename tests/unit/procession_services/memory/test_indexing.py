@@ -1,0 +1,229 @@
+"""The index: what is embedded, what waits, and what is given up (R-SEM-10..12)."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from procession_services.memory.indexing import ATTEMPTS, Indexer
+from procession_services.memory.ports import EmbedderChangedError, Hit, VectorsUnavailableError
+from procession_services.memory.recall import (
+    BATCH,
+    CACHED,
+    EmbeddingError,
+    Entry,
+    IndexRef,
+    Recall,
+    default_index_name,
+)
+
+REF = IndexRef("tenant", "messages")
+
+
+class Vectors:
+    """Keeps what is put in; raises what `fails` has, one each call."""
+
+    def __init__(self):
+        self.items: dict[str, Any] = {}
+        self.fails: list[Exception] = []
+        self.ensured = 0
+        self.deleted: list[Any] = []
+
+    def _may_fail(self):
+        if self.fails:
+            raise self.fails.pop(0)
+
+    async def ensure(self, index):
+        self._may_fail()
+        self.ensured += 1
+
+    async def upsert(self, index, items):
+        self._may_fail()
+        self.items |= {item.id: item for item in items}
+
+    async def query(self, index, vector, *, top_k, resource, thread):
+        self._may_fail()
+        return [Hit(each, "t", 1.0) for each in self.items][:top_k]
+
+    async def delete(self, tenant, resource, thread, messages=None):
+        self.deleted.append((tenant, resource, thread, messages))
+
+    async def drop(self, tenant):
+        return []
+
+
+class Embedder:
+    id = "some/embedder"
+
+    def __init__(self, refuses=()):
+        self.calls: list[list[str]] = []
+        self.running = self.most = 0
+        self._refuses = set(refuses)
+
+    async def embed(self, texts, *, tenant):
+        self.calls.append(list(texts))
+        self.running += 1
+        self.most = max(self.most, self.running)
+        await asyncio.sleep(0)
+        self.running -= 1
+        if self._refuses & set(texts):
+            raise EmbeddingError("refused")
+        return [[1.0, 0.0] for _ in texts]
+
+
+class Queue:
+    def __init__(self):
+        self.jobs: list[tuple[str, Any]] = []
+        self.finished: list[str] = []
+
+    async def put(self, job):
+        self.jobs.append((str(len(self.jobs)), job))
+
+    async def waiting(self):
+        return len(self.jobs) - len(self.finished)
+
+    async def take(self):
+        for number, job in self.jobs:
+            yield number, job
+
+    async def done(self, number):
+        self.finished.append(number)
+
+
+class Threads:
+    def __init__(self, *known):
+        self.known = known
+
+    async def get_thread(self, tenant, thread, resource):
+        return {"id": thread} if thread in self.known else None
+
+
+class Stage:
+    def __init__(self, *, refuses=(), threads=("t",), **recall):
+        self.vectors, self.embedder, self.queue = Vectors(), Embedder(refuses), Queue()
+        self.recall = Recall(self.vectors, lambda _n, _o: self.embedder, self.queue, **recall)  # type: ignore[arg-type]
+        self.pauses: list[float] = []
+        self.indexer = Indexer(self.recall, Threads(*threads), self.queue, pause=self._pause)  # type: ignore[arg-type]
+
+    async def _pause(self, seconds):
+        self.pauses.append(seconds)
+
+    async def submit(self, *texts, thread="t"):
+        await self.recall.submit(REF, "r", thread, entries(*texts))
+
+
+def entries(*texts):
+    return [Entry(text, text, {"message_id": text}) for text in texts]
+
+
+async def test_a_job_waits_for_the_store_and_is_done_once_it_is_back(caplog):
+    stage = Stage()
+    stage.vectors.fails = [VectorsUnavailableError("down")] * (ATTEMPTS + 3)
+    await stage.submit("a", "b")
+    await stage.indexer.run()
+    assert (set(stage.vectors.items), stage.queue.finished) == ({"a", "b"}, ["0"])
+    assert len(stage.pauses) == ATTEMPTS + 3
+    assert [record.message for record in caplog.records] == ["the index waits: down", "the index goes on"]
+    assert len(stage.embedder.calls) == 1, "the vectors were kept meanwhile"
+
+
+async def test_a_changed_embedder_is_told_and_not_tried_again(caplog):
+    stage = Stage()
+    stage.vectors.fails = [EmbedderChangedError("made with another")]
+    await stage.submit("a")
+    await stage.indexer.run()
+    assert (stage.vectors.items, stage.queue.finished, stage.pauses) == ({}, ["0"], [])
+    assert "made with another" in caplog.text
+    assert "procession memory reindex" in caplog.text
+
+
+async def test_an_embedder_that_never_answers_is_given_up_after_some_attempts(caplog):
+    stage = Stage(refuses=["bad"])
+    await stage.submit("bad")
+    await stage.indexer.run()
+    assert (stage.queue.finished, len(stage.pauses)) == (["0"], ATTEMPTS - 1)
+    assert "1 messages of tenant tenant are not indexed: refused" in caplog.text
+
+
+async def test_one_message_that_cannot_be_embedded_does_not_keep_others_out():
+    stage = Stage(refuses=["bad"])
+    await stage.submit("a", "bad", "b")
+    await stage.indexer.run()
+    assert set(stage.vectors.items) == {"a", "b"}
+
+
+async def test_a_thread_that_was_deleted_meanwhile_leaves_no_embeddings():
+    stage = Stage(threads=())
+    await stage.submit("a")
+    await stage.indexer.run()
+    assert stage.vectors.deleted == [("tenant", "r", "t", None)]
+
+
+async def test_deletions_go_through_the_queue_too():
+    stage = Stage()
+    await stage.recall.forget("tenant", "r", "t")
+    await stage.recall.forget("tenant", "r", "t", ["m"])
+    await stage.indexer.run()
+    assert stage.vectors.deleted == [("tenant", "r", "t", None), ("tenant", "r", "t", ["m"])]
+
+
+async def test_a_job_of_an_unknown_kind_is_left_out(caplog):
+    stage = Stage()
+    await stage.queue.put({"kind": "later"})
+    await stage.indexer.run()
+    assert stage.queue.finished == ["0"]
+    assert "unknown kind" in caplog.text
+
+
+async def test_embeddings_come_in_batches_and_from_a_bounded_cache():
+    stage = Stage()
+    texts = [f"text {n}" for n in range(CACHED + BATCH)]
+    await stage.recall.index(REF, entries(*texts))
+    assert {len(call) for call in stage.embedder.calls} == {BATCH, (CACHED + BATCH) % BATCH or BATCH}
+    stage.embedder.calls.clear()
+    await stage.recall.index(REF, entries(texts[-1], texts[0]))
+    assert stage.embedder.calls == [[texts[0]]], "the oldest was forgotten"
+    assert stage.vectors.ensured == 1
+
+
+async def test_calls_of_an_embedder_are_bounded():
+    stage = Stage(concurrency=2)
+    await asyncio.gather(*(stage.recall.index(REF, entries(f"text {n}")) for n in range(10)))
+    assert stage.embedder.most == 2
+
+
+async def test_one_tenant_does_not_learn_from_the_cache_what_another_has():
+    stage = Stage()
+    for tenant in ("one", "two"):
+        await stage.recall.index(IndexRef(tenant, "messages"), entries("secret"))
+    assert stage.embedder.calls == [["secret"], ["secret"]]
+
+
+async def test_a_search_that_takes_too_long_is_left():
+    stage = Stage(seconds=0.01)
+
+    async def never(*_args, **_more):
+        await asyncio.Event().wait()
+
+    stage.vectors.query = never  # type: ignore[method-assign]
+    with pytest.raises(TimeoutError):
+        await stage.recall.search(REF, "q", top_k=4, resource="r", thread=None)
+
+
+async def test_an_index_is_looked_for_again_after_a_failure():
+    stage = Stage()
+    await stage.recall.index(REF, entries("a"))
+    stage.vectors.fails = [VectorsUnavailableError("down")]
+    with pytest.raises(VectorsUnavailableError):
+        await stage.recall.search(REF, "a", top_k=4, resource="r", thread=None)
+    assert [
+        hit.message for hit in await stage.recall.search(REF, "a", top_k=4, resource="r", thread=None)
+    ] == ["a"]
+    assert stage.vectors.ensured == 2
+
+
+def test_derived_names():
+    """R-SEM-3."""
+    assert default_index_name("org/embed.model-v1") == "mastra_memory_org_embed_model_v1"
+    assert default_index_name("") == "mastra_memory_default"
+    assert len(default_index_name("x" * 100)) == 63

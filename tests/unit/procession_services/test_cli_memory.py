@@ -1,0 +1,75 @@
+"""`procession memory` against a real memory service, run as a user runs it but in this process."""
+
+import asyncio
+import json
+
+import pytest
+
+from procession_services.cli import main
+from procession_services.cli_memory import memory_problems
+from procession_services.memory.app import start
+from procession_services.processor_host.service import hosted
+from procession_services.runtime.settings import Settings
+
+pytestmark = pytest.mark.integration
+MESSAGES = [{"id": f"m{n}", "role": "user", "content": f"text {n}"} for n in range(3)]
+
+
+@pytest.fixture
+def command(servers, monkeypatch, capsys, tmp_path):
+    """Runs commands in a thread, while the service runs in this one."""
+    monkeypatch.setenv("PROCESSION_NATS_URL", servers.nats_url)
+    monkeypatch.setenv("PROCESSION_REDIS_URL", servers.redis_url)
+    monkeypatch.setenv("PROCESSION_TENANT", tmp_path.name.replace("_", "-"))
+
+    async def run(*arguments):
+        async with hosted("memory", Settings.load(), start):
+            code = await asyncio.to_thread(main, ["memory", *arguments])
+        told = capsys.readouterr()
+        return code, told.out, told.err
+
+    return run
+
+
+async def test_a_thread_is_taken_in_shown_and_given_out(command, tmp_path):
+    page = {
+        "thread": {"id": "t", "resource": "r", "title": "Trip"},
+        "note": "knows Ann",
+        "messages": MESSAGES,
+    }
+    given = tmp_path / "given.jsonl"
+    given.write_text(json.dumps(page))
+    assert (await command("import", str(given)))[0] == 0
+    assert "Trip" in (await command("threads", "r"))[1]
+    shown = (await command("messages", "t", "r", "--last", "2"))[1].splitlines()
+    assert [json.loads(line)["id"] for line in shown] == ["m1", "m2"]
+    _, first, more = await command("messages", "t", "r", "--per-page", "2")
+    assert len(first.splitlines()) == 2
+    assert "3 in all: --page 1" in more
+    exported = json.loads((await command("export", "t", "r"))[1])
+    assert [m["id"] for m in exported["messages"]] == ["m0", "m1", "m2"]
+    assert (await command("note", "r", "--thread", "t"))[1] == "knows Ann\n"
+    assert (await command("note", "r", "--set", "of all"))[0] == 0
+    assert (await command("note", "r"))[1] == "of all\n"
+    assert (await command("rename", "t", "r", "Voyage"))[0] == 0
+    assert "Voyage" in (await command("threads", "r"))[1]
+    assert (await command("delete", "t", "r"))[0] == 0
+    code, _, told = await command("messages", "t", "r")
+    assert (code, "UNKNOWN_THREAD" in told) == (1, True)
+
+
+async def test_reindex_without_a_vector_store_says_what_to_set(command):
+    code, _, told = await command("reindex")
+    assert code == 1
+    assert "PROCESSION_CHROMA_URL" in told
+
+
+def test_check_tells_what_semantic_recall_lacks(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))  # so that no weights are there
+    agents = tmp_path / "agents.yaml"
+    agents.write_text("agents: {a: {model: m/one, memory: {semanticRecall: true}}, b: {model: m/one}}")
+    problems = memory_problems(Settings(agents=agents))
+    assert [problem.path for problem in problems] == ["agents.a.memory.semanticRecall"] * 2
+    assert all(problem.warning for problem in problems)
+    assert "lexical fallback" in problems[1].message
+    assert memory_problems(Settings(agents=agents, chroma_path=tmp_path, embedder="lexical")) == []
