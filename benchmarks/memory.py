@@ -13,6 +13,7 @@ import statistics
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -98,10 +99,8 @@ async def embeddings(total: int) -> list[dict[str, Any]]:
                 await vectors.upsert(index, [_embedded(number + i, chance) for i in range(some)])
                 number += some
             added = time.perf_counter() - started
-            asked = _vector(chance)
-            found = await _timed(
-                lambda asked=asked: vectors.query(index, asked, top_k=4, resource="r0", thread=None), 30
-            )
+            search = partial(vectors.query, index, _vector(chance), top_k=4, resource="r0", thread=None)
+            found = await _timed(search, 30)
             grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base
             rows.append(
                 {"embeddings": size, "search_ms": found, "rss_mb": grown // 1024, "insert_s": round(added, 1)}

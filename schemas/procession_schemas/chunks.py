@@ -52,7 +52,9 @@ class ChunkBatch(WireModel):
     `seq` numbers the first chunk; numbers rise by one over the whole run. A reader drops what it has seen
     (`seq + i <= last`) and knows a gap when `seq` is larger than it expects. `end` marks the last batch of a
     run: nothing follows it, unless the run waits for a person, in which case it goes on behind it when it is resumed.
-    `reset` says that a service died and chunks from that number on are replaced.
+    `reset` says that a service died and chunks from that number on are replaced. `fence` rises with each command of
+    the run and each time that one is done anew: from the first number of a fence on, chunks of a smaller one come from
+    somebody who has lost the run and does not know it yet; a reader drops them, or takes them back.
     """
 
     run: str
@@ -60,3 +62,4 @@ class ChunkBatch(WireModel):
     chunks: list[dict[str, Any]]
     end: bool = False
     reset: int | None = Field(default=None, description="First sequence number that no longer counts.")
+    fence: int = Field(default=0, description="Whose chunks count: those of the greater fence.")

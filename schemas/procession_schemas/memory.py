@@ -137,6 +137,11 @@ class MemoryOptions(StrictModel):
         default=None,
         description="`eager`: the user's message is stored before the model is asked; default: `end`.",
     )
+    mark_partial: bool | None = Field(
+        default=None,
+        description="Mark the answer of a cancelled run, which is stored as far as it came, with the metadata "
+        "`partial: true`; default: false.",
+    )
     retention: Retention | None = Field(default=None, description="What threads keep; default: everything.")
 
 

@@ -67,6 +67,11 @@ def lease(service: str, replica: str | None = None) -> str:
     return f"{ROOT}.lease.{service}" + (f".{replica}" if replica else "")
 
 
+def offer(service: str) -> str:
+    """Request to all replicas: who can take a stream lease? The first answer will do."""
+    return f"{ROOT}.offer.{service}"
+
+
 def inbox(replica: str) -> str:
     """Raw chunk batches for one output replica, or acknowledgements for one gateway replica."""
     return f"{ROOT}.inbox.{replica}"

@@ -235,8 +235,8 @@ def _region(members: list[Match], end: int) -> Match:
 def _undecided_at_end(pattern: str) -> str:
     """The pattern for what may begin a match at the end of a text that goes on.
 
-    Assertions about what follows are not decided at the end. Lazy repetitions become greedy: all ways are tried anyway,
-    and not every lazy one reports that it reached the end.
+    Assertions about what follows are not decided at the end. Lazy repetitions become greedy, since all ways are tried
+    anyway, and a look-behind needs more text first: the engine's shortcuts for these do not report the end.
 
     Raises:
         ValueError: The pattern has what a stream cannot decide.
@@ -251,7 +251,10 @@ def _undecided_at_end(pattern: str) -> str:
         behind, commits = groups[-1] if groups else (False, False)
         if text.startswith("("):
             committing = text == "(?>" or found.start() in possessive
-            groups.append((behind or text in ("(?<=", "(?<!"), commits or committing))
+            looks_behind = text in ("(?<=", "(?<!")
+            groups.append((behind or looks_behind, commits or committing))
+            if looks_behind and not behind:
+                return rf"(?=[\s\S]|){text}"
         elif text == ")" and groups:
             groups.pop()
         elif times and behind and (times in "*+" or times.endswith(",}")):

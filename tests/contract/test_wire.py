@@ -5,6 +5,7 @@ from pydantic import ValidationError
 
 from procession_schemas import agent, run, subjects
 from procession_schemas.base import StrictModel
+from procession_schemas.memory import RequestMemory
 from procession_schemas.run import RunRequest
 from procession_schemas.work import WorkCommand
 
@@ -74,7 +75,7 @@ def test_people_may_write_either_spelling(spelling):
 @pytest.mark.parametrize("count", [-1, True, 1.5])
 def test_how_many_messages_are_recalled_is_a_count_or_false(count):
     with pytest.raises(ValidationError):
-        run.RequestMemory(thread="t", resource="r", last_messages=count)
+        RequestMemory(thread="t", resource="r", last_messages=count)
 
 
 def test_commands_of_two_tenants_are_two_commands_though_their_runs_share_an_id():

@@ -52,8 +52,8 @@ def resource():
 async def indexed(system):
     """Waits until the index has done everything."""
     async with asyncio.timeout(30):
-        while await system.client.memory.index_waiting():
-            await asyncio.sleep(0.02)  # noqa: ASYNC110 - another process changes it
+        while await system.client.memory.index_waiting():  # noqa: ASYNC110 - another process changes it
+            await asyncio.sleep(0.02)
 
 
 async def say(system, text, agent, thread, resource, *calls):
@@ -221,6 +221,16 @@ async def test_one_message_id_in_two_threads_is_two_messages(tmp_path):
     await vectors.delete("tenant", "r2", "t", ["m"])
     assert await vectors.query(INDEX, lexical.embed("x"), top_k=4, resource="r2", thread="t") == []
     await vectors.aclose()
+
+
+async def test_a_directory_is_for_one_process(tmp_path):
+    first, second = (ChromaVectors.in_directory(tmp_path) for _ in range(2))
+    await first.ensure(INDEX)
+    with pytest.raises(VectorsUnavailableError, match=r"another process uses .* PROCESSION_CHROMA_URL"):
+        await second.ensure(INDEX)
+    await first.aclose()
+    await second.ensure(INDEX)
+    await second.aclose()
 
 
 async def test_a_change_of_the_embedder_is_refused_until_the_index_is_dropped(tmp_path):

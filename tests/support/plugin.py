@@ -1,7 +1,7 @@
 """The plugin that the services of the integration tests load: parts that wait, change, fail or ask when told to."""
 
 import os
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from redis.asyncio import Redis
 
@@ -109,6 +109,46 @@ class Retry(Processor[Options]):
         return {"retry": args.retry_count == 0}
 
 
+class BesideOptions(Options):
+    redis: str = ""
+    key: str = ""
+    then: Literal["pass", "block", "retry", "fail", "change", "remember"] = "pass"
+    parallel: bool = True
+
+
+class Beside(Processor[BesideOptions]):
+    """Judges the input, beside the model unless told otherwise; at a gate, where one is named."""
+
+    id: ClassVar[str] = "beside"
+
+    @classmethod
+    def runs_parallel(cls, options: dict[str, Any]) -> bool:
+        return cls.build(options).options.parallel
+
+    async def process_input(self, args: Any) -> Any:
+        if self.options.key:
+            await pass_gate(self.options.redis, self.options.key)
+        args.state["asked"] = args.state.get("asked", 0) + 1
+        match self.options.then:
+            case "block" | "retry":
+                args.abort("no such thing", retry=self.options.then == "retry", metadata={"why": "test"})
+            case "fail":
+                raise RuntimeError("out of order")
+            case "change":
+                args.message_list.add("more", "input")
+            case "remember":
+                args.request_context.set("seen", True)
+        return None
+
+    def process_output_result(self, args: Any) -> Any:
+        return [
+            {**message, "content": [{"type": "text", "text": f"asked {args.state['asked']}"}]}
+            if message["role"] == "assistant"
+            else message
+            for message in args.messages
+        ]
+
+
 class Broken(Processor[Options]):
     """Fails."""
 
@@ -168,7 +208,7 @@ async def gated_factory(context: Any, options: dict[str, Any]) -> list[Any]:
 
 
 def register(registry: Registry) -> None:
-    for processor in (Gate, MemoryGate, Upper, Block, Say, Retry, Broken):
+    for processor in (Gate, MemoryGate, Upper, Block, Say, Retry, Beside, Broken):
         registry.add_processor(processor)
     for made in (echo, send_mail, book, Gated):
         registry.add_tool(made)

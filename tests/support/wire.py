@@ -12,6 +12,7 @@ import orjson
 from nats.aio.client import Client
 
 from procession_schemas import subjects
+from procession_services.bus.backlog import backlog
 from procession_services.bus.streams import ensure_streams
 
 __all__ = ["Services", "services_at"]
@@ -32,7 +33,12 @@ class Services:
         """Begins to take requests and controls."""
         await self.nats.subscribe(f"{subjects.ROOT}.run.{self.tenant}.*", cb=self._requests.put)
         await self.nats.subscribe(f"{subjects.ROOT}.control.{self.tenant}.*", cb=self._controls.put)
+        await self.nats.subscribe(subjects.api("orchestrator", self.tenant, "backlog"), cb=self._tell_backlog)
         await self.nats.flush()
+
+    async def _tell_backlog(self, message: Any) -> None:
+        with contextlib.suppress(nats.errors.Error, TimeoutError):  # NATS is away; the client asks again
+            await message.respond(await backlog(self.nats.jetstream(), message.subject, message.data))
 
     async def request(self) -> tuple[str, dict[str, Any]]:
         """The next request: its subject and its body."""

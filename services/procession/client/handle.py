@@ -228,7 +228,7 @@ class RunHandle:
                         break
                 result_known = self._result is not None
                 if self._streams:
-                    async for body in self._link.stored("CHUNKS", subjects.chunk(self._tenant, self.run_id)):
+                    async for body in self._link.stored(self._tenant, self.run_id):
                         self._order.add(orjson.loads(body))
             except UnreachableError:
                 self._stale = True

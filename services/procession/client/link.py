@@ -1,6 +1,7 @@
 """A client's connection: publishes with acknowledgement, and says when something may have been missed."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, TypeVar
 
@@ -11,10 +12,10 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from procession.client.errors import NotAcceptedError, NotConnectedError, RequestTooLargeError
+from procession_schemas import subjects
 
 _ACK_SECONDS: Final = 5.0
 _ACK_ATTEMPTS: Final = 3
-_NO_STREAM: Final = 10059
 _T = TypeVar("_T")
 _UNREACHABLE: Final = (
     nats.errors.TimeoutError,
@@ -43,6 +44,8 @@ class Link:
         self.on_doubt: set[Callable[[], None]] = set()
         self._connect_timeout = connect_timeout
         self._options = {"name": "procession-client", "reconnect_time_wait": 0.2, **options}
+        if "user" in options:  # the only place where that user may listen for answers
+            self._options.setdefault("inbox_prefix", f"_INBOX.{options['user']}")
         self._client = Client()
         self._jetstream = self._client.jetstream()
         self._opened = False
@@ -149,35 +152,33 @@ class Link:
             raise NotAcceptedError(f"{subject} was not answered within {seconds:g} seconds") from error
 
     async def last(self, stream: str, subject: str) -> bytes | None:
-        """The newest stored message of a subject (wildcards allowed), or None; raises UnreachableError."""
+        """The newest stored message of a subject, or None; raises UnreachableError.
+
+        The subject is part of the request's own, so the server can refuse other tenants' messages.
+        """
         try:
-            message = await _answer(self._jetstream.get_last_msg(stream, subject))
-        except nats.js.errors.NotFoundError as error:
-            if error.err_code == _NO_STREAM:
-                raise UnreachableError from error
+            message = await _answer(self._jetstream.get_last_msg(stream, subject, direct=True))
+        except nats.js.errors.NotFoundError:
             return None
         except _UNREACHABLE as error:
             raise UnreachableError from error
         return message.data
 
-    async def stored(self, stream: str, subject: str) -> AsyncIterator[bytes]:
-        """All stored messages of a subject, oldest first; raises UnreachableError.
-
-        One request a message: nothing is left behind on the server, however this ends.
-        """
-        sequence = 1
+    async def stored(self, tenant: str, run: str) -> AsyncIterator[bytes]:
+        """All stored chunk batches of a run, oldest first, as the orchestrator tells them; raises UnreachableError."""
+        subject, after = subjects.api("orchestrator", tenant, "backlog"), 0
         while True:
+            body = json.dumps({"run": run, "after": after}).encode()
             try:
-                message = await _answer(
-                    self._jetstream.get_msg(stream, seq=sequence, subject=subject, direct=True, next=True)
-                )
-            except nats.js.errors.NotFoundError:
-                return
+                answer = await _answer(self._client.request(subject, body, timeout=_ACK_SECONDS))
             except _UNREACHABLE as error:
                 raise UnreachableError from error
-            if message.data:
-                yield message.data
-            sequence = (message.seq or sequence) + 1
+            last, *batches = answer.data.split(b"\n")
+            for batch in batches:
+                yield batch
+            after = int(last)
+            if not batches:
+                return
 
     async def _on_error(self, error: Exception) -> None:
         self._trouble = error

@@ -19,6 +19,7 @@ class ChunkOrder:
         self._begun = after
         self._waiting: dict[int, tuple[int, dict[str, Any]]] = {}
         self._resets: dict[int, dict[str, Any]] = {}
+        self._announced = -1
         self._fences: dict[int, int] = {}
         self._handed: list[tuple[int, int]] = []
         self._total: int | None = None
@@ -31,8 +32,7 @@ class ChunkOrder:
         had us hand out are taken back by it.
         """
         first, chunks, fence = int(batch["seq"]), batch.get("chunks", ()), int(batch.get("fence") or 0)
-        if fence not in self._fences:
-            self._fences[fence] = first
+        self._fences[fence] = min(first, self._fences.get(fence, first))
         limit = min((start for other, start in self._fences.items() if other > fence), default=None)
         if limit is not None and first + len(chunks) > limit:
             chunks = chunks[: max(0, limit - first)]
@@ -46,16 +46,14 @@ class ChunkOrder:
 
     def _reset(self, batch: Mapping[str, Any], first: int, fence: int) -> None:
         """Notes that chunks from `batch["reset"]` on count no more, and goes back where we had gone too far."""
-        if self._fences[fence] != first:
-            return
         for number in [number for number in self._waiting if number >= first]:
             if self._waiting[number][0] < fence:
                 del self._waiting[number]
         too_far = self._begun <= first < self.position and self._handed_out(first) < fence
         if too_far:
             self.position = first
-            self._total = None
-        if too_far or (first >= self.position and first > batch["reset"]):
+            self._total, self._announced = None, -1
+        if too_far or (first >= self.position and first > max(batch["reset"], self._announced)):
             self._resets.setdefault(first, _reset(batch))
 
     def _handed_out(self, number: int) -> int:
@@ -71,8 +69,10 @@ class ChunkOrder:
             return None
         fence, chunk = found
         reset = self._resets.pop(self.position, None)
-        if reset is not None and chunk["type"] != "reset":
-            return reset
+        if reset is not None:
+            self._announced = self.position
+            if chunk["type"] != "reset":
+                return reset
         del self._waiting[self.position]
         if not self._handed or self._handed[-1][1] != fence:
             self._handed.append((self.position, fence))

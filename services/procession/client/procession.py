@@ -25,7 +25,7 @@ class Procession:
         url: Address of the NATS server, or several separated by commas.
         tenant: Token of every subject; letters, digits, `_` and `-`.
         connect_timeout: Seconds to reach the server at first. A lost connection is restored for ever.
-        nats_options: Further options of `nats.connect`, such as `user_credentials` or `tls`.
+        nats_options: Further options of `nats.connect`, such as `user` and `password`, or `tls`.
 
     Attributes:
         memory: Threads, messages and working memory (`procession.client.memory.MemoryClient`).
@@ -146,7 +146,7 @@ class Procession:
         handle.join()
         try:
             await handle.open()
-            event = await self._link.last("EVENTS", subjects.event(self.tenant, run_id, ">"))
+            event = await self._any_event(run_id)
         except UnreachableError as error:
             await handle.close()
             where = f"the streams at {self._link.url}"
@@ -159,6 +159,12 @@ class Procession:
             what = f"no event of run {run_id} of tenant {self.tenant} is stored"
             raise UnknownRunError(f"{what}: wrong id, not accepted yet, or expired")
         return handle
+
+    async def _any_event(self, run_id: str) -> bytes | None:
+        for type_ in ("run.accepted", "run.finished", "run.suspended", "request.rejected"):
+            if event := await self._link.last("EVENTS", subjects.event(self.tenant, run_id, type_)):
+                return event
+        return None
 
     async def cancel(self, run_id: str) -> None:
         """Cancels a run, whoever started it; one that is over stays as it is. Raises NotAcceptedError."""

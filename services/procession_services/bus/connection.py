@@ -13,6 +13,7 @@ from typing import Any, Final, Self, TypeVar
 
 from faststream import Path
 from faststream.nats import NatsBroker
+from faststream.nats.security import NatsSecurity, NatsUserPassword
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
@@ -26,10 +27,12 @@ from nats.js.errors import (
 )
 
 from procession_schemas import subjects
-from procession_services.bus.streams import ensure_streams
+from procession_services.bus.streams import await_streams, ensure_streams
+from procession_services.runtime.access import Access
 
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")
+_PING_SECONDS: Final = 5
 _QUIET_SECONDS: Final = 5.0
 _KEPT: Final = 16_384
 _ASK_SECONDS: Final = 0.1
@@ -40,10 +43,18 @@ _AWAY: Final = (
     TimeoutError, NoRespondersError, NoStreamResponseError, OutboundBufferLimitError, ServiceUnavailableError,
     ServerError,
 )  # fmt: skip
+_OPEN: Final = Access()
 Api = Callable[[str, str, dict[str, Any]], Awaitable[dict[str, Any]]]
 """Gets tenant, operation and the JSON body of a request; gives the JSON body of the answer."""
 Callback = Callable[[str, bytes, str], Awaitable[None]]
 """Gets subject, body and reply subject."""
+
+
+def _security(options: dict[str, Any]) -> NatsSecurity | None:
+    tls = options.get("tls")
+    if "user" in options:
+        return NatsUserPassword(options["user"], options["password"], ssl_context=tls)
+    return NatsSecurity(ssl_context=tls) if tls else None
 
 
 class NoResponderError(Exception):
@@ -57,14 +68,19 @@ class RequestTimeoutError(Exception):
 class Bus:
     """One connection to NATS."""
 
-    def __init__(self, url: str, name: str) -> None:
+    def __init__(self, url: str, name: str, access: Access = _OPEN) -> None:
+        options = access.nats(url)
+        prefix = options.get("inbox_prefix")
         self._broker = NatsBroker(
             url.split(","),
+            security=_security(options),
+            **({"inbox_prefix": prefix} if prefix else {}),
             logger=None,
             name=name,
             max_reconnect_attempts=-1,
             reconnect_time_wait=0.2,  # type: ignore[arg-type]  # nats-py takes fractions
             pending_size=32 * 1024 * 1024,
+            ping_interval=_PING_SECONDS,  # a half-open connection is given up after two or three
             graceful_timeout=5,
             allow_reconnect=True,
             error_cb=self._note_error,
@@ -82,11 +98,25 @@ class Bus:
         self._broken = False
 
     @classmethod
-    async def connect(cls, url: str, name: str) -> Self:
-        """Connects, retrying for ever over restarts of the server, and creates the streams that are missing."""
-        bus = cls(url, name)
+    async def connect(
+        cls,
+        url: str,
+        name: str,
+        *,
+        access: Access = _OPEN,
+        create_streams: bool = True,
+        replicas: int = 1,
+    ) -> Self:
+        """Connects, retrying for ever over restarts of the server, and creates the streams that are missing.
+
+        With `create_streams` off it waits until they are there; `replicas` is how many copies a cluster keeps.
+        """
+        bus = cls(url, name, access)
         await bus._broker.connect()
-        await bus._retried("the streams", lambda: ensure_streams(bus.js))
+        if create_streams:
+            await bus._retried("the streams", lambda: ensure_streams(bus.js, replicas=replicas))
+        else:
+            await bus._retried("the streams", lambda: await_streams(bus.js))
         bus._confirmations = bus.client.new_inbox()
         await bus.client.subscribe(f"{bus._confirmations}.*.*", cb=bus._on_confirmation)
         return bus
@@ -240,9 +270,9 @@ class Bus:
             log.warning("cannot unsubscribe from %s: %r", subscription.subject, error)
 
     async def last_body(self, stream: str, subject: str) -> bytes | None:
-        """The newest message that a stream holds on a subject."""
+        """The newest message that a stream holds on a subject; of its leader, since copies may lag behind."""
         try:
-            last = await self._retried(subject, lambda: self.js.get_last_msg(stream, subject, direct=True))
+            last = await self._retried(subject, lambda: self.js.get_last_msg(stream, subject))
         except NotFoundError:
             return None
         body: bytes | None = last.data

@@ -1,19 +1,25 @@
 """The streams of the bus: what each keeps, where, and for how long (design.md 3)."""
 
+import asyncio
 from typing import Final
 
 from nats.js import JetStreamContext
 from nats.js.api import RetentionPolicy, StorageType, StreamConfig
-from nats.js.errors import BadRequestError
+from nats.js.errors import BadRequestError, NotFoundError
 
 from procession_schemas.subjects import STREAMS
 
 _DAY: Final = 86_400.0
 _MAX_CONSUMERS: Final = 10_000
+_LOOK_SECONDS: Final = 0.2
 
 
-def stream_configs() -> list[StreamConfig]:
-    """The configuration of every stream; changing one here changes it on the next start of any service."""
+def stream_configs(replicas: int = 1) -> list[StreamConfig]:
+    """The configuration of every stream; changing one here changes it on the next start of any service.
+
+    Args:
+        replicas: Copies of each stream in a cluster of servers.
+    """
 
     def config(
         name: str, *, retention: RetentionPolicy, storage: StorageType, max_age: float
@@ -27,6 +33,7 @@ def stream_configs() -> list[StreamConfig]:
             max_consumers=_MAX_CONSUMERS,
             duplicate_window=120.0,
             allow_direct=True,
+            num_replicas=replicas,
         )
 
     queue, by_age = RetentionPolicy.WORK_QUEUE, RetentionPolicy.LIMITS
@@ -40,10 +47,22 @@ def stream_configs() -> list[StreamConfig]:
     ]
 
 
-async def ensure_streams(js: JetStreamContext) -> None:
+async def ensure_streams(js: JetStreamContext, *, replicas: int = 1) -> None:
     """Creates what is missing; safe when every service does so at once."""
-    for config in stream_configs():
+    for config in stream_configs(replicas):
         try:
             await js.add_stream(config)
         except BadRequestError:
             await js.update_stream(config)
+
+
+async def await_streams(js: JetStreamContext) -> None:
+    """Returns when somebody has created all streams: a service that may not do so itself."""
+    for name in STREAMS:
+        while True:
+            try:
+                await js.stream_info(name)
+            except NotFoundError:
+                await asyncio.sleep(_LOOK_SECONDS)
+            else:
+                break

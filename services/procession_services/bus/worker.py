@@ -69,7 +69,7 @@ class Worker:
         *,
         stream: str,
         durable: str,
-        filters: list[str],
+        filter_subject: str,
         handler: Handler,
         give_up: GiveUp,
         concurrency: int,
@@ -77,7 +77,7 @@ class Worker:
         max_deliver: int,
     ) -> None:
         self._bus = bus
-        self._stream, self._durable, self._filters = stream, durable, filters
+        self._stream, self._durable, self._filter = stream, durable, filter_subject
         self._handler, self._give_up = handler, give_up
         self._concurrency, self._ack_wait, self._max_deliver = concurrency, ack_wait, max_deliver
         self._tasks: dict[asyncio.Task[None], _Hold] = {}
@@ -99,9 +99,11 @@ class Worker:
         self._living = asyncio.create_task(self._keep_alive())
 
     async def _add_consumer(self) -> None:
+        # With its name and its filter in the subject of the request, permissions can tell whose consumer it is.
         config = ConsumerConfig(
+            name=self._durable,
             durable_name=self._durable,
-            filter_subjects=self._filters,
+            filter_subject=self._filter,
             ack_policy=AckPolicy.EXPLICIT,
             ack_wait=self._ack_wait,
             max_deliver=self._max_deliver + 1,
@@ -160,8 +162,7 @@ class Worker:
         """Tells the server that work in flight is still worked on."""
         while True:
             await asyncio.sleep(self._ack_wait / 3)
-            late = asyncio.get_running_loop().time() > self._alive + self._ack_wait
-            if not self._bus.client.is_connected or (late and not await self._caught_up()):
+            if not self._bus.client.is_connected or not await self._heard():
                 continue
             self._alive = asyncio.get_running_loop().time()
             for task, hold in list(self._tasks.items()):
@@ -172,10 +173,13 @@ class Worker:
                     log.warning("%s: lost %s, which took too long", self._durable, hold.message.subject)
                     task.cancel()
 
-    async def _caught_up(self) -> bool:
-        """Lets messages through that came while this process stood still: they are not ours any more."""
+    async def _heard(self) -> bool:
+        """Whether the server answers: a connection may be half open.
+
+        Messages that came while this process stood still are let through first: they are not ours any more.
+        """
         try:
-            await self._bus.flush()
+            await asyncio.wait_for(self._bus.flush(), self._ack_wait / 3)
         except (TimeoutError, Error):
             return False
         return True

@@ -39,6 +39,9 @@ class MessageHistoryOptions(Options):
     save: Literal["end", "eager"] = Field(
         default="end", description="`eager`: store the input before the model is asked, too."
     )
+    mark_partial: bool = Field(
+        default=False, description="Give the answer of a cancelled run the metadata `partial: true`."
+    )
 
 
 class MessageHistory(Processor[MessageHistoryOptions]):
@@ -97,8 +100,12 @@ class MessageHistory(Processor[MessageHistoryOptions]):
         here = conversation(args.request_context, args.message_list)
         response = args.message_list.get.response.db()
         failed = args.result.finish_reason == "error" and not response
-        if here is not None and not here.read_only and not failed:
-            await self._save(here, [*args.message_list.get.input.db(), *response])
+        if here is None or here.read_only or failed:
+            return
+        if self.options.mark_partial and args.result.finish_reason == "aborted" and response:
+            content = response[-1]["content"]
+            content["metadata"] = {**content.get("metadata", {}), "partial": True}
+        await self._save(here, [*args.message_list.get.input.db(), *response])
 
     async def _save(self, here: Conversation, messages: list[Message]) -> None:
         if not (lasting := storable(messages)):

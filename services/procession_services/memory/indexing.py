@@ -86,7 +86,9 @@ class Indexer:
             case "reindex":
                 await self._reindex(job["tenant"], job.get("embedder"))
             case kind:
-                log.warning("a job of the unknown kind %r is left out; is a replica of another version?", kind)
+                log.warning(
+                    "a job of the unknown kind %r is left out; is a replica of another version?", kind
+                )
 
     async def _upsert(self, job: dict[str, Any]) -> None:
         tenant, resource, thread, index = job["tenant"], job["resource"], job["thread"], job["index"]

@@ -18,6 +18,8 @@ CACHED: Final = 1000
 """Embeddings that a process keeps (R-SEM-12)."""
 BATCH: Final = 32
 """Texts of one call of an embedder."""
+LONGEST: Final = 6000
+"""Characters of a text that count; embedders take no more, and a batch must fit into a message of the broker."""
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_]")
 _NAME_LENGTH: Final = 63
 
@@ -184,7 +186,8 @@ class Recall:
             return None
 
     async def _vectors(self, ref: IndexRef, embedder: Embedder, texts: Sequence[str]) -> list[list[float]]:
-        """A vector for each text; what is in the cache is not asked again."""
+        """A vector for each text, by its beginning; what is in the cache is not asked again."""
+        texts = [text[:LONGEST] for text in texts]
         name = ref.name or default_index_name(embedder.id)
         keys = [hashlib.sha256(f"{ref.tenant}\0{name}\0{text}".encode()).hexdigest() for text in texts]
         known = {key: self._cache[key] for key in keys if key in self._cache}

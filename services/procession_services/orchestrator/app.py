@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 
 from procession_schemas import subjects
+from procession_services.bus.backlog import Backlog
 from procession_services.orchestrator.deadlines import Deadlines
 from procession_services.orchestrator.handlers import Orchestrator
 from procession_services.processor_host.service import Host
@@ -30,11 +31,16 @@ async def start(host: Host) -> None:
 
     host.on_stop.append(stop)
     root = subjects.ROOT
-    for stream, durable, filters, handler in (
-        ("WORK", "orchestrator", [f"{root}.work.{SERVICE}.>"], orchestrator.on_work),
-        ("WORK", "orchestrator-control", [f"{root}.control.>"], orchestrator.on_control),
-        ("RUNS", "orchestrator-runs", [f"{root}.run.>"], orchestrator.on_request),
+    for stream, durable, filter_subject, handler in (
+        ("WORK", "orchestrator", f"{root}.work.{SERVICE}.>", orchestrator.on_work),
+        ("WORK", "orchestrator-control", f"{root}.control.>", orchestrator.on_control),
+        ("RUNS", "orchestrator-runs", f"{root}.run.>", orchestrator.on_request),
     ):
         await host.add_worker(
-            stream=stream, durable=durable, filters=filters, handler=handler, give_up=orchestrator.give_up
+            stream=stream,
+            durable=durable,
+            filter_subject=filter_subject,
+            handler=handler,
+            give_up=orchestrator.give_up,
         )
+    await host.answer(subjects.api(SERVICE, "*", "backlog"), Backlog(host.bus).answer)

@@ -65,6 +65,7 @@ class _Session:
     processed: int = 0
     acked: int = 0
     missing: int = -1
+    timed: bool = False
     task: "asyncio.Task[None] | None" = None
 
 
@@ -87,6 +88,7 @@ class SessionServer:
         self._leases = [
             await self._host.subscribe(subjects.lease(service), self._on_lease, queue="replicas"),
             await self._host.subscribe(subjects.lease(service, replica), self._on_lease),
+            await self._host.subscribe(subjects.offer(service), self._on_offer_wanted),
         ]
         self._heartbeat = asyncio.create_task(self._beat())
 
@@ -103,6 +105,10 @@ class SessionServer:
             await self._bus.publish(session.answer, orjson.dumps({"l": session.attempt, "unknown": True}))
         if self._heartbeat:
             self._heartbeat.cancel()
+
+    async def _on_offer_wanted(self, _subject: str, _body: bytes, reply: str) -> None:
+        """Somebody lost a replica and takes the first that answers, since the group may choose one that stands still."""
+        await self._bus.publish(reply, orjson.dumps({"replica": self._host.settings.replica}))
 
     async def _on_lease(self, _subject: str, body: bytes, reply: str) -> None:
         lease = orjson.loads(body)
@@ -143,8 +149,7 @@ class SessionServer:
         links = self._host.instances.links([ProcessorRef.model_validate(p) for p in lease["processors"]])
         calls = Calls(clock=monotonic_ns, abort_signal=AbortSignal(), environment=self._executor.environment)
         calls.violation = self._executor.violation_sink(command, ctx)
-        suppress = await last_sent(self._bus, tenant, run) if lease.get("resume") else -1
-        outbox = Outbox(self._bus, tenant, run, lease["outSeq"], live=command.stream, suppress=suppress)
+        outbox = await self._outbox(lease, command)
         parts = await self._parts.open(tenant, run, lease.get("stream", 0), len(links))
         collector = ResponseCollector(keep_chunks=bool(lease.get("keepChunks")))
         objects = ObjectStream() if lease.get("objects") else None
@@ -168,6 +173,21 @@ class SessionServer:
             last=bool(lease.get("last")),
             results=results,
         )
+
+    async def _outbox(self, lease: dict[str, Any], command: WorkCommand) -> Outbox:
+        """Where the stream's chunks go; after a failover those that clients have are made again and held back.
+
+        Where time has had a say in what the last replica sent, nothing can be held back: clients get all of it anew.
+        """
+        tenant, run, start, fence = command.tenant, command.run, lease["outSeq"], lease["fence"]
+        if lease.get("anew"):
+            outbox = Outbox(
+                self._bus, tenant, run, start, live=command.stream, fence=fence + lease["attempt"]
+            )
+            await outbox.renew(start)
+            return outbox
+        suppress = await last_sent(self._bus, tenant, run, fence) if lease.get("resume") else -1
+        return Outbox(self._bus, tenant, run, start, live=command.stream, suppress=suppress, fence=fence)
 
     async def _context(self, lease: dict[str, Any], command: WorkCommand) -> RunContext:
         """The sender's context, as far as stream hooks see it."""
@@ -296,11 +316,14 @@ class SessionServer:
         first, session.first = session.first, None
         if first is not None:
             return first
-        while (due := session.chain.wakes_at) is not None:
+        while (due := session.chain.wakes_at) is not None and not session.outbox.catching_up:
             try:
                 async with asyncio.timeout(max(0.0, (due - monotonic_ns()) / 1e9)):
                     return await session.frames.get()
             except TimeoutError:
+                if not session.timed:  # told before anything is sent that another replica would not make
+                    session.timed = True
+                    await self._tell(session, {"t": True})
                 await session.chain.wake()
                 await session.outbox.flush()
         return await session.frames.get()
@@ -309,13 +332,15 @@ class SessionServer:
         """Asks for chunks that were lost on the way, once until the next heartbeat."""
         if session.missing != session.received:
             session.missing = session.received
-            answer = {"l": session.attempt, "again": session.received}
-            await self._bus.publish(session.answer, orjson.dumps(answer))
+            await self._tell(session, {"again": session.received})
 
     async def _acknowledge(self, session: _Session) -> None:
         session.acked = session.processed
         answer = {"l": session.attempt, "a": session.processed}
         await self._bus.publish(session.answer, orjson.dumps(answer), reply=self._address(session))
+
+    async def _tell(self, session: _Session, what: dict[str, Any]) -> None:
+        await self._bus.publish(session.answer, orjson.dumps({"l": session.attempt, **what}))
 
     async def _beat(self) -> None:
         """Tells senders that a stream is alive although a slow processor keeps it busy."""
@@ -339,6 +364,7 @@ class SessionServer:
             "parts": session.collector.parts,
             "finished": session.collector.finished,
             "outSeq": session.outbox.next_seq,
+            "fence": session.outbox.fence,
             "reports": [r.to_wire().model_dump(by_alias=True) for r in session.calls.reports.values()],
             "messages": messages if orjson.dumps(messages) != session.conversation else None,
             "rewritten": session.results.rewritten(),

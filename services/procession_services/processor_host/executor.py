@@ -24,7 +24,7 @@ from procession_services.processor_host.errors import Cancelled, ModelFailed, St
 from procession_services.processor_host.instances import Instances
 from procession_services.processor_host.job import Job, OpRunner, SinkFactory
 from procession_services.processor_host.ops import RUNNERS, failure_of
-from procession_services.processor_host.outbox import Outbox, last_sent
+from procession_services.processor_host.outbox import Outbox, fence_of
 from procession_services.runs.reducer import reduce
 from procession_services.runs.state import RunState
 from procession_services.runtime.clock import monotonic_ns, new_token, now_iso
@@ -107,9 +107,9 @@ class Executor:
             signal.abort()
         job = self._job(command, stored, signal)
         if delivery:
-            job.outbox.held = delivery.held
+            job.outbox.held, job.outbox.fence = delivery.held, fence_of(command.seq, delivery.attempt)
         if command.version == ANY_VERSION or (delivery and delivery.attempt > 1):
-            await self._renumber(job)
+            await job.outbox.renew(None if command.version == ANY_VERSION else command.out_seq)
         try:
             await self._run(job)
         finally:
@@ -120,18 +120,6 @@ class Executor:
         job.result.reports = [tally.to_wire() for tally in job.calls.reports.values()]
         job.result.out_seq = job.outbox.next_seq
         return job
-
-    async def _renumber(self, job: Job) -> None:
-        """Goes on behind chunks that somebody sent who was at this and died, or was overtaken by a deadline.
-
-        A marker says that the command is done again, so that clients drop what it had shown.
-        """
-        command, outbox = job.command, job.outbox
-        sent = await last_sent(self.bus, command.tenant, command.run)
-        if sent >= command.out_seq:
-            outbox.next_seq = sent + 1
-            if command.version != ANY_VERSION:
-                await outbox.flush(reset=command.out_seq)
 
     async def _settle(self, job: Job, stored: StoredContext, owner: str) -> None:
         """Stores the context with the result and the run's next state, then says what comes next."""
@@ -185,7 +173,14 @@ class Executor:
             ctx=ctx,
             calls=calls,
             instances=self.instances,
-            outbox=Outbox(self.bus, command.tenant, command.run, command.out_seq, live=command.stream),
+            outbox=Outbox(
+                self.bus,
+                command.tenant,
+                command.run,
+                command.out_seq,
+                live=command.stream,
+                fence=fence_of(command.seq),
+            ),
             result=result,
             open_sink=self._open_sink,
         )

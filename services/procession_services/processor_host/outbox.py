@@ -11,12 +11,25 @@ from procession_schemas.chunks import Chunk
 from procession_services.bus import Bus, LostError
 
 
-async def last_sent(bus: Bus, tenant: str, run: str) -> int:
-    """The number of the newest chunk of a run that clients have; -1 when there is none."""
+_ENVELOPE = 64
+"""Bytes that the answer to a client that reads a stored batch has besides it."""
+_TIMES = 1000
+"""How often a command, or one stream of it, may be done anew."""
+
+
+def fence_of(seq: int, attempt: int = 0, stream: int = 0) -> int:
+    """Rises with the commands of a run, with the deliveries of one, and with what a stream makes anew."""
+    return (seq * _TIMES + min(attempt, _TIMES - 1)) * _TIMES + min(stream, _TIMES - 1)
+
+
+async def last_sent(bus: Bus, tenant: str, run: str, fence: int = 0) -> int:
+    """The number of the newest chunk of a run that clients have; -1 when there is none, or none of that fence."""
     body = await bus.last_body("CHUNKS", subjects.chunk(tenant, run))
     if body is None:
         return -1
     batch = orjson.loads(body)
+    if batch.get("fence", 0) < fence:
+        return -1
     return int(batch["seq"]) + len(batch["chunks"]) - 1
 
 
@@ -24,7 +37,7 @@ class Outbox:
     """Numbers chunks and publishes whatever is ready as one batch.
 
     `suppress` is the last number that clients already have: after a failover the same chunks are made again and held
-    back up to it.
+    back up to it. `fence` says whose chunks count where two have made some of the same number.
     """
 
     def __init__(
@@ -36,13 +49,21 @@ class Outbox:
         *,
         live: bool,
         suppress: int = -1,
+        fence: int = 0,
         held: Callable[[], bool] = lambda: True,
     ) -> None:
         self.next_seq = next_seq
+        self.fence = fence
         self.held = held
         self._bus, self._run, self._live, self._suppress = bus, run, live, suppress
+        self._whose = tenant, run
         self._subject = subjects.chunk(tenant, run)
         self._ready: list[dict[str, Any]] = []
+
+    @property
+    def catching_up(self) -> bool:
+        """Whether the next chunk is one that clients have."""
+        return self.next_seq <= self._suppress
 
     def put(self, chunk: Chunk) -> None:
         """Takes a chunk; custom `data-*` chunks go verbatim (R-WR-3), others get the run's identity (R-CH-1)."""
@@ -52,6 +73,14 @@ class Outbox:
                 self._ready.append(dict(chunk))
             else:
                 self._ready.append({"type": chunk["type"], "runId": self._run, "from": "AGENT", **chunk})
+
+    async def renew(self, start: int | None) -> None:
+        """Goes on behind what somebody has sent who had this work before us, and may not know that it is ours.
+
+        Clients drop what they have from `start` on; without it, only what they get later from that somebody.
+        """
+        self.next_seq = max(self.next_seq, await last_sent(self._bus, *self._whose) + 1)
+        await self.flush(reset=self.next_seq if start is None else start)
 
     async def flush(self, *, end: bool = False, reset: int | None = None) -> None:
         """Publishes what is ready.
@@ -77,10 +106,12 @@ class Outbox:
             ProcessorError: A single chunk is too long, or holds what is not JSON.
         """
         try:
-            body = orjson.dumps({"run": self._run, "seq": seq, "chunks": chunks, **marks})
+            body = orjson.dumps(
+                {"run": self._run, "seq": seq, "fence": self.fence, "chunks": chunks, **marks}
+            )
         except TypeError as error:
             raise _unsendable(chunks, f"holds what is not JSON: {error}") from error
-        if len(body) <= self._bus.max_payload:
+        if len(body) + _ENVELOPE <= self._bus.max_payload:
             await self._bus.publish_kept(self._subject, body)
             return
         if len(chunks) == 1:

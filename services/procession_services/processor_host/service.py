@@ -29,7 +29,9 @@ from procession_services.processor_host.executor import Executor
 from procession_services.processor_host.instances import Instances
 from procession_services.processor_host.job import OpRunner, SinkFactory
 from procession_services.processor_host.models import GatewayModels
+from procession_services.runtime.access import Access
 from procession_services.runtime.clock import seconds
+from procession_services.runtime.health import keep_ready
 from procession_services.runtime.ledger import Ledger
 from procession_services.runtime.secrets import Secrets
 from procession_services.runtime.settings import Settings
@@ -52,9 +54,9 @@ class NotReachableError(ProcessionError):
 class Host:
     """What every service has: settings, bus, Redis, registry, and what it starts and stops."""
 
-    def __init__(self, service: str, settings: Settings, bus: Bus) -> None:
+    def __init__(self, service: str, settings: Settings, bus: Bus, access: Access) -> None:
         self.service, self.settings, self.bus = service, settings, bus
-        self.redis = connect(settings.redis_url)
+        self.redis = connect(settings.redis_url, access)
         self.store = RunStore(self.redis, ttl=settings.context_ttl, finished_ttl=settings.finished_ttl)
         self.registry = Registry.load(settings.plugins)
         self.instances = Instances(self.registry)
@@ -158,7 +160,7 @@ class Host:
         await self.add_worker(
             stream="WORK",
             durable=self.service,
-            filters=[f"{subjects.ROOT}.work.{self.service}.>"],
+            filter_subject=f"{subjects.ROOT}.work.{self.service}.>",
             handler=handle,
             give_up=give_up,
         )
@@ -177,6 +179,11 @@ class Host:
         """Lets every worker ask for work again."""
         for worker in self.workers:
             worker.reconnected()
+
+    async def works(self) -> bool:
+        """Whether NATS and Redis answer now."""
+        await self.bus.flush()
+        return bool(await cast("Awaitable[Any]", self.redis.ping()))
 
     async def stop(self) -> None:
         """Drains: finishes or hands back what is in flight, then closes."""
@@ -227,15 +234,23 @@ async def hosted(service: str, settings: Settings, start: Start) -> Any:
     Raises:
         NotReachableError: NATS or Redis was not there for `START_SECONDS`.
     """
-    connecting = Bus.connect(settings.nats_url, f"procession-{service}-{settings.replica}")
+    access = Access.of(settings)
+    connecting = Bus.connect(
+        settings.nats_url,
+        f"procession-{service}-{settings.replica}",
+        access=access,
+        create_streams=settings.create_streams,
+        replicas=settings.stream_replicas,
+    )
     bus = await _reached(f"NATS at {settings.nats_url}", connecting)
-    host = Host(service, settings, bus)
+    host = Host(service, settings, bus, access)
     bus.on_reconnect.append(host.reconnected)
     try:
-        await _reached(f"Redis at {settings.redis_url}", _answers(settings.redis_url))
+        await _reached(f"Redis at {settings.redis_url}", _answers(settings.redis_url, access))
         await start(host)
         await bus.flush()
-        yield host
+        async with keep_ready(settings.health_file, host.works):
+            yield host
     finally:
         try:
             async with asyncio.timeout(settings.drain_timeout + _CLOSE_SECONDS):
@@ -253,10 +268,10 @@ async def _reached(what: str, reaching: Awaitable[_T]) -> _T:
         raise NotReachableError(f"{what} did not answer within {START_SECONDS:g} seconds") from None
 
 
-async def _answers(url: str) -> None:
+async def _answers(url: str, access: Access) -> None:
     """Waits until Redis answers."""
     told = ""
-    async with Redis.from_url(url, retry=Retry(NoBackoff(), 0)) as redis:
+    async with Redis.from_url(url, retry=Retry(NoBackoff(), 0), **access.redis(url)) as redis:
         while True:
             try:
                 await cast("Awaitable[Any]", redis.ping())

@@ -33,8 +33,9 @@ log = logging.getLogger(__name__)
 SERVICE: Final = "output_processors"
 WINDOW: Final = 1024
 """Raw chunks that may be unacknowledged; a slow chain slows the reading of the provider's socket."""
-STALLED_SECONDS: Final = 2.0
+STALLED_SECONDS: Final = 1.5
 _LEASE_SECONDS: Final = 2.0
+_OFFER_SECONDS: Final = 0.5
 _MESSAGE_SHARE: Final = 4
 """A conversation longer than this share of the broker's longest message goes through Redis."""
 _KEPT_SECONDS: Final = 300.0
@@ -55,6 +56,7 @@ class Session:
     replica: str | None = None
     heard: float = 0.0
     lost: bool = False
+    timed: bool = False
     reconnects: int = 0
     signal: AbortSignal = field(default_factory=AbortSignal)
     held: Callable[[], bool] = lambda: True
@@ -154,6 +156,7 @@ class StreamClient:
             "acks": self._address,
             "command": {**command.model_dump(by_alias=True, exclude={"ops"}), "ops": []},
             "outSeq": job.outbox.next_seq,
+            "fence": job.outbox.fence,
             "processors": [ref.model_dump(by_alias=True) for ref in processors],
             "states": {name: state for name, state in ctx.states.items() if name in names},
             "requestContext": ctx.request_context,
@@ -190,6 +193,7 @@ class StreamClient:
             replica=kept.replica,
             heard=asyncio.get_running_loop().time(),
             signal=kept.signal,
+            timed=kept.timed,
             held=kept.held,
             reconnects=kept.reconnects,
             part=kept.part + 1,
@@ -213,27 +217,36 @@ class StreamClient:
         await self._bus.publish(session.inbox, orjson.dumps(frame))
 
     async def _lease(self, session: Session) -> None:
-        loop = asyncio.get_running_loop()
+        """Leases the replica that the session names, else any; after a failure one that says that it lives."""
         delay = 0.05
+        replica, known = session.replica, session.attempt == 0
         while True:
-            for replica in (session.replica, None) if session.replica else (None,):
-                session.attempt += 1
-                body = orjson.dumps({**session.lease, "attempt": session.attempt})
-                session.sent, session.acked, session.end_sent, session.lost = 0, 0, False, False
-                session.part = 0
-                try:
-                    answer = await self._bus.request(subjects.lease(SERVICE, replica), body, _LEASE_SECONDS)
-                except (NoResponderError, RequestTimeoutError):
+            try:
+                if not known:
+                    offer = await self._bus.request(subjects.offer(SERVICE), b"", _OFFER_SECONDS)
+                    replica = orjson.loads(offer)["replica"]
+                await self._lease_from(session, replica)
+            except (NoResponderError, RequestTimeoutError):
+                if known:
+                    known = False
                     continue
-                reply = orjson.loads(answer)
-                session.inbox, session.replica = reply["inbox"], reply["replica"]
-                session.heard = loop.time()
+            else:
                 return
             if session.signal.aborted:
                 raise Cancelled
             log.warning("no output_processors replica answers; trying again")
             await asyncio.sleep(delay)
             delay = min(delay * 2, 1)
+
+    async def _lease_from(self, session: Session, replica: str | None) -> None:
+        session.attempt += 1
+        session.sent, session.acked, session.end_sent, session.lost = 0, 0, False, False
+        session.part = 0
+        body = orjson.dumps({**session.lease, "attempt": session.attempt})
+        answer = await self._bus.request(subjects.lease(SERVICE, replica), body, _LEASE_SECONDS)
+        reply = orjson.loads(answer)
+        session.inbox, session.replica = reply["inbox"], reply["replica"]
+        session.heard = asyncio.get_running_loop().time()
 
     async def send(self, session: Session, chunks: list[Chunk], *, end: bool = False) -> bool:
         """Sends raw chunks; waits while the window is full. False means that the replica has ended the stream."""
@@ -290,7 +303,7 @@ class StreamClient:
         log.warning("output replica %s is lost, taking another one", session.replica)
         # Over a restart of NATS clients may have missed chunks, so nothing is held back; they drop what they have.
         session.lease["resume"] = session.reconnects == self._bus.reconnects
-        session.replica = None
+        session.lease["anew"] = session.timed
         await self._lease(session)
 
     async def finish(self, session: Session) -> dict[str, Any]:
@@ -328,6 +341,7 @@ class StreamClient:
             return
         session.heard = asyncio.get_running_loop().time()
         session.acked = max(session.acked, answer.get("a", 0))
+        session.timed = session.timed or "t" in answer
         if "done" in answer:
             session.outcome = answer["done"]
             if not session.ended_early.done():
@@ -341,7 +355,7 @@ class StreamClient:
     async def _watch_replicas(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(STALLED_SECONDS / 4)
+            await asyncio.sleep(STALLED_SECONDS / 6)
             for session in list(self._sessions.values()):
                 waiting = session.ended or session.acked < session.sent
                 if waiting and session.inbox and loop.time() - session.heard > STALLED_SECONDS:
@@ -369,6 +383,7 @@ def take_outcome(job: Job, outcome: dict[str, Any]) -> None:
     if outcome.get("messages") and outcome["kind"] == "model":
         ctx.messages = MessageList.deserialize(outcome["messages"], new_id=id_maker(job.command), now=now_iso)
     job.outbox.next_seq = outcome["outSeq"]
+    job.outbox.fence = max(job.outbox.fence, outcome.get("fence", 0))
     ctx.streams += outcome.get("logged", True)
     job.result.replica = outcome["replica"]
     for raw in outcome["reports"]:

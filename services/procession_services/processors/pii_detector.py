@@ -134,8 +134,12 @@ class PIIDetector(Detector[PIIDetectorOptions]):
                 return message if self.options.strategy == "warn" else None
             if findings.rewritten:
                 hits = self._scanner.find(findings.rewritten)
-                return _flat(with_text(message, redacted(findings.rewritten, hits, replacing)))
-            return None if findings.lost else _flat(_redacted(message, findings, replacing))
+                new = redacted(findings.rewritten, hits, replacing)
+                return _flat(with_text(message, new), new)
+            if findings.lost:
+                return None
+            new = redacted(text, findings.hits, replacing)
+            return _flat(_redacted(message, findings, replacing), new)
 
         return await self.each_message(args, judge)
 
@@ -247,7 +251,7 @@ class PIIDetector(Detector[PIIDetectorOptions]):
             if options.on_unlocatable == "abort":
                 args.abort(f"{_report(findings.types)}. Nothing tells where to redact: {lost}")
             args.services.warn(f"dropped: nothing tells where to redact {lost}")
-        await self._violate(args, findings.types, len(findings.hits))
+        await self._violate(args, findings.types, len(findings.result["detections"]))
 
     async def _violate(self, args: HookArgs, types: list[str], count: int) -> None:
         """Every flag is a violation, whatever the strategy (D-17); its text holds types only."""
@@ -307,9 +311,9 @@ def _redacted(message: Message, findings: Findings, replacing: Replace) -> Messa
     return copy
 
 
-def _flat(message: Message) -> Message:
+def _flat(message: Message, text: str) -> Message:
     """The message with its text as the legacy flat copy too (R-COM-23)."""
-    cast("dict[str, Any]", message["content"])["content"] = detector_text(message)
+    cast("dict[str, Any]", message["content"])["content"] = text
     return message
 
 

@@ -28,6 +28,24 @@ class Settings(BaseSettings):
     redis_url: str = Field(
         default="redis://127.0.0.1:6379/0", description="Redis with append-only persistence."
     )
+    nats_user: str | None = Field(default=None, description="User of NATS; answers come to `_INBOX.<user>`.")
+    nats_password_file: Path | None = Field(default=None, description="File with the password of that user.")
+    redis_user: str | None = Field(default=None, description="User of Redis.")
+    redis_password_file: Path | None = Field(default=None, description="File with the password of that user.")
+    tls_ca: Path | None = Field(
+        default=None,
+        description="Authority of the certificates of `tls://` (NATS) and `rediss://` (Redis); default: the system's.",
+    )
+    create_streams: bool = Field(
+        default=True,
+        description="Create and update the streams; false: wait for whoever may do it, the orchestrator in compose.",
+    )
+    stream_replicas: int = Field(
+        default=1, ge=1, le=5, description="Copies of every stream in a cluster of NATS servers: 1, 3 or 5."
+    )
+    health_file: Path | None = Field(
+        default=None, description="File that a service touches every two seconds while it is ready."
+    )
     agents: Path | None = Field(default=None, description="YAML or Python file that defines the agents.")
     plugins: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(), description="Modules with `register(registry)`, separated by commas."

@@ -14,6 +14,9 @@ from redis.backoff import ExponentialBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from procession_services.runtime.access import Access
+
+_OPEN = Access()
 _STATE = """
 local function save(keys, version, state, deadline, member, ttl, done_ttl)
   local have = tonumber(redis.call('HGET', keys[1], 'state_v') or '0')
@@ -65,12 +68,17 @@ _BOTH = 2
 DEADLINES = "procession:deadlines"
 
 
-def connect(url: str) -> "Redis":
+def connect(url: str, access: Access = _OPEN) -> "Redis":
     """A Redis client that retries over restarts of the server."""
     retry = Retry(ExponentialBackoff(cap=1, base=0.05), 12)
     errors: list[type[Exception]] = [RedisConnectionError, RedisTimeoutError, ConnectionError, TimeoutError]
     return Redis.from_url(
-        url, retry=retry, retry_on_error=errors, health_check_interval=30, max_connections=512
+        url,
+        retry=retry,
+        retry_on_error=errors,
+        health_check_interval=30,
+        max_connections=512,
+        **access.redis(url),
     )
 
 

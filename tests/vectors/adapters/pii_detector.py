@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
 
-from stdnum import iban, luhn
+from stdnum import bitcoin, iban, luhn
 
 from procession_services.processors.core.pii.family import Hit
 from procession_services.processors.core.pii.redaction import redacted, replacer
@@ -62,6 +62,9 @@ class _Listening(PIIDetector):
 
 async def observe(vector: dict[str, Any]) -> Any:
     """Calls the hook with the vector's model."""
+    if vector["input"]["hook"] == "constructor":
+        error = run.build_error(PIIDetector, run.options_of(vector["options"]))
+        return {"throws": error["text"]} if error else {"built": True}
     return await _observed(vector)
 
 
@@ -96,14 +99,19 @@ def _entry(out: Any) -> dict[str, Any]:
 # --- what the rules demand -------------------------------------------------------------------------
 
 
-def override(vector: dict[str, Any], observed: Any, _differences: list[str]) -> str | None:
+def override(vector: dict[str, Any], observed: Any, differences: list[str]) -> str | None:
     """The first of the fewest rules that make of the recording what was observed."""
     if vector["input"]["hook"] == "processOutputStream":
         return _stream_override(vector, observed)
     if vector["input"].get("messages") is None or "throws" in observed or "throws" in vector["expected"]:
         return None
-    if _bare(_simulated(vector, frozenset())) != _bare(vector["expected"]):
+    as_recorded = _bare(_simulated(vector, frozenset()))
+    if as_recorded != _bare(vector["expected"]):
         return None
+    if as_recorded == _bare(observed):
+        heard = all(each.startswith("events") for each in differences)
+        finds = any(_local(_text(each), _types(vector), checked=True) for each in vector["input"]["messages"])
+        return "D-55" if heard and finds else None
     for size in range(1, 4):
         for rules in combinations(_RULES, size):
             if _bare(_simulated(vector, frozenset(rules))) == _bare(observed):
@@ -111,7 +119,7 @@ def override(vector: dict[str, Any], observed: Any, _differences: list[str]) -> 
     return None
 
 
-_RULES = ("D-1", "D-5", "D-4", "D-3", "D-6", "D-28", "D-57", "D-58", "D-55", "D-56")
+_RULES = ("D-1", "D-27", "D-5", "D-4", "D-3", "D-6", "D-28", "D-57", "D-58", "D-55", "D-56")
 
 
 def _bare(told: dict[str, Any]) -> Any:
@@ -166,6 +174,8 @@ def _in_order(kind: str, value: str) -> bool:
         return bool(luhn.is_valid(digits))
     if kind == "iban":
         return bool(iban.is_valid(value, check_country=False))
+    if kind == "crypto-wallet" and not value.startswith("0x"):
+        return bool(bitcoin.is_valid(value))
     if kind == "ip-address":
         return not re.match(r"(?:127|0|192\.0\.2|198\.51\.100|203\.0\.113|2[2-5][0-9])\.", value)
     if kind == "ssn":
@@ -229,6 +239,37 @@ def _text(message: dict[str, Any]) -> str:
     return joined or (flat.strip() if isinstance(flat, str) else "")
 
 
+def _units(text: str) -> str:
+    """The text with one character for each UTF-16 unit, as the reference counts (R-PY-1)."""
+    raw = text.encode("utf-16-le", "surrogatepass")
+    return "".join(chr(int.from_bytes(raw[at : at + 2], "little")) for at in range(0, len(raw), 2))
+
+
+def _points(units: str) -> str:
+    return units.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+
+
+def _redacted(
+    vector: dict[str, Any],
+    text: str,
+    whole: str,
+    detections: list[dict[str, Any]],
+    rules: frozenset[str],
+    *,
+    shift: int = 0,
+) -> str:
+    """A text, which begins at `shift` in the whole one, with its detections replaced; counted in units but for D-27."""
+    if "D-27" in rules:
+        return redacted(text, _hits(whole, detections, rules), _replacer(vector), shift=shift)
+    counted = [{**each, "value": _units(each["value"])} for each in detections]
+    hits = _hits(_units(whole), counted, rules)
+    return _points(
+        redacted(
+            _units(text), hits, _replacer(vector), shift=len(_units(whole[: max(shift, 0)])) + min(shift, 0)
+        )
+    )
+
+
 def _hits(text: str, detections: list[dict[str, Any]], rules: frozenset[str]) -> list[Hit]:
     hits = []
     for each in detections:
@@ -253,7 +294,7 @@ def _rewritten(
     hits = _hits(text, detections, rules)
     if content and not ("D-58" in rules and any(text[h.start : h.end] in content for h in hits)):
         return str(content)
-    return redacted(text, hits, _replacer(vector)) if hits else None
+    return _redacted(vector, text, text, detections, rules) if hits else None
 
 
 def _with_text(
@@ -265,11 +306,13 @@ def _with_text(
     if "D-28" in rules and not any(p["type"] == "text" for p in given):
         parts = [*given, *parts]
     elif "D-6" in rules:
-        parts, place = [], 0
-        hits = _hits(_text(message), detections, rules)
+        joined = " ".join(p["text"] for p in given if p["type"] == "text")
+        parts, place = [], len(joined.lstrip()) - len(joined)
+        whole = _text(message)
         for part in given:
             if part["type"] == "text":
-                parts.append({**part, "text": redacted(part["text"], hits, _replacer(vector), shift=place)})
+                new = _redacted(vector, part["text"], whole, detections, rules, shift=place)
+                parts.append({**part, "text": new})
                 place += len(part["text"]) + 1
             else:
                 parts.append(part)

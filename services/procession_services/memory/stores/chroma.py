@@ -6,13 +6,14 @@ thread only. Chroma takes seconds to load, so it is imported when it is first ne
 """
 
 import asyncio
+import fcntl
 import hashlib
 import logging
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import IO, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from procession_services.memory.ports import (
@@ -36,8 +37,8 @@ _REFUSALS: Final = frozenset({"InvalidArgumentError", "InvalidDimensionException
 class ChromaVectors(VectorStore):
     """A `VectorStore` in Chroma; `connect` makes the client, and is called again where that failed."""
 
-    def __init__(self, connect: Callable[[], Any]) -> None:
-        self._connect = connect
+    def __init__(self, connect: Callable[[], Any], directory: "_DirectoryLock | None" = None) -> None:
+        self._connect, self._directory = connect, directory
         self._client: Any = None
         self._lock = asyncio.Lock()
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="procession-chroma")
@@ -70,10 +71,9 @@ class ChromaVectors(VectorStore):
             import chromadb  # noqa: PLC0415 - seconds
             from chromadb.config import Settings  # noqa: PLC0415
 
-            path.mkdir(parents=True, exist_ok=True)
             return chromadb.PersistentClient(path=str(path), settings=Settings(anonymized_telemetry=False))
 
-        return cls(connect)
+        return cls(connect, _DirectoryLock(path))
 
     async def ensure(self, index: Index) -> None:
         """Implements `VectorStore.ensure`."""
@@ -138,6 +138,8 @@ class ChromaVectors(VectorStore):
         """Closes the client and ends the threads."""
         if self._client is not None:
             await asyncio.get_running_loop().run_in_executor(self._pool, _close, self._client)
+        if self._directory is not None:
+            self._directory.give_back()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     # --- inside --------------------------------------------------------------------------------
@@ -148,6 +150,8 @@ class ChromaVectors(VectorStore):
         try:
             async with self._lock:
                 if self._client is None:
+                    if self._directory is not None:
+                        self._directory.take()
                     self._client = await loop.run_in_executor(self._pool, self._connect)
             try:
                 return await loop.run_in_executor(self._pool, work, self._client)
@@ -180,6 +184,34 @@ class ChromaVectors(VectorStore):
             )
         self._collections[index] = collection
         return collection
+
+
+class _DirectoryLock:
+    """Keeps a second process away from a directory: Chroma would not notice, and both would miss entries."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: IO[bytes] | None = None
+
+    def take(self) -> None:
+        """Takes the lock, which ends with this process; raises OSError where another one has it."""
+        if self._file is not None:
+            return
+        self._path.mkdir(parents=True, exist_ok=True)
+        file = (self._path / "procession.lock").open("ab")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            file.close()
+            told = f"another process uses {self._path}; several memory replicas need a server, PROCESSION_CHROMA_URL"
+            raise OSError(told) from error
+        self._file = file
+
+    def give_back(self) -> None:
+        """Lets others have it."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
 
 def _close(client: Any) -> None:

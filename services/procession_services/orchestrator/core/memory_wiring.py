@@ -112,6 +112,8 @@ def _history_options(options: MemoryOptions, limits: dict[str, Any]) -> dict[str
         told["tokenLimit"] = {name: limits[name] for name in ("maxTokens", "atMaxRemoveTokens")}
     if options.save == "eager":
         told["save"] = "eager"
+    if options.mark_partial:
+        told["markPartial"] = True
     return told
 
 

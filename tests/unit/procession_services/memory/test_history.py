@@ -318,6 +318,18 @@ async def test_what_was_said_before_the_end_is_saved(
     assert kinds == (["text", "error"] if reason == "error" else ["text"])
 
 
+@pytest.mark.parametrize(("reason", "mark"), [("aborted", True), ("aborted", False), ("stop", True)])
+async def test_a_cancelled_answer_may_be_marked(
+    run: Make, store: RedisMessageStore, tenant: str, reason: str, mark: bool
+) -> None:
+    cut = run(markPartial=mark)
+    cut.list.add("q", "input")
+    cut.answer({"type": "text", "text": "partial "})
+    await cut.finish(reason)
+    _, answer = await stored(store, tenant)
+    assert answer["content"].get("metadata", {}).get("partial", False) is (reason == "aborted" and mark)
+
+
 async def test_saved_is_what_the_list_holds_at_the_end(
     run: Make, store: RedisMessageStore, tenant: str
 ) -> None:

@@ -101,7 +101,7 @@ class Threads:
 class Stage:
     def __init__(self, *, refuses=(), threads=("t",), **recall):
         self.vectors, self.embedder, self.queue = Vectors(), Embedder(refuses), Queue()
-        self.recall = Recall(self.vectors, lambda _n, _o: self.embedder, self.queue, **recall)  # type: ignore[arg-type]
+        self.recall = Recall(self.vectors, lambda _n, _o: self.embedder, self.queue, **recall)
         self.pauses: list[float] = []
         self.indexer = Indexer(self.recall, Threads(*threads), self.queue, pause=self._pause)  # type: ignore[arg-type]
 

@@ -230,7 +230,7 @@ class AssignedFinder:
 _WRITTEN = re.compile(r"[^\W\d_]+[.!?]?")
 _HOT_VALUE = re.compile(f"[:=\uff1a](?:{_VALUE.begun})[\"'`]?\\Z")
 _HOT_NAME = re.compile(
-    "(?i)\\s{0,4}[\"'`]?(?:(?:yek|terces)[_-]?ipa|(?:ek|k|erces|rces|ces|es|s)?[_-]?ipa|ip|a)"
+    "(?i)\\s{0,4}[\"'`]?(?:(?:yek|terces)[_-]?ipa|(?:ek|k|erces|rces|ces|es|s)?[_-]?ipa|pa|a)"
 )
 
 # --- passwords in a sentence

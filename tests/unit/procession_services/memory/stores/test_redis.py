@@ -304,7 +304,7 @@ def row(number: int) -> Any:
         ([77], 1, 1, []),
     ],
 )
-async def test_neighbours(
+async def test_neighbours(  # noqa: PLR0917 - a table
     store: RedisMessageStore, tenant: str, hits: list[int], before: int, after: int, found: list[int]
 ) -> None:
     """R-SEM-6."""

@@ -51,6 +51,16 @@ def test_one_character_at_a_time_and_every_split_in_two(text):
         assert streamed([text[:at], text[at:]]) == want
 
 
+@pytest.mark.parametrize(("kind", "text", "value"), FOUND)
+def test_each_type_holds_back_by_itself(kind, text, value):
+    alone = LocalScanner([kind])
+    want = redacted(text, alone.find(text), PLACEHOLDER)
+    assert want == text.replace(value, f"[{kind.upper()}]")
+    assert streamed(text, alone) == want
+    for at in range(1, len(text)):
+        assert streamed([text[:at], text[at:]], alone) == want
+
+
 @pytest.mark.parametrize("text", [text for text in TEXTS if len(text) <= 30])
 def test_every_split_in_three(text):
     want = whole(text)
@@ -90,13 +100,16 @@ PIECES = [
 @given(
     st.lists(st.tuples(st.sampled_from(PIECES), st.integers(0, 60)), min_size=1, max_size=4),
     st.lists(st.integers(0, 400), max_size=6),
+    st.sampled_from(LOCAL_TYPES),
 )
-def test_any_split_of_any_mixture_gives_the_redaction_of_the_whole(pieces, cuts):
+def test_any_split_of_any_mixture_gives_the_redaction_of_the_whole(pieces, cuts, kind):
     text = "".join(piece[skip % (len(piece) + 1) if skip > 30 else 0 :] for piece, skip in pieces)
     places = sorted(cut % (len(text) + 1) for cut in cuts)
     want = whole(text)
     assert streamed(text[a:b] for a, b in zip([0, *places], [*places, len(text)], strict=True)) == want
     assert streamed(text) == want
+    alone = LocalScanner([kind])
+    assert streamed(text, alone) == redacted(text, alone.find(text), PLACEHOLDER)
 
 
 @pytest.mark.parametrize(("kind", "text", "value"), FOUND)

@@ -1,0 +1,62 @@
+"""Stored chunks for clients, who may not read the stream themselves.
+
+JetStream's requests for messages by number say in their body whose messages they want, which no permission can look
+into. Here the tenant is a token of the request's subject, and its answer holds that tenant's chunks only.
+"""
+
+from typing import Final
+
+import orjson
+from nats.js import JetStreamContext
+from nats.js.errors import NotFoundError
+from pydantic import BaseModel, Field, ValidationError
+
+from procession_schemas import subjects
+from procession_services.bus.connection import Bus
+
+__all__ = ["Backlog", "backlog"]
+
+_MESSAGES: Final = 256
+_BYTES: Final = 512 * 1024
+
+
+class _Request(BaseModel):
+    """Which chunk batches: those of a run, from a number in the stream on."""
+
+    run: str
+    after: int = Field(default=0, ge=0)
+
+
+class Backlog:
+    """Answers `procession.v1.api.orchestrator.<tenant>.backlog`."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+
+    async def answer(self, subject: str, body: bytes) -> bytes:
+        """The first chunk batches behind a number, as `backlog` gives them."""
+        return await backlog(self._bus.js, subject, body)
+
+
+async def backlog(js: JetStreamContext, subject: str, body: bytes) -> bytes:
+    """A line with the number of the last batch, 0 when there is no more, then a line for each batch, oldest first.
+
+    They come from the stream's leader: a copy may lag behind what was said of the run's end. A request that is none
+    is answered as one that finds nothing.
+    """
+    *_, tenant, _operation = subjects.parse(subject)
+    try:
+        asked = _Request.model_validate(orjson.loads(body))
+        wanted = subjects.chunk(tenant, asked.run)
+    except (orjson.JSONDecodeError, ValidationError, subjects.InvalidSubjectError):
+        return b"0"
+    last, size, batches = asked.after, 0, list[bytes]()
+    while len(batches) < _MESSAGES and size < _BYTES:
+        try:
+            message = await js.get_msg("CHUNKS", seq=last + 1, subject=wanted, next=True)
+        except NotFoundError:
+            break
+        last = message.seq or last + 1
+        batches.append(message.data or b"{}")
+        size += len(batches[-1])
+    return b"\n".join([str(last if batches else 0).encode(), *batches])

@@ -1,0 +1,74 @@
+"""How a process gets into NATS and Redis: user, password, and the authority that their certificates are checked against.
+
+Passwords come from files, as container platforms mount them, so they are in no environment and in no URL.
+"""
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from procession_services.runtime.settings import Settings, SettingsError
+
+__all__ = ["Access"]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Access:
+    """What `nats.connect` and redis-py are given besides an address; empty: an open server.
+
+    The inbox prefix is where a NATS user may listen for answers: only its own.
+    """
+
+    nats_user: str | None = None
+    nats_password: str | None = None
+    redis_user: str | None = None
+    redis_password: str | None = None
+    authority: Path | None = None
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """Reads the password files that the settings name.
+
+        Raises:
+            SettingsError: One cannot be read.
+        """
+        return cls(
+            settings.nats_user,
+            _secret("PROCESSION_NATS_PASSWORD_FILE", settings.nats_password_file),
+            settings.redis_user,
+            _secret("PROCESSION_REDIS_PASSWORD_FILE", settings.redis_password_file),
+            settings.tls_ca,
+        )
+
+    def tls(self) -> ssl.SSLContext | None:
+        """Checks servers against the given authority; None: the system's authorities, and only where a URL asks."""
+        return ssl.create_default_context(cafile=str(self.authority)) if self.authority else None
+
+    def nats(self, url: str) -> dict[str, Any]:
+        """Options of `nats.connect` for that address."""
+        options: dict[str, Any] = {}
+        if self.nats_user:
+            options |= {"user": self.nats_user, "password": self.nats_password or ""}
+            options["inbox_prefix"] = f"_INBOX.{self.nats_user}".encode()
+        if url.startswith("tls://") and (tls := self.tls()):
+            options["tls"] = tls
+        return options
+
+    def redis(self, url: str) -> dict[str, Any]:
+        """Options of `Redis.from_url` for that address."""
+        options: dict[str, Any] = {}
+        if self.redis_user:
+            options |= {"username": self.redis_user, "password": self.redis_password or ""}
+        if url.startswith("rediss://") and self.authority:
+            options["ssl_ca_certs"] = str(self.authority)
+        return options
+
+
+def _secret(name: str, file: Path | None) -> str | None:
+    if file is None:
+        return None
+    try:
+        return file.read_text(encoding="utf-8").rstrip("\r\n")
+    except OSError as error:
+        raise SettingsError(f"{name}: cannot read {file}: {error.strerror}") from error
