@@ -1,4 +1,4 @@
-"""`python -m benchmarks processors|single|throughput|paced|growth|all [--json FILE] [--quick] [--peer DIR]`."""
+"""`python -m benchmarks processors|guards|single|throughput|paced|growth|all [--json FILE] [--quick] [--peer DIR]`."""
 
 import argparse
 import asyncio
@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks import builtins
+from benchmarks import builtins, guards
 from benchmarks.machine import facts
 from benchmarks.parts import PARTS, Bench, Size
 from benchmarks.sides import model_server, our_side, peer_modules, peer_side
@@ -81,7 +81,7 @@ def alone(size: builtins.Size) -> dict[str, Any]:
 def main() -> int:
     """Reads the command line, measures, and returns 1 when a run did not end with the right text."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="What Procession costs.")
-    parser.add_argument("part", choices=["processors", *PARTS, "all"])
+    parser.add_argument("part", choices=["processors", "guards", *PARTS, "all"])
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the results")
     parser.add_argument("--quick", action="store_true", help="small numbers: shows that it works, no more")
     parser.add_argument("--peer", type=Path, metavar="DIR", help="where Mastra was installed with npm")
@@ -104,6 +104,8 @@ def main() -> int:
     names = list(PARTS) if options.part == "all" else [options.part]
     if options.part == "processors":
         told = alone(builtins.QUICK if options.quick else builtins.Size())
+    elif options.part == "guards":
+        told = asyncio.run(guards.measure(guards.QUICK if options.quick else guards.FULL))
     else:
         told = asyncio.run(benchmark(names, size, peer))
     text = json.dumps(told, indent=1)

@@ -71,7 +71,7 @@ def _event(type_: str) -> str:
     return _pattern(subjects.event, "{tenant}", "{run}", type_)
 
 
-_TO_SENDER: Final = f"{_pattern(subjects.inbox, '{sender}')}.{{session}}"
+_TO_SENDER: Final = f"{_pattern(subjects.answers, '{sender}')}.{{session}}"
 
 CATALOG: Final[tuple[Row, ...]] = (
     Row(
@@ -140,6 +140,11 @@ CATALOG: Final[tuple[Row, ...]] = (
         "lease.request", leases.LeaseRequest, _pattern(subjects.lease, "output_processors"), None,
         _STREAMING, ("output_processors",),
         "Asks an output replica to take a stream of chunks; with a replica's id behind it, asks that one.",
+    ),
+    Row(
+        "lease.offer", None, _pattern(subjects.offer, "output_processors"), None,
+        _STREAMING, ("output_processors",),
+        "Asks all output replicas who can take a stream, after one was lost; the body is empty, the first answer will do.",
     ),
     Row(
         "lease.reply", leases.LeaseReply, "_INBOX.{request}", None,

@@ -8,6 +8,7 @@ from procession_schemas.base import JsonObject, StrictModel
 
 LastMessages = Annotated[int, Field(ge=0, strict=True)] | Literal[False]
 Scope = Literal["thread", "resource"]
+Concurrency = Literal["queue", "reject", "interrupt"]
 Tokens = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -96,6 +97,39 @@ class WorkingMemoryConfig(StrictModel):
         return self
 
 
+class ObservationConfig(StrictModel):
+    """When messages are turned into notes."""
+
+    message_tokens: int = Field(
+        default=30_000, gt=0, description="Tokens of messages that are not noted yet."
+    )
+    model: str | None = Field(default=None, description="`provider/model` of the observer.")
+
+
+class ReflectionConfig(StrictModel):
+    """When notes are condensed."""
+
+    observation_tokens: int = Field(default=40_000, gt=0, description="Tokens of notes.")
+    model: str | None = Field(default=None, description="`provider/model` of the reflector.")
+
+
+class ObservationalConfig(StrictModel):
+    """Notes that a model makes of long threads, in place of their oldest messages (R-OM)."""
+
+    model: str | None = Field(
+        default=None, description="`provider/model` of both; default: google/gemini-2.5-flash."
+    )
+    scope: Scope = Field(default="thread", description="Notes of one thread, or of all of a resource.")
+    observation: ObservationConfig = Field(default_factory=ObservationConfig, description="The observer.")
+    reflection: ReflectionConfig = Field(default_factory=ReflectionConfig, description="The reflector.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.model is not None and (self.observation.model or self.reflection.model):
+            raise ValueError("give either `model`, or a model for observation and reflection")
+        return self
+
+
 class Retention(StrictModel):
     """What a thread keeps; older messages go when the next turn is saved."""
 
@@ -115,6 +149,10 @@ WorkingMemorySwitch = Annotated[
     WorkingMemoryConfig | Literal[False],
     BeforeValidator(_switch, json_schema_input_type=WorkingMemoryConfig | bool),
 ]
+ObservationalSwitch = Annotated[
+    ObservationalConfig | Literal[False],
+    BeforeValidator(_switch, json_schema_input_type=ObservationalConfig | bool),
+]
 
 
 class MemoryOptions(StrictModel):
@@ -132,6 +170,10 @@ class MemoryOptions(StrictModel):
     working_memory: WorkingMemorySwitch | None = Field(
         default=None, description="Notes about the user that the model keeps up to date; default: off."
     )
+    observational_memory: ObservationalSwitch | None = Field(
+        default=None,
+        description="Turn old messages of long threads into notes, in place of `lastMessages`; default: off.",
+    )
     read_only: bool | None = Field(default=None, description="Recall, but save nothing; default: false.")
     save: Literal["end", "eager"] | None = Field(
         default=None,
@@ -141,6 +183,10 @@ class MemoryOptions(StrictModel):
         default=None,
         description="Mark the answer of a cancelled run, which is stored as far as it came, with the metadata "
         "`partial: true`; default: false.",
+    )
+    concurrency: Concurrency | None = Field(
+        default=None,
+        description="Where another run is at work on the thread: wait for it, fail, or cancel it; default: both run.",
     )
     retention: Retention | None = Field(default=None, description="What threads keep; default: everything.")
 

@@ -73,8 +73,13 @@ def offer(service: str) -> str:
 
 
 def inbox(replica: str) -> str:
-    """Raw chunk batches for one output replica, or acknowledgements for one gateway replica."""
+    """Raw chunk batches for one output replica."""
     return f"{ROOT}.inbox.{replica}"
+
+
+def answers(sender: str) -> str:
+    """Acknowledgements for one sender of raw chunks; the id of a stream follows."""
+    return f"{ROOT}.answers.{sender}"
 
 
 def api(service: str, tenant: str, operation: str) -> str:

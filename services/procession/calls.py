@@ -108,6 +108,13 @@ class Calls:
             TripWire: The processor aborted; `on_violation` has been awaited (R-AB-6).
             ProcessorError: It raised anything else, or took longer than its timeout.
         """
+        watch = self.environment.watch
+        if watch is None:
+            return await self._call(link, hook, args)
+        with watch(link.id, hook.value, self.report(link, hook)):
+            return await self._call(link, hook, args)
+
+    async def _call(self, link: Link, hook: Hook, args: Any) -> Any:
         report = self.report(link, hook)
         report.calls += 1
         link.processor.processor_index = link.index

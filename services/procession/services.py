@@ -1,6 +1,7 @@
 """What hooks and tools may use beside their arguments: models through the gateway, a store, the time."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -103,6 +104,8 @@ class Environment:
     log: Callable[[str], None] = lambda _text: None
     secret: Callable[[str], bytes | None] = lambda _name: None
     usage: UsageBooks = field(default_factory=_Nothing)
+    watch: Callable[[str, str, Any], AbstractContextManager[Any]] | None = None
+    """Entered around each call of a hook outside the stream; gets processor, hook, and its running tally."""
 
 
 def _no_store(_tenant: str) -> KeyValueStore:

@@ -1,4 +1,4 @@
-"""The command line: `procession demo | up | run | attach | cancel | check | processors | memory | model | serve`.
+"""The command line: `procession demo | up | run | attach | cancel | check | init | ...`; `--help` lists all.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 blocked by a processor, 130 interrupted.
 """
@@ -21,6 +21,8 @@ from pydantic import ValidationError
 from procession.errors import ProcessionError
 from procession_schemas.subjects import InvalidSubjectError
 from procession_services.cli_memory import add_memory_command, memory_problems
+from procession_services.deploy.command import add_deploy_commands
+from procession_services.runtime.access import Access
 from procession_services.runtime.embedded import EmbeddedServerError
 from procession_services.runtime.settings import Settings, SettingsError
 from procession_services.supervisor import SERVICES, StartError, System, system
@@ -196,7 +198,14 @@ async def _dead(options: argparse.Namespace) -> int:
     from procession_services.bus.dead import dead_letters, replay  # noqa: PLC0415
     from procession_services.demo.rendering import table  # noqa: PLC0415
 
-    bus = await Bus.connect(_settings(options).nats_url, "procession-cli")
+    settings = _settings(options)
+    bus = await Bus.connect(
+        settings.nats_url,
+        "procession-cli",
+        access=Access.of(settings),
+        create_streams=settings.create_streams,
+        replicas=settings.stream_replicas,
+    )
     try:
         if options.replay is None:
             rows = [[str(each.sequence), each.subject, each.reason] for each in await dead_letters(bus)]
@@ -285,7 +294,8 @@ def _client(options: argparse.Namespace) -> "Procession":
     from procession.client import Procession  # noqa: PLC0415
 
     settings = _settings(options)
-    return Procession(settings.nats_url, tenant=settings.tenant, connect_timeout=_CONNECT_SECONDS)
+    access = Access.of(settings).nats(settings.nats_url)
+    return Procession(settings.nats_url, tenant=settings.tenant, connect_timeout=_CONNECT_SECONDS, **access)
 
 
 def _settings(options: argparse.Namespace) -> Settings:
@@ -402,6 +412,7 @@ def _parser() -> argparse.ArgumentParser:
     dead.add_argument("--replay", type=int, metavar="N", help="put number N back where it came from")
 
     add_memory_command(commands, _client, common, tenant)
+    add_deploy_commands(commands)
 
     check = command("check", _check, "tell everything that is wrong with the configuration", common, agents)
     check.add_argument(

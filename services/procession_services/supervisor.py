@@ -199,7 +199,7 @@ class Supervisor:
         process = child.process = await asyncio.create_subprocess_exec(
             sys.executable,
             *command,
-            env=self._environment,
+            env={**self._environment, **self._own(child)},
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -216,6 +216,14 @@ class Supervisor:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
+
+    def _own(self, child: _Child) -> dict[str, str]:
+        """What no two processes of a machine can share: the port of their metrics."""
+        name = "PROCESSION_METRICS_PORT"
+        first = self._environment.get(name, "")
+        if not first.isdigit() or int(first) == 0:
+            return {}
+        return {name: str(int(first) + self._children.index(child))}
 
     async def _read(self, child: _Child, stream: asyncio.StreamReader | None) -> None:
         assert stream is not None

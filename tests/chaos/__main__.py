@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 
+from tests.chaos.runs import Outcome
 from tests.chaos.suite import Figures, chaos
 from tests.chaos.world import world
 
@@ -27,18 +28,31 @@ async def main() -> int:
     async with world(asked.logs) as made:
         figures = await chaos(
             made, runs=asked.runs, seed=asked.seed, concurrency=asked.concurrency, kills=asked.kills,
-            stops=asked.stops, seconds=asked.seconds,
+            stops=asked.stops, seconds=asked.seconds, on_progress=progress,
         )  # fmt: skip
     tell(figures)
     return int(any(figures.wrong.values()))
 
 
+def progress(count: int, ended: list[Outcome]) -> None:
+    """Writes what is wrong at once, and now and then how far it is."""
+    for outcome in ended:
+        complain(outcome)
+    if count % 100 == 0:
+        sys.stderr.write(f"{count} runs\n")
+
+
+def complain(outcome: Outcome) -> None:
+    """Writes what is wrong with a run."""
+    sys.stderr.write(f"{outcome.run} ({outcome.kind}, {outcome.seconds:.1f} s, {outcome.status}): ")
+    sys.stderr.write("; ".join(note[:1500] for note in outcome.notes) + "\n")
+
+
 def tell(figures: Figures) -> None:
     """Writes what went wrong, what had happened, and the line of figures."""
     for outcome in figures.outcomes:
-        if outcome.notes:
-            sys.stderr.write(f"{outcome.run} ({outcome.kind}, {outcome.seconds:.1f} s, {outcome.status}): ")
-            sys.stderr.write("; ".join(note[:1500] for note in outcome.notes) + "\n")
+        if outcome.model_extra or outcome.tool_wrong:
+            complain(outcome)
     happened = ", ".join(f"{count} x {name}" for name, count in sorted(figures.faults.items()))
     times = sorted(outcome.seconds for outcome in figures.outcomes) or [0.0]
     resets = sum(outcome.resets for outcome in figures.outcomes)

@@ -10,7 +10,7 @@ from tests.chaos.world import Replica, World
 __all__ = ["gaps", "p99"]
 
 _STREAMS = 8
-_WORDS = 400
+_WORDS = 200
 _PACE = 20
 
 
@@ -38,7 +38,7 @@ async def _round(
         asyncio.create_task(_stream(world, client, f"{name}-{number}", reader))
         for number, reader in enumerate(readers)
     ]
-    await asyncio.sleep(rng.uniform(1.0, 2.0))
+    await asyncio.sleep(rng.uniform(0.8, 2.0))
     replica: Replica = rng.choice(world.of("output_processors"))
     pid, at = replica.pid, world.now
     await world.befall(kind, rng, replica)

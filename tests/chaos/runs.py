@@ -14,7 +14,7 @@ from tests.chaos.model import words_of
 from tests.chaos.plugin import expected, trace_key
 from tests.chaos.world import World
 
-__all__ = ["KINDS", "Outcome", "Reader", "conversation"]
+__all__ = ["KINDS", "Outcome", "Reader", "conversation", "judge_calls"]
 
 KINDS: Final = ("plain", "straight", "tools", "history", "timed")
 CHAIN: Final = ["chaos-upper", "chaos-tally", "chaos-split"]
@@ -36,6 +36,7 @@ class Outcome:
     tool_wrong: int = 0
     resets: int = 0
     hosts: int = 0
+    began: float = 0.0
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
 
@@ -109,14 +110,13 @@ async def conversation(
         options = {"memory": {"thread": name, "resource": "chaos"}} if kind == "history" else {}
         pace = rng.choice((0, 5, 20, 40))
         question = f"[run {run} words {len(words)} pace {pace}{' tool' if kind == 'tools' else ''}]"
-        began = world.now
+        outcome.began = world.now
         try:
             async with asyncio.timeout(_SECONDS):
                 await _one(world, client, outcome, question, options, text, rng)
         except Exception as error:  # noqa: BLE001 - whatever it is, the run counts as lost and the others go on
             outcome.notes.append(f"client: {error!r}")
-        outcome.seconds = world.now - began
-        await _judge_calls(world, outcome, began)
+        outcome.seconds = world.now - outcome.began
         if outcome.status != "finished":
             break
         heard = text.strip()
@@ -160,9 +160,9 @@ def _judge(outcome: Outcome, who: str, reader: Reader, text: str) -> None:
     outcome.repeated += reader.repeated
 
 
-async def _judge_calls(world: World, outcome: Outcome, began: float) -> None:
+async def judge_calls(world: World, outcome: Outcome) -> None:
     """The model once a step, and once more for each gateway that was lost; the tool once for each host."""
-    befell = world.during(began, world.now)
+    befell = world.during(outcome.began, outcome.began + outcome.seconds)
     allowed = 1 + sum(fault.service == "llm_gateway" for fault in befell)
     for (run, step), count in world.model.calls.items():
         if run == outcome.run and count > allowed:

@@ -4,6 +4,7 @@ import asyncio
 import math
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import nats
@@ -12,12 +13,14 @@ from procession.client import Procession
 from procession_schemas import subjects
 from tests.chaos.faults import misfortunes
 from tests.chaos.gaps import gaps, p99
-from tests.chaos.runs import KINDS, Outcome, conversation
+from tests.chaos.runs import KINDS, Outcome, conversation, judge_calls
 from tests.chaos.world import World
 
 __all__ = ["Figures", "chaos"]
 
 _TENANT = "chaos"
+Progress = Callable[[int, list[Outcome]], None]
+"""Gets how many runs have ended, and those of the last ones about which there is something to say."""
 
 
 @dataclass(slots=True)
@@ -72,6 +75,7 @@ async def chaos(
     kills: int = 0,
     stops: int = 0,
     seconds: float = math.inf,
+    on_progress: Progress = lambda _count, _ended: None,
 ) -> Figures:
     """Measures gaps, then has mixed runs under misfortunes; begins no run after `seconds`."""
     rng = random.Random(seed)
@@ -80,16 +84,18 @@ async def chaos(
         figures.gaps_kill = await gaps(world, client, "kill", kills, rng, f"k{seed}")
         figures.gaps_stop = await gaps(world, client, "stop", stops, rng, f"s{seed}")
         began = world.now
-        await _mixed(world, client, figures, rng, runs, concurrency, began + seconds)
+        await _mixed(world, client, figures, rng, runs, concurrency, began + seconds, on_progress)
         figures.seconds = world.now - began
     figures.faults = Counter(f"{f.kind} {f.service}" for f in world.faults)
+    for outcome in figures.outcomes:
+        await judge_calls(world, outcome)
     await _terminals(world, figures)
     return figures
 
 
 async def _mixed(
     world: World, client: Procession, figures: Figures, rng: random.Random, runs: int, concurrency: int,
-    until: float,
+    until: float, on_progress: Progress,
 ) -> None:  # fmt: skip
     numbers = iter(range(runs))
 
@@ -99,7 +105,9 @@ async def _mixed(
                 return
             own = random.Random(f"{figures.seed}-{number}")
             kind = KINDS[number % len(KINDS)]
-            figures.outcomes += await conversation(world, client, kind, f"c{figures.seed}-{number}", own)
+            ended = await conversation(world, client, kind, f"c{figures.seed}-{number}", own)
+            figures.outcomes += ended
+            on_progress(len(figures.outcomes), [o for o in ended if o.notes])
 
     trouble = asyncio.create_task(misfortunes(world, rng))
     await asyncio.gather(*(work() for _ in range(concurrency)))

@@ -24,11 +24,11 @@ __all__ = ["ACK_WAIT", "Fault", "Replica", "World", "world"]
 ACK_WAIT: Final = 4.0
 """Seconds after which work that nobody extends is delivered again: the lease of whoever has it."""
 REPLICAS: Final = {
-    "llm_gateway": 2, "orchestrator": 2, "output_processors": 2, "input_processors": 2, "tools": 2, "memory": 2,
+    "llm_gateway": 2, "orchestrator": 2, "output_processors": 2, "input_processors": 1, "tools": 2, "memory": 1,
     "error_recovery": 1,
 }  # fmt: skip
 _PROXIED: Final = ("llm_gateway", "orchestrator", "output_processors", "tools")
-_STARTS: Final = 2
+_STARTS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)

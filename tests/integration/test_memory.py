@@ -330,3 +330,47 @@ async def test_embedding_models_are_asked_through_the_gateway(system, resource):
     _, shown = await say(system, "what is my dog called", agent, "t2", resource)
     assert any("Rex" in text for text in shown)
     assert LexicalEmbedder.id == "lexical-512"
+
+
+async def test_old_messages_become_notes_with_their_cost_in_the_report(system, resource):
+    observer = system.script({"chunks": ["- 2026-01-01 likes dogs"]})
+    agent = {"memory": {"observationalMemory": {"model": observer, "observation": {"messageTokens": 5}}}}
+    await say(system, "I like dogs very, very, very much", agent, "t", resource)
+    result, shown = await say(system, "and cats, a little less than dogs", agent, "t", resource)
+    assert "I like dogs very, very, very much" in shown
+    (row,) = [
+        each
+        for each in result.processors
+        if (each.processor, each.model_calls) == ("observational-memory", 1)
+    ]
+    assert row.hook == "processOutputResult"
+    _, shown = await say(system, "what do I like", agent, "t", resource)
+    assert any("- 2026-01-01 likes dogs" in text for text in shown)
+    assert "I like dogs very, very, very much" not in shown
+
+
+@pytest.mark.parametrize(("policy", "first", "second"), [
+    ("queue", "finished", "finished"), ("reject", "finished", "failed"), ("interrupt", "cancelled", "finished"),
+])  # fmt: skip
+async def test_two_runs_on_one_thread(system, resource, policy, first, second):
+    gate = system.gate()
+    memory = {"thread": "t", "resource": resource, "concurrency": policy}
+    agent = {"memory": {}, "inputProcessors": [gate.processor("processInput")]}
+    one = await system.start(DONE, text="one", agent=agent, memory=memory)
+    await gate.reached()
+    two = await system.start(DONE, text="two", agent={"memory": {}}, memory=memory)
+    if policy == "reject":
+        assert (await two.result()).error.code == "THREAD_BUSY"
+    if policy == "interrupt":
+        assert (await two.result()).status == "finished", "it did not wait for the gate"
+    await gate.open()
+    results = [await each.result() for each in (one, two)]
+    assert [result.status for result in results] == [first, second], [r.error for r in results]
+    saved = [
+        m["content"]["parts"][0]["text"]
+        for m in (await system.client.memory.messages("t", resource))["messages"]
+    ]
+    if policy == "queue":
+        assert saved == ["one", "noted", "two", "noted"]
+    for each in (one, two):
+        await each.close()

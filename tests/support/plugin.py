@@ -138,6 +138,8 @@ class Beside(Processor[BesideOptions]):
                 args.message_list.add("more", "input")
             case "remember":
                 args.request_context.set("seen", True)
+            case "pass":
+                pass
         return None
 
     def process_output_result(self, args: Any) -> Any:

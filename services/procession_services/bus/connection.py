@@ -28,6 +28,7 @@ from nats.js.errors import (
 
 from procession_schemas import subjects
 from procession_services.bus.streams import await_streams, ensure_streams
+from procession_services.runtime import telemetry
 from procession_services.runtime.access import Access
 
 log = logging.getLogger(__name__)
@@ -226,7 +227,8 @@ class Bus:
             RequestTimeoutError: No answer within `timeout` seconds.
         """
         try:
-            return (await self.client.request(subject, body, timeout=timeout)).data
+            headers = telemetry.observer().headers()
+            return (await self.client.request(subject, body, timeout=timeout, headers=headers)).data
         except NoRespondersError as error:
             raise NoResponderError(subject) from error
         except TimeoutError as error:
@@ -240,6 +242,10 @@ class Bus:
                 bounced = self.on_bounce.get(message.subject)
                 if bounced:
                     bounced()
+                return
+            if message.headers and (traceparent := message.headers.get("traceparent")):
+                with telemetry.observer().continued(traceparent):
+                    await callback(message.subject, message.data, message.reply)
                 return
             await callback(message.subject, message.data, message.reply)
 
@@ -277,6 +283,14 @@ class Bus:
             return None
         body: bytes | None = last.data
         return body
+
+    async def consumer_lag(self, stream: str, consumer: str) -> tuple[int, int] | None:
+        """How many messages wait for a consumer, and how many it has in hand; None where NATS does not say."""
+        try:
+            info = await self.js.consumer_info(stream, consumer)
+        except (*_AWAY, Error):
+            return None
+        return info.num_pending or 0, info.num_ack_pending or 0
 
     async def close(self) -> None:
         """Sends what is buffered and closes."""

@@ -5,6 +5,7 @@ from procession_services.llm_gateway.embed import EmbeddingAnswers
 from procession_services.llm_gateway.generate import Generator
 from procession_services.llm_gateway.guards import Guards
 from procession_services.llm_gateway.handlers import ModelRunner
+from procession_services.llm_gateway.observed import observed
 from procession_services.llm_gateway.providers.litellm_provider import LiteLLMProvider
 from procession_services.processor_host.service import Host
 from procession_services.processor_host.streams import StreamClient
@@ -18,10 +19,11 @@ async def start(host: Host) -> None:
     await provider.prepare()
     streams = StreamClient(host.bus, host.settings.replica)
     await streams.start()
-    runner = ModelRunner(provider, streams, host.ledger, Guards(host.bus))
+    models = observed(provider)
+    runner = ModelRunner(models, streams, host.ledger, Guards(host.bus))
     host.on_stop += [provider.aclose, streams.stop]
     await host.work_on_commands(streams.sink, {"model": runner.run})
-    generator = Generator(provider, host.ledger, host.settings.api_base, max_reply=host.bus.max_payload)
+    generator = Generator(models, host.ledger, host.settings.api_base, max_reply=host.bus.max_payload)
     await host.answer(subjects.api(SERVICE, "*", "generate"), generator.answer)
     embeddings = EmbeddingAnswers(
         provider, host.ledger, host.settings.api_base, max_reply=host.bus.max_payload

@@ -148,6 +148,8 @@ def _take(job: Job, ref: ProcessorRef, reply: GuardReply) -> None:
         job.calls.reports.setdefault(key, Tally(*key)).add(report)
     if reply.tripwire is not None:
         job.result.verdict = "blocked"
+    if reply.error is not None:
+        reply.error.processor_id = reply.error.processor_id or ref.instance
     raise_outcome(reply.model_dump(by_alias=True, exclude_none=True, include={"tripwire", "error"}))
 
 

@@ -2,11 +2,13 @@
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, NotRequired, Protocol, TypedDict, TypeVar
+from typing import Any, Generic, Literal, NotRequired, Protocol, TypedDict, TypeVar
 
 from procession_schemas.messages import Message
 
 T = TypeVar("T")
+NoteKind = Literal["note", "observations"]
+"""Working memory, or the notes of observational memory."""
 
 
 class Thread(TypedDict):
@@ -104,13 +106,22 @@ class MessageStore(Protocol):
     def resources(self, tenant: str) -> AsyncIterator[str]:
         """The resources that have threads, each once, in no order."""
 
-    async def note(self, tenant: str, resource: str, thread: str | None) -> str | None:
-        """The working memory of a thread; without one, that of the resource."""
+    async def note(
+        self, tenant: str, resource: str, thread: str | None, *, kind: NoteKind = "note"
+    ) -> str | None:
+        """The working memory of a thread, or what was observed in it; without a thread, that of the resource."""
 
     async def replace_note(
-        self, tenant: str, resource: str, thread: str | None, text: str, *, expected: str | None
+        self,
+        tenant: str,
+        resource: str,
+        thread: str | None,
+        text: str,
+        *,
+        expected: str | None,
+        kind: NoteKind = "note",
     ) -> bool:
-        """Stores working memory where it still is what was expected; a thread that is missing is created."""
+        """Stores a note where it still is what was expected; a thread that is missing is created."""
 
 
 @dataclass(frozen=True, slots=True)

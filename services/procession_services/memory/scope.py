@@ -10,7 +10,7 @@ from pydantic import Field
 
 from procession.message_list import MessageList
 from procession_schemas.base import WireModel
-from procession_schemas.memory import Retention
+from procession_schemas.memory import Concurrency, Retention
 from procession_services.memory.ports import MessageStore
 from procession_services.memory.recall import Recall
 
@@ -82,7 +82,6 @@ class Conversation:
     resource: str
     read_only: bool = False
     last_messages: Count | None = None
-    eager: bool = False
     retention: Retention | None = None
 
 
@@ -100,7 +99,7 @@ class MemoryContextOptions(WireModel):
 
     read_only: bool | None = None
     last_messages: Count | None = None
-    save: str | None = None
+    concurrency: Concurrency | None = None
     retention: Retention | None = None
 
 
@@ -151,6 +150,5 @@ def conversation(context: Mapping[str, Any], messages: MessageList) -> Conversat
         found.resource or found.thread,
         bool(options.read_only),
         options.last_messages,
-        options.save == "eager",
         options.retention,
     )

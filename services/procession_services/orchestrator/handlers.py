@@ -28,6 +28,7 @@ from procession_services.processor_host.service import Host
 from procession_services.runs.events import DeadlinePassed, Started
 from procession_services.runs.reducer import outstanding, reduce
 from procession_services.runs.state import RunState
+from procession_services.runtime import telemetry
 from procession_services.runtime.clock import iso, now
 
 _COMMAND_ROOM = 128 * 1024
@@ -56,7 +57,7 @@ class Orchestrator:
             )
             return
         try:
-            state = await self._accepted(tenant, agent_name, run_id, digest, request)
+            state = await self._accepted(tenant, agent_name, run_id, digest, request, delivery)
         except Invalid as invalid:
             await self._refuse(tenant, run_id, agent_name, delivery, invalid.failure)
             return
@@ -71,6 +72,7 @@ class Orchestrator:
             await self._conflict(tenant, run_id, delivery)
             return
         self._driver.on_deadline_added(state.deadline_ms)
+        telemetry.observer().run_accepted(tenant, state.agent)
         if known.cancelled:
             started, effects = reduce(state.model_copy(update={"cancel": True}), Started())
             if not await self._store.save_state(tenant, run_id, change(started, 1)):
@@ -82,7 +84,13 @@ class Orchestrator:
         return min(self._settings.max_request_bytes, self._bus.max_payload - _COMMAND_ROOM)
 
     async def _accepted(
-        self, tenant: str, agent_name: str, run_id: str, digest: str, request: RunRequest
+        self,
+        tenant: str,
+        agent_name: str,
+        run_id: str,
+        digest: str,
+        request: RunRequest,
+        delivery: Delivery,
     ) -> RunState:
         agent = request.agent or self.agents.get(agent_name)
         if agent is None:
@@ -93,6 +101,9 @@ class Orchestrator:
         defaults = {"api_base": settings.api_base, "vectors": settings.chroma_url or settings.chroma_path}
         plan = make_plan(request, agent, arrays, self._host.registry, defaults)
         at = now()
+        trace = telemetry.observer().run_begins(
+            delivery.traceparent or request.tracing_context.get("traceparent")
+        )
         timeout = request.timeout or agent.timeout or self._settings.run_timeout
         deadline = at + timedelta(seconds=timeout)
         return RunState(
@@ -103,6 +114,8 @@ class Orchestrator:
             message_id=f"msg-{run_id}",
             fingerprint=digest,
             accepted_at=iso(at),
+            traceparent=trace.traceparent,
+            parent_span=trace.parent,
             deadline_ms=int(deadline.timestamp() * 1000),
             timeout_ms=int(timeout * 1000),
         )

@@ -32,6 +32,7 @@ from procession_services.processor_host.executor import (
 )
 from procession_services.processor_host.outbox import Outbox, last_sent
 from procession_services.processor_host.service import Host
+from procession_services.runtime import telemetry
 from procession_services.runtime.clock import monotonic_ns, now_iso
 
 log = logging.getLogger(__name__)
@@ -74,7 +75,7 @@ class SessionServer:
 
     def __init__(self, host: Host, executor: Executor, parts: PartsStore) -> None:
         self._host, self._bus, self._executor, self._parts = host, host.bus, executor, parts
-        self._inbox = subjects.inbox(f"s-{host.settings.replica}")
+        self._inbox = subjects.inbox(host.settings.replica)
         self._sessions: dict[str, _Session] = {}
         self._leases: list[Any] = []
         self._opening: set[asyncio.Task[None]] = set()
@@ -108,7 +109,8 @@ class SessionServer:
 
     async def _on_offer_wanted(self, _subject: str, _body: bytes, reply: str) -> None:
         """Somebody lost a replica and takes the first that answers, since the group may choose one that stands still."""
-        await self._bus.publish(reply, orjson.dumps({"replica": self._host.settings.replica}))
+        offer = {"inbox": self._inbox, "replica": self._host.settings.replica}
+        await self._bus.publish(reply, orjson.dumps(offer))
 
     async def _on_lease(self, _subject: str, body: bytes, reply: str) -> None:
         lease = orjson.loads(body)
@@ -179,7 +181,7 @@ class SessionServer:
 
         Where time has had a say in what the last replica sent, nothing can be held back: clients get all of it anew.
         """
-        tenant, run, start, fence = command.tenant, command.run, lease["outSeq"], lease["fence"]
+        tenant, run, start, fence = command.tenant, command.run, lease["outSeq"], lease.get("fence", 0)
         if lease.get("anew"):
             outbox = Outbox(
                 self._bus, tenant, run, start, live=command.stream, fence=fence + lease["attempt"]
@@ -217,13 +219,17 @@ class SessionServer:
     async def _serve(self, session: _Session) -> None:
         """Serves a stream, and the parts that its sender adds to it."""
         try:
-            while await self._serve_part(session):
+            while await self._watched_part(session):
                 self._next_part(session)
                 session.first = await session.frames.get()
                 if session.first.get("x"):
                     break
         finally:
             self._forget(session)
+
+    async def _watched_part(self, session: _Session) -> bool:
+        with telemetry.observer().stream(session):
+            return await self._serve_part(session)
 
     def _next_part(self, session: _Session) -> None:
         """Begins another part: chunks that are no model's answer, numbered from 0 again."""

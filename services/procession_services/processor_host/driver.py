@@ -23,6 +23,7 @@ from procession_services.runs.events import (
 )
 from procession_services.runs.reducer import LOCAL, outstanding, reduce
 from procession_services.runs.state import RunState
+from procession_services.runtime import telemetry
 from procession_services.runtime.clock import iso, now
 from procession_services.runtime.store import RunStore, StateChange
 
@@ -73,6 +74,11 @@ class Driver:
 
     async def perform(self, state: RunState, effects: list[Effect]) -> None:
         """Does what the reducer wants."""
+        with telemetry.observer().continued(state.traceparent):
+            await self._perform(state, effects)
+
+    async def _perform(self, state: RunState, effects: list[Effect]) -> None:
+        headers = {"traceparent": state.traceparent} if state.traceparent else None
         for effect in effects:
             match effect:
                 case Send(command) if command.service == LOCAL:
@@ -80,17 +86,19 @@ class Driver:
                 case Send(command):
                     subject = subjects.work(command.service, command.tenant, command.run)
                     await self._bus.publish_stored(
-                        subject, command.to_json(), message_id=f"work:{command.id}"
+                        subject, command.to_json(), message_id=f"work:{command.id}", headers=headers
                     )
                 case SignalCancel():
                     await self._store.mark_cancelled(state.tenant, state.run)
                     await self._bus.publish(subjects.cancelled(state.tenant, state.run), b"")
                 case TellSuspended(result):
                     await self._suspended(state, result)
+                    _observe(state, result)
                 case TellFinished(result):
                     took = now() - datetime.fromisoformat(state.accepted_at)
                     final = result.model_copy(update={"duration_ms": int(took.total_seconds() * 1000)})
                     await self.finished(state.tenant, state.run, final)
+                    _observe(state, final)
 
     async def _suspended(self, state: RunState, result: RunResult) -> None:
         event = RunSuspended(run_id=state.run, at=iso(now()), result=result)
@@ -108,6 +116,11 @@ class Driver:
             body = event.model_copy(update={"result": shortened(result)}).to_json()
         subject = subjects.event(tenant, run, event.type)
         await self._bus.publish_stored(subject, body, message_id=f"finished:{tenant}:{run}", once=True)
+
+
+def _observe(state: RunState, result: RunResult) -> None:
+    trace = telemetry.Trace(state.traceparent, state.parent_span)
+    telemetry.observer().run_ends(state.tenant, result, trace, state.accepted_at)
 
 
 def change(state: RunState, version: int) -> StateChange:

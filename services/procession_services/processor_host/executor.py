@@ -27,6 +27,7 @@ from procession_services.processor_host.ops import RUNNERS, failure_of
 from procession_services.processor_host.outbox import Outbox, fence_of
 from procession_services.runs.reducer import reduce
 from procession_services.runs.state import RunState
+from procession_services.runtime import telemetry
 from procession_services.runtime.clock import monotonic_ns, new_token, now_iso
 from procession_services.runtime.store import RunStore, StoredContext
 
@@ -71,6 +72,13 @@ class Executor:
         Raises:
             LostError: Somebody else has the command, so this delivery says nothing more.
         """
+        attempt, trace = (delivery.attempt, delivery.traceparent) if delivery else (0, None)
+        with telemetry.observer().command(command, attempt, trace) as told:
+            await self._execute(command, delivery, told)
+
+    async def _execute(
+        self, command: WorkCommand, delivery: Delivery | None, told: Callable[[WorkResult], None]
+    ) -> None:
         key, owner = (command.tenant, command.run), new_token(12)
         signal = self._signals.setdefault(key, AbortSignal())
         try:
@@ -98,6 +106,7 @@ class Executor:
             if self._signals.get(key) is signal:
                 del self._signals[key]
         await self._settle(job, stored, owner)
+        told(job.result)
 
     async def _worked(
         self, command: WorkCommand, stored: StoredContext, signal: AbortSignal, delivery: Delivery | None

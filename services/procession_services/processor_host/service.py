@@ -29,6 +29,8 @@ from procession_services.processor_host.executor import Executor
 from procession_services.processor_host.instances import Instances
 from procession_services.processor_host.job import OpRunner, SinkFactory
 from procession_services.processor_host.models import GatewayModels
+from procession_services.processor_host.watch import counted, lag_watched
+from procession_services.runtime import telemetry
 from procession_services.runtime.access import Access
 from procession_services.runtime.clock import seconds
 from procession_services.runtime.health import keep_ready
@@ -68,22 +70,28 @@ class Host:
             log=log.warning,
             secret=Secrets(settings.secrets_dir),
             usage=self.ledger,
+            watch=telemetry.observer().hook if telemetry.observer().enabled else None,
         )
         self.workers: list[Worker] = []
+        self.consumers: list[tuple[str, str]] = []
         self.on_drain: list[Callable[[], Awaitable[None]]] = []
         self.on_stop: list[Callable[[], Awaitable[None]]] = [self.ledger.drain]
 
     async def add_worker(self, **options: Any) -> Worker:
         """Starts pulling from a stream."""
         settings = self.settings
+        handler, give_up = counted(options["durable"], options.pop("handler"), options.pop("give_up"))
         worker = Worker(
             self.bus,
+            handler=handler,
+            give_up=give_up,
             concurrency=settings.worker_concurrency,
             ack_wait=settings.work_ack_wait,
             max_deliver=settings.max_deliver,
             **options,
         )
         self.workers.append(worker)
+        self.consumers.append((options["stream"], options["durable"]))
         await worker.start()
         return worker
 
@@ -233,7 +241,15 @@ async def hosted(service: str, settings: Settings, start: Start) -> Any:
 
     Raises:
         NotReachableError: NATS or Redis was not there for `START_SECONDS`.
+        SettingsError: Telemetry is asked for and cannot be had.
     """
+    with telemetry.configured(service, settings):
+        async with _hosted(service, settings, start) as host, lag_watched(host.bus, host.consumers):
+            yield host
+
+
+@contextlib.asynccontextmanager
+async def _hosted(service: str, settings: Settings, start: Start) -> Any:
     access = Access.of(settings)
     connecting = Bus.connect(
         settings.nats_url,

@@ -27,6 +27,7 @@ from procession_services.bus import Bus, LostError, NoResponderError, RequestTim
 from procession_services.processor_host.errors import Cancelled
 from procession_services.processor_host.executor import id_maker
 from procession_services.processor_host.job import Job
+from procession_services.runtime import telemetry
 from procession_services.runtime.clock import new_token, now_iso
 
 log = logging.getLogger(__name__)
@@ -85,7 +86,7 @@ class StreamClient:
 
     def __init__(self, bus: Bus, replica: str) -> None:
         self._bus = bus
-        self._address = subjects.inbox(f"c-{replica}-{new_token(6)}")
+        self._address = subjects.answers(f"{replica}-{new_token(6)}")
         self._sessions: dict[str, Session] = {}
         self._watch: asyncio.Task[None] | None = None
 
@@ -301,6 +302,7 @@ class StreamClient:
 
     async def _fail_over(self, session: Session) -> None:
         log.warning("output replica %s is lost, taking another one", session.replica)
+        telemetry.observer().failover()
         # Over a restart of NATS clients may have missed chunks, so nothing is held back; they drop what they have.
         session.lease["resume"] = session.reconnects == self._bus.reconnects
         session.lease["anew"] = session.timed

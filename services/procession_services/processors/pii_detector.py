@@ -18,7 +18,7 @@ from procession.args import (
     OutputResultArgs,
     OutputStreamArgs,
 )
-from procession.hold_back import Match, Rewrite, hold_flush, hold_stream
+from procession.hold_back import Match, Rewrite, StreamMode, hold_flush, hold_stream
 from procession.messages import clone, map_text
 from procession.processor import Hook
 from procession_schemas.chunks import Chunk
@@ -42,8 +42,16 @@ from procession_services.processors.pii_options import PIIDetectorOptions
 from procession_services.processors.pii_vault import Vault
 
 _TOKENS = TokenScanner()
+_HELD = 20_000
+"""Characters of a stream that may be undecided: more than the longest key."""
+_ALL = 1 << 40
+"""The size of pieces where a block is judged as a whole."""
 _LONG = 20_000
 """Texts from this length on are searched beside the event loop."""
+
+
+_Found = tuple[Match, str]
+"""A match of the first stage in a stream, with its text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +59,9 @@ class PIIDetection:
     """What was found in one message, or in a piece of a stream (R-PII-12).
 
     Attributes:
-        result: `{"categories": [...], "detections": [...]}` of both stages; detections hold the values in clear.
-        text: What was examined.
+        result: `{"categories": [...], "detections": [...]}` of both stages; detections hold the values in clear. For
+            the first stage in a stream, positions count from the beginning of the text block.
+        text: What was examined; for the first stage in a stream the values that were found.
         flagged: Whether something reaches the threshold.
         strategy_applied: The strategy where flagged, else `none`.
     """
@@ -169,24 +178,26 @@ class PIIDetector(Detector[PIIDetectorOptions]):
     async def process_output_stream(self, args: OutputStreamArgs) -> list[Chunk]:
         """Takes a chunk through the stages: local, model, tokens back to values."""
         vault = await self._vault(args) if self._masks else None
-        found: list[tuple[str, str]] = []
+        found: list[_Found] = []
         step = replace(args, part=self._with_arguments(args.part, vault))
-        chunks = hold_stream(step, self._scanner, self._rewriter(vault, found), mode=self.options.mode)
+        rewrite, mode = self._rewriter(vault, found), self.options.mode
+        chunks = hold_stream(step, self._scanner, rewrite, limit=_HELD, mode=mode)
         return await self._further(args, chunks, found, vault)
 
     async def flush_stream(self, args: OutputStreamArgs) -> list[Chunk]:
         """Gives out what is held."""
         vault = await self._vault(args) if self._masks else None
-        found: list[tuple[str, str]] = []
-        chunks = hold_flush(args, self._scanner, self._rewriter(vault, found), mode=self.options.mode)
+        found: list[_Found] = []
+        rewrite, mode = self._rewriter(vault, found), self.options.mode
+        chunks = hold_flush(args, self._scanner, rewrite, limit=_HELD, mode=mode)
         return await self._further(args, chunks, found, vault, final=True)
 
-    def _rewriter(self, vault: Vault | None, found: list[tuple[str, str]]) -> Rewrite:
+    def _rewriter(self, vault: Vault | None, found: list[_Found]) -> Rewrite:
         replacing = vault.token if vault else self._replace
         strategy = self.options.strategy
 
         def rewrite(match: Match, text: str) -> str:
-            found.append((match.label, text))
+            found.append((match, text))
             if strategy == "redact":
                 return replacing(match.label, text)
             return text if strategy == "warn" else ""
@@ -197,7 +208,7 @@ class PIIDetector(Detector[PIIDetectorOptions]):
         self,
         args: OutputStreamArgs,
         chunks: list[Chunk],
-        found: list[tuple[str, str]],
+        found: list[_Found],
         vault: Vault | None,
         *,
         final: bool = False,
@@ -215,9 +226,12 @@ class PIIDetector(Detector[PIIDetectorOptions]):
             chunks = _restored_stream(args, chunks, vault, final=final)
         return chunks
 
-    async def _found_locally(self, args: OutputStreamArgs, found: list[tuple[str, str]]) -> None:
-        types = list(dict.fromkeys(kind for kind, _ in found))
-        detections = [{"type": kind, "value": value, "confidence": 1.0} for kind, value in found]
+    async def _found_locally(self, args: OutputStreamArgs, found: list[_Found]) -> None:
+        types = list(dict.fromkeys(match.label for match, _ in found))
+        detections = [
+            {"type": match.label, "value": value, "confidence": 1.0, "start": match.start, "end": match.end}
+            for match, value in found
+        ]
         result = {"categories": [{"type": kind, "score": 1.0} for kind in types], "detections": detections}
         await self._tell(args, "".join(value for _, value in found), result, flagged=True)
         await self._violate(args, types, len(found))
@@ -238,8 +252,9 @@ class PIIDetector(Detector[PIIDetectorOptions]):
             kept = findings.rewritten or redacted(piece, findings.hits, replacing)
             return Verdict(kept, flagged=True)
 
-        state = args.state.setdefault("pieces", {})
-        return JudgedStream(state, judge, self.options.mode.value, self.options.buffer_size, 0)
+        mode = self.options.mode
+        size = _ALL if mode is StreamMode.HOLD else self.options.buffer_size
+        return JudgedStream(args.state.setdefault("pieces", {}), judge, mode.value, size, 0)
 
     # --- what both have ------------------------------------------------------------------------
 

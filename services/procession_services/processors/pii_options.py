@@ -70,7 +70,8 @@ class PIIDetectorOptions(DetectorOptions):
         default=200,
         ge=1,
         le=20_000,
-        description="Characters of a stream from which on the model is asked, at the end of the sentence.",
+        description="Characters of a stream from which on the model is asked, at the end of the sentence; with "
+        "`hold` it is asked about the whole block.",
     )
     stream_mode: StreamMode | None = Field(
         default=None,

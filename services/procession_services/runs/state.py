@@ -64,6 +64,8 @@ class RunState(WireModel):
     message_id: str
     fingerprint: str
     accepted_at: str
+    traceparent: str | None = Field(default=None, description="Trace context of the run's own span.")
+    parent_span: str | None = Field(default=None, description="Id of the caller's span above it.")
     deadline_ms: int
     timeout_ms: int = Field(default=600_000, description="Time to run, anew after a suspension.")
     status: Status = "running"

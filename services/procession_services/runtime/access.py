@@ -1,4 +1,4 @@
-"""How a process gets into NATS and Redis: user, password, and the authority that their certificates are checked against.
+"""How a process gets into NATS and Redis: user, password, and the authority that vouches for the servers.
 
 Passwords come from files, as container platforms mount them, so they are in no environment and in no URL.
 """

@@ -12,6 +12,7 @@ from procession.placing import misplaced
 from procession.processor import INPUT_HOOKS, OUTPUT_HOOKS, Hook
 from procession.registry import Registry
 from procession_schemas.agent import Agent, FactoryRef, ProcessorRef, ToolRef
+from procession_services.runtime.access import Access
 from procession_services.runtime.agents import AgentsError, Problem, load_agents, suggestion
 from procession_services.runtime.settings import Settings
 
@@ -76,13 +77,14 @@ def check_agent(
 
 async def check_servers(settings: Settings) -> list[Problem]:
     """Checks that NATS and Redis answer."""
-    problems = []
+    problems, access = [], Access.of(settings)
     try:
-        async with Procession(settings.nats_url, connect_timeout=_PATIENCE):
+        async with Procession(settings.nats_url, connect_timeout=_PATIENCE, **access.nats(settings.nats_url)):
             pass
     except NotConnectedError as error:
         problems.append(Problem("PROCESSION_NATS_URL", "", str(error)))
-    redis = Redis.from_url(settings.redis_url, socket_connect_timeout=_PATIENCE)
+    url = settings.redis_url
+    redis = Redis.from_url(url, socket_connect_timeout=_PATIENCE, **access.redis(url))
     try:
         await redis.ping()
     except (RedisError, OSError) as error:

@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import Field, ValidationError, field_validator
@@ -101,8 +101,27 @@ class Settings(BaseSettings):
         default=5, gt=0, description="Seconds that semantic recall may take before a run goes on without it."
     )
     model: str | None = Field(default=None, description="Model of the demo, where it is not the demo model.")
+    telemetry: Literal["off", "otlp", "console"] = Field(
+        default="off",
+        description="Where traces go: `otlp`, to the collector that the variables `OTEL_*` name, or `console`.",
+    )
+    telemetry_content: bool = Field(
+        default=False, description="Puts prompts, answers, and arguments and results of tools into traces."
+    )
+    metrics_port: int | None = Field(
+        default=None,
+        ge=0,
+        le=65_535,
+        description="Serves Prometheus metrics on this port; several services of one `procession up` take the ones "
+        "behind it.",
+    )
+    metrics_host: str = Field(default="127.0.0.1", description="Address on which metrics are served.")
+    metrics_labels: Annotated[frozenset[Literal["tenant", "agent"]], NoDecode] = Field(
+        default=frozenset(),
+        description="Labels of the metrics of runs that cost a series for each value: `tenant`, `agent`.",
+    )
 
-    @field_validator("plugins", mode="before")
+    @field_validator("plugins", "metrics_labels", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         return tuple(p.strip() for p in value.split(",") if p.strip()) if isinstance(value, str) else value

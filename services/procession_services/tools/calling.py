@@ -13,6 +13,7 @@ from pydantic_core import to_jsonable_python
 from procession.calls import check_custom
 from procession.tools import Tool, ToolContext
 from procession_schemas.chunks import Chunk
+from procession_services.runtime import telemetry
 from procession_services.tools.execution import Execution
 
 _THREADS: Final = ThreadPoolExecutor(max_workers=64, thread_name_prefix="procession-tool")
@@ -68,6 +69,13 @@ async def invoke(tool: Tool, args: Any, context: ToolContext, seconds: float | N
         ToolResultError: The result has no JSON form.
         Exception: Whatever the tool raises.
     """
+    with telemetry.observer().tool(context.tool_name, context.tool_call_id, args) as done:
+        told = await _invoke(tool, args, context, seconds)
+        done(told)
+        return told
+
+
+async def _invoke(tool: Tool, args: Any, context: ToolContext, seconds: float | None) -> dict[str, Any]:
     limit = asyncio.timeout(seconds)
     try:
         async with limit:

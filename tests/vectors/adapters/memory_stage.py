@@ -7,7 +7,16 @@ from typing import Any
 from procession.args import RequestContext
 from procession.message_list import MessageList
 from procession_schemas.messages import Message
-from procession_services.memory.ports import Embedded, Hit, Index, MessageStore, Page, Thread, VectorStore
+from procession_services.memory.ports import (
+    Embedded,
+    Hit,
+    Index,
+    MessageStore,
+    NoteKind,
+    Page,
+    Thread,
+    VectorStore,
+)
 from procession_services.memory.recall import Recall
 from procession_services.memory.scope import acting_for
 
@@ -123,12 +132,21 @@ class DictMessages(MessageStore):
         for resource in {resource for resource, _ in self.heads}:
             yield resource
 
-    async def note(self, tenant: str, resource: str, thread: str | None) -> str | None:
+    async def note(
+        self, tenant: str, resource: str, thread: str | None, *, kind: NoteKind = "note"
+    ) -> str | None:
         self._called("note")
         return self.notes.get((resource, thread))
 
     async def replace_note(
-        self, tenant: str, resource: str, thread: str | None, text: str, *, expected: str | None
+        self,
+        tenant: str,
+        resource: str,
+        thread: str | None,
+        text: str,
+        *,
+        expected: str | None,
+        kind: NoteKind = "note",
     ) -> bool:
         self._called("replace_note")
         if self.notes.get((resource, thread)) != expected:

@@ -342,12 +342,10 @@ def _stream_override(vector: dict[str, Any], observed: dict[str, Any]) -> str | 
         return "D-8" if observed.get("tripwire") and not observed["emittedText"] else None
     if _nowhere(vector) and observed.get("tripwire"):
         return "D-3"
-    rules = ("D-9",) if custom else ("D-8", "D-56")
-    for rule in rules:
-        if _demanded(vector, checked=rule == "D-56") == (
-            observed["emittedText"],
-            bool(observed.get("tripwire")),
-        ):
+    for rule in ("D-9",) if custom else ("D-8", "D-56"):
+        text, trips = _demanded(vector, checked=rule == "D-56")
+        left = observed["emittedText"]
+        if trips == bool(observed.get("tripwire")) and (text.startswith(left) if trips else text == left):
             return rule
     return None
 
@@ -372,10 +370,7 @@ def _same_for_all_splits(vector: dict[str, Any], observed: dict[str, Any]) -> bo
 
 
 def _demanded(vector: dict[str, Any], *, checked: bool) -> tuple[str, bool]:
-    """What leaves and whether the run ends, for the whole text at once; a stop lets out what was before at most.
-
-    For a stop the text before the first place is compared by its caller's observation only as far as it leads there.
-    """
+    """What leaves, for the whole text at once, and whether the run ends; then no more than that leaves."""
     chunks = vector["input"]["chunks"]
     text = "".join(chunk["text"] for chunk in chunks if chunk["type"] == "text-delta")
     strategy, threshold = _option(vector, "strategy", "redact"), _option(vector, "threshold", 0.6)
@@ -387,12 +382,11 @@ def _demanded(vector: dict[str, Any], *, checked: bool) -> tuple[str, bool]:
     if strategy in ("redact", "filter"):
         replace = _replacer(vector) if strategy == "redact" else (lambda _kind, _value: "")
         text = redacted(text, local, replace)
-    answer = next(_answers(vector)) if vector["expected"].get("detectorCalls") else None
-    detections = [d for d in (answer or {}).get("detections") or () if d["confidence"] >= threshold]
-    if not detections:
+    answer = (next(_answers(vector)) if vector["expected"].get("detectorCalls") else None) or {}
+    detections = [d for d in answer.get("detections") or () if d["confidence"] >= threshold]
+    if not detections and not any(each["score"] >= threshold for each in answer.get("categories") or ()):
         return text, False
-    if strategy == "block":
-        return "", True
     if strategy == "redact":
-        text = redacted(text, _hits(text, detections, frozenset({"D-57"})), _replacer(vector))
-    return ("" if strategy == "filter" else text), False
+        hits = _hits(text, detections, frozenset({"D-57"}))
+        return answer.get("redacted_content") or redacted(text, hits, _replacer(vector)), False
+    return ("" if strategy in ("block", "filter") else text), strategy == "block"

@@ -1,6 +1,7 @@
 """`regex-filter.json`."""
 
 import copy
+from itertools import islice
 from typing import Any
 
 from procession.errors import InvalidOptionsError, TripWire
@@ -79,11 +80,41 @@ async def _shown(bench: Bench, hook: Hook, vector: dict[str, Any]) -> dict[str, 
         before, after = await bench.messages(hook, given)
     except TripWire as tripwire:
         bench.violations.clear()
-        return {"tripwire": from_tripwire(tripwire)}
+        told = from_tripwire(tripwire)
+        _count_units(bench, told["metadata"]["matches"])
+        return {"tripwire": told}
+    texts = {(m["id"], at): p.get("text") for m in before for at, p in enumerate(m["content"]["parts"])}
+    for violation in bench.violations:
+        where = violation["detail"]
+        for entry in where.get("redactions", ()):
+            text = texts[where["messageId"], where["partIndex"]]
+            entry["length"] = _units(text[entry["index"] : entry["index"] + entry["length"]])
+            entry["index"] = _units(text[: entry["index"]])
     return {
         "messages": [_flat(told, message) for told, message in zip(given, after, strict=True)],
         "sameArray": before is after,
     }
+
+
+def _units(text: str) -> int:
+    """The length of a text in UTF-16 units, in which the vectors count (D-27)."""
+    return len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
+def _count_units(bench: Bench, matches: list[dict[str, Any]]) -> None:
+    """Gives the matches of a tripwire the positions of the vectors; they come text by text."""
+    processor: Any = bench.processors[0]
+    rest = iter(matches)
+    for message in bench.seen:
+        for part in message["content"]["parts"]:
+            text = part.get("text") or ""
+            hits = (
+                sum(len(region.hits) for region in processor._rules.find(text))
+                if part["type"] == "text"
+                else 0
+            )
+            for match in islice(rest, hits):
+                match["index"] = _units(text[: match["index"]])
 
 
 def _flat(told: dict[str, Any], message: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ The threads of one resource, below `procession:<tenant>:memory:<resource>`:
 
 - `:updated`, a sorted set of thread ids by the time of the last change; what is not in it does not exist;
 - `:created`, `:titles` and `:metadata`, hashes from thread id to time, title and JSON;
-- `:note`, the working memory of the resource.
+- `:note` and `:observations`, the working memory of the resource, and what was observed of it.
 
 The messages of one thread, below `...:thread:<thread>`:
 
@@ -12,7 +12,7 @@ The messages of one thread, below `...:thread:<thread>`:
   message that came first is first;
 - `:numbers`, a hash from message id to number, and `:last`, the last number given;
 - `:messages`, a hash from number to body. `createdAt` is not in the body: its only home is the order;
-- `:note`, the working memory of the thread.
+- `:note` and `:observations`, those of the thread.
 
 Times are milliseconds. Ids are free text and percent-encoded in keys, so no two threads meet in one key.
 Every operation is one script: one round trip that happens as a whole.
@@ -28,13 +28,13 @@ from redis.asyncio import Redis
 
 from procession_schemas.messages import Message
 from procession_services.memory.core.times import to_iso, to_millis
-from procession_services.memory.ports import MessageStore, Page, Thread
+from procession_services.memory.ports import MessageStore, NoteKind, Page, Thread
 from procession_services.runtime import clock
 
 # KEYS of every script begin with updated, created, titles, metadata, note.
 _LIBRARY = """
 local updated, created, titles, metadata, note = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local order, numbers, last, messages, own_note = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+local order, numbers, last, messages, own_note, seen = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
 local function record(thread)
   local at = redis.call('ZSCORE', updated, thread)
   if not at then return false end
@@ -78,7 +78,7 @@ _DELETE = """
 redis.call('HDEL', created, ARGV[1])
 redis.call('HDEL', titles, ARGV[1])
 redis.call('HDEL', metadata, ARGV[1])
-redis.call('UNLINK', order, numbers, last, messages, own_note)
+redis.call('UNLINK', order, numbers, last, messages, own_note, seen)
 return redis.call('ZREM', updated, ARGV[1])
 """
 # KEYS: those of a thread follow. ARGV: thread, now, title, then id, createdAt, body of each.
@@ -112,7 +112,7 @@ return out
 """
 # KEYS: those of a thread follow. ARGV: before, after, then ids. Gives createdAt and body of each message.
 _AROUND = """
-local out, seen = {}, {}
+local out, given = {}, {}
 for i = 3, #ARGV do
   local number = redis.call('HGET', numbers, ARGV[i])
   local rank = number and redis.call('ZRANK', order, number)
@@ -120,8 +120,8 @@ for i = 3, #ARGV do
     local first = math.max(0, rank - tonumber(ARGV[1]))
     local found = redis.call('ZRANGE', order, first, rank + tonumber(ARGV[2]), 'WITHSCORES')
     for k = 1, #found, 2 do
-      if not seen[found[k]] then
-        seen[found[k]] = true
+      if not given[found[k]] then
+        given[found[k]] = true
         out[#out + 1] = found[k + 1]
         out[#out + 1] = redis.call('HGET', messages, found[k])
       end
@@ -148,11 +148,9 @@ for _, number in ipairs(doomed) do
 end
 return gone
 """
-# KEYS: those of a thread follow where it is the note of one. ARGV: text, '1' where a text is expected, that text,
-# then thread and now where it is the note of a thread.
+# KEYS: ..., the note. ARGV: text, '1' where a text is expected, that text, then thread and now where it is a thread's.
 _NOTE = """
-local home = note
-if ARGV[4] then home = own_note end
+local home = KEYS[6]
 local stored = redis.call('GET', home)
 if (stored and ARGV[2] == '0') or (not stored and ARGV[2] == '1') then return 0 end
 if stored and stored ~= ARGV[3] then return 0 end
@@ -241,20 +239,29 @@ class RedisMessageStore(MessageStore):
                 seen.add(name)
                 yield unquote(name)
 
-    async def note(self, tenant: str, resource: str, thread: str | None) -> str | None:
+    async def note(
+        self, tenant: str, resource: str, thread: str | None, *, kind: NoteKind = "note"
+    ) -> str | None:
         """Implements `MessageStore.note`."""
-        found: Any = await self._redis.get(_note_key(tenant, resource, thread))
+        found: Any = await self._redis.get(_note_key(tenant, resource, thread, kind))
         return None if found is None else found.decode()
 
     async def replace_note(
-        self, tenant: str, resource: str, thread: str | None, text: str, *, expected: str | None
+        self,
+        tenant: str,
+        resource: str,
+        thread: str | None,
+        text: str,
+        *,
+        expected: str | None,
+        kind: NoteKind = "note",
     ) -> bool:
         """Implements `MessageStore.replace_note`."""
         args: list[Any] = [text, int(expected is not None), expected or ""]
-        if thread is None:
-            return bool(await self._note(keys=_resource_keys(tenant, resource), args=args))
-        keys = _message_keys(tenant, thread, resource)
-        return bool(await self._note(keys=keys, args=[*args, thread, self._now_millis()]))
+        if thread is not None:
+            args += [thread, self._now_millis()]
+        keys = [*_resource_keys(tenant, resource), _note_key(tenant, resource, thread, kind)]
+        return bool(await self._note(keys=keys, args=args))
 
     async def messages(
         self, tenant: str, thread: str, resource: str, *, page: int, per_page: int
@@ -321,13 +328,13 @@ def _resource_keys(tenant: str, resource: str) -> list[str]:
 
 def _message_keys(tenant: str, thread: str, resource: str) -> list[str]:
     base = f"{_base(tenant, resource)}:thread:{quote(thread, safe='')}"
-    own = [f"{base}:{name}" for name in ("order", "numbers", "last", "messages", "note")]
+    own = [f"{base}:{name}" for name in ("order", "numbers", "last", "messages", "note", "observations")]
     return [*_resource_keys(tenant, resource), *own]
 
 
-def _note_key(tenant: str, resource: str, thread: str | None) -> str:
+def _note_key(tenant: str, resource: str, thread: str | None, kind: NoteKind) -> str:
     base = _base(tenant, resource)
-    return f"{base}:note" if thread is None else f"{base}:thread:{quote(thread, safe='')}:note"
+    return f"{base}:{kind}" if thread is None else f"{base}:thread:{quote(thread, safe='')}:{kind}"
 
 
 def _body(message: Message, thread: str, resource: str) -> bytes:

@@ -7,6 +7,7 @@ from typing import Any, Final
 from procession_schemas.agent import ProcessorRef, ToolRef
 from procession_schemas.memory import (
     MemoryOptions,
+    ObservationalConfig,
     SemanticRecallConfig,
     WorkingMemoryConfig,
     history_limits,
@@ -63,13 +64,14 @@ def wire(
         NoVectorStoreError: Semantic recall needs one (R-WIRE-8).
     """
     limits = history_limits(_last_messages(options), options.message_history)
-    enabled: bool = limits["enabled"]
+    observing = options.observational_memory or None
+    enabled: bool = limits["enabled"] and observing is None
     note = _note(options)
     recall = options.semantic_recall or None
     if recall is not None and not vectors:
         raise NoVectorStoreError("semantic recall needs a vector store")
     inputs: list[ProcessorRef] = []
-    if enabled or HISTORY in input_ids:
+    if enabled or observing is not None or HISTORY in input_ids:
         inputs.append(ProcessorRef(id="memory-input-filter"))
     if note is not None and not note.use_state_signals:
         inputs.append(_note_ref(NOTE, note, read_only=bool(options.read_only)))
@@ -80,11 +82,16 @@ def wire(
     if enabled and limits.get("maxTokens"):
         budget = {"limit": limits["maxTokens"], "atMaxRemoveTokens": limits["atMaxRemoveTokens"]}
         inputs.append(ProcessorRef(id="memory-token-limiter", options=budget))
+    observer = [] if observing is None else [_observer_ref(observing)]
+    inputs += observer
     if note is not None and note.use_state_signals:
         inputs.append(_note_ref("working-memory-state", note))
     outputs = [_recall_ref(recall)] if recall is not None else []
-    if enabled or recall is not None:  # what is indexed must be stored, or it could never be recalled (D-85)
+    if enabled or (
+        recall is not None and observing is None
+    ):  # what is indexed must be stored, or it could never be recalled (D-85)
         outputs.append(ProcessorRef(id=HISTORY, options=_history_options(options, limits)))
+    outputs += observer
     return Wiring(
         input=[ref for ref in inputs if ref.id not in input_ids],
         output=[ref for ref in outputs if ref.id not in output_ids],
@@ -120,6 +127,11 @@ def _history_options(options: MemoryOptions, limits: dict[str, Any]) -> dict[str
 def _recall_ref(recall: SemanticRecallConfig) -> ProcessorRef:
     told = recall.model_dump(by_alias=True, exclude_none=True, exclude_unset=True)
     return ProcessorRef(id=RECALL, options={"indexName": INDEX, **told})
+
+
+def _observer_ref(observing: ObservationalConfig) -> ProcessorRef:
+    told = observing.model_dump(by_alias=True, exclude_none=True, exclude_unset=True)
+    return ProcessorRef(id="observational-memory", options=told)
 
 
 def _form(note: WorkingMemoryConfig) -> dict[str, Any]:

@@ -309,6 +309,8 @@ def _memory(request: RunRequest, agent: Agent) -> _Memory | None:
     config: dict[str, Any] = {"readOnly": bool(options.read_only)}
     if options.last_messages is not None or options.message_history is None:
         config["lastMessages"] = 10 if options.last_messages is None else options.last_messages
+    if options.concurrency is not None:
+        config["concurrency"] = options.concurrency
     if options.retention is not None:
         config["retention"] = options.retention.model_dump(by_alias=True, exclude_none=True)
     return _Memory(options, {"thread": {"id": thread}, "resourceId": resource, "memoryConfig": config})

@@ -243,6 +243,20 @@ async def test_nothing_leaves_before_the_models_verdict():
     assert out.blocked is not None
 
 
+async def test_hold_judges_a_block_as_a_whole_and_lets_nothing_out_before():
+    text = "All is well. " * 40 + "Alice is here."
+    judge = lambda request: answer(ALICE) if "Alice" in str(request.prompt) else NOTHING  # noqa: E731 - short
+    held = kit(judge, model="m/d", strategy="block", streamMode="hold")
+    out = await held.stream(list(text))
+    assert out.text == ""
+    assert out.blocked is not None
+    assert len(held.models.requests) == 1
+    window = await kit(judge, model="m/d", strategy="block").stream(list(text))
+    assert window.text
+    assert window.blocked is not None
+    assert "Alice" not in window.text
+
+
 async def test_without_context_bound_types_a_stream_costs_no_call():
     made = kit((NOTHING,), model="m/d", detectionTypes=["email"])
     await made.stream(list(STREAMED))

@@ -61,3 +61,13 @@ def test_a_budget_is_given_to_reader_and_cutter():
     options = {ref.id: ref.options for ref in made.input}
     assert options["message-history"] == {"tokenLimit": {"maxTokens": 100, "atMaxRemoveTokens": 25}}
     assert options["memory-token-limiter"] == {"limit": 100, "atMaxRemoveTokens": 25}
+
+
+def test_observational_memory_takes_the_place_of_history():
+    """R-OM-3, R-WIRE-2, R-WIRE-3."""
+    made = wired(
+        observationalMemory={"scope": "resource"}, messageHistory={"maxTokens": 9}, semanticRecall=True
+    )
+    assert ids(made.input) == ["memory-input-filter", "semantic-recall", "observational-memory"]
+    assert ids(made.output) == ["semantic-recall", "observational-memory"]
+    assert made.input[-1].options == {"scope": "resource"}

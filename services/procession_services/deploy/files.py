@@ -1,0 +1,167 @@
+"""The files of a deployment: one password for each user, and what the servers read of them."""
+
+import hashlib
+import json
+import secrets
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from procession_schemas import subjects
+from procession_schemas.subjects import ROOT
+from procession_services.deploy.permissions import (
+    SERVICE_PERMISSIONS,
+    Permissions,
+    redis_rules,
+    tenant_permissions,
+    tenant_user,
+)
+from procession_services.supervisor import SERVICES
+
+__all__ = ["OPERATOR", "Deployment", "write_environment"]
+
+_NOTE: Final = "# Written by `procession init` from the passwords beside it; run it again after a change.\n"
+_BYTES: Final = 32
+_ENV: Final = """\
+# For compose.yaml; written by `procession init`, yours to change.
+PROCESSION_SECRETS={secrets}
+# Where clients on this machine reach NATS.
+NATS_PORT=4222
+"""
+OPERATOR: Final = "operator"
+"""The NATS and Redis user of people who run the deployment: may do everything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """A directory with the credentials of a deployment.
+
+    `nats/<user>`, `redis/<user>` and `clients/<tenant>` hold passwords, `processors/` what processors ask for, and
+    `nats/accounts.conf`, `nats/routes.conf` and `redis/users.acl` what the servers read. Files may be read by
+    everybody and the directory by its owner alone: containers get single files mounted, whoever they run as.
+    """
+
+    directory: Path
+
+    def tenants(self) -> list[str]:
+        """The tenants that have a password."""
+        return sorted(file.name for file in (self.directory / "clients").glob("*"))
+
+    def write(self, tenants: Iterable[str] = (), *, force: bool = False) -> list[Path]:
+        """Writes what is missing; gives the passwords that are new.
+
+        Args:
+            tenants: Tenants who get a password, besides those who have one.
+            force: Make every password anew.
+
+        Raises:
+            InvalidSubjectError: A tenant cannot be a token of a subject.
+        """
+        names = sorted({*self.tenants(), *(subjects.token(tenant, "tenant") for tenant in tenants)})
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.directory.chmod(0o700)
+        self._put(self.directory / ".gitignore", "*\n")
+        files = [
+            *(self.directory / "nats" / user for user in (*SERVICES, OPERATOR, "route", "system")),
+            *(self.directory / "redis" / user for user in (*SERVICES, OPERATOR)),
+            *(self.directory / "clients" / tenant for tenant in names),
+            self.directory / "processors" / "masking-key",
+        ]
+        new = [file for file in files if force or not file.exists()]
+        for file in new:
+            self._put(file, secrets.token_urlsafe(_BYTES))
+        self._put(self.directory / "nats" / "accounts.conf", self._accounts(names))
+        self._put(self.directory / "nats" / "routes.conf", self._routes())
+        self._put(self.directory / "redis" / "users.acl", "".join(self._redis_users()))
+        return new
+
+    def _put(self, file: Path, text: str) -> None:
+        """Replaces a file as a whole; one that a container has mounted is written in place."""
+        file.parent.mkdir(exist_ok=True)
+        if not file.exists() or file.read_text(encoding="utf-8") != text:
+            file.write_text(text, encoding="utf-8")
+        file.chmod(0o644)
+
+    def password(self, kind: str, user: str) -> str:
+        """The password of a user of `nats` or `redis`, or of a tenant (`clients`)."""
+        return (self.directory / kind / user).read_text(encoding="utf-8").strip()
+
+    def _accounts(self, tenants: Iterable[str]) -> str:
+        services = [
+            *(_user(name, self.password("nats", name), SERVICE_PERMISSIONS[name]) for name in SERVICES),
+            _user(OPERATOR, self.password("nats", OPERATOR), None),
+        ]
+        exports = [{kind: subject} for kind, subject in _EXPORTS]
+        accounts = [
+            _account("PROCESSION", services, [("jetstream", "enabled"), ("exports", json.dumps(exports))]),
+            _account("SYSTEM", [_user("system", self.password("nats", "system"), None)], []),
+            *(self._tenant(tenant) for tenant in tenants),
+        ]
+        body = "".join(accounts)
+        return f"{_NOTE}accounts {{\n{body}}}\nsystem_account: SYSTEM\n"
+
+    def _tenant(self, tenant: str) -> str:
+        """An account of its own: its inboxes are its own, and answers to its requests reach nobody else."""
+        permissions = tenant_permissions(tenant)
+        imports = [
+            *({"service": {"account": "PROCESSION", "subject": each}} for each in permissions.publish),
+            *(
+                {"stream": {"account": "PROCESSION", "subject": each}}
+                for each in permissions.subscribe
+                if each.startswith(ROOT)
+            ),
+        ]
+        user = _user(tenant_user(tenant), self.password("clients", tenant), permissions)
+        return _account(f"TENANT_{tenant}", [user], [("imports", json.dumps(imports))])
+
+    def _routes(self) -> str:
+        """For the servers of a cluster, which let each other in with it."""
+        user, password = "route", self.password("nats", "route")
+        authorization = f"{{ user: {user}, password: {json.dumps(password)} }}"
+        routes = json.dumps([f"nats://{user}:{password}@nats-{number}:6222" for number in (1, 2, 3)])
+        return f"{_NOTE}name: procession\nlisten: 0.0.0.0:6222\nauthorization: {authorization}\nroutes: {routes}\n"
+
+    def _redis_users(self) -> Iterator[str]:
+        yield "user default off\n"
+        for name in SERVICES:
+            yield f"user {name} on {self._hashed(name)} {redis_rules(name)}\n"
+        yield f"user {OPERATOR} on {self._hashed(OPERATOR)} ~* &* +@all\n"
+
+    def _hashed(self, name: str) -> str:
+        return "#" + hashlib.sha256(self.password("redis", name).encode()).hexdigest()
+
+
+_EXPORTS: Final = (
+    ("service", f"{ROOT}.run.>"),
+    ("service", f"{ROOT}.control.>"),
+    ("service", f"{ROOT}.api.memory.>"),
+    ("service", f"{ROOT}.api.orchestrator.>"),
+    ("service", f"$JS.API.DIRECT.GET.EVENTS.{ROOT}.event.>"),
+    ("stream", f"{ROOT}.event.>"),
+    ("stream", f"{ROOT}.chunk.>"),
+)
+
+
+def _user(name: str, password: str, permissions: Permissions | None) -> str:
+    user: dict[str, object] = {"user": name, "password": password}
+    if permissions:
+        user["permissions"] = {
+            "publish": {"allow": list(permissions.publish)},
+            "subscribe": {"allow": list(permissions.subscribe)},
+        }
+    return json.dumps(user)
+
+
+def _account(name: str, users: list[str], more: list[tuple[str, str]]) -> str:
+    lines = [*(f"    {key}: {value}\n" for key, value in more)]
+    listed = "".join(f"      {user}\n" for user in users)
+    return f"  {json.dumps(name)}: {{\n{''.join(lines)}    users: [\n{listed}    ]\n  }}\n"
+
+
+def write_environment(file: Path, secrets_directory: Path) -> bool:
+    """Writes compose's `.env`, unless there is one; tells whether it did."""
+    if file.exists():
+        return False
+    file.write_text(_ENV.format(secrets=secrets_directory), encoding="utf-8")
+    return True

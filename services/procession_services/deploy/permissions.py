@@ -1,0 +1,131 @@
+"""Who may do what: the subjects and the Redis keys of every service, and no others.
+
+Everything that a service does on the bus is listed here by hand; tests/integration/test_permissions.py runs the system
+under these permissions and tries what they do not name.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from procession_schemas.subjects import ROOT, STREAMS
+from procession_services.supervisor import SERVICES
+
+__all__ = ["SERVICE_PERMISSIONS", "Permissions", "redis_rules", "tenant_permissions", "tenant_user"]
+
+_STREAM_HOLDERS: Final = tuple(service for service in SERVICES if service != "output_processors")
+"""Services that send chunks of their own through the output processors."""
+_PROCESSOR_HOSTS: Final = ("input_processors", "output_processors", "error_recovery", "memory", "tools")
+"""Services whose processors and tools may ask a model."""
+_COMMANDED: Final = tuple(service for service in SERVICES if service != "orchestrator")
+
+
+@dataclass(frozen=True, slots=True)
+class Permissions:
+    """The subjects that a NATS user may publish to and subscribe to."""
+
+    publish: tuple[str, ...]
+    subscribe: tuple[str, ...]
+
+
+def _publishes(service: str) -> Iterator[str]:
+    yield from (f"{ROOT}.work.{to}.*.*" for to in SERVICES)  # whoever has done a command sends the next one
+    yield from (f"{ROOT}.event.*.*.run.finished", f"{ROOT}.event.*.*.run.suspended")
+    yield from (f"{ROOT}.chunk.*.*", f"{ROOT}.violation.*.*", f"{ROOT}.signal.cancel.*.*")
+    yield f"{ROOT}.dead.WORK.{service}.*.*"
+    yield from _consumer("WORK", service, f"{ROOT}.work.{service}.>")
+    yield from (f"$JS.API.STREAM.INFO.{stream}" for stream in STREAMS)
+    yield "$JS.API.STREAM.MSG.GET.CHUNKS"
+    if service in _STREAM_HOLDERS:
+        yield from (f"{ROOT}.lease.output_processors", f"{ROOT}.lease.output_processors.*")
+        yield from (f"{ROOT}.offer.output_processors", f"{ROOT}.inbox.*", f"{ROOT}.inbox.*.*.*")
+    if service in _PROCESSOR_HOSTS:
+        yield f"{ROOT}.api.llm_gateway.*.generate"
+    yield from _EXTRA_PUBLISHES.get(service, ())
+
+
+def _consumer(stream: str, name: str, subject: str) -> Iterator[str]:
+    """What it takes to pull from a stream: only messages of that subject."""
+    yield f"$JS.API.CONSUMER.CREATE.{stream}.{name}.{subject}"
+    yield f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}"
+    yield f"$JS.API.CONSUMER.INFO.{stream}.{name}"  # for its lag, where metrics are served
+    yield f"$JS.ACK.{stream}.{name}.>"
+
+
+_ANSWERS: Final = ("_INBOX.*.>", "_R_.>")
+"""Where answers to requests go: of services, and through NATS' own inboxes of clients in other accounts."""
+
+_EXTRA_PUBLISHES: Final[dict[str, tuple[str, ...]]] = {
+    "orchestrator": (
+        f"{ROOT}.event.*.*.run.accepted",
+        f"{ROOT}.event.*.*.request.rejected",
+        f"{ROOT}.dead.WORK.control.*.*",
+        f"{ROOT}.dead.RUNS.run.*.*",
+        *_consumer("WORK", "orchestrator-control", f"{ROOT}.control.>"),
+        *_consumer("RUNS", "orchestrator-runs", f"{ROOT}.run.>"),
+        *(f"$JS.API.STREAM.{verb}.{stream}" for verb in ("CREATE", "UPDATE") for stream in STREAMS),
+        *_ANSWERS,
+    ),
+    "input_processors": _ANSWERS,
+    "llm_gateway": (f"{ROOT}.api.input_processors.*.guard", *_ANSWERS),
+    "output_processors": (f"{ROOT}.answers.*.*", *_ANSWERS),
+    "memory": (f"{ROOT}.api.llm_gateway.*.embed", *_ANSWERS),
+    "tools": (f"{ROOT}.api.memory.*.update-note", "tool.>"),
+}
+
+
+def _subscribes(service: str) -> Iterator[str]:
+    yield f"_INBOX.{service}.>"
+    if service in _COMMANDED:
+        yield f"{ROOT}.signal.cancel.*.*"
+    if service in _STREAM_HOLDERS:
+        yield f"{ROOT}.answers.*.*"
+    yield from _EXTRA_SUBSCRIBES.get(service, ())
+
+
+_EXTRA_SUBSCRIBES: Final[dict[str, tuple[str, ...]]] = {
+    "orchestrator": (f"{ROOT}.api.orchestrator.*.backlog",),
+    "input_processors": (f"{ROOT}.api.input_processors.*.guard",),
+    "llm_gateway": (f"{ROOT}.api.llm_gateway.*.generate", f"{ROOT}.api.llm_gateway.*.embed"),
+    "output_processors": (
+        f"{ROOT}.lease.output_processors",
+        f"{ROOT}.lease.output_processors.*",
+        f"{ROOT}.offer.output_processors",
+        f"{ROOT}.inbox.*",
+        f"{ROOT}.inbox.*.*.*",
+    ),
+    "memory": (f"{ROOT}.api.memory.*.*",),
+}
+
+SERVICE_PERMISSIONS: Final = {
+    service: Permissions(tuple(_publishes(service)), tuple(_subscribes(service))) for service in SERVICES
+}
+"""By service, in the account of the services."""
+
+
+def tenant_user(tenant: str) -> str:
+    """The NATS user of a tenant's clients; no service and no other tenant has that name."""
+    return f"client-{tenant}"
+
+
+def tenant_permissions(tenant: str) -> Permissions:
+    """What a tenant's clients may do in the tenant's own account."""
+    services = (
+        f"{ROOT}.run.{tenant}.*",
+        f"{ROOT}.control.{tenant}.*",
+        f"{ROOT}.api.memory.{tenant}.*",
+        f"{ROOT}.api.orchestrator.{tenant}.backlog",
+        f"$JS.API.DIRECT.GET.EVENTS.{ROOT}.event.{tenant}.>",
+    )
+    return Permissions(
+        services, (f"{ROOT}.event.{tenant}.>", f"{ROOT}.chunk.{tenant}.*", f"_INBOX.{tenant_user(tenant)}.>")
+    )
+
+
+def redis_rules(service: str) -> str:
+    """A service's part of a line of Redis' ACL file: keys and commands, without its password."""
+    keys = ["procession:*:run:*", "procession:deadlines", "procession:*:kv:*", "procession:*:usage:*"]
+    if service == "memory":
+        keys += ["procession:*:memory:*", "procession:memory:*"]
+    commands = "-@all +@read +@write +@transaction +@scripting +@connection -@dangerous -client -script +script|load"
+    return " ".join([*(f"~{key}" for key in keys), "resetchannels", commands])

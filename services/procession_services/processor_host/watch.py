@@ -1,0 +1,54 @@
+"""What is told of a service's queues: what came again, what was given up, how much waits."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterable
+from typing import Final
+
+from procession_services.bus import Bus, Delivery
+from procession_services.bus.worker import GiveUp, Handler
+from procession_services.runtime import telemetry
+
+__all__ = ["counted", "lag_watched"]
+
+_EVERY_SECONDS: Final = 10.0
+
+
+def counted(consumer: str, handler: Handler, give_up: GiveUp) -> tuple[Handler, GiveUp]:
+    """Both functions of a worker, with what comes to them counted."""
+
+    async def handle(delivery: Delivery) -> None:
+        telemetry.observer().delivered(consumer, delivery.attempt)
+        await handler(delivery)
+
+    async def bury(delivery: Delivery, reason: str) -> None:
+        telemetry.observer().dead_letter(consumer)
+        await give_up(delivery, reason)
+
+    return handle, bury
+
+
+@contextlib.asynccontextmanager
+async def lag_watched(bus: Bus, consumers: Iterable[tuple[str, str]]) -> AsyncIterator[None]:
+    """Asks JetStream now and then how much waits for these consumers, where metrics are served.
+
+    Each replica tells the same numbers, so take the maximum over a service.
+    """
+    if not telemetry.observer().metered:
+        yield
+        return
+    watching = asyncio.create_task(_watch(bus, list(consumers)))
+    try:
+        yield
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
+async def _watch(bus: Bus, consumers: list[tuple[str, str]]) -> None:
+    while True:
+        for stream, consumer in consumers:
+            lag = await bus.consumer_lag(stream, consumer)
+            if lag is not None:
+                telemetry.observer().lag(stream, consumer, *lag)
+        await asyncio.sleep(_EVERY_SECONDS)

@@ -1,0 +1,164 @@
+"""What is held while the guards think, and what becomes of it. The bus is a stand-in that answers when told to."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from procession.calls import Calls
+from procession.context import RunContext
+from procession.errors import ProcessorError, TripWire
+from procession.message_list import MessageList
+from procession_schemas.agent import ProcessorRef
+from procession_schemas.guard import GuardReply, GuardRequest
+from procession_schemas.run import Failure, HookReport, Tripwire
+from procession_schemas.work import Guard, WorkCommand, WorkResult
+from procession_services.bus import NoResponderError
+from procession_services.llm_gateway.guards import HELD, Guards
+
+REF = ProcessorRef(id="g", timeout=5)
+COMMAND = WorkCommand(
+    run="r", tenant="t", agent="a", seq=1, service="s", version=0, out_seq=0, message_id="m", ops=[]
+)
+
+
+class Bus:
+    """Answers each guard with what it was given, once it is let."""
+
+    max_payload = 100_000
+
+    def __init__(self, *replies: Any) -> None:
+        self.let, self.asked = asyncio.Event(), list[GuardRequest]()
+        self._replies = list(replies)
+
+    async def request(self, subject: str, body: bytes, timeout: float) -> bytes:  # noqa: ASYNC109 - the bus has it
+        assert subject == "procession.v1.api.input_processors.t.guard"
+        reply = self._replies.pop(0)
+        if isinstance(reply, Exception):
+            raise reply
+        self.asked.append(GuardRequest.model_validate_json(body))
+        await self.let.wait()
+        return bytes(reply.to_json())
+
+
+class Source:
+    """An endless answer that counts its reads."""
+
+    def __init__(self) -> None:
+        self.read, self.closed = 0, asyncio.Event()
+
+    async def chunks(self) -> Any:
+        try:
+            while True:
+                self.read += 1
+                yield [{"type": "text-delta", "payload": {"id": "t", "text": str(self.read)}}]
+        finally:
+            self.closed.set()
+
+
+def make_job() -> Any:
+    messages = MessageList(new_id=lambda: "m1", now=lambda: "2026-01-01T00:00:00.000Z")
+    messages.add("hello", "input")
+    ctx = RunContext(run_id="r", tenant="t", agent="a", message_id="m", messages=messages)
+    ctx.states["g"] = {"before": 1}
+    result = WorkResult(run="r", tenant="t", seq=1, service="s", outcome="ok", version=1, out_seq=0)
+    return SimpleNamespace(ctx=ctx, command=COMMAND, result=result, calls=Calls(clock=lambda: 0))
+
+
+def held(bus: Any, job: Any, source: Source, refused: Any = None, *refs: ProcessorRef) -> Any:
+    guards = [Guard(processor=ref, index=k) for k, ref in enumerate(refs or (REF,))]
+    return Guards(bus).hold(guards, job, source.chunks(), refused or (lambda _chunks: None))
+
+
+async def settled(source: Source) -> None:
+    """Lets the reader go as far as it can."""
+    before = -1
+    while before != source.read:
+        before = source.read
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+
+async def test_what_waits_is_bounded_and_comes_out_in_order():
+    bus, job, source = Bus(GuardReply(state={"after": 2})), make_job(), Source()
+    chunks = held(bus, job, source)
+    first = asyncio.ensure_future(anext(chunks))
+    await settled(source)
+    assert (source.read, first.done()) == (HELD + 1, False)
+    bus.let.set()
+    texts = [
+        (await first)[0]["payload"]["text"],
+        *[(await anext(chunks))[0]["payload"]["text"] for _ in "ab"],
+    ]
+    assert texts == ["1", "2", "3"]
+    assert (job.result.verdict, job.ctx.states) == ("passed", {"g": {"after": 2}})
+    await chunks.aclose()
+    assert source.closed.is_set()
+
+
+async def test_an_objection_closes_the_source_before_it_is_told():
+    report = HookReport(processor="g", hook="processInput", calls=1, aborts=1)
+    reply = GuardReply(tripwire=Tripwire(reason="no", processor_id="g", metadata={"a": 1}), reports=[report])
+    bus, job, source = Bus(reply), make_job(), Source()
+    seen: list[Any] = []
+
+    def refused(chunks: list[Any]) -> None:
+        assert source.closed.is_set()
+        seen.extend(chunks)
+
+    first = asyncio.ensure_future(anext(held(bus, job, source, refused)))
+    await settled(source)
+    bus.let.set()
+    with pytest.raises(TripWire) as caught:
+        await first
+    assert (caught.value.reason, caught.value.processor_id, caught.value.metadata) == ("no", "g", {"a": 1})
+    assert (len(seen), job.result.verdict) == (HELD, "blocked")
+    assert [each.to_wire() for each in job.calls.reports.values()] == [report]
+
+
+async def test_a_failure_is_the_guards():
+    failure = Failure(
+        code="PROCESSOR_FAILED", message="broken", processor_id="g", hook="processInput", name="E"
+    )
+    bus, job, source = Bus(GuardReply(error=failure)), make_job(), Source()
+    bus.let.set()
+    with pytest.raises(ProcessorError, match="broken") as caught:
+        await anext(held(bus, job, source))
+    assert (caught.value.processor_id, caught.value.name, job.result.verdict) == ("g", "E", None)
+    assert source.closed.is_set() == (source.read > 0)
+
+
+async def test_a_service_that_comes_up_in_time_is_asked_again():
+    bus, source = Bus(NoResponderError("x"), GuardReply()), Source()
+    bus.let.set()
+    chunks = held(bus, make_job(), source)
+    assert (await anext(chunks))[0]["payload"]["text"] == "1"
+    await chunks.aclose()
+
+
+async def test_a_failure_of_the_source_comes_after_the_verdict():
+    async def broken() -> Any:
+        yield [{"type": "step-start"}]
+        raise RuntimeError("hung up")
+
+    bus = Bus(GuardReply())
+    chunks: Any = Guards(bus).hold([Guard(processor=REF)], make_job(), broken(), lambda _chunks: None)  # type: ignore[arg-type]
+    bus.let.set()
+    assert await anext(chunks) == [{"type": "step-start"}]
+    with pytest.raises(RuntimeError, match="hung up"):
+        await anext(chunks)
+
+
+async def test_guards_are_asked_at_once_about_the_same_conversation():
+    other = ProcessorRef(id="h")
+    bus, job, source = Bus(GuardReply(), GuardReply()), make_job(), Source()
+    first = asyncio.ensure_future(anext(held(bus, job, source, None, REF, other)))
+    await settled(source)
+    asked = [(each.guard.processor.instance, each.guard.index, each.state) for each in bus.asked]
+    assert asked == [("g", 0, {"before": 1}), ("h", 1, {})]
+    assert bus.asked[1].guard.processor.timeout == 60
+    assert bus.asked[0].messages == bus.asked[1].messages == job.ctx.messages.serialize()
+    first.cancel()
+    await asyncio.wait([first])
+    assert source.closed.is_set()
