@@ -59,7 +59,9 @@ async def measure(embedder: Embedder) -> Score:
     for question, vector in zip(questions, asked, strict=True):
         nearest = sorted(vectors, key=lambda each: -_similarity(vector, vectors[each]))[:TOP]
         found[question.kind].append(len({*nearest} & {*question.relevant}) / len(question.relevant))
-    return Score(_mean(found["words"]), _mean(found["meaning"]), _mean([*found["words"], *found["meaning"]]), millis)
+    return Score(
+        _mean(found["words"]), _mean(found["meaning"]), _mean([*found["words"], *found["meaning"]]), millis
+    )
 
 
 def _similarity(one: Sequence[float], other: Sequence[float]) -> float:

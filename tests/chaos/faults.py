@@ -15,8 +15,8 @@ _SERVICES: Final = {
 }  # fmt: skip
 
 
-async def misfortunes(world: World, rng: random.Random, *, pause: tuple[float, float] = (1.0, 4.0)) -> None:
-    """Has something happen every few seconds, until it is cancelled.
+async def misfortunes(world: World, rng: random.Random, pause: tuple[float, float]) -> None:
+    """Has something happen again and again, `pause` seconds (least, most) apart, until it is cancelled.
 
     What takes a while (a stopped or half-open replica) goes on beside the next one.
     """

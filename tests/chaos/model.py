@@ -27,7 +27,7 @@ class CountingModel(Server):
         super().__init__(pace_ms=0)
         self.calls: Counter[tuple[str, int]] = Counter()
 
-    def _answer(self, body: dict[str, Any], header: str | None) -> Answer:  # noqa: ARG002
+    def _answer(self, body: dict[str, Any], header: str | None) -> Answer:
         asked, step, heard = _read(body["messages"])
         run, count, pace = asked["run"], int(asked["words"]), int(asked["pace"]) / 1000
         self.calls[run, step] += 1

@@ -75,16 +75,23 @@ async def chaos(
     kills: int = 0,
     stops: int = 0,
     seconds: float = math.inf,
+    pause: tuple[float, float] = (1.0, 4.0),
     on_progress: Progress = lambda _count, _ended: None,
 ) -> Figures:
-    """Measures gaps, then has mixed runs under misfortunes; begins no run after `seconds`."""
+    """Measures gaps, then has mixed runs under misfortunes; begins no run after `seconds`.
+
+    `pause` are the least and the most seconds between two misfortunes.
+    """
     rng = random.Random(seed)
     figures = Figures(seed)
     async with Procession(world.servers.endpoints.nats_url, tenant=_TENANT) as client:
         figures.gaps_kill = await gaps(world, client, "kill", kills, rng, f"k{seed}")
         figures.gaps_stop = await gaps(world, client, "stop", stops, rng, f"s{seed}")
         began = world.now
-        await _mixed(world, client, figures, rng, runs, concurrency, began + seconds, on_progress)
+        trouble = asyncio.create_task(misfortunes(world, rng, pause))
+        await _mixed(world, client, figures, runs, concurrency, began + seconds, on_progress)
+        trouble.cancel()
+        await asyncio.gather(trouble, return_exceptions=True)
         figures.seconds = world.now - began
     figures.faults = Counter(f"{f.kind} {f.service}" for f in world.faults)
     for outcome in figures.outcomes:
@@ -94,8 +101,8 @@ async def chaos(
 
 
 async def _mixed(
-    world: World, client: Procession, figures: Figures, rng: random.Random, runs: int, concurrency: int,
-    until: float, on_progress: Progress,
+    world: World, client: Procession, figures: Figures, runs: int, concurrency: int, until: float,
+    on_progress: Progress,
 ) -> None:  # fmt: skip
     numbers = iter(range(runs))
 
@@ -109,10 +116,7 @@ async def _mixed(
             figures.outcomes += ended
             on_progress(len(figures.outcomes), [o for o in ended if o.notes])
 
-    trouble = asyncio.create_task(misfortunes(world, rng))
     await asyncio.gather(*(work() for _ in range(concurrency)))
-    trouble.cancel()
-    await asyncio.gather(trouble, return_exceptions=True)
 
 
 async def _terminals(world: World, figures: Figures) -> None:

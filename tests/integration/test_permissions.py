@@ -19,6 +19,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from procession.client import NotAcceptedError, NotConnectedError, Procession
 from procession_schemas import subjects
+from procession_schemas.agent import Agent
 from procession_schemas.subjects import ROOT, STREAMS
 from procession_services.demo import agents as demo_agents
 from procession_services.demo_model import serve
@@ -44,6 +45,7 @@ pytestmark = [
 INFRA = Path(__file__).resolve().parents[2] / "infra"
 VIOLATION = re.compile(r'permissions violation for (publish|subscription) to "([^"]+)"')
 """As nats-py tells it: in lower case, the subject too."""
+LAST = "nobody.may.publish.this"
 
 
 class Nats(embedded._Nats):
@@ -103,9 +105,7 @@ class Guarded:
 
     def client(self, tenant: str, **more: Any) -> Procession:
         password = self.deployment.password("clients", more.pop("whose", tenant))
-        return Procession(
-            self.nats_url, tenant=tenant, user=tenant_user(tenant), password=password, **more
-        )
+        return Procession(self.nats_url, tenant=tenant, user=tenant_user(tenant), password=password, **more)
 
     async def nats(self, kind: str, name: str) -> "Tried":
         user = tenant_user(name) if kind == "clients" else name
@@ -120,6 +120,7 @@ class Tried:
     def __init__(self, password: str, user: str) -> None:
         self.user, self._password = user, password
         self.refused: set[tuple[str, str]] = set()
+        self._seen = asyncio.Event()
 
     async def connect(self, url: str) -> None:
         self.client = await nats.connect(
@@ -130,19 +131,28 @@ class Tried:
     async def _refused(self, error: Exception) -> None:
         if found := VIOLATION.search(str(error)):
             self.refused.add((found[1], found[2]))
+            if found[2] == LAST:
+                self._seen.set()
+
+    async def _settled(self) -> None:
+        """Returns when the server has said what it thinks of all before: it says it in order."""
+        self._seen.clear()
+        await self.client.publish(LAST, b"")
+        await asyncio.wait_for(self._seen.wait(), 5)
+        self.refused.discard(("publish", LAST))
 
     async def publishes(self, wanted: list[str]) -> set[str]:
         """Publishes to all these subjects; gives those that were let through."""
         for subject in wanted:
             await self.client.publish(subject, b"")
-        await self.client.flush()
+        await self._settled()
         return {subject for subject in wanted if ("publish", subject.lower()) not in self.refused}
 
     async def subscribes(self, wanted: list[str]) -> set[str]:
         """The same for subscriptions."""
         for subject in wanted:
             await self.client.subscribe(subject)
-        await self.client.flush()
+        await self._settled()
         return {subject for subject in wanted if ("subscription", subject.lower()) not in self.refused}
 
 
@@ -152,7 +162,11 @@ def matches(pattern: str, subject: str) -> bool:
     for number, token in enumerate(wanted):
         if token == ">":
             return number < len(have)
-        if number >= len(have) or have[number] == ">" or (token != have[number] and not _fits(token, have[number])):
+        if (
+            number >= len(have)
+            or have[number] == ">"
+            or (token != have[number] and not _fits(token, have[number]))
+        ):
             return False
     return len(wanted) == len(have)
 
@@ -163,7 +177,13 @@ def _fits(token: str, have: str) -> bool:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def guarded(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("guarded")
+    """Servers without services, so that what is tried here meets nobody."""
+    async with guarded_servers(tmp_path_factory.mktemp("guarded")) as guarded:
+        yield guarded
+
+
+@contextlib.asynccontextmanager
+async def guarded_servers(directory):
     deployment = Deployment(directory / "secrets")
     deployment.write(["acme", "beta"])
     servers = (
@@ -175,16 +195,19 @@ async def guarded(tmp_path_factory):
             stack.push_async_callback(server.stop)
             await server.start()
         yield Guarded(
-            deployment, f"nats://127.0.0.1:{servers[0].ports[0]}", f"redis://127.0.0.1:{servers[1].ports[0]}/0"
+            deployment,
+            f"nats://127.0.0.1:{servers[0].ports[0]}",
+            f"redis://127.0.0.1:{servers[1].ports[0]}/0",
         )
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def system(guarded, tmp_path_factory):
+async def system(tmp_path_factory):
     """All services, each under its own users, with the demo's agent and its model."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OPENAI_API_KEY", "unused")
         async with AsyncExitStack() as stack:
+            guarded = await stack.enter_async_context(guarded_servers(tmp_path_factory.mktemp("system")))
             models = await stack.enter_async_context(await serve())
             more = {
                 "api_base": f"http://127.0.0.1:{models.port}/v1",
@@ -207,7 +230,9 @@ def violations(caplog):
 
 async def test_every_service_can_do_its_work_under_its_own_user(system, violations):
     async with system.client("acme") as procession:
-        handle = await procession.start("What is the weather in Paris, and whom can I write to?", agent="demo")
+        handle = await procession.start(
+            "What is the weather in Paris, and whom can I write to?", agent="demo"
+        )
         chunks = [chunk async for chunk in handle]
         result = await handle.result(timeout=20)
     assert (result.status, violations()) == ("finished", [])
@@ -217,13 +242,13 @@ async def test_every_service_can_do_its_work_under_its_own_user(system, violatio
 
 async def test_memory_threads_and_working_memory_work_too(system, violations):
     memory = {"semanticRecall": True, "workingMemory": True}
-    agent = {"name": "keeper", "model": "openai/demo", "memory": memory}
+    agent = Agent.model_validate({"name": "keeper", "model": "openai/demo", "memory": memory})
     async with system.client("acme") as procession:
-        given = {"agent": "demo", "memory": {"thread": "t", "resource": "r", **memory}}
-        result = await procession.generate("Remember me", **given)
+        result = await procession.generate(
+            "Remember me", agent=agent, memory={"thread": "t", "resource": "r"}
+        )
         assert result.status == "finished", result.error
         assert (await procession.memory.messages("t", "r"))["total"] == 2
-    assert agent["memory"] == memory
     assert violations() == []
 
 
@@ -240,10 +265,16 @@ async def test_a_client_comes_back_to_its_run(system, violations):
 def universe() -> list[str]:
     """A subject for every permission that anybody has, and some that nobody has."""
     patterns = {each for p in SERVICE_PERMISSIONS.values() for each in (*p.publish, *p.subscribe)}
-    patterns |= {f"$JS.API.STREAM.{verb}.{stream}" for verb in ("DELETE", "PURGE", "UPDATE", "MSG.GET", "MSG.DELETE",
-                                                              "SNAPSHOT", "RESTORE") for stream in STREAMS}
-    patterns |= {f"$JS.API.CONSUMER.{verb}.{stream}.x" for verb in ("CREATE", "DELETE", "INFO", "MSG.NEXT",
-                                                                 "DURABLE.CREATE") for stream in STREAMS}
+    patterns |= {
+        f"$JS.API.STREAM.{verb}.{stream}"
+        for verb in ("DELETE", "PURGE", "UPDATE", "MSG.GET", "MSG.DELETE", "SNAPSHOT", "RESTORE")
+        for stream in STREAMS
+    }
+    patterns |= {
+        f"$JS.API.CONSUMER.{verb}.{stream}.x"
+        for verb in ("CREATE", "DELETE", "INFO", "MSG.NEXT", "DURABLE.CREATE")
+        for stream in STREAMS
+    }
     patterns |= {f"$JS.API.DIRECT.GET.{stream}" for stream in STREAMS}
     patterns |= {f"{ROOT}.run.acme.x", f"{ROOT}.control.acme.x", f"{ROOT}.event.acme.x.other", "other", "$SYS.REQ.x",
                  f"{ROOT}.dead.WORK.other.acme.x", "$JS.API.INFO", "$JS.ACK.WORK.other.1"}  # fmt: skip
@@ -264,7 +295,15 @@ async def test_a_service_publishes_where_it_must_and_nowhere_else(guarded, servi
 @pytest.mark.parametrize("service", SERVICES)
 async def test_a_service_listens_where_it_must_and_nowhere_else(guarded, service):
     everything = sorted({each for p in SERVICE_PERMISSIONS.values() for each in p.subscribe})
-    everything += [f"{ROOT}.>", ">", f"{ROOT}.run.>", f"{ROOT}.chunk.*.*", f"{ROOT}.event.>", f"{ROOT}.work.>", "$JS.>"]
+    everything += [
+        f"{ROOT}.>",
+        ">",
+        f"{ROOT}.run.>",
+        f"{ROOT}.chunk.*.*",
+        f"{ROOT}.event.>",
+        f"{ROOT}.work.>",
+        "$JS.>",
+    ]
     everything += [f"_INBOX.{tenant_user('acme')}.>", "_INBOX.>", "_R_.>"]
     user = await guarded.nats("nats", service)
     allowed = await user.subscribes(everything)
@@ -277,7 +316,9 @@ async def test_a_tenant_publishes_only_its_own_requests(guarded):
     theirs = tenant_permissions("beta")
     everything = [*universe(), *concrete(theirs), *concrete(tenant_permissions("acme"))]
     allowed = await user.publishes(everything)
-    assert allowed == {s for s in everything if any(matches(p, s) for p in tenant_permissions("acme").publish)}
+    assert allowed == {
+        s for s in everything if any(matches(p, s) for p in tenant_permissions("acme").publish)
+    }
     assert not any("beta" in each for each in allowed)
     await user.client.close()
 
@@ -367,7 +408,11 @@ async def test_redis_shows_a_service_its_own_keys_only(guarded, service):
     async with redis:
         await redis.hset("procession:acme:run:r", "f", "v")
         await redis.delete("procession:acme:run:r")
-        for key in ("other", "procession:other", *(["procession:acme:memory:r:note"] * (service != "memory"))):
+        for key in (
+            "other",
+            "procession:other",
+            *(["procession:acme:memory:r:note"] * (service != "memory")),
+        ):
             with pytest.raises(NoPermissionError):
                 await redis.get(key)
             with pytest.raises((NoPermissionError, ResponseError)):

@@ -234,6 +234,20 @@ class Bus:
         except TimeoutError as error:
             raise RequestTimeoutError(subject) from error
 
+    async def answers(self, seconds: float) -> bool:
+        """Whether the server answers within that time; what it sent before has then come in.
+
+        A question that nobody hears, to which the server itself says so: nats-py stops reading when the answer to a
+        flush comes late.
+        """
+        try:
+            await self.client.request(self.client.new_inbox(), b"", timeout=seconds)
+        except NoRespondersError:
+            return True
+        except (TimeoutError, Error):
+            return False
+        return True
+
     async def subscribe(self, subject: str, callback: Callback, *, queue: str = "") -> Subscription:
         """Calls the callback for each message; one at a time."""
 

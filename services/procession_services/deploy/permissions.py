@@ -127,5 +127,5 @@ def redis_rules(service: str) -> str:
     keys = ["procession:*:run:*", "procession:deadlines", "procession:*:kv:*", "procession:*:usage:*"]
     if service == "memory":
         keys += ["procession:*:memory:*", "procession:memory:*"]
-    commands = "-@all +@read +@write +@transaction +@scripting +@connection -@dangerous -client -script +script|load"
+    commands = "-@all +@read +@write +@transaction +@scripting +@connection -@dangerous -client -script +script|load +script|exists"
     return " ".join([*(f"~{key}" for key in keys), "resetchannels", commands])

@@ -1,6 +1,7 @@
 """The memory service, put together."""
 
 import asyncio
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -22,6 +23,7 @@ from procession_services.processor_host.ops import RUNNERS
 from procession_services.processor_host.service import Host
 from procession_services.processor_host.streams import StreamClient
 from procession_services.runs.state import RunState
+from procession_services.runtime import clock
 from procession_services.runtime.settings import Settings
 
 SERVICE = "memory"
@@ -51,18 +53,26 @@ async def start(host: Host) -> None:
 
 
 async def _wait_for_turn(turns: Turns, job: Job) -> None:
-    """Keeps a run waiting whose request does not want two on its thread."""
+    """Keeps a run waiting whose request does not want two on its thread.
+
+    What it brought then counts as said after what the other run has left.
+    """
     here = place(job.ctx.request_context, job.ctx.messages)
     policy = here.options.concurrency
-    if policy is not None and here.thread is not None and here.resource is not None:
-        await turns.begin(
-            job.command.tenant,
-            here.resource,
-            here.thread,
-            job.command.run,
-            policy=policy,
-            abort_signal=job.abort_signal,
-        )
+    if policy is None or here.thread is None or here.resource is None:
+        return
+    waited = await turns.begin(
+        job.command.tenant,
+        here.resource,
+        here.thread,
+        job.command.run,
+        policy=policy,
+        abort_signal=job.abort_signal,
+    )
+    if waited:
+        at = clock.now()
+        for number, message in enumerate(job.ctx.messages.get.input.db()):
+            message["createdAt"] = clock.iso(at + timedelta(milliseconds=number))
 
 
 async def _is_running(host: Host, tenant: str, run: str) -> bool:

@@ -48,21 +48,23 @@ class Turns:
         *,
         policy: Concurrency,
         abort_signal: AbortSignal,
-    ) -> None:
-        """Returns when it is this run's turn, or when it is cancelled while it waits.
+    ) -> bool:
+        """Returns when it is this run's turn, or it is cancelled while it waits; tells whether another one was here.
 
         Raises:
             ProcessorError: Another run is at work, and the policy is `reject`.
         """
         where = (tenant, resource, thread)
         told: set[str] = set()
+        waited = False
         while (other := await self._store.take(*where, run)) is not None:
             if abort_signal.aborted:
                 await self._store.leave(*where, run)
-                return
+                return waited
             if not await self._running(tenant, other):
                 await self._store.leave(*where, other)
                 continue
+            waited = True
             if policy == "reject":
                 await self._store.leave(*where, run)
                 raise _busy(thread, other)
@@ -70,6 +72,7 @@ class Turns:
                 told.add(other)
                 await self._cancel(tenant, other)
             await asyncio.sleep(_LOOK_SECONDS)
+        return waited
 
 
 def _busy(thread: str, other: str) -> ProcessorError:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import orjson
@@ -222,6 +223,7 @@ class Executor:
 
     def violation_sink(self, command: WorkCommand, ctx: RunContext) -> Any:
         """Where the violations of a command's processors are stored."""
+        numbers = count(1)
 
         async def store(violation: Violation, hook: Hook, retry: bool) -> None:  # noqa: FBT001 - a callback's shape
             event = ProcessorViolation(
@@ -236,7 +238,7 @@ class Executor:
                 step=ctx.step_number,
             )
             subject = subjects.violation(command.tenant, violation.processor_id)
-            message_id = f"{command.id}:{violation.processor_id}:{hook.value}"
+            message_id = f"{command.id}:{violation.processor_id}:{hook.value}:{next(numbers)}"
             await self.bus.publish_stored(subject, event.to_json(), message_id=message_id)
 
         return store

@@ -10,7 +10,6 @@ from procession_schemas import subjects
 from procession_schemas.chunks import Chunk
 from procession_services.bus import Bus, LostError
 
-
 _ENVELOPE = 64
 """Bytes that the answer to a client that reads a stored batch has besides it."""
 _TIMES = 1000

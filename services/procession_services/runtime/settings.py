@@ -116,8 +116,8 @@ class Settings(BaseSettings):
         "behind it.",
     )
     metrics_host: str = Field(default="127.0.0.1", description="Address on which metrics are served.")
-    metrics_labels: Annotated[frozenset[Literal["tenant", "agent"]], NoDecode] = Field(
-        default=frozenset(),
+    metrics_labels: Annotated[tuple[Literal["tenant", "agent"], ...], NoDecode] = Field(
+        default=(),
         description="Labels of the metrics of runs that cost a series for each value: `tenant`, `agent`.",
     )
 

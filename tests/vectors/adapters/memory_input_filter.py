@@ -20,10 +20,11 @@ async def observe(vector: dict[str, Any]) -> Any:
             row.get("threadId", thread),
             {"createdAt": _at(0, number), **to_message(row)},
         )
-    if given.get("storageFails"):
-        store.fails = ConnectionError("the store is down")
+    if told := vector["expected"].get("throws"):  # nothing else says that the store fails
+        store.fails = ConnectionError(str(told.get("message") if isinstance(told, dict) else told))
     run = MemoryRun(MemoryInputFilter.build(vector["options"]), store, memory_context(context))
-    run.list.thread_id = given.get("messageListThreadId")
+    if given.get("messageListThreadId"):
+        run.list.thread_id, run.list.resource_id = given["messageListThreadId"], "r1"
     for number, told in enumerate(given["incoming"]):
         run.list.add({"createdAt": _at(1, number), **to_message(told)}, "input")
     error = await run.input()

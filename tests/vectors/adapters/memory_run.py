@@ -10,7 +10,7 @@ from procession.context import RunContext
 from procession.errors import ProcessorError
 from procession.message_list import MessageList
 from procession.processor import Processor
-from procession.testing import environment
+from procession.testing import DictStore, environment
 from procession_services.memory.recall import Recall
 from tests.vectors.adapters.memory_stage import TENANT, DictMessages, on_stage
 
@@ -29,9 +29,12 @@ class MemoryRun:
         times = (f"2026-01-01T{n // 3600:02}:{n // 60 % 60:02}:{n % 60:02}.000Z" for n in itertools.count())
         self.list = MessageList(new_id=lambda: f"new-{next(numbers)}", now=times.__next__)
         self.warnings: list[str] = []
+        self.values = DictStore()
         self._context = RunContext("run", TENANT, "agent", "answer", self.list, request_context=context)
         self._links = [Link(processor, processor.id)]
-        self._calls = Calls(clock=lambda: 0, environment=environment(log=self.warnings.append))
+        self._calls = Calls(
+            clock=lambda: 0, environment=environment(log=self.warnings.append, store=self.values)
+        )
         self._store, self._recall = store, recall
 
     async def input(self) -> Exception | None:

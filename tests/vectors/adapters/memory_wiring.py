@@ -269,6 +269,23 @@ class _Upper(Processor[Options]):
         return [map_text(message, str.upper) for message in args.messages]
 
 
+class _Newest(Processor[Options]):
+    """Lets only the newest of the messages through."""
+
+    id = "n"
+
+    def process_input(self, args: InputArgs) -> Any:
+        return list(args.messages)[-1:]
+
+
+def _guard_of(told: str) -> type[Processor[Any]]:
+    """The guard that a text describes."""
+    if re.search(r"\b(upper)", told):
+        return _Upper
+    assert re.search(r"\b(drop|only|newest|last)", told), told
+    return _Newest
+
+
 def _spy(seen: list[Any]) -> type[Processor[Any]]:
     def texts(messages: Any) -> list[str]:
         return [text_of(message) for message in messages]
@@ -306,12 +323,12 @@ async def _turns(vector: dict[str, Any]) -> Any:
     given, options = vector["input"], vector["options"]
     seen: list[Any] = []
     spy = _spy(seen)
-    runs = _Runs(given["modelText"], spy, _Upper)
+    runs = _Runs(given["modelText"], spy, _Upper, _Newest)
     memory: dict[str, Any] | None = {} if given.get("memory", True) else None
     turns = [re.sub(r" \(guard (?:on|off)\)$", "", t) if isinstance(t, str) else t for t in given["turns"]]
     if "guard" in given:
         await runs.run(turns[0], {}, memory)
-        await runs.run(turns[1], {"input": [{"id": "u"}]}, memory)
+        await runs.run(turns[1], {"input": [{"id": _guard_of(given["guard"]).id}]}, memory)
         prompt = [f"{entry['role']}: {_prompt_text(entry)}" for entry in runs.prompts[-1]]
         return {"promptOnTurnTwo": prompt, "savedAfterwards": [text_of(m) for m in runs.saved()]}
     if "detectorCalls" in vector["expected"]:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from procession_services.memory.core.storable import storable
-from procession_services.memory.history import MessageHistory
+from procession_services.memory.history import BOUNDARY, MessageHistory
 from tests.vectors.adapters.common import from_message, to_message, without
 from tests.vectors.adapters.memory_run import MemoryRun, rows, thrown
 from tests.vectors.adapters.memory_stage import TENANT, DictMessages, memory_context, resource_of
@@ -36,6 +36,8 @@ async def _input(vector: dict[str, Any]) -> Any:
     question = [{"id": "q", "role": "user", "parts": [{"type": "text", "text": "now"}]}]
     for told in given.get("incoming", [] if "tokensPerMessage" in given else question):
         run.list.add({"createdAt": told.get("at", _QUESTION), **to_message(told)}, "input", merge=False)
+    if boundary := _boundary(given):
+        await run.values.put(f"{BOUNDARY}:{resource}:t1", boundary)
     error = await run.input()
     if error:
         return {"throws": thrown(error)}
@@ -48,6 +50,18 @@ async def _input(vector: dict[str, Any]) -> Any:
         "order": [{"id": m["id"], "source": run.list.source_of(m["id"]), "text": _text(m)} for m in found],
         "listMessagesArgs": [_listed(detail) for detail in asked],
     }
+
+
+def _boundary(given: dict[str, Any]) -> dict[str, Any] | None:
+    """What an earlier trim has stored, which the reference keeps in the thread's metadata, by message or by time."""
+    metadata = given.get("threadMetadata") or given.get("metadata") or {}
+    told = metadata.get("memoryTokenLimiter") or given.get("boundary")
+    if not isinstance(told, dict):
+        return None
+    dated = {row["id"]: row["at"] for row in given.get("stored") or ()}
+    values = [value for value in told.values() if isinstance(value, str)]
+    times = [dated[value] for value in values if value in dated] or [v for v in values if v[:2] == "20"]
+    return {**told, "createdAt": times[0]} if times else None
 
 
 def _processor(vector: dict[str, Any]) -> MessageHistory:

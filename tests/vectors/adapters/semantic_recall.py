@@ -30,7 +30,8 @@ class _Stage:
         hits = [Hit(h["id"], h.get("thread_id", "t1"), h["score"]) for h in given.get("vectorHits") or ()]
         self.vectors = NotedVectors(hits, fails)
         broken = EmbeddingError("no vector") if given.get("embedderFails") else None
-        self.embedder = NotedEmbedder(given.get("embedderModelId", "test-embed-3.small"), broken)
+        model = given.get("embedderModelId", "test-embed-3.small")
+        self.embedder = NotedEmbedder("" if model in (None, "<undefined>") else model, broken)
         self.queue, self.store, self.logged = ListQueue(), DictMessages(), list[str]()
         self.recall = Recall(self.vectors, lambda _name, _options: self.embedder, self.queue)
         self.known = [row["id"] for row in given.get("stored") or ()]

@@ -58,9 +58,16 @@ async def _hook(vector: dict[str, Any]) -> Any:
         store.notes[context.get("resourceId") or "r1", None] = note
     if told := vector["expected"].get("throws"):  # nothing else says that the store fails
         store.fails = ConnectionError(told["message"])
-    provided = options.pop("templateProvider", None) or given.get("providerTemplate")
+    options.pop("templateProvider", None)
+    offered = [
+        value for value in given.values() if isinstance(value, dict) and {"format", "content"} <= {*value}
+    ]
+    provided = offered[0] if "templateProvider" in vector["options"] and offered else None
     kind = _providing(provided) if isinstance(provided, dict) else WorkingMemory
     run = MemoryRun(kind.build(options), store, memory_context(context or None))
+    for key in ("systemMessages", "agentSystemMessages", "instructions"):
+        if given.get(key):
+            run.list.add_system(given[key])
     error = await run.input()
     told = [message["content"] for message in run.list.get_system_messages("memory")]
     observed: dict[str, Any] = {

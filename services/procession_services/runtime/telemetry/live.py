@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from importlib.metadata import version
 from threading import Thread
-from time import perf_counter, time_ns
 from typing import Any, Final
 
 from opentelemetry import context, trace
@@ -21,6 +20,7 @@ from procession.errors import TripWire
 from procession.tools import ToolSuspended
 from procession_schemas.run import RunResult
 from procession_schemas.work import HookOp, WorkCommand, WorkResult
+from procession_services.runtime.clock import monotonic_ns, now, seconds
 from procession_services.runtime.settings import Settings, SettingsError
 from procession_services.runtime.telemetry import Observer, StreamSession, Trace
 from procession_services.runtime.telemetry.meters import Meters
@@ -84,7 +84,7 @@ class LiveObserver(Observer):
         meters.runs.labels(status=result.status, **labels).inc()
         if result.status == "suspended":
             return
-        took = datetime.now(begun.tzinfo) - begun
+        took = now() - begun
         meters.run_seconds.labels(status=result.status, **labels).observe(took.total_seconds())
         (meters.retries.labels(**labels) if labels else meters.retries).inc(result.retries)
         if trace.traceparent is not None and self._spans.recorded:
@@ -128,7 +128,7 @@ class LiveObserver(Observer):
                 f"hook {op.hook}" if isinstance(op, HookOp) else op.op for op in command.ops
             ],
         }
-        name, started, outcome = f"command {command.service}", perf_counter(), "none"
+        name, started, outcome = f"command {command.service}", monotonic_ns(), "none"
         busy = self._meters.in_flight.labels(command.service)
         with (
             busy.track_inprogress(),
@@ -148,7 +148,7 @@ class LiveObserver(Observer):
                 raise
             finally:
                 span.set_attribute("procession.command.outcome", outcome)
-                took = perf_counter() - started
+                took = (monotonic_ns() - started) / 1e9
                 self._meters.command_seconds.labels(command.service, outcome).observe(took)
 
     def _result(self, command: WorkCommand, result: WorkResult, span: Span) -> None:
@@ -203,7 +203,7 @@ class LiveObserver(Observer):
             "gen_ai.tool.type": "function",
             "gen_ai.tool.call.arguments": as_json(args) if self._spans.content else None,
         }
-        outcome, started, label = "ok", perf_counter(), self._meters.name("tool", name)
+        outcome, started, label = "ok", monotonic_ns(), self._meters.name("tool", name)
         with self._spans.current(f"execute_tool {name}", attributes) as span:
 
             def done(told: Mapping[str, Any]) -> None:
@@ -222,12 +222,12 @@ class LiveObserver(Observer):
             finally:
                 span.set_attribute("procession.tool.outcome", outcome)
                 self._meters.tool_calls.labels(label, outcome).inc()
-                self._meters.tool_seconds.labels(label).observe(perf_counter() - started)
+                self._meters.tool_seconds.labels(label).observe((monotonic_ns() - started) / 1e9)
 
     @contextmanager
     def stream(self, session: StreamSession) -> Iterator[None]:
         """A span, and one below it for each processor, as long as the stream: its hook runs for every chunk."""
-        start = time_ns()
+        start = int(seconds() * 1e9)
         attributes = {
             "procession.stream.kind": session.kind,
             "procession.stream.attempt": session.attempt,

@@ -22,7 +22,7 @@ class Meters:
     def __init__(self, more: Collection[str] = ()) -> None:
         self.registry = registry = CollectorRegistry()
         self._names: dict[str, set[str]] = {}
-        self._more = tuple(sorted(more))
+        self._more = tuple(sorted({*more}))
         ProcessCollector(registry=registry)
 
         def counter(name: str, text: str, *labels: str) -> Counter:

@@ -1,10 +1,10 @@
 """One call of a model: a `chat` span, its times, tokens and end."""
 
-from time import perf_counter
 from typing import Any, Final
 
 from opentelemetry.trace import Span, SpanKind
 
+from procession_services.runtime.clock import monotonic_ns
 from procession_services.runtime.telemetry.meters import Meters
 from procession_services.runtime.telemetry.spans import Spans, as_json, failed, model_attributes, told
 
@@ -32,7 +32,7 @@ class LiveModelWatch:
 
     def __init__(self, call: Any, spans: Spans, meters: Meters) -> None:
         self._model, self._spans, self._meters = call.model, spans, meters
-        self._started, self._answering = perf_counter(), False
+        self._started, self._answering = monotonic_ns(), False
         self._texts: list[str] = []
         self._calls: list[dict[str, Any]] = []
         self._finished = False
@@ -75,7 +75,7 @@ class LiveModelWatch:
                 self._span.set_attributes(told(known))
             elif chunk["type"] != "raw" and not self._answering:
                 self._answering = True
-                waited = perf_counter() - self._started
+                waited = (monotonic_ns() - self._started) / 1e9
                 self._meters.first_chunk.labels(self._label).observe(waited)
                 self._span.set_attribute("gen_ai.response.time_to_first_chunk", waited)
 
@@ -101,7 +101,7 @@ class LiveModelWatch:
         self._span.set_attribute("procession.model.outcome", outcome)
         self._span.end()
         self._meters.model_calls.labels(self._label, outcome).inc()
-        self._meters.model_seconds.labels(self._label).observe(perf_counter() - self._started)
+        self._meters.model_seconds.labels(self._label).observe((monotonic_ns() - self._started) / 1e9)
 
     def _keep(self, batch: list[Any]) -> None:
         for chunk in batch:

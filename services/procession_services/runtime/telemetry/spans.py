@@ -17,6 +17,7 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
+from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 __all__ = [
@@ -76,7 +77,8 @@ class Spans:
         ids, caller = self._provider.id_generator, context_of(traceparent)
         above = trace.get_current_span(caller).get_span_context()
         trace_id = above.trace_id if above.is_valid else ids.generate_trace_id()
-        sampled = self._provider.sampler.should_sample(caller, trace_id, "invoke_agent").decision.is_sampled()
+        decision = self._provider.sampler.should_sample(caller, trace_id, "invoke_agent").decision
+        sampled = decision is Decision.RECORD_AND_SAMPLE
         own = f"00-{trace_id:032x}-{ids.generate_span_id():016x}-{sampled:02x}"
         return own, f"{above.span_id:016x}" if above.is_valid else None
 

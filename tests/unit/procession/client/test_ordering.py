@@ -99,3 +99,68 @@ def test_a_resumed_run_has_no_end_any_more():
     order.add(batch(1, "b", end=True))
     assert drain(order) == ["b"]
     assert order.ended
+
+
+def test_what_a_smaller_fence_says_behind_the_first_number_of_a_greater_one_is_dropped():
+    order = ChunkOrder()
+    order.add(batch(0, "a", "b", fence=1))
+    order.add(batch(2, reset=0, fence=2))
+    order.add(batch(2, "stale", "stale", fence=1, end=True))
+    order.add(batch(2, "A", "B", fence=2))
+    assert drain(order) == ["a", "b", "reset", "A", "B"]
+    assert not order.ended
+
+
+def test_what_came_too_far_under_a_smaller_fence_is_taken_back():
+    order = ChunkOrder()
+    order.add(batch(0, "a", "b", "c", "d", fence=1))
+    assert drain(order) == ["a", "b", "c", "d"]
+    order.add(batch(2, reset=1, fence=2))
+    order.add(batch(2, "B", "C", fence=2, end=True))
+    assert drain(order) == ["reset", "B", "C"]
+    assert order.ended
+
+
+def test_what_came_too_far_is_taken_back_once():
+    order = ChunkOrder()
+    order.add(batch(0, "a", "b", fence=1))
+    drain(order)
+    order.add(batch(0, "A", reset=0, fence=2))
+    assert drain(order) == ["reset", "A"]
+    order.add(batch(0, "A", reset=0, fence=2))
+    order.add(batch(1, "B", fence=2))
+    assert drain(order) == ["B"]
+
+
+def test_a_fence_that_takes_nothing_back_is_not_told():
+    order = ChunkOrder()
+    order.add(batch(0, "a", fence=1))
+    order.add(batch(1, reset=1, fence=2))
+    order.add(batch(1, "stale", fence=1))
+    order.add(batch(1, "b", fence=2))
+    assert drain(order) == ["a", "b"]
+
+
+def test_what_waits_of_a_smaller_fence_is_replaced():
+    order = ChunkOrder()
+    order.add(batch(1, "stale", "stale", fence=1))
+    order.add(batch(1, "b", fence=2, reset=1))
+    order.add(batch(0, "a", fence=1))
+    assert drain(order) == ["a", "b"]
+
+
+def test_a_gap_in_what_is_taken_back_is_skipped():
+    order = ChunkOrder()
+    order.add(batch(0, "a", fence=1))
+    assert drain(order) == ["a"]
+    order.add(batch(5, "A", reset=0, fence=2, end=True))
+    assert order.gap is None
+    assert drain(order) == ["reset", "A"]
+    assert order.ended
+
+
+def test_a_later_reader_is_not_told_of_what_it_has_been_told():
+    order = ChunkOrder(after=4)
+    for each in (batch(0, "a", "b", fence=1), batch(2, "A", "B", "C", reset=0, fence=2)):
+        order.add(each)
+    assert drain(order) == ["C"]

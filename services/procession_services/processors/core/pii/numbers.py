@@ -52,7 +52,9 @@ _CARDS = [_groups(4, 4, 4, 4), _groups(4, 6, 5), _groups(4, 6, 4), chars(_DIGIT,
 # --- US social security ----------------------------------------------------------------------
 
 _SSN = seq(chars(_DIGIT, 3), maybe(chars("[- ]")), chars(_DIGIT, 2), maybe(chars("[- ]")), chars(_DIGIT, 4))
-_SSN_WORDS = Cues({"ssn": ("ssn", "social security(?: number)?", "social sec", "tax ?payer id", "itin")})
+_SSN_WORDS = Cues(
+    {"ssn": ("ssn", "social security(?: number)?", "social sec", "my social", "tax ?payer id", "itin")}
+)
 _DASHED = re.compile(r"[0-9]{3}-[0-9]{2}-[0-9]{4}")
 
 

@@ -53,7 +53,7 @@ _TOLD: Final = (
     "tel", "tél", "telefon[ao]?", "unter", "teléfono", "telefone", "téléphone", "telephone",
     "telefonnummer", "telefoonnummer", "phones?", "mobile", "mobil", "mobiel", "móvil", "movil", "celular",
     "cellulare", "cell", "cellphone", "handy", "handynummer", "fax", "calls?", "called", "ring", "dial",
-    "sms", "text", "whatsapp", "signal", "portable", "numéro", "nummer", "numero", "número", "numer",
+    "sms", "text", "whatsapp", "signal", "portable",
     "komórka", "reach", "reachable", "contact", "hotline", "anruf", "anrufen", "ruf", "rufen", "erreichbar",
     "appele[rz]?", r"llam[ae]\w*", r"chiam[ai]\w*", r"lig[au]\w*", "bel", "zadzwoń", "dzwoń", "тел",
     "телефон", "звоните",
@@ -67,7 +67,16 @@ _OTHERWISE: Final = (
     "version", "patent", "parcel", "box",
 )  # fmt: skip
 """Words for another number."""
-_CUES = Cues({"phone": _TOLD, "other": _OTHERWISE})
+_NUMBER: Final = (
+    "(?:my|his|her|your|their) (?:new )?number",
+    "numéro",
+    "nummer",
+    "numero",
+    "número",
+    "numer",
+)
+"""Words for a phone, unless another number is spoken of."""
+_CUES = Cues({"phone": _TOLD, "number": _NUMBER, "other": _OTHERWISE})
 _TOLD_EAST = re.compile("电话|電話|拨打|手机|携帯|전화|फ़ोन|फोन")
 _NORTH = re.compile(
     r"(?:\+?[0-9]{1,3}[-. ])?(?:\([0-9]{3}\)[-. ]?|[0-9]{3}[-. ])[0-9]{3}[-. ]?[0-9]{4}(?![0-9])"
@@ -136,7 +145,7 @@ def _prefixes(text: str, start: int, end: int) -> Iterable[int]:
 def _phone(regions: tuple[str, ...], text: str, start: int, end: int) -> tuple[int, int] | None:
     """The number that a candidate begins with."""
     near = _CUES.near(text, start)
-    told = "phone" in near or _TOLD_EAST.search(before(text, start, 12)) is not None
+    told = "phone" in near or near == {"number"} or _TOLD_EAST.search(before(text, start, 12)) is not None
     other = "other" in near and not told
     if north := _NORTH.match(text, start, end):
         return None if other else north.span()

@@ -72,11 +72,9 @@ def _drawn(text: str, start: int, end: int) -> tuple[int, int] | None:
 
 
 def _openai(text: str, start: int, end: int) -> tuple[int, int] | None:
-    """Both cases and digits, or hexadecimal; the class of a style sheet is neither."""
+    """Letters and digits; with dashes in it both cases too, since the class of a style sheet has dashes."""
     value = text[start + 3 : end]
-    drawn = all(re.search(one, value) for one in ("[a-z]", "[A-Z]", "[0-9]")) or re.fullmatch(
-        "[0-9a-f]{32,}", value
-    )
+    drawn = value.isalnum() or all(re.search(one, value) for one in ("[a-z]", "[A-Z]", "[0-9]"))
     return (start, end) if drawn and _random(value) else None
 
 
@@ -125,7 +123,7 @@ def _jwt(text: str, start: int, end: int) -> tuple[int, int] | None:
 _KINDS_OF_KEY = ("", "RSA ", "EC ", "DSA ", "OPENSSH ", "ENCRYPTED ", "ANY ", "PGP ", "SSH2 ENCRYPTED ")
 _MARK = either(*(text(f"{kind}PRIVATE KEY{tail}-----") for kind in _KINDS_OF_KEY for tail in (" BLOCK", "")))
 _BREAK = chars("[\\s\\\\]", 1, 6)
-_BASE64 = "[0-9A-Za-z+/=]"
+_BASE64 = "[0-9A-Za-z+/=.]"
 _LINES = repeat(seq(_BREAK, chars(_BASE64, 16, 80)), 1, 110)
 _PEM = seq(
     text("-----BEGIN "),

@@ -9,6 +9,8 @@ JWT = (
     ".dozjgNryP4J3jVmNHl0w5N_XgL0n3I9PlFUP0THsR8U"
 )
 
+PEM_SHORT = "-----BEGIN PRIVATE KEY-----\nMIIE...\n-----END PRIVATE KEY-----"
+
 FOUND = (
     ("email", "write to john.doe+x@mail.example.co.uk.", "john.doe+x@mail.example.co.uk"),
     ("email", "<jörg@müller.de>", "jörg@müller.de"),
@@ -38,6 +40,8 @@ FOUND = (
     ("api-key", "client_secret: f8aK2j3nQp0zLwX1, ok", "f8aK2j3nQp0zLwX1"),
     ("api-key", "AWS AKIAIOSFODNN7EXAMPLE.", "AKIAIOSFODNN7EXAMPLE"),
     ("api-key", "Bearer abcdef0123456789abcdef01 x", "abcdef0123456789abcdef01"),
+    ("api-key", "is sk-abc123def456ghi789jkl012mno, no", "sk-abc123def456ghi789jkl012mno"),
+    ("private-key", "-----BEGIN PRIVATE KEY-----\nMIIE...\n-----END PRIVATE KEY-----", PEM_SHORT),
     ("jwt", f"token {JWT} x", JWT),
     ("private-key", f"key:\n{PEM}\nend", PEM),
     ("password", "password: hunter2!x ok", "hunter2!x"),

@@ -1,0 +1,25 @@
+"""The short form: a few dozen mixed runs, and whatever one fixed seed has happen to them."""
+
+import pytest
+
+from tests.chaos.suite import chaos
+from tests.chaos.world import world
+
+RUNS = 60
+SEED = 7
+
+
+@pytest.mark.integration
+@pytest.mark.chaos
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+async def test_nothing_is_lost_and_nothing_comes_twice(tmp_path):
+    async with world(tmp_path) as made:
+        figures = await chaos(made, runs=RUNS, seed=SEED, concurrency=4, pause=(0.5, 2.0))
+    assert {name: count for name, count in figures.wrong.items() if count} == {}, [
+        (outcome.run, outcome.kind, outcome.status, outcome.notes)
+        for outcome in figures.outcomes
+        if outcome.notes
+    ]
+    assert len(figures.outcomes) >= RUNS
+    assert sum(figures.faults.values()) >= 3

@@ -1,0 +1,69 @@
+"""One stream and the death of its output replica."""
+
+import asyncio
+
+import pytest
+import pytest_asyncio
+
+from tests.support.system import SERVICES, finished, running_system, text_of
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.chaos,
+    pytest.mark.slow,
+    pytest.mark.timeout(120),
+    pytest.mark.asyncio(loop_scope="session"),
+]
+
+WORDS = [f"word{number} " for number in range(60)]
+BATCHES = {"id": "batch-parts", "options": {"batchSize": 200, "maxWaitTime": 20}}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def system(servers, tmp_path_factory, monkeypatch_module):
+    """Every service but the output processors."""
+    monkeypatch_module.setenv("OPENAI_API_KEY", "unused")
+    others = [service for service in SERVICES if service != "output_processors"]
+    async with (
+        running_system(servers, tmp_path_factory.mktemp("logs")) as system,
+        system.inside(*others, work_ack_wait=2.0),
+    ):
+        yield system
+
+
+async def test_chunks_that_time_has_made_are_taken_back_and_made_anew(system):
+    process = await system.process("output_processors").start()
+    try:
+        await process.ready()
+        model = system.script({"chunks": WORDS, "chunk_delay_ms": 30})
+        handle = await system.start(agent={"model": model, "outputProcessors": [BATCHES, "upper"]})
+        chunks, texts = [], 0
+        async for chunk in handle:
+            chunks.append(chunk)
+            texts += chunk["type"] == "text-delta"
+            if texts == 10:
+                break
+        async with system.inside("output_processors"):
+            process.kill()
+            result, more = await finished(handle)
+            late = await system.client.attach(result.run_id)
+            _, again = await finished(late)
+    finally:
+        await process.stop()
+    expected = "".join(WORDS).upper()
+    assert (result.status, result.text, text_of(chunks + more)) == ("finished", expected, expected)
+    assert "reset" in [chunk["type"] for chunk in more]
+    assert text_of(again) == expected
+    assert len(system.requests(model)) == 1
+
+
+@pytest.mark.parametrize("processors", [["upper"], [BATCHES, "upper"]])
+async def test_a_stream_waits_while_there_is_no_replica(system, processors):
+    model = system.script({"chunks": WORDS[:10]})
+    handle = await system.start(agent={"model": model, "outputProcessors": processors})
+    async with asyncio.timeout(10):
+        while not system.requests(model):
+            await asyncio.sleep(0.01)
+    async with system.inside("output_processors"):
+        result, chunks = await finished(handle)
+    assert result.text == text_of(chunks) == "".join(WORDS[:10]).upper()
