@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format schemas lock ci clean
+.PHONY: help demo init test e2e e2e-embedded check format schemas lock ci clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -15,10 +15,19 @@ PYTHON ?= $(shell for python in python3.12 python3.11 python3; do \
 	&& echo "$$python" && break; done)
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.runs ## run the whole system on this machine: no Docker, no key
 	@$(BIN)/procession demo
+
+init: $(VENV)/.runs ## write keys and credentials for compose.yaml
+	@$(BIN)/procession init
+
+e2e: $(VENV)/.develops ## the stack of compose.yaml in containers: scale, kill, restart and upgrade under load
+	@$(BIN)/python -m tests.e2e.compose
+
+e2e-embedded: $(VENV)/.develops ## the same scenarios on processes, where Docker does not run
+	@$(BIN)/python -m pytest tests/integration/test_processes.py tests/integration/test_restarts.py
 
 test: $(VENV)/.develops ## run the tests
 	@$(BIN)/python -m pytest

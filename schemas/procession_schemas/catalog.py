@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from procession_schemas import events, guard, leases, remote_tools, subjects
+from procession_schemas import embed, events, generate, guard, leases, remote_tools, subjects
 from procession_schemas.base import JsonObject
 from procession_schemas.chunks import ChunkBatch
 from procession_schemas.run import RunRequest
@@ -28,6 +28,8 @@ WORKERS: Final = (
 SERVICES: Final = (ORCHESTRATOR, *WORKERS)
 _STREAMING: Final = tuple(service for service in SERVICES if service != "output_processors")
 """Services that send chunks through the output processors."""
+_ASKING: Final = ("input_processors", "output_processors", "error_recovery", "memory")
+"""Services whose processors ask models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +83,13 @@ CATALOG: Final[tuple[Row, ...]] = (
     ),
     Row(
         "work.command", WorkCommand, _pattern(subjects.work, "{service}", "{tenant}", "{run}"), "WORK",
-        (ORCHESTRATOR,), WORKERS,
-        "Operations for one service to run on the context of a run.",
+        SERVICES, WORKERS,
+        "Operations for one service to run on the context of a run; sent by whoever has done the ones before.",
     ),
     Row(
         "work.result", WorkResult, _pattern(subjects.work, ORCHESTRATOR, "{tenant}", "{run}"), "WORK",
         WORKERS, (ORCHESTRATOR,),
-        "What came of a command.",
+        "What came of a command, from a host that does not take it into the run itself, or has given up.",
     ),
     Row(
         "control", Control, _pattern(subjects.control, "{tenant}", "{run}"), "WORK",
@@ -101,12 +103,12 @@ CATALOG: Final[tuple[Row, ...]] = (
     ),
     Row(
         "run.suspended", events.RunSuspended, _event("run.suspended"), "EVENTS",
-        (ORCHESTRATOR,), (CLIENT,),
+        SERVICES, (CLIENT,),
         "The run waits for a person; its result so far says for what.",
     ),
     Row(
         "run.finished", events.RunFinished, _event("run.finished"), "EVENTS",
-        (ORCHESTRATOR,), (CLIENT,),
+        SERVICES, (CLIENT,),
         "The one terminal event of a run, with its result.",
     ),
     Row(
@@ -133,7 +135,7 @@ CATALOG: Final[tuple[Row, ...]] = (
     ),
     Row(
         "cancel.signal", None, _pattern(subjects.cancelled, "{tenant}", "{run}"), None,
-        (ORCHESTRATOR,), WORKERS,
+        SERVICES, WORKERS,
         "Whoever works on this run should stop; the body is empty.",
     ),
     Row(
@@ -144,7 +146,7 @@ CATALOG: Final[tuple[Row, ...]] = (
     Row(
         "lease.offer", None, _pattern(subjects.offer, "output_processors"), None,
         _STREAMING, ("output_processors",),
-        "Asks all output replicas who can take a stream, after one was lost; the body is empty, the first answer will do.",
+        "Asks all output replicas who can take a stream after one was lost; the body is empty, the first answer will do.",
     ),
     Row(
         "lease.reply", leases.LeaseReply, "_INBOX.{request}", None,
@@ -171,6 +173,29 @@ CATALOG: Final[tuple[Row, ...]] = (
         "guard.reply", guard.GuardReply, "_INBOX.{request}", None,
         ("input_processors",), ("llm_gateway",),
         "Its verdict; until then nothing of the model's answer goes anywhere.",
+        reply=True,
+    ),
+    Row(
+        "generate.request", generate.GenerateRequest,
+        _pattern(subjects.api, "llm_gateway", "{tenant}", "generate"), None,
+        _ASKING, ("llm_gateway",),
+        "A question of a processor to a model.",
+    ),
+    Row(
+        "generate.reply", generate.GenerateReply, "_INBOX.{request}", None,
+        ("llm_gateway",), _ASKING,
+        "The whole answer, or why there is none.",
+        reply=True,
+    ),
+    Row(
+        "embed.request", embed.EmbedRequest, _pattern(subjects.api, "llm_gateway", "{tenant}", "embed"), None,
+        ("memory",), ("llm_gateway",),
+        "Texts that semantic recall wants as vectors.",
+    ),
+    Row(
+        "embed.reply", embed.EmbedReply, "_INBOX.{request}", None,
+        ("llm_gateway",), ("memory",),
+        "A vector for each text, or why there are none.",
         reply=True,
     ),
     Row(

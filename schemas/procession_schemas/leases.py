@@ -18,8 +18,8 @@ class LeaseRequest(TypedDict):
     `kind` is `model` for a model's answer, `side` for what tools and hooks write. `command` is the sender's
     WorkCommand without its operations, `messages` the conversation as the sender has it; one that is too long for a
     message lies in Redis under `messagesKey`, and without both the committed one counts. `stream` numbers the streams
-    of the run. `resume`: another replica had this stream, so what clients have is held back; with `anew` it is taken back
-    and sent again, since time had a say in it. `fence` is that of the chunk batches. `last`: an answer without
+    of the run. `resume`: another replica had this stream, so what clients have is held back; with `anew` it is taken
+    back and sent again, since time had a say in it. `fence` is that of the chunk batches. `last`: an answer without
     tool calls ends the run. `prelude` is what senders of before 0.2 gave in place of `messages`; nobody reads it.
     """
 
@@ -101,8 +101,8 @@ class FrameAnswer(TypedDict):
     """What a replica says of lease attempt `l`: raw chunks processed so far (`a`), and at the end what came of it.
 
     `unknown`: the replica has no such session, so the sender has to take another lease. `again`: chunks from that
-    number on were lost on the way. `t`: from here on the time has a say in what is made of the chunks. An answer with a reply subject wants to be told there, by any message, when the
-    sender no longer holds that lease.
+    number on were lost on the way. `t`: from here on the time has a say in what is made of the chunks. An answer with a
+    reply subject wants to be told there, by any message, when the sender no longer holds that lease.
     """
 
     l: int  # noqa: E741 - its name on the wire

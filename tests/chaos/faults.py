@@ -15,6 +15,10 @@ _SERVICES: Final = {
 }  # fmt: skip
 
 
+_DOWN: Final = 4
+"""Replicas that may be down at once before we wait: a slow machine takes its time to start them."""
+
+
 async def misfortunes(world: World, rng: random.Random, pause: tuple[float, float]) -> None:
     """Has something happen again and again, `pause` seconds (least, most) apart, until it is cancelled.
 
@@ -31,5 +35,7 @@ async def misfortunes(world: World, rng: random.Random, pause: tuple[float, floa
             replicas = [r for r in world.of(service) if kind != "half-open" or r.proxy]
             hit = {fault.pid for fault in world.current}
             replicas = [r for r in replicas if r.pid not in hit]
+            if sum(not r.healthy.is_set() for r in world.replicas) >= _DOWN:
+                continue
             if replicas:
                 group.create_task(world.befall(kind, rng, rng.choice(replicas)))

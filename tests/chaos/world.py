@@ -1,9 +1,11 @@
 """The system under test: servers, replicas of every service as processes, a counting model, and what befalls them."""
 
 import asyncio
+import json
 import os
 import random
 import signal
+import sys
 import tempfile
 from collections import deque
 from collections.abc import AsyncIterator
@@ -17,7 +19,7 @@ from redis.asyncio import Redis
 from procession_services.runtime.embedded import EmbeddedServers
 from tests.chaos.model import CountingModel
 from tests.chaos.proxy import Proxy
-from tests.support.system import ROOT, ServiceProcess
+from tests.support.system import ROOT
 
 __all__ = ["ACK_WAIT", "Fault", "Replica", "World", "world"]
 
@@ -28,7 +30,7 @@ REPLICAS: Final = {
     "error_recovery": 1,
 }  # fmt: skip
 _PROXIED: Final = ("llm_gateway", "orchestrator", "output_processors", "tools")
-_STARTS: Final = 3
+_LOOK_SECONDS: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +50,10 @@ class Replica:
 
     service: str
     name: str
-    process: ServiceProcess
+    environment: dict[str, str]
     proxy: Proxy | None = None
+    pid: int = 0
     healthy: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @property
-    def pid(self) -> int:
-        """Of the current process."""
-        return self.process.process.pid
 
 
 class World:
@@ -66,7 +64,7 @@ class World:
         self.replicas: list[Replica] = []
         self.faults: deque[Fault] = deque()
         self.current: list[Fault] = []
-        self._starting = asyncio.Semaphore(_STARTS)
+        self._starting = asyncio.Lock()
         self._keepers: list[asyncio.Task[None]] = []
         self._closing = False
 
@@ -88,9 +86,13 @@ class World:
                 through = service in _PROXIED and number == count - 1
                 proxy = await stack.enter_async_context(Proxy(port)) if through else None
                 environment = self._environment(proxy.port if proxy else port)
-                process = ServiceProcess(service, environment, self.logs / f"{name}.log")
-                self.replicas.append(Replica(service, name, process, proxy))
+                self.replicas.append(Replica(service, name, environment, proxy))
+        self._nursery = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tests.chaos.nursery", cwd=ROOT, stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE, env=self._environment(port),
+        )  # fmt: skip
         stack.push_async_callback(self._stop)
+        await self._told()
         self._keepers = [asyncio.create_task(self._keep(replica)) for replica in self.replicas]
         await asyncio.gather(*(replica.healthy.wait() for replica in self.replicas))
 
@@ -111,26 +113,45 @@ class World:
             "OPENAI_API_KEY": "unused",
         }
 
+    async def _told(self) -> dict[str, int]:
+        """The nursery's next line."""
+        assert self._nursery.stdout is not None
+        told: dict[str, int] = json.loads(await self._nursery.stdout.readline())
+        return told
+
     async def _keep(self, replica: Replica) -> None:
+        out = self.logs / f"{replica.name}.out"
         while not self._closing:
+            out.write_text("")
             async with self._starting:
-                await replica.process.start()
-                try:
-                    await replica.process.ready()
-                except (AssertionError, TimeoutError):
-                    await replica.process.stop()
-                    continue
-            replica.healthy.set()
-            await replica.process.process.wait()
+                replica.pid = await self._fork(replica, out)
+            ended = asyncio.ensure_future(_ended(replica.pid))
+            while not ended.done() and not out.read_text().endswith("\n"):
+                await asyncio.wait([ended], timeout=_LOOK_SECONDS)
+            if not ended.done():
+                replica.healthy.set()
+            await ended
             replica.healthy.clear()
 
+    async def _fork(self, replica: Replica, out: Path) -> int:
+        asked = {
+            "service": replica.service,
+            "environment": replica.environment,
+            "out": str(out),
+            "log": str(self.logs / f"{replica.name}.log"),
+        }
+        assert self._nursery.stdin is not None
+        self._nursery.stdin.write(json.dumps(asked).encode() + b"\n")
+        return (await self._told())["pid"]
+
     async def _stop(self) -> None:
+        """Ends all; what is forked ends with its parent."""
         self._closing = True
         for keeper in self._keepers:
             keeper.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
-        for replica in self.replicas:
-            await replica.process.stop()
+        self._nursery.kill()
+        await self._nursery.wait()
 
     def of(self, service: str) -> list[Replica]:
         """The replicas of a service that run."""
@@ -160,7 +181,7 @@ class World:
     async def _hit(self, kind: str, rng: random.Random, replica: Replica) -> None:
         longer_than_lease = ACK_WAIT * rng.uniform(1.2, 1.8)
         if kind == "kill":
-            replica.process.kill()
+            os.kill(replica.pid, signal.SIGKILL)
         elif kind == "stop":
             pid = replica.pid
             os.kill(pid, signal.SIGSTOP)
@@ -173,6 +194,18 @@ class World:
                 replica.proxy.thaw()
             else:
                 replica.proxy.cut()
+
+
+async def _ended(pid: int) -> None:
+    """Returns when that process has ended."""
+    descriptor = os.pidfd_open(pid)
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(descriptor, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
 
 
 @asynccontextmanager

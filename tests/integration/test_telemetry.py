@@ -3,6 +3,7 @@
 import pytest
 import pytest_asyncio
 
+from tests.integration.test_guardrails import CLEAN, guard
 from tests.support.spans import observed, told
 from tests.support.system import SERVICES, finished, running_system
 
@@ -98,7 +99,7 @@ async def test_neither_content_nor_secrets_are_told(traced):
     for word in (PROMPT, ARGUMENT, ANSWER, KEY):
         assert word not in everything
     (chat,) = [span for span in named(spans, "chat") if not span.status.is_ok]
-    assert told(chat)["error.type"] == "ProviderError"
+    assert told(chat)["error.type"] == "400"
     (root,) = [span for span in named(spans, "invoke_agent") if not span.status.is_ok]
     assert told(root)["error.type"] == "MODEL_FAILED"
 
@@ -126,6 +127,27 @@ async def test_a_tripwire_names_its_processor(traced):
     assert told(hook)["procession.hook.outcome"] == "tripwire"
     (chat,) = named(spans, "chat")
     assert told(chat)["procession.model.outcome"] in ("cancelled", "finished")
+
+
+async def test_what_a_processor_asks_a_model_is_below_its_hook(traced):
+    system, kept = traced
+    result, _ = await system.run(DONE, agent={"inputProcessors": [guard(system.script(CLEAN))]})
+    assert result.status == "finished"
+    spans = await kept.of_run(result.run_id)
+    judging, answering = sorted(named(spans, "chat"), key=lambda each: each.end_time)
+    hook = above(spans, judging)
+    assert hook.name == "processInput moderation"
+    assert above(spans, answering).name == "command llm_gateway"
+
+
+async def test_a_guard_beside_the_model_belongs_to_the_models_command(traced):
+    system, kept = traced
+    beside = {"id": "beside", "options": {"then": "pass"}}
+    result, _ = await system.run(DONE, agent={"inputProcessors": [beside]})
+    assert result.status == "finished"
+    spans = await kept.of_run(result.run_id)
+    (hook,) = named(spans, "processInput beside")
+    assert above(spans, hook).name == "command llm_gateway"
 
 
 async def test_a_run_that_waited_for_a_person_stays_one_trace(traced):

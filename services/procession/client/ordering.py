@@ -82,11 +82,12 @@ class ChunkOrder:
     def _skip(self) -> None:
         """Leaves out what has not come of the chunks that a reset takes back."""
         for first, reset in self._resets.items():
-            if reset["payload"]["from"] <= self.position < first and first in self._waiting:
-                between = range(self.position, first)
-                if not any(number in self._waiting for number in between):
-                    self.position = first
-                    return
+            start = reset["payload"]["from"]
+            if start <= self.position < first <= min(self._waiting, default=-1):
+                if start == self.position:  # nothing was handed out that could be taken back
+                    del self._resets[first]
+                self.position = first
+                return
 
     @property
     def ready(self) -> bool:

@@ -29,6 +29,11 @@ PROCESSION_SECRETS={secrets}
 # Where clients on this machine reach NATS.
 NATS_PORT=4222
 """
+_PROVIDERS: Final = """\
+# The keys of model providers, one VARIABLE=value a line, as LiteLLM names them; only the gateway gets them.
+# The demo model takes any.
+OPENAI_API_KEY=none-needed
+"""
 OPERATOR: Final = "operator"
 """The NATS and Redis user of people who run the deployment: may do everything."""
 
@@ -38,7 +43,7 @@ class Deployment:
     """A directory with the credentials of a deployment.
 
     `nats/<user>`, `redis/<user>` and `clients/<tenant>` hold passwords, `processors/` what processors ask for, and
-    `nats/accounts.conf`, `nats/routes.conf` and `redis/users.acl` what the servers read. Files may be read by
+    `nats/accounts.conf`, `nats/routes.conf` and `redis/users.acl` what the servers read; the keys of providers are yours (`providers.env`). Files may be read by
     everybody and the directory by its owner alone: containers get single files mounted, whoever they run as.
     """
 
@@ -71,6 +76,8 @@ class Deployment:
         new = [file for file in files if force or not file.exists()]
         for file in new:
             self._put(file, secrets.token_urlsafe(_BYTES))
+        if not (keys := self.directory / "providers.env").exists():
+            self._put(keys, _PROVIDERS)
         self._put(self.directory / "nats" / "accounts.conf", self._accounts(names))
         self._put(self.directory / "nats" / "routes.conf", self._routes())
         self._put(self.directory / "redis" / "users.acl", "".join(self._redis_users()))

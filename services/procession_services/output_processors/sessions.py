@@ -186,7 +186,7 @@ class SessionServer:
             outbox = Outbox(
                 self._bus, tenant, run, start, live=command.stream, fence=fence + lease["attempt"]
             )
-            await outbox.renew(start)
+            await outbox.renew(start, lease["attempt"])
             return outbox
         suppress = await last_sent(self._bus, tenant, run, fence) if lease.get("resume") else -1
         return Outbox(self._bus, tenant, run, start, live=command.stream, suppress=suppress, fence=fence)

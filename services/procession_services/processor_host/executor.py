@@ -118,8 +118,10 @@ class Executor:
         job = self._job(command, stored, signal)
         if delivery:
             job.outbox.held, job.outbox.fence = delivery.held, fence_of(command.seq, delivery.attempt)
-        if command.version == ANY_VERSION or (delivery and delivery.attempt > 1):
-            await job.outbox.renew(None if command.version == ANY_VERSION else command.out_seq)
+        if command.version == ANY_VERSION:
+            await job.outbox.renew(None)
+        elif delivery and delivery.attempt > 1:
+            await job.outbox.renew(command.out_seq, delivery.attempt)
         try:
             await self._run(job)
         finally:

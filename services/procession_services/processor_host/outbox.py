@@ -12,6 +12,7 @@ from procession_services.bus import Bus, LostError
 
 _ENVELOPE = 64
 """Bytes that the answer to a client that reads a stored batch has besides it."""
+_ROOM = 1 << 20
 _TIMES = 1000
 """How often a command, or one stream of it, may be done anew."""
 
@@ -73,12 +74,16 @@ class Outbox:
             else:
                 self._ready.append({"type": chunk["type"], "runId": self._run, "from": "AGENT", **chunk})
 
-    async def renew(self, start: int | None) -> None:
+    async def renew(self, start: int | None, attempt: int = 0) -> None:
         """Goes on behind what somebody has sent who had this work before us, and may not know that it is ours.
 
-        Clients drop what they have from `start` on; without it, only what they get later from that somebody.
+        Clients drop what they have from `start` on; without it, only what they get later from that somebody. CHUNKS
+        that has nothing from `start` on may have lost it with a restart of NATS: the attempt gets numbers of its own.
         """
-        self.next_seq = max(self.next_seq, await last_sent(self._bus, *self._whose) + 1)
+        sent = await last_sent(self._bus, *self._whose)
+        self.next_seq = max(self.next_seq, sent + 1)
+        if start is not None and sent < start:
+            self.next_seq += attempt * _ROOM
         await self.flush(reset=self.next_seq if start is None else start)
 
     async def flush(self, *, end: bool = False, reset: int | None = None) -> None:

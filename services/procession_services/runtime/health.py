@@ -41,7 +41,9 @@ async def keep_ready(file: Path | None, works: Callable[[], Awaitable[bool]]) ->
     async def watch() -> None:
         while True:
             try:
-                if await asyncio.wait_for(works(), _LOOK_SECONDS):
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    works_now = await works()
+                if works_now:
                     touch()
             except Exception as error:  # noqa: BLE001 - whatever it is, the file grows old, and that tells it
                 log.warning("not ready: %r", error)

@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+import socket
+from contextlib import ExitStack
 
 import pytest
 
@@ -43,6 +45,22 @@ async def test_a_killed_process_is_started_again_and_all_are_stopped_at_the_end(
     assert second["error_recovery-1"] != first["error_recovery-1"]
     assert second["error_recovery-2"] == first["error_recovery-2"]
     assert not any(is_alive(pid) for pid in (*first.values(), *second.values()))
+
+
+async def test_no_two_processes_serve_metrics_on_one_port(environment):
+    with ExitStack() as stack:  # two neighbouring ports that are free
+        first = stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
+        try:
+            stack.enter_context(socket.create_server(("127.0.0.1", first + 1)))
+        except OSError:
+            pytest.skip("no two neighbouring ports are free")
+    environment["PROCESSION_METRICS_PORT"] = str(first)
+    async with Supervisor(environment, replicas=NONE | {"error_recovery": 2}):
+        for port in (first, first + 1):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /metrics HTTP/1.0\r\n\r\n")
+            assert b"procession_commands_in_flight" in await reader.read()
+            writer.close()
 
 
 async def test_a_service_that_does_not_start_is_told_with_what_it_said(environment):

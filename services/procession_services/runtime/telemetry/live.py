@@ -1,6 +1,7 @@
 """The observer that observes: every event becomes a span and a count. Loaded only where a setting asks for it."""
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
@@ -331,7 +332,7 @@ def _resource(service: str, replica: str) -> Resource:
 
 def _exporter(kind: str) -> SpanExporter:
     if kind == "console":
-        return ConsoleSpanExporter()
+        return ConsoleSpanExporter(out=sys.stderr)  # stdout is for the line that says that the service is ready
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415 - it loads an HTTP client
         OTLPSpanExporter,
     )

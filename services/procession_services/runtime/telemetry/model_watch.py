@@ -95,7 +95,7 @@ class LiveModelWatch:
         outcome = "finished" if self._finished else "cancelled"
         if isinstance(error, Exception):
             outcome = "failed"
-            failed(self._span, type(error).__name__)
+            failed(self._span, _kind(error))
         if self._spans.content:
             self._span.set_attribute("gen_ai.output.messages", as_json([self._answer()]))
         self._span.set_attribute("procession.model.outcome", outcome)
@@ -116,6 +116,12 @@ class LiveModelWatch:
         text = "".join(self._texts)
         parts = [{"type": "text", "content": text}] if text else []
         return {"role": "assistant", "parts": [*parts, *self._calls]}
+
+
+def _kind(error: Exception) -> str:
+    """The HTTP status or the kind of a provider's error; the class of any other."""
+    known = getattr(error, "status_code", None) or getattr(error, "kind", None)
+    return str(known or type(error).__name__)
 
 
 def _message(entry: dict[str, Any]) -> dict[str, Any]:

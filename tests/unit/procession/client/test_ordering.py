@@ -164,3 +164,12 @@ def test_a_later_reader_is_not_told_of_what_it_has_been_told():
     for each in (batch(0, "a", "b", fence=1), batch(2, "A", "B", "C", reset=0, fence=2)):
         order.add(each)
     assert drain(order) == ["C"]
+
+
+def test_numbers_that_are_left_out_before_anything_was_shown_are_no_reset():
+    order = ChunkOrder()
+    order.add(batch(0, "a", fence=1))
+    assert drain(order) == ["a"]
+    order.add(batch(1000, "b", reset=1, fence=2, end=True))
+    assert drain(order) == ["b"]
+    assert order.ended

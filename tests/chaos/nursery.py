@@ -1,0 +1,82 @@
+"""Starts services quickly: one process that has imported everything forks for each; `python -m tests.chaos.nursery`.
+
+A service takes seconds of CPU to import what it needs, and chaos kills many. Forked processes are as real as others.
+It reads lines of JSON (`service`, `environment`, `out`, `log`) and answers each with the process id.
+"""
+
+import importlib
+import json
+import os
+import sys
+from typing import Any
+
+_SERVICES = (
+    "orchestrator", "input_processors", "llm_gateway", "output_processors", "error_recovery", "memory", "tools",
+)  # fmt: skip
+_MODULES = (
+    *(f"procession_services.{service}.app" for service in _SERVICES), "litellm", "uvloop", "tests.chaos.plugin",
+)  # fmt: skip
+
+
+def main() -> None:
+    """Forks until its standard input ends."""
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+    for module in _MODULES:
+        importlib.import_module(module)
+    _say({"ready": os.getpid()})
+    for line in sys.stdin:
+        asked = json.loads(line)
+        pid = os.fork()
+        if pid == 0:
+            _serve(asked)
+        _say({"pid": pid})
+        _reap()
+
+
+def _say(told: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(told) + "\n")
+    sys.stdout.flush()
+
+
+def _reap() -> None:
+    """Forgets processes that have ended."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+
+
+def _serve(asked: dict[str, Any]) -> None:
+    """Becomes the service; never returns."""
+    code = 1
+    try:
+        _die_with_parent()
+        os.environ.update(asked["environment"])
+        for number, path in ((1, asked["out"]), (2, asked["log"])):
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            os.dup2(file, number)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        from procession_services.processor_host.service import run  # noqa: PLC0415 - imported already
+        from procession_services.runtime.settings import Settings  # noqa: PLC0415
+
+        run(
+            asked["service"],
+            Settings.load(),
+            importlib.import_module(f"procession_services.{asked['service']}.app").start,
+        )
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _die_with_parent() -> None:
+    if sys.platform == "linux":
+        import ctypes  # noqa: PLC0415
+        import signal  # noqa: PLC0415
+
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""How a process gets into NATS and Redis."""
+
+import pytest
+
+from procession_services.runtime.access import Access
+from procession_services.runtime.settings import Settings, SettingsError
+
+
+@pytest.fixture
+def access(tmp_path):
+    for name in ("nats", "redis"):
+        (tmp_path / name).write_text(f"{name}-password\n")
+    return Access.of(
+        Settings(
+            nats_user="tools", nats_password_file=tmp_path / "nats",
+            redis_user="tools", redis_password_file=tmp_path / "redis",
+        )
+    )  # fmt: skip
+
+
+def test_nothing_is_asked_of_an_open_server():
+    assert (Access().nats("nats://x"), Access().redis("redis://x")) == ({}, {})
+
+
+def test_passwords_come_from_files_and_answers_go_to_the_user_alone(access):
+    options = {"user": "tools", "password": "nats-password", "inbox_prefix": b"_INBOX.tools"}
+    assert access.nats("nats://x") == options
+    assert access.redis("redis://x") == {"username": "tools", "password": "redis-password"}
+
+
+def test_a_password_is_in_no_text_that_is_logged(access):
+    assert "password" not in repr(access)
+    assert "password" not in str(access)
+
+
+def test_a_file_that_is_missing_is_told_by_its_variable(tmp_path):
+    with pytest.raises(SettingsError, match="PROCESSION_NATS_PASSWORD_FILE: cannot read .*gone"):
+        Access.of(Settings(nats_user="tools", nats_password_file=tmp_path / "gone"))
