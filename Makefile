@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo init test e2e e2e-embedded check format schemas lock ci clean
+.PHONY: help demo init chaos test e2e e2e-embedded check format schemas lock ci clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -28,6 +28,9 @@ e2e: $(VENV)/.develops ## the stack of compose.yaml in containers: scale, kill, 
 
 e2e-embedded: $(VENV)/.develops ## the same scenarios on processes, where Docker does not run
 	@$(BIN)/python -m pytest tests/integration/test_processes.py tests/integration/test_restarts.py
+
+chaos: $(VENV)/.develops ## kill, stop and cut off everything under load: RUNS=2000 SEED=1
+	@$(BIN)/python -m tests.chaos --runs $(or $(RUNS),2000) --seed $(or $(SEED),1)
 
 test: $(VENV)/.develops ## run the tests
 	@$(BIN)/python -m pytest

@@ -146,7 +146,7 @@ CATALOG: Final[tuple[Row, ...]] = (
     Row(
         "lease.offer", None, _pattern(subjects.offer, "output_processors"), None,
         _STREAMING, ("output_processors",),
-        "Asks all output replicas who can take a stream after one was lost; the body is empty, the first answer will do.",
+        "Asks all output replicas who can take a stream after one was lost; the first answer counts.",
     ),
     Row(
         "lease.reply", leases.LeaseReply, "_INBOX.{request}", None,
@@ -207,6 +207,17 @@ CATALOG: Final[tuple[Row, ...]] = (
         "memory.reply", JsonObject, "_INBOX.{request}", None,
         ("memory",), (CLIENT,),
         "The answer, or `error` with a `Failure`.",
+        reply=True,
+    ),
+    Row(
+        "backlog.request", JsonObject, _pattern(subjects.api, "orchestrator", "{tenant}", "backlog"), None,
+        (CLIENT,), ("orchestrator",),
+        "Asks for the stored chunks of `run` behind number `after` of the stream (0: all).",
+    ),
+    Row(
+        "backlog.reply", JsonObject, "_INBOX.{request}", None,
+        ("orchestrator",), (CLIENT,),
+        "Some of the `batches`, oldest first, and the number of the `last` one; 0 when there is no more.",
         reply=True,
     ),
     Row(

@@ -19,7 +19,7 @@ def p99(values: list[float]) -> float:
     return sorted(values)[min(len(values) - 1, int(len(values) * 0.99))] if values else float("nan")
 
 
-async def gaps(
+async def gaps(  # noqa: PLR0917 - one round's names
     world: World, client: Procession, kind: str, rounds: int, rng: random.Random, name: str
 ) -> list[float]:
     """Milliseconds between two chunks of each stream whose replica was hit, in the middle of which it was."""
@@ -30,9 +30,7 @@ async def gaps(
     return found
 
 
-async def _round(
-    world: World, client: Procession, kind: str, rng: random.Random, name: str
-) -> list[float]:
+async def _round(world: World, client: Procession, kind: str, rng: random.Random, name: str) -> list[float]:
     readers = [Reader() for _ in range(_STREAMS)]
     streams = [
         asyncio.create_task(_stream(world, client, f"{name}-{number}", reader))

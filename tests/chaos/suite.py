@@ -100,7 +100,7 @@ async def chaos(
     return figures
 
 
-async def _mixed(
+async def _mixed(  # noqa: PLR0917 - what is asked of the suite
     world: World, client: Procession, figures: Figures, runs: int, concurrency: int, until: float,
     on_progress: Progress,
 ) -> None:  # fmt: skip

@@ -5,7 +5,7 @@ import pytest
 from tests.chaos.suite import chaos
 from tests.chaos.world import world
 
-RUNS = 60
+RUNS = 50
 SEED = 7
 
 
@@ -15,7 +15,7 @@ SEED = 7
 @pytest.mark.timeout(300)
 async def test_nothing_is_lost_and_nothing_comes_twice(tmp_path):
     async with world(tmp_path) as made:
-        figures = await chaos(made, runs=RUNS, seed=SEED, concurrency=4, pause=(0.5, 2.0))
+        figures = await chaos(made, runs=RUNS, seed=SEED, concurrency=6, pause=(0.5, 2.0))
     assert {name: count for name, count in figures.wrong.items() if count} == {}, [
         (outcome.run, outcome.kind, outcome.status, outcome.notes)
         for outcome in figures.outcomes

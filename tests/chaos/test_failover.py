@@ -62,7 +62,7 @@ async def test_a_stream_waits_while_there_is_no_replica(system, processors):
     model = system.script({"chunks": WORDS[:10]})
     handle = await system.start(agent={"model": model, "outputProcessors": processors})
     async with asyncio.timeout(10):
-        while not system.requests(model):
+        while not system.requests(model):  # noqa: ASYNC110 - the model server has no event for it
             await asyncio.sleep(0.01)
     async with system.inside("output_processors"):
         result, chunks = await finished(handle)

@@ -15,7 +15,7 @@ ENDINGS = {"counter": ["_total"], "gauge": [""], "histogram": ["_bucket", "_coun
 
 
 def series():
-    found = {}
+    found: dict[str, list[str]] = {}
     for metric in Meters().registry.collect():
         names = list(metric.samples[0].labels) if metric.samples else []
         found |= {metric.name + ending: names for ending in ENDINGS[metric.type]}

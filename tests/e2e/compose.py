@@ -22,7 +22,8 @@ from typing import Any, Final
 
 import nats
 
-from procession.client import Procession
+from procession.client import Procession, RunHandle
+from procession.errors import ProcessionError
 from procession_schemas import subjects
 from procession_services.deploy.files import OPERATOR, Deployment
 from procession_services.deploy.permissions import tenant_user
@@ -49,11 +50,10 @@ class Figures:
     @contextlib.contextmanager
     def phase(self, name: str) -> Any:
         """Notes how long something took."""
-        print(f"{name} ...", file=sys.stderr, flush=True)
         started, before = time.monotonic(), self.runs
         yield
         self.seconds[name] = round(time.monotonic() - started, 1)
-        print(f"{name}: {self.seconds[name]} s, {self.runs - before} runs", file=sys.stderr, flush=True)
+        _say(f"{name}: {self.seconds[name]} s, {self.runs - before} runs")
 
 
 class Stack:
@@ -136,12 +136,7 @@ async def load(stack: Stack, figures: Figures) -> AsyncIterator[list[str]]:
 async def _one(procession: Procession, run: str, figures: Figures) -> None:
     """One run: its result must be good, and its chunks must say what its result says."""
     started, shown = time.monotonic(), ""
-    while True:  # NATS may be away: the same request under the same id is the same run
-        try:
-            handle = await procession.start(QUESTION, agent="demo", run_id=run)
-            break
-        except Exception:  # noqa: BLE001 - until the time of the run is up
-            await asyncio.sleep(0.5)
+    handle = await _started(procession, run)
     async for chunk in handle:
         figures.chunks += 1
         if chunk["type"] == "reset":
@@ -155,6 +150,15 @@ async def _one(procession: Procession, run: str, figures: Figures) -> None:
         figures.wrong.append(f"{run}: {result.status}, {result.error}")
     elif not result.text or not shown.endswith(result.text):
         figures.wrong.append(f"{run}: showed {shown!r}, answered {result.text!r}")
+
+
+async def _started(procession: Procession, run: str) -> RunHandle:
+    """NATS may be away: the same request under the same id is the same run."""
+    while True:
+        try:
+            return await procession.start(QUESTION, agent="demo", run_id=run)
+        except ProcessionError:
+            await asyncio.sleep(0.5)
 
 
 async def answered_once(stack: Stack, runs: list[str], figures: Figures) -> None:
@@ -233,7 +237,7 @@ async def ready() -> str | None:
 async def main() -> int:
     """Runs everything; 1 when something was lost, answered twice, or did not start."""
     if why := await ready():
-        print(f"{why}\nDocker does not run here; `make e2e-embedded` runs the same scenarios on processes.")
+        _say(f"{why}\nDocker does not run here; `make e2e-embedded` runs the same scenarios on processes.")
         return 1
     figures = Figures()
     with TemporaryDirectory(prefix="procession-e2e-") as directory:
@@ -242,17 +246,23 @@ async def main() -> int:
             await scenario(stack, figures)
         except Exception as error:  # noqa: BLE001 - told with what the containers said
             figures.wrong.append(f"{error!r}")
-            print(await stack.compose("ps", "-a"), await stack.compose("logs", "--tail", "20"), sep="\n")
+            _say(await stack.compose("ps", "-a"))
+            _say(await stack.compose("logs", "--tail", "20"))
         finally:
             await stack.compose("down", "--volumes", "--timeout", "5")
     for wrong in figures.wrong:
-        print(f"wrong: {wrong}")
+        _say(f"wrong: {wrong}")
     told = {
         "runs": figures.runs, "wrong": len(figures.wrong), "chunks": figures.chunks, "resets": figures.resets,
         "slowestRun": round(figures.slowest, 1), "seconds": figures.seconds,
     }  # fmt: skip
-    print(json.dumps(told))
+    _say(json.dumps(told))
     return 1 if figures.wrong or not figures.runs else 0
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

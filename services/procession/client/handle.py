@@ -65,6 +65,7 @@ class RunHandle:
         self._disputed = disputed
         self._stale = False
         self._complete = not streams
+        self._known_since: float | None = None
         self._looking = asyncio.Lock()
 
     @property
@@ -228,12 +229,15 @@ class RunHandle:
                         break
                 result_known = self._result is not None
                 if self._streams:
-                    async for body in self._link.stored(self._tenant, self.run_id):
-                        self._order.add(orjson.loads(body))
+                    async for batch in self._link.stored(self._tenant, self.run_id):
+                        self._order.add(batch)
             except UnreachableError:
                 self._stale = True
                 return False
-            self._complete = result_known
+            if result_known:  # the last chunks may come behind it, after a restart of NATS
+                now = asyncio.get_running_loop().time()
+                self._known_since = self._known_since or now
+                self._complete = now > self._known_since + _LOST_SECONDS
             return True
 
     async def _decide(self, control: Control) -> None:
@@ -257,6 +261,7 @@ class RunHandle:
         """Leaves the suspension behind, where there is one."""
         if self._suspension is not None:
             self._result, self._complete = None, not self._streams
+            self._known_since = None
             self._order.reopen()
 
     async def _send(self, control: Control, key: str) -> None:

@@ -164,7 +164,7 @@ class Link:
             raise UnreachableError from error
         return message.data
 
-    async def stored(self, tenant: str, run: str) -> AsyncIterator[bytes]:
+    async def stored(self, tenant: str, run: str) -> AsyncIterator[dict[str, Any]]:
         """All stored chunk batches of a run, oldest first, as the orchestrator tells them; raises UnreachableError."""
         subject, after = subjects.api("orchestrator", tenant, "backlog"), 0
         while True:
@@ -173,11 +173,11 @@ class Link:
                 answer = await _answer(self._client.request(subject, body, timeout=_ACK_SECONDS))
             except _UNREACHABLE as error:
                 raise UnreachableError from error
-            last, *batches = answer.data.split(b"\n")
-            for batch in batches:
+            told = json.loads(answer.data)
+            for batch in told["batches"]:
                 yield batch
-            after = int(last)
-            if not batches:
+            after = told["last"]
+            if not after:
                 return
 
     async def _on_error(self, error: Exception) -> None:

@@ -39,7 +39,7 @@ class Backlog:
 
 
 async def backlog(js: JetStreamContext, subject: str, body: bytes) -> bytes:
-    """A line with the number of the last batch, 0 when there is no more, then a line for each batch, oldest first.
+    """JSON: `batches`, oldest first, and `last`, the number of the last one in the stream; 0 when there is no more.
 
     They come from the stream's leader: a copy may lag behind what was said of the run's end. A request that is none
     is answered as one that finds nothing.
@@ -49,7 +49,7 @@ async def backlog(js: JetStreamContext, subject: str, body: bytes) -> bytes:
         asked = _Request.model_validate(orjson.loads(body))
         wanted = subjects.chunk(tenant, asked.run)
     except (orjson.JSONDecodeError, ValidationError, subjects.InvalidSubjectError):
-        return b"0"
+        return b'{"last":0,"batches":[]}'
     last, size, batches = asked.after, 0, list[bytes]()
     while len(batches) < _MESSAGES and size < _BYTES:
         try:
@@ -59,4 +59,4 @@ async def backlog(js: JetStreamContext, subject: str, body: bytes) -> bytes:
         last = message.seq or last + 1
         batches.append(message.data or b"{}")
         size += len(batches[-1])
-    return b"\n".join([str(last if batches else 0).encode(), *batches])
+    return b'{"last":%d,"batches":[%s]}' % (last if batches else 0, b",".join(batches))

@@ -44,7 +44,9 @@ def _init(options: argparse.Namespace) -> int:
         _say(f"{options.directory / '.env'}: settings of compose.yaml")
     _say(f"{deployment.directory}: {len(new)} new passwords")
     for tenant in deployment.tenants():
-        _say(f"  tenant {tenant}: user {tenant_user(tenant)}, password in {deployment.directory / 'clients' / tenant}")
+        _say(
+            f"  tenant {tenant}: user {tenant_user(tenant)}, password in {deployment.directory / 'clients' / tenant}"
+        )
     if not new:
         _say("nothing was replaced; --force makes all passwords anew")
     return 0

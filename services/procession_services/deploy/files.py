@@ -42,9 +42,10 @@ OPERATOR: Final = "operator"
 class Deployment:
     """A directory with the credentials of a deployment.
 
-    `nats/<user>`, `redis/<user>` and `clients/<tenant>` hold passwords, `processors/` what processors ask for, and
-    `nats/accounts.conf`, `nats/routes.conf` and `redis/users.acl` what the servers read; the keys of providers are yours (`providers.env`). Files may be read by
-    everybody and the directory by its owner alone: containers get single files mounted, whoever they run as.
+    `nats/<user>`, `redis/<user>` and `clients/<tenant>` hold passwords, `processors/` what processors ask for;
+    `nats/accounts.conf`, `nats/routes.conf` and `redis/users.acl` are what the servers read, and the keys of providers
+    are the operator's (`providers.env`). Files may be read by everybody and the directory by its owner alone:
+    containers get single files mounted, whoever they run as.
     """
 
     directory: Path
@@ -130,7 +131,8 @@ class Deployment:
         return f"{_NOTE}name: procession\nlisten: 0.0.0.0:6222\nauthorization: {authorization}\nroutes: {routes}\n"
 
     def _redis_users(self) -> Iterator[str]:
-        yield "user default off\n"
+        # Off: nobody gets in as it. But Redis reads its own file as this user, and would drop what it may not do.
+        yield "user default off resetpass ~* &* +@all\n"
         for name in SERVICES:
             yield f"user {name} on {self._hashed(name)} {redis_rules(name)}\n"
         yield f"user {OPERATOR} on {self._hashed(OPERATOR)} ~* &* +@all\n"

@@ -36,6 +36,7 @@ def _publishes(service: str) -> Iterator[str]:
     yield from _consumer("WORK", service, f"{ROOT}.work.{service}.>")
     yield from (f"$JS.API.STREAM.INFO.{stream}" for stream in STREAMS)
     yield "$JS.API.STREAM.MSG.GET.CHUNKS"
+    yield f"_INBOX.{service}.>"  # asks itself whether its connection is alive
     if service in _STREAM_HOLDERS:
         yield from (f"{ROOT}.lease.output_processors", f"{ROOT}.lease.output_processors.*")
         yield from (f"{ROOT}.offer.output_processors", f"{ROOT}.inbox.*", f"{ROOT}.inbox.*.*.*")
@@ -127,5 +128,6 @@ def redis_rules(service: str) -> str:
     keys = ["procession:*:run:*", "procession:deadlines", "procession:*:kv:*", "procession:*:usage:*"]
     if service == "memory":
         keys += ["procession:*:memory:*", "procession:memory:*"]
-    commands = "-@all +@read +@write +@transaction +@scripting +@connection -@dangerous -client -script +script|load +script|exists"
-    return " ".join([*(f"~{key}" for key in keys), "resetchannels", commands])
+    commands = "-@all +@read +@write +@transaction +@scripting +@connection -@dangerous -client"
+    scripts = "-script +script|load +script|exists"
+    return " ".join([*(f"~{key}" for key in keys), "resetchannels", commands, scripts])

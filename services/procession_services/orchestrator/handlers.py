@@ -57,7 +57,7 @@ class Orchestrator:
             )
             return
         try:
-            state = await self._accepted(tenant, agent_name, run_id, digest, request, delivery)
+            state = await self._accepted(run_id, digest, request, delivery)
         except Invalid as invalid:
             await self._refuse(tenant, run_id, agent_name, delivery, invalid.failure)
             return
@@ -83,15 +83,8 @@ class Orchestrator:
         """Bytes of the longest request: it must fit into a command beside the agent's configuration."""
         return min(self._settings.max_request_bytes, self._bus.max_payload - _COMMAND_ROOM)
 
-    async def _accepted(
-        self,
-        tenant: str,
-        agent_name: str,
-        run_id: str,
-        digest: str,
-        request: RunRequest,
-        delivery: Delivery,
-    ) -> RunState:
+    async def _accepted(self, run_id: str, digest: str, request: RunRequest, delivery: Delivery) -> RunState:
+        _, tenant, agent_name = subjects.parse(delivery.subject)
         agent = request.agent or self.agents.get(agent_name)
         if agent is None:
             known = ", ".join(sorted(self.agents)) or "none"

@@ -108,7 +108,7 @@ class SessionServer:
             self._heartbeat.cancel()
 
     async def _on_offer_wanted(self, _subject: str, _body: bytes, reply: str) -> None:
-        """Somebody lost a replica and takes the first that answers, since the group may choose one that stands still."""
+        """Somebody lost a replica and takes the first that answers: the group may choose one that stands still."""
         offer = {"inbox": self._inbox, "replica": self._host.settings.replica}
         await self._bus.publish(reply, orjson.dumps(offer))
 

@@ -15,6 +15,8 @@ async def start(host: Host) -> None:
     host.on_stop.append(streams.stop)
     host.registry.add_tool(remote_tool(host.bus.request))
     for kind in list(host.registry.tools.values()):
-        if connected := getattr(kind, "connected", None):  # a tool of another service, which it asks over the bus
+        if connected := getattr(
+            kind, "connected", None
+        ):  # a tool of another service, which it asks over the bus
             host.registry.add_tool(connected(host.bus.request))
     await host.work_on_commands(streams.sink, {"tools": run_tools})

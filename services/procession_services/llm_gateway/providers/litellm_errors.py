@@ -14,6 +14,7 @@ from procession_services.llm_gateway.core.call import ModelCall
 from procession_services.llm_gateway.core.failures import FailureKind, ProviderError, retryable_status
 
 _RESPONSE: Final = frozenset({"httpx.HTTPStatusError"})
+_EVENT: Final = frozenset({"procession_services.EventError"})
 _TIMEOUT: Final = frozenset(
     {"builtins.TimeoutError", "httpx.TimeoutException", "openai.APITimeoutError", "litellm.Timeout"}
 )
@@ -86,8 +87,11 @@ def _status(chain: list[BaseException]) -> int | None:
         if _is(error, _RESPONSE):
             status: int = error.response.status_code  # type: ignore[attr-defined]
             return status
+        if _is(error, _EVENT):
+            told: int | None = error.status_code  # type: ignore[attr-defined]
+            return told
     guess = getattr(chain[0], "status_code", None)
-    return guess if isinstance(guess, int) and guess < _SERVER_ERROR else None
+    return guess if isinstance(guess, int) and guess != _SERVER_ERROR else None
 
 
 def _texts(chain: list[BaseException]) -> Iterator[str]:

@@ -20,7 +20,12 @@ from procession_services.llm_gateway.core.adapter import ChunkAdapter
 from procession_services.llm_gateway.core.call import ModelCall
 from procession_services.llm_gateway.core.failures import ProviderError
 from procession_services.llm_gateway.core.request import Timeouts, litellm_kwargs, timeouts
-from procession_services.llm_gateway.providers.direct import Connections, build_request, direct_events
+from procession_services.llm_gateway.providers.direct import (
+    Connections,
+    Request,
+    build_request,
+    direct_events,
+)
 from procession_services.llm_gateway.providers.litellm_errors import provider_error
 from procession_services.llm_gateway.providers.openai_events import openai_events
 
@@ -119,8 +124,7 @@ class LiteLLMProvider:
         except ValueError as error:
             raise ProviderError(str(error), provider=call.provider, model=call.model) from error
         deadlines = _Deadlines(timeouts(call.model_settings))
-        request = build_request(_litellm(), call, kwargs) if self._direct else None
-        if request is not None:
+        if request := await self._request(call, kwargs, deadlines):
             async with aclosing(direct_events(request, self._connections)) as batches:
                 async for batch in _within(deadlines, batches):
                     yield batch
@@ -148,6 +152,15 @@ class LiteLLMProvider:
                     yield [event]
         finally:
             await answer.aclose()
+
+    async def _request(
+        self, call: ModelCall, kwargs: dict[str, Any], deadlines: "_Deadlines"
+    ) -> Request | None:
+        """Build the request of a call that our own client can send."""
+        if not self._direct:
+            return None
+        async with deadlines.next():
+            return await build_request(_litellm(), call, kwargs)
 
 
 class _Deadlines:

@@ -1,14 +1,30 @@
-"""Reads the events of an OpenAI stream as plain dicts, all that came in one read together.
+"""Reads the events of a stream as plain dicts, all that came in one read together.
 
-The SDK would build a model object of every event, for many times the cost of reading it, only to have it taken apart.
+The OpenAI SDK would build a model object of every event, for many times the cost of reading it, only to have it taken
+apart.
 """
 
-from collections.abc import AsyncGenerator
-from typing import Any, Final
+from collections.abc import AsyncGenerator, AsyncIterable, Callable
+from contextlib import aclosing
+from typing import Any, Final, Protocol
 
 import orjson
 
 _MESSAGE: Final = "An error occurred during streaming"
+
+
+class Reader(Protocol):
+    """Cuts the bytes of a stream into its events; nothing follows once it is `done`."""
+
+    done: bool
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Returns the events that these bytes complete."""
+        ...
+
+    def end(self) -> list[bytes]:
+        """Returns what is left when the stream has ended."""
+        ...
 
 
 class EventReader:
@@ -35,34 +51,60 @@ class EventReader:
                 events.append(body)
         return events
 
+    def end(self) -> list[bytes]:
+        """Returns the data of an event that only lacks its empty line."""
+        return self.feed(b"\n\n")
 
-async def openai_events(stream: Any) -> AsyncGenerator[list[dict[str, Any]], None]:
+
+async def event_batches(
+    source: AsyncIterable[bytes], reader: Reader, parse: Callable[[bytes], dict[str, Any] | None]
+) -> AsyncGenerator[list[dict[str, Any]], None]:
+    """Yields the events of a stream, parsed; what came before one that cannot be parsed still counts.
+
+    Raises:
+        Exception: Whatever `parse` raises.
+    """
+    async with aclosing(_cut(source, reader)) as reads:
+        async for bodies in reads:
+            events: list[dict[str, Any]] = []
+            failure: Exception | None = None
+            for body in bodies:
+                try:
+                    event = parse(body)
+                except Exception as error:  # noqa: BLE001 - parsers raise what they like
+                    failure = error
+                    break
+                if event is not None:
+                    events.append(event)
+            if events:
+                yield events
+            if failure is not None:
+                raise failure
+
+
+async def _cut(source: AsyncIterable[bytes], reader: Reader) -> AsyncGenerator[list[bytes], None]:
+    async for data in source:
+        yield reader.feed(data)
+        if reader.done:
+            return
+    yield reader.end()
+
+
+def openai_events(stream: Any) -> AsyncGenerator[list[dict[str, Any]], None]:
     """Yields the events of an `openai.AsyncStream` that nobody has read from.
 
     Raises:
         openai.APIError: An event reports an error, as the SDK's own reader raises it.
         ValueError: An event is not JSON.
     """
-    reader = EventReader()
-    async for data in stream.response.aiter_bytes():
-        events: list[dict[str, Any]] = []
-        failure: Exception | None = None
-        for body in reader.feed(data):
-            try:
-                event = orjson.loads(body)
-            except ValueError as error:
-                failure = error
-                break
-            if event.get("error"):
-                failure = _api_error(event["error"], stream)
-                break
-            events.append(event)
-        if events:
-            yield events  # what came before a failure still counts
-        if failure is not None:
-            raise failure
-        if reader.done:
-            return
+
+    def parse(body: bytes) -> dict[str, Any]:
+        event: dict[str, Any] = orjson.loads(body)
+        if event.get("error"):
+            raise _api_error(event["error"], stream)
+        return event
+
+    return event_batches(stream.response.aiter_bytes(), EventReader(), parse)
 
 
 def _api_error(error: Any, stream: Any) -> Exception:

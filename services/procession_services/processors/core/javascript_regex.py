@@ -41,7 +41,9 @@ def translate(source: str, flags: str = "g") -> Translated:
         ValueError: A flag is unknown, or cannot work here (`gy`).
     """
     if {"g", "y"} <= set(flags):
-        raise ValueError("flags 'g' and 'y' together (only matches that touch) do not work here; use one of them")
+        raise ValueError(
+            "flags 'g' and 'y' together (only matches that touch) do not work here; use one of them"
+        )
     if unknown := "".join(sorted(set(flags) - set(_FLAGS))):
         raise ValueError(f"unknown flags {unknown!r}; there are d, g, i, m, s, u, v and y")
     translator = _Translator(flags)

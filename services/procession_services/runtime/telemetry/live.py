@@ -37,7 +37,7 @@ from procession_services.runtime.telemetry.spans import (
 
 __all__ = ["LiveObserver", "observing"]
 
-_FLUSH_SECONDS: Final = 5.0
+_FLUSH_SECONDS: Final = 2.0
 _STREAM_HOOK: Final = "processOutputStream"
 
 
@@ -332,7 +332,7 @@ def _resource(service: str, replica: str) -> Resource:
 
 def _exporter(kind: str) -> SpanExporter:
     if kind == "console":
-        return ConsoleSpanExporter(out=sys.stderr)  # stdout is for the line that says that the service is ready
+        return ConsoleSpanExporter(out=sys.stderr)  # on stdout a service says that it is ready
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415 - it loads an HTTP client
         OTLPSpanExporter,
     )

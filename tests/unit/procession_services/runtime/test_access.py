@@ -34,5 +34,5 @@ def test_a_password_is_in_no_text_that_is_logged(access):
 
 
 def test_a_file_that_is_missing_is_told_by_its_variable(tmp_path):
-    with pytest.raises(SettingsError, match="PROCESSION_NATS_PASSWORD_FILE: cannot read .*gone"):
+    with pytest.raises(SettingsError, match=r"PROCESSION_NATS_PASSWORD_FILE: cannot read .*gone"):
         Access.of(Settings(nats_user="tools", nats_password_file=tmp_path / "gone"))

@@ -44,7 +44,7 @@ async def test_it_is_ready_again_when_it_works_again(tmp_path, monkeypatch):
         old = time.time() - FRESH_SECONDS - 1
         os.utime(file, (old, old))
         async with asyncio.timeout(5):
-            while not is_ready(file):
+            while not is_ready(file):  # noqa: ASYNC110 - nobody tells of a file
                 await asyncio.sleep(0.005)
 
 

@@ -1,11 +1,14 @@
 """What the exceptions of LiteLLM and its libraries mean, where no server can provoke them."""
 
 import json
+from typing import Any
 
 import pytest
 
 from procession_services.llm_gateway.core.call import ModelCall
 from procession_services.llm_gateway.core.failures import ProviderError
+from procession_services.llm_gateway.providers.direct.http import EventError
+from procession_services.llm_gateway.providers.direct.lower import sse_request
 from procession_services.llm_gateway.providers.litellm_errors import provider_error
 
 CALL = ModelCall(model="openai/demo", prompt=[])
@@ -73,3 +76,38 @@ def test_a_broken_event_is_told_in_words() -> None:
         json.loads("{")
     error = meaning(raised.value, begun=True)
     assert (error.kind, error.message) == ("stream", "the provider sent an event that is not JSON")
+
+
+class ToldError(Exception):
+    """An exception of LiteLLM, which tells a status."""
+
+    def __init__(self, status_code: int) -> None:
+        super().__init__("x")
+        self.status_code = status_code
+
+
+@pytest.mark.parametrize(
+    ("told", "status", "retryable"),
+    [(429, 429, True), (403, 403, False), (503, 503, True), (500, None, False)],
+)
+def test_litellms_500_says_nothing(told: int, status: int | None, retryable: bool) -> None:
+    error = meaning(ToldError(told))
+    assert (error.status_code, error.retryable) == (status, retryable)
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"code": 503}, 503),
+        ({"code": 1301}, None),
+        ({"type": "overloaded_error"}, 529),
+        ({"code": "x"}, None),
+        ("x", None),
+    ],
+)
+def test_the_status_of_an_error_in_a_stream(body: Any, status: int | None) -> None:
+    request = sse_request("http://x", {}, {}, None)
+    assert request is not None
+    with pytest.raises(EventError) as raised:
+        request.parse(json.dumps({"error": body}).encode())
+    assert meaning(raised.value).status_code == status

@@ -34,3 +34,10 @@ def test_an_event_of_several_data_lines_is_one_event():
 
 def test_an_unfinished_event_is_not_given():
     assert EventReader().feed(b'data: {"a": 1}\n') == []
+
+
+def test_an_event_that_lacks_its_empty_line_is_given_at_the_end():
+    reader = EventReader()
+    assert reader.feed(b'data: {"a": 1}') == []
+    assert reader.end() == [b'{"a": 1}']
+    assert reader.end() == []

@@ -1,6 +1,8 @@
 import socket
 import subprocess
 import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 
 import pytest
 
@@ -92,6 +94,30 @@ def test_spans_leave_when_the_service_ends(capsys):
     assert "execute_tool add" in told
     assert '"service.name": "tools"' in told
     assert "secret" not in told
+
+
+def test_spans_go_to_the_collector_that_the_environment_names(monkeypatch):
+    asked: list[tuple[str, bytes]] = []
+
+    class Collector(BaseHTTPRequestHandler):
+        def do_POST(self):
+            asked.append((self.path, self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *args):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Collector) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        with configured("tools", Settings(telemetry="otlp")), observer().tool("add", "c1", {"secret": 1}):
+            pass
+        server.shutdown()
+    ((path, body),) = asked
+    assert path == "/v1/traces"
+    assert b"execute_tool add" in body
+    assert b"secret" not in body
 
 
 def test_an_installed_observer_gives_way_to_the_one_before():

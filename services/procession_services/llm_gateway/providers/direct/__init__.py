@@ -1,0 +1,11 @@
+"""Streams at a plain reader's cost: LiteLLM's lower layers build the request and parse events, our client carries them.
+
+LiteLLM has a configuration class for each provider that knows its parameters, URL, headers and body, and a parser for
+one event of its stream. `acompletion` wraps them into machinery that costs more than all the rest of a run
+(docs/adr/0012). Providers without these layers, and calls that need more than them, still go through it.
+"""
+
+from procession_services.llm_gateway.providers.direct.build import build_request
+from procession_services.llm_gateway.providers.direct.http import Connections, Request, direct_events
+
+__all__ = ["Connections", "Request", "build_request", "direct_events"]

@@ -1,0 +1,178 @@
+"""Bedrock's converse-stream: a signed request, and an answer in Amazon's binary event stream."""
+
+import json
+from functools import cache
+from typing import Any, Final
+
+import orjson
+
+from procession_services.llm_gateway.providers.direct.http import EventError, Request
+from procession_services.llm_gateway.providers.direct.lower import Target, dumped, reused
+
+_LENGTH: Final = 4
+"""Bytes at the beginning of a frame that tell how long it is."""
+_MAX_FRAME: Final = 24 * 1024 * 1024
+
+
+class FrameReader:
+    """Cuts the bytes of an event stream into its frames; checksums are for who decodes them."""
+
+    def __init__(self) -> None:
+        self.done = False
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Returns the frames that these bytes complete.
+
+        Raises:
+            EventError: What is told as a frame's length cannot be one.
+        """
+        rest, begin, frames = self._rest + data, 0, []
+        while len(rest) - begin >= _LENGTH:
+            length = int.from_bytes(rest[begin : begin + _LENGTH], "big")
+            if not _LENGTH < length <= _MAX_FRAME:
+                raise EventError("the provider sent what is no event stream")
+            if len(rest) - begin < length:
+                break
+            frames.append(rest[begin : begin + length])
+            begin += length
+        self._rest = rest[begin:]
+        return frames
+
+    def end(self) -> list[bytes]:
+        """Returns nothing: a frame says itself where it ends.
+
+        Raises:
+            EventError: The stream ends within a frame.
+        """
+        if self._rest:
+            raise EventError("the provider's answer ends in the middle of an event")
+        return []
+
+
+def request(target: Target) -> Request | None:
+    """The request; None for models that speak another dialect, and where LiteLLM has to fetch a file first.
+
+    Looks for credentials and signs: not for the event loop's thread.
+    """
+    from litellm.llms.bedrock.chat.converse_transformation import AmazonConverseConfig  # noqa: PLC0415
+    from litellm.llms.bedrock.chat.invoke_handler import AWSEventStreamDecoder  # noqa: PLC0415
+    from litellm.llms.bedrock.common_utils import (  # noqa: PLC0415
+        bedrock_route_for_request,
+        without_bedrock_route_prefix,
+    )
+
+    kwargs = target.kwargs
+    if bedrock_route_for_request(target.model, kwargs, None) != "converse":
+        return None
+    if "extra_body" in kwargs or target.has_remote_media() or target.needs_responses():
+        return None
+    model = without_bedrock_route_prefix(target.model)
+    call = _call(target, model)
+    if call["fake_stream"]:
+        return None
+    body = json.dumps(
+        AmazonConverseConfig().transform_request(
+            model=model,
+            messages=target.messages,
+            optional_params=call["optional_params"],
+            litellm_params=call["litellm_params"],
+            headers=call["headers"],
+        )
+    )
+    signed = _handler()().get_request_headers(
+        credentials=call["credentials"],
+        aws_region_name=call["litellm_params"]["aws_region_name"],
+        extra_headers=call["headers"],
+        endpoint_url=call["api_base"],
+        data=body,
+        headers=call["headers"],
+        api_key=call["api_key"],
+    )
+    decoder = AWSEventStreamDecoder(model=model, json_mode=call["json_mode"])
+    parse = dumped(decoder.converse_chunk_parser)
+    if not call["json_mode"]:
+        parse = reused(parse, _plain)
+    return Request(
+        url=call["api_base"],
+        headers=dict(signed.headers),
+        body=body.encode(),
+        parse=lambda frame: parse(_decoded(frame)),
+        reader=FrameReader,
+        encoded=True,  # as it was signed
+    )
+
+
+def _plain(event: dict[str, Any]) -> tuple[object, str] | None:
+    delta = event.get("delta")
+    if (
+        not event.keys() <= {"contentBlockIndex", "delta", "p"}
+        or not isinstance(delta, dict)
+        or delta.keys() != {"text"}
+    ):
+        return None
+    return event.get("contentBlockIndex"), delta["text"]
+
+
+def _call(target: Target, model: str) -> dict[str, Any]:
+    """What LiteLLM would send where, and as whom."""
+    made: dict[str, Any] = _handler()().completion(
+        model=model,
+        messages=target.messages,
+        api_base=target.base,
+        custom_prompt_dict={},
+        model_response=None,
+        encoding=None,
+        logging_obj=None,
+        optional_params=target.optional(),
+        acompletion=True,
+        timeout=None,
+        litellm_params={"drop_params": True},
+        extra_headers=target.headers,
+        api_key=target.key,
+    )
+    return made
+
+
+@cache
+def _handler() -> Any:
+    from litellm.llms.bedrock.chat.converse_handler import BedrockConverseLLM  # noqa: PLC0415 - takes seconds
+
+    class Handler(BedrockConverseLLM):
+        """Stops where LiteLLM would begin to send, and tells what."""
+
+        def async_streaming(self, **call: Any) -> Any:  # type: ignore[override]
+            return call
+
+    return Handler
+
+
+def _decoded(frame: bytes) -> dict[str, Any]:
+    """The JSON object of a frame.
+
+    Raises:
+        EventError: The frame reports an error.
+        botocore.eventstream.ParserError: A checksum is wrong.
+    """
+    from botocore.eventstream import EventStreamBuffer  # type: ignore[import-untyped] # noqa: PLC0415
+
+    buffer = EventStreamBuffer()
+    buffer.add_data(frame)
+    message = next(buffer)
+    headers = message.headers
+    if headers.get(":message-type") == "event":
+        event: dict[str, Any] = orjson.loads(message.payload)
+        return event
+    raise _error(headers, message.payload)
+
+
+def _error(headers: dict[str, Any], payload: bytes) -> EventError:
+    from litellm.llms.bedrock.common_utils import bedrock_stream_event_error_status  # noqa: PLC0415 - takes seconds
+
+    kind = headers.get(":exception-type") or headers.get(":error-code")
+    try:
+        body = orjson.loads(payload)
+    except ValueError:
+        body = None
+    said = body if isinstance(body, dict) else {"message": headers.get(":error-message")}
+    return EventError({**said, "type": kind}, bedrock_stream_event_error_status(kind))

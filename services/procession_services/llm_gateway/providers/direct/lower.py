@@ -1,0 +1,161 @@
+"""LiteLLM's lower layers, as all dialects use them: a provider's configuration class, its parameters, its parser."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import httpx
+import orjson
+
+from procession_services.llm_gateway.providers.direct.http import EventError, Request
+
+Parse = Callable[[dict[str, Any]], dict[str, Any] | None]
+"""One decoded event of the provider's stream -> a `chat.completion.chunk` as a dict, or None."""
+Plain = Callable[[dict[str, Any]], tuple[object, str] | None]
+"""An event that is nothing but a piece of text -> what it belongs to, and the text; None for every other event."""
+_APART: Final = frozenset(
+    {"model", "messages", "num_retries", "max_retries", "extra_headers", "api_base", "api_key", "extra_body"}
+)
+"""Arguments of `acompletion` that are no parameters of the answer."""
+_STATUSES: Final = {"rate_limit_error": 429, "api_error": 500, "timeout_error": 504, "overloaded_error": 529}
+"""Errors that Anthropic reports in a stream that it has opened already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is asked of whom: `model` without its provider, and the arguments that `acompletion` would get."""
+
+    litellm: Any
+    model: str
+    provider: str
+    key: str | None
+    base: str | None
+    kwargs: dict[str, Any]
+
+    @property
+    def messages(self) -> Any:
+        """The messages, as dicts in OpenAI's form."""
+        return self.kwargs["messages"]
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers that the call adds."""
+        return dict(self.kwargs.get("extra_headers", {}))
+
+    def config(self) -> Any:
+        """LiteLLM's configuration class of the provider; None for one that its users registered."""
+        from litellm.types.utils import LlmProviders  # noqa: PLC0415 - takes seconds
+        from litellm.utils import ProviderConfigManager  # noqa: PLC0415
+
+        try:
+            return ProviderConfigManager.get_provider_chat_config(self.model, LlmProviders(self.provider))
+        except ValueError:
+            return None
+
+    def optional(self) -> dict[str, Any]:
+        """The parameters of the answer in the provider's words."""
+        given = {name: value for name, value in self.kwargs.items() if name not in _APART}
+        return dict(
+            self.litellm.utils.get_optional_params(
+                model=self.model, custom_llm_provider=self.provider, messages=self.messages, **given
+            )
+        )
+
+    def needs_responses(self) -> bool:
+        """Whether LiteLLM would take another API of the provider for this model."""
+        if self.model.startswith("responses/") or (
+            self.provider == "openai" and self.litellm.route_all_chat_openai_to_responses
+        ):
+            return True
+        prices = self.litellm.model_cost
+        known = prices.get(self.model) or prices.get(f"{self.provider}/{self.model}") or {}
+        return bool(known.get("mode", "chat") != "chat")
+
+    def has_remote_media(self) -> bool:
+        """Whether a message names a file elsewhere, which somebody has to fetch before the request is made."""
+        return any(
+            url is not None and not url.startswith("data:")
+            for message in self.messages
+            if isinstance(message.get("content"), list)
+            for part in message["content"]
+            for url in _urls(part)
+        )
+
+
+def _urls(part: dict[str, Any]) -> Iterator[str | None]:
+    image, file = part.get("image_url"), part.get("file") or {}
+    yield image.get("url") if isinstance(image, dict) else image
+    yield file.get("file_id")
+
+
+def sse_request(
+    url: str, headers: dict[str, str], body: dict[str, Any], parse: Parse | None
+) -> Request | None:
+    """A request whose answer is a stream of server-sent events; without `parse` they are what we want already.
+
+    None when a value can only be sent by the provider's own library.
+    """
+    try:
+        return Request(url, headers, orjson.dumps(body), _sse_parser(parse))
+    except TypeError:
+        return None
+
+
+def _sse_parser(parse: Parse | None) -> Callable[[bytes], dict[str, Any] | None]:
+    def parsed(body: bytes) -> dict[str, Any] | None:
+        event = orjson.loads(body)
+        if not isinstance(event, dict):
+            raise EventError(f"an event is no object: {str(event)[:200]}")
+        if error := event.get("error"):
+            raise EventError(error, _status(error))
+        return event if parse is None else parse(event)
+
+    return parsed
+
+
+def _status(error: Any) -> int | None:
+    """The HTTP status that an error object tells: Google as its code, Anthropic by its type."""
+    if not isinstance(error, dict):
+        return None
+    code = error.get("code")
+    if isinstance(code, int) and httpx.codes.is_error(code):
+        return code
+    return _STATUSES.get(str(error.get("type")))
+
+
+def dumped(parse: Callable[[dict[str, Any]], Any]) -> Parse:
+    """LiteLLM's parser, giving dicts instead of its objects."""
+
+    def parsed(event: dict[str, Any]) -> dict[str, Any] | None:
+        made = parse(event)
+        return None if made is None else dict(made.model_dump(exclude_none=True, warnings=False))
+
+    return parsed
+
+
+def reused(parse: Parse, plain: Plain) -> Parse:
+    """A parser that asks `parse` only about the first of several pieces of text that belong to the same.
+
+    The others differ in nothing but the text, and LiteLLM's parsers build half a dozen objects for each.
+    """
+    known: tuple[object, dict[str, Any]] | None = None
+
+    def parsed(event: dict[str, Any]) -> dict[str, Any] | None:
+        nonlocal known
+        found = plain(event)
+        if found is None:
+            return parse(event)
+        about, text = found
+        if known is not None and known[0] == about:
+            choice = known[1]["choices"][0]
+            return {**known[1], "choices": [{**choice, "delta": {**choice["delta"], "content": text}}]}
+        made = parse(event)
+        if (
+            made is not None
+            and len(made["choices"]) == 1
+            and made["choices"][0]["delta"].get("content") == text
+        ):
+            known = about, made
+        return made
+
+    return parsed

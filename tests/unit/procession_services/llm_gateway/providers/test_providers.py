@@ -1,0 +1,334 @@
+"""Recorded provider streams through both ways: our own reader and LiteLLM's `acompletion`."""
+
+import asyncio
+import json
+from typing import Any, Final
+
+import pytest
+from botocore.auth import SigV4Auth  # type: ignore[import-untyped]
+from botocore.awsrequest import AWSRequest  # type: ignore[import-untyped]
+from botocore.credentials import Credentials  # type: ignore[import-untyped]
+
+from procession_services.llm_gateway.core.call import ModelCall
+from procession_services.llm_gateway.core.failures import ProviderError
+from procession_services.llm_gateway.core.request import litellm_kwargs
+from procession_services.llm_gateway.providers import litellm_provider
+from procession_services.llm_gateway.providers.direct import build_request
+from procession_services.llm_gateway.providers.litellm_provider import LiteLLMProvider
+from tests.unit.procession_services.llm_gateway.loopback import Answer, ModelServer, Received, failure
+from tests.unit.procession_services.llm_gateway.providers.replay import (
+    AMAZON,
+    ANTHROPIC,
+    BEDROCK,
+    CASES,
+    EVERY_MODEL,
+    GEMINI,
+    MODELS,
+    RECORDED,
+    REGION,
+    STREAMS,
+    TEXTS,
+    asked,
+    dialect,
+    outcome,
+    recorded,
+)
+
+WE_KNOW_MORE: Final[dict[tuple[str, str], dict[str, Any]]] = {
+    ("anthropic-error-first.sse", ANTHROPIC): {"kind": "api", "statusCode": 529, "isRetryable": True},
+    ("gemini-error-first.sse", GEMINI): {"code": "429"},
+    ("gemini-error.sse", GEMINI): {"code": "503"},
+    ("openai-error-first.sse", "hosted_vllm/demo"): {"code": "overloaded"},
+}
+"""What LiteLLM's readers lose of an error in a stream."""
+NO_REASON: Final = "gemini-unfinished.sse"
+"""Ends without a finish reason; LiteLLM makes up one."""
+
+
+@pytest.mark.parametrize(("name", "model"), CASES)
+async def test_both_ways_give_the_same(
+    direct: LiteLLMProvider, wrapped: LiteLLMProvider, name: str, model: str
+) -> None:
+    ours = await outcome(direct, model, recorded(name))
+    theirs = await outcome(wrapped, model, recorded(name))
+    if name == NO_REASON:
+        assert (ours.end()[0], theirs.end()[0]) == ("other", "stop")
+        theirs.chunks[-1]["payload"]["stepResult"]["reason"] = "other"
+    assert ours.chunks == theirs.chunks
+    assert ours.said() == theirs.said() | WE_KNOW_MORE.get((name, model), {})
+    assert bool(ours.failure) == ("-error" in name)
+
+
+@pytest.mark.parametrize("name", STREAMS)
+async def test_it_does_not_matter_how_the_network_cuts(direct: LiteLLMProvider, name: str) -> None:
+    model = MODELS[dialect(name)][0]
+    whole, cut = [await outcome(direct, model, recorded(name, size=size)) for size in (None, 13)]
+    assert (whole.chunks, whole.failure) == (cut.chunks, cut.failure)
+
+
+@pytest.mark.parametrize("model", EVERY_MODEL)
+async def test_our_own_reader_takes_them(
+    direct: LiteLLMProvider, monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    await direct.prepare()
+    monkeypatch.delattr(litellm_provider._litellm(), "acompletion")
+    name = next(name for name, other in TEXTS if other == model)
+    answer = await outcome(direct, model, recorded(name))
+    assert answer.brief()[0] == ("text-start",)
+
+
+@pytest.mark.parametrize(("name", "model"), TEXTS)
+async def test_a_cut_connection(
+    direct: LiteLLMProvider, wrapped: LiteLLMProvider, name: str, model: str
+) -> None:
+    middle = len((RECORDED / name).read_bytes()) * 2 // 3
+    ours = await outcome(direct, model, recorded(name, cut=middle))
+    theirs = await outcome(wrapped, model, recorded(name, cut=middle))
+    assert ours.said() == theirs.said() == {"kind": "network", "isRetryable": True}
+    assert ours.chunks == theirs.chunks
+    assert ours.brief()[:2] == [("text-start",), ("text-delta", "Grüß")]
+
+
+async def test_a_frame_that_never_ends(direct: LiteLLMProvider, wrapped: LiteLLMProvider) -> None:
+    data = (RECORDED / "bedrock-text.bin").read_bytes()[:-40]
+    for provider in (direct, wrapped):
+        answer = await outcome(provider, BEDROCK, Answer([data], content_type=AMAZON))
+        assert answer.said() == {"kind": "stream", "isRetryable": False}
+        assert answer.brief()[-1] == ("text-delta", "日本 🙂")
+
+
+@pytest.mark.parametrize("place", [5, -4], ids=["head", "end"])
+async def test_a_frame_with_a_wrong_checksum(direct: LiteLLMProvider, place: int) -> None:
+    data = bytearray((RECORDED / "bedrock-text.bin").read_bytes())
+    data[place] ^= 1
+    answer = await outcome(direct, BEDROCK, Answer([bytes(data)], content_type=AMAZON))
+    assert "Checksum mismatch" in answer.failure["message"]
+
+
+async def test_what_is_no_event_stream(direct: LiteLLMProvider) -> None:
+    answer = await outcome(direct, BEDROCK, Answer([b"<html>busy</html>"], content_type="text/html"))
+    assert answer.failure["message"] == "the provider sent what is no event stream"
+
+
+async def test_leaving_closes_the_connection(direct: LiteLLMProvider) -> None:
+    data = (RECORDED / "bedrock-text.bin").read_bytes()[:600]
+    async with ModelServer(Answer([data], content_type=AMAZON, end="hang")) as server:
+        answer = direct.stream(asked(server, BEDROCK))
+        await anext(answer)
+        await answer.aclose()
+        await asyncio.wait_for(server.left.wait(), 2)
+
+
+# --- refusals --------------------------------------------------------------------------------
+
+Refusal = tuple[int, dict[str, str], Any]
+"""Status, headers and body."""
+REFUSALS: Final[list[tuple[str, int, dict[str, str], Any]]] = [
+    (
+        "openai",
+        429,
+        {"retry-after": "20", "x-ratelimit-remaining-tokens": "0"},
+        {
+            "error": {
+                "message": "Rate limit reached",
+                "type": "tokens",
+                "param": None,
+                "code": "rate_limit_exceeded",
+            }
+        },
+    ),
+    (
+        "openai",
+        400,
+        {},
+        {
+            "error": {
+                "message": "too long",
+                "type": "x",
+                "param": "messages",
+                "code": "context_length_exceeded",
+            }
+        },
+    ),
+    ("openai", 503, {"retry-after-ms": "1500"}, {"error": {"message": "overloaded", "type": "server_error"}}),
+    (
+        "anthropic",
+        429,
+        {"retry-after": "7"},
+        {"type": "error", "error": {"type": "rate_limit_error", "message": "slow down"}, "request_id": "r"},
+    ),
+    (
+        "anthropic",
+        400,
+        {},
+        {"type": "error", "error": {"type": "invalid_request_error", "message": "prompt is too long"}},
+    ),
+    ("anthropic", 529, {}, {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}),
+    (
+        "gemini",
+        429,
+        {},
+        {
+            "error": {
+                "code": 429,
+                "message": "quota",
+                "status": "RESOURCE_EXHAUSTED",
+                "details": [{"@type": "x"}],
+            }
+        },
+    ),
+    ("gemini", 400, {}, {"error": {"code": 400, "message": "bad key", "status": "INVALID_ARGUMENT"}}),
+    ("gemini", 503, {}, {"error": {"code": 503, "message": "overloaded", "status": "UNAVAILABLE"}}),
+    ("bedrock", 429, {"x-amzn-errortype": "ThrottlingException"}, {"message": "Too many requests"}),
+    ("bedrock", 400, {"x-amzn-errortype": "ValidationException"}, {"message": "Malformed input"}),
+    ("bedrock", 503, {"x-amzn-errortype": "ServiceUnavailableException"}, {"message": "Unavailable"}),
+]
+
+
+@pytest.mark.parametrize(
+    ("model", "refusal"),
+    [(model, refusal) for form, *refusal in REFUSALS for model in MODELS[form]],
+)
+async def test_refusals(
+    direct: LiteLLMProvider, wrapped: LiteLLMProvider, model: str, refusal: Refusal
+) -> None:
+    status, headers, body = refusal
+    answer = failure(status, headers=headers, body=body)
+    ours, theirs = [await outcome(provider, model, answer) for provider in (direct, wrapped)]
+    assert ours.said() == theirs.said()
+    assert ours.failure["message"] == theirs.failure["message"] == body.get("error", body)["message"]
+    assert ours.said()["statusCode"] == status
+    assert ours.said()["isRetryable"] == (status != 400)
+    later = {name: value for name, value in headers.items() if name.startswith("retry-after")}
+    assert ours.said().get("responseHeaders", {}) == later
+    assert ours.chunks == []
+
+
+# --- requests --------------------------------------------------------------------------------
+
+PIXEL: Final = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII="
+FULL: Final[dict[str, Any]] = {
+    "prompt": [
+        {"role": "system", "content": "Be kind."},
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "what?"},
+                {"type": "image", "image": PIXEL, "mediaType": "image/png"},
+            ],
+        },
+        {
+            "role": "assistant",
+            "content": [{"type": "tool-call", "toolCallId": "c1", "toolName": "f", "input": {"a": 1}}],
+        },
+        {
+            "role": "tool",
+            "content": [
+                {
+                    "type": "tool-result",
+                    "toolCallId": "c1",
+                    "toolName": "f",
+                    "output": {"type": "text", "value": "one"},
+                }
+            ],
+        },
+        {"role": "user", "content": "and?"},
+    ],
+    "tools": {
+        "f": {"description": "d", "parameters": {"type": "object", "properties": {"a": {"type": "number"}}}}
+    },
+    "tool_choice": "required",
+    "model_settings": {"temperature": 0.5, "maxOutputTokens": 9, "stopSequences": ["X"], "topP": 0.5},
+    "headers": {"x-thread-id": "t"},
+}
+
+
+def telling(request: Received) -> dict[str, str]:
+    """The headers that say something about the call; a signature has a time in it."""
+    signed = request.headers.get("authorization", "").startswith("AWS4")
+    names = ("x-thread-id", "x-goog-api-key", "x-api-key", "api-key", "content-type")
+    told = {
+        name: value
+        for name, value in request.headers.items()
+        if name in names or name.startswith("anthropic-") or (name == "authorization" and not signed)
+    }
+    return told | {"content-type": told["content-type"].partition(";")[0]}
+
+
+def told(value: Any) -> Any:
+    """A body without the keys that hold nothing: the content of a message that only has calls."""
+    if isinstance(value, dict):
+        return {key: told(each) for key, each in value.items() if each is not None}
+    return [told(each) for each in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("fields", [{}, FULL], ids=["short", "full"])
+@pytest.mark.parametrize("model", EVERY_MODEL)
+async def test_both_ways_ask_the_same(
+    direct: LiteLLMProvider, wrapped: LiteLLMProvider, model: str, fields: dict[str, Any]
+) -> None:
+    name = next(name for name, other in TEXTS if other == model)
+    ours = (await outcome(direct, model, recorded(name), **fields)).request
+    theirs = (await outcome(wrapped, model, recorded(name), **fields)).request
+    assert ours.path == theirs.path
+    assert told(ours.body) == told(theirs.body)
+    assert telling(ours) == telling(theirs)
+
+
+async def test_bedrock_gets_what_was_signed(direct: LiteLLMProvider) -> None:
+    request = (await outcome(direct, BEDROCK, recorded("bedrock-text.bin"))).request
+    assert request.path == "/model/us.anthropic.claude-sonnet-4-5-20250929-v1%3A0/converse-stream"
+    signed = request.headers["authorization"].partition("SignedHeaders=")[2].partition(",")[0].split(";")
+    again = AWSRequest(
+        "POST",
+        f"http://{request.headers['host']}{request.path}",
+        {name: value for name, value in request.headers.items() if name in signed and name != "host"},
+        json.dumps(request.body),
+    )
+    again.context["timestamp"] = request.headers["x-amz-date"]
+    signer = SigV4Auth(Credentials("AKID", "secret"), "bedrock", REGION)
+    signature = signer.signature(signer.string_to_sign(again, signer.canonical_request(again)), again)
+    assert request.headers["authorization"].endswith(f"Signature={signature}")
+
+
+@pytest.mark.parametrize("model", [GEMINI, BEDROCK])
+async def test_files_elsewhere_are_fetched_by_litellm(direct: LiteLLMProvider, model: str) -> None:
+    await direct.prepare()
+    content = [{"type": "image", "image": "https://example.com/a.png", "mediaType": "image/png"}]
+    call = ModelCall(model, [{"role": "user", "content": content}], api_key="k")
+    assert await build_request(litellm_provider._litellm(), call, litellm_kwargs(call)) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("AZURE_API_VERSION", "preview"),
+        ("AZURE_API_BASE", "https://x.example.com/openai/deployments/y"),
+        ("AZURE_OPENAI_AD_TOKEN", "t"),
+        (None, None),
+    ],
+)
+async def test_what_azure_has_besides_keys_is_litellms(
+    direct: LiteLLMProvider, monkeypatch: pytest.MonkeyPatch, name: str | None, value: str
+) -> None:
+    await direct.prepare()
+    monkeypatch.setenv("AZURE_API_BASE", "https://x.example.com")
+    if name:
+        monkeypatch.setenv(name, value)
+    call = ModelCall("azure/gpt-4o", [{"role": "user", "content": "hi"}], api_key="k")
+    built = await build_request(litellm_provider._litellm(), call, litellm_kwargs(call))
+    assert (built is None) == bool(name)
+
+
+async def test_a_missing_key(
+    direct: LiteLLMProvider, wrapped: LiteLLMProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("GEMINI_API_KEY", "GOOGLE_API_KEY", "PALM_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    async with ModelServer(recorded("gemini-text.sse")) as server:
+        for provider in (direct, wrapped):
+            with pytest.raises(ProviderError, match="key") as raised:
+                async for _ in provider.stream(asked(server, GEMINI, api_key=None)):
+                    pass
+            assert (raised.value.retryable, raised.value.status_code) == (False, None)
+        assert server.requests == []
