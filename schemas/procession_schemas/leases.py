@@ -18,7 +18,8 @@ class LeaseRequest(TypedDict):
     `kind` is `model` for a model's answer, `side` for what tools and hooks write. `command` is the sender's
     WorkCommand without its operations, `messages` the conversation as the sender has it; one that is too long for a
     message lies in Redis under `messagesKey`, and without both the committed one counts. `stream` numbers the streams
-    of the run. `resume`: another replica had this stream, so what clients have is held back; with `anew` it is taken
+    of the run. `resume`: another replica had this stream, so what clients have is held back (`after`: the
+    attempt that made it); with `anew` it is taken
     back and sent again, since time had a say in it. `fence` is that of the chunk batches. `last`: an answer without
     tool calls ends the run. `prelude` is what senders of before 0.2 gave in place of `messages`; nobody reads it.
     """
@@ -41,6 +42,7 @@ class LeaseRequest(TypedDict):
     outSeq: int
     fence: NotRequired[int]
     resume: NotRequired[bool]
+    after: NotRequired[int]
     anew: NotRequired[bool]
     last: NotRequired[bool]
     keepChunks: NotRequired[bool]

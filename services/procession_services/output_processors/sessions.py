@@ -182,14 +182,18 @@ class SessionServer:
         Where time has had a say in what the last replica sent, nothing can be held back: clients get all of it anew.
         """
         tenant, run, start, fence = command.tenant, command.run, lease["outSeq"], lease.get("fence", 0)
+        if not lease.get("resume"):
+            return Outbox(self._bus, tenant, run, start, live=command.stream, fence=fence)
+        suppress = -1
+        if not lease.get("anew"):
+            suppress = await last_sent(self._bus, tenant, run, fence + lease.get("after", 0))
+        fence += lease["attempt"]
+        outbox = Outbox(self._bus, tenant, run, start, live=command.stream, suppress=suppress, fence=fence)
         if lease.get("anew"):
-            outbox = Outbox(
-                self._bus, tenant, run, start, live=command.stream, fence=fence + lease["attempt"]
-            )
             await outbox.renew(start, lease["attempt"])
-            return outbox
-        suppress = await last_sent(self._bus, tenant, run, fence) if lease.get("resume") else -1
-        return Outbox(self._bus, tenant, run, start, live=command.stream, suppress=suppress, fence=fence)
+        else:
+            await outbox.mark()
+        return outbox
 
     async def _context(self, lease: dict[str, Any], command: WorkCommand) -> RunContext:
         """The sender's context, as far as stream hooks see it."""

@@ -86,6 +86,12 @@ class Outbox:
             self.next_seq += attempt * _ROOM
         await self.flush(reset=self.next_seq if start is None else start)
 
+    async def mark(self) -> None:
+        """Says that what is not sent yet comes from here, whatever the one before us may still say."""
+        if self._live:
+            following = max(self.next_seq, self._suppress + 1)
+            await self._publish(following, [], {"reset": following})
+
     async def flush(self, *, end: bool = False, reset: int | None = None) -> None:
         """Publishes what is ready.
 

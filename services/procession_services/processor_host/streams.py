@@ -303,9 +303,10 @@ class StreamClient:
     async def _fail_over(self, session: Session) -> None:
         log.warning("output replica %s is lost, taking another one", session.replica)
         telemetry.observer().failover()
-        # Over a restart of NATS clients may have missed chunks, so nothing is held back; they drop what they have.
-        session.lease["resume"] = session.reconnects == self._bus.reconnects
-        session.lease["anew"] = session.timed
+        session.lease["after"] = session.attempt if session.lease.get("resume") else 0
+        session.lease["resume"] = True
+        # Over a restart of NATS clients may have missed chunks, and we that time had a say in them.
+        session.lease["anew"] = session.timed or session.reconnects != self._bus.reconnects
         await self._lease(session)
 
     async def finish(self, session: Session) -> dict[str, Any]:
