@@ -62,12 +62,15 @@ class Store:
     seq: int = -1
     result: bytes | None = None
     cancelled: bool = False
+    listed: bool = False
+    """Whether the run is on the list of deadlines."""
 
     def save_state(self, version: int, state: bytes) -> bool:
-        """Compare-and-set of the orchestrator's state."""
+        """Compare-and-set of the run's state; only a run that waits for a person has no deadline."""
         if version != self.state_version:
             return False
         self.state, self.state_version = state, version + 1
+        self.listed = b'"status":"suspended"' not in state
         return True
 
     def commit(

@@ -184,12 +184,12 @@ class RunMachine(RuleBasedStateMachine):
             if self.undisturbed():
                 continue
             state = world.state()
-            if state is None or state.status == "done":
+            if state is None or (state.status == "done" and world.finished):
                 break
             if state.status == "suspended":
                 self.answer(state.waiting[0], self.random.choice([0, 1]))
             else:
-                assert world.due or world.buried, f"nobody works on {state.outstanding}"
+                assert world.store.listed or world.buried, f"nobody works on {state.outstanding}"
                 world.finish(world.pass_deadline())
         final = world.state()
         assert final is not None

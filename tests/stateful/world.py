@@ -55,7 +55,6 @@ class World:
     finished: list[bytes] = field(default_factory=list)
     retried: set[int] = field(default_factory=set)
     continued: set[int] = field(default_factory=set)
-    due: bool = False
     buried: bool = False
 
     def __post_init__(self) -> None:
@@ -111,7 +110,7 @@ class World:
         except StopIteration:
             self.crash(handler)
             if handler.message is None:
-                self.due = False
+                self.store.listed = False
             elif handler.message in self.queue:
                 self.queue.remove(handler.message)
 
@@ -134,7 +133,6 @@ class World:
 
     def pass_deadline(self) -> Handler:
         """A replica finds the run on the list of deadlines."""
-        self.due = True
         handler = Handler(None, self._event(DeadlinePassed()))
         self.handlers.append(handler)
         return handler
@@ -225,6 +223,8 @@ class World:
                 case TellFinished(result):
                     self.finished.append(result.to_json())
                     assert len(set(self.finished)) == 1, "two different terminal events"
+                    yield
+                    self.store.listed = False
                 case TellSuspended(result):
                     assert result.status == "suspended"
 

@@ -98,6 +98,7 @@ class Driver:
                     took = now() - datetime.fromisoformat(state.accepted_at)
                     final = result.model_copy(update={"duration_ms": int(took.total_seconds() * 1000)})
                     await self.finished(state.tenant, state.run, final)
+                    await self._store.drop_deadline(state.tenant, state.run)
                     _observe(state, final)
 
     async def _suspended(self, state: RunState, result: RunResult) -> None:
@@ -124,11 +125,15 @@ def _observe(state: RunState, result: RunResult) -> None:
 
 
 def change(state: RunState, version: int) -> StateChange:
-    """The state as it is saved over `version`; a run that waits for a person has no deadline."""
+    """The state as it is saved over `version`.
+
+    A run that waits for a person has no deadline; one that is over keeps it until its end has been told, so that
+    somebody else tells it when we die in between.
+    """
     return StateChange(
         version,
         state.to_json(),
-        state.deadline_ms if state.status == "running" else None,
+        None if state.status == "suspended" else state.deadline_ms,
         finished=state.status == "done",
     )
 
