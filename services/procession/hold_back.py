@@ -111,6 +111,8 @@ def hold_stream(
         ScanError: The scanner failed. The text in hand and what was held before it are then in `args.part`, so that a
             processor with `on_error: skip` loses nothing.
     """
+    if args.part["type"] == "raw" and mode is not StreamMode.OBSERVE:
+        return []  # the provider's own event has the text as it was (D-89)
     return _Blocks(args, scanner, rewrite, limit, context, mode, _memory(args, key)).take(args.part)
 
 

@@ -198,7 +198,13 @@ class Detector(Processor[DetectorT]):
         return out if changed else None
 
     async def stream(self, args: OutputStreamArgs, judge: Judge) -> list[Chunk]:
-        """Takes a chunk of a stream: text is held until `judge` has seen it, everything else keeps its place."""
+        """Takes a chunk of a stream: text is held until `judge` has seen it, everything else keeps its place.
+
+        Raw events of the provider, which have the text as it was, go nowhere unless the stream is only observed (D-89).
+        """
+        options: Any = self.options
+        if args.part["type"] == "raw" and options.stream_mode != "observe":
+            return []
         held = self._judged(args, judge)
         waits = held.holds
         out = await held.take(args.part)

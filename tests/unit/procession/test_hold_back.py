@@ -388,13 +388,13 @@ async def test_positions_count_from_the_beginning_of_the_block():
 async def test_other_chunks_wait_behind_held_text_and_keep_their_order():
     kit = ProcessorKit(Redactor)
     source: Chunk = {"type": "source", "payload": {"id": "s"}}
-    raw: Chunk = {"type": "raw", "payload": {}}
+    file: Chunk = {"type": "file", "payload": {}}
     out = await kit.stream(
-        [source, delta("see a"), source, delta(" b@"), raw, source, delta("c.de, d"), raw, end()]
+        [source, delta("see a"), source, delta(" b@"), file, source, delta("c.de, d"), file, end()]
     )
     assert shape(out.chunks) == [
-        "source", ("t1", "see "), ("t1", "a"), "source", ("t1", " "), ("t1", "[E]"), "raw", "source", ("t1", ", "),
-        ("t1", "d"), "raw", "text-end",
+        "source", ("t1", "see "), ("t1", "a"), "source", ("t1", " "), ("t1", "[E]"), "file", "source", ("t1", ", "),
+        ("t1", "d"), "file", "text-end",
     ]  # fmt: skip
 
 
@@ -524,3 +524,23 @@ def test_observing_cannot_act(strategy):
     refuse_blind_action(StreamMode.WINDOW, strategy, reports=frozenset({"warn"}))
     refuse_blind_action(None, strategy, reports=frozenset({"warn"}))
     refuse_blind_action(StreamMode.OBSERVE, "warn", reports=frozenset({"warn"}))
+
+
+class _Masking(Processor[Options]):
+    id = "masking"
+    mode = StreamMode.WINDOW
+
+    def process_output_stream(self, args: Any) -> Any:
+        return hold_stream(args, SCANNERS["email"], lambda _match, _text: "[E]", mode=self.mode)
+
+    def flush_stream(self, args: Any) -> Any:
+        return hold_flush(args, SCANNERS["email"], lambda _match, _text: "[E]", mode=self.mode)
+
+
+@pytest.mark.parametrize(("mode", "passes"), [("window", False), ("hold", False), ("observe", True)])
+async def test_raw_events_do_not_show_what_is_held_back(mode, passes):
+    """D-89."""
+    kind = type("_Mode", (_Masking,), {"mode": StreamMode(mode)})
+    raw: Any = {"type": "raw", "payload": {"choices": [{"delta": {"content": "a@b.co"}}]}}
+    out = await ProcessorKit(kind).stream([raw, text_delta("a@b.co"), text_delta(" x")])
+    assert ("raw" in [chunk["type"] for chunk in out.chunks]) is passes

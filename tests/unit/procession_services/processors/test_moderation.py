@@ -152,3 +152,10 @@ def test_it_runs_beside_the_model_when_asked_to():
 
 async def test_it_keeps_the_contract():
     await check_processor(Moderation, {**MODEL, "errorStrategy": "warn"}, chunk_safe=True)
+
+
+@pytest.mark.parametrize(("mode", "passes"), [("hold", False), ("observe", True)])
+async def test_raw_events_do_not_show_what_is_not_judged_yet(mode, passes):
+    """D-89."""
+    out = await kit(streamMode=mode, strategy="warn").stream([{"type": "raw", "payload": {}}])
+    assert ("raw" in [chunk["type"] for chunk in out.chunks]) is passes
