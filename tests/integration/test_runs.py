@@ -38,6 +38,16 @@ async def test_output_processors_change_what_streams_and_what_is_kept(system):
     assert report.changed == 3
 
 
+async def test_a_stream_hook_sees_and_changes_the_one_conversation(system):
+    agent = {"inputProcessors": [{"id": "say", "options": {"word": "Added."}}], "outputProcessors": ["notes"]}
+    _, chunks = await system.run(HELLO, agent=agent)
+    (seen,) = [chunk["data"] for chunk in chunks if chunk["type"] == "data-seen"]
+    asked = seen["text-delta"][:-1]
+    assert (len(asked), asked[-1], seen["text-delta"][-1]) == (2, "Added.", "a note")
+    assert sorted(seen["step-finish"]) == sorted([*asked, "a note", "Hello you"])
+    assert sorted(seen["result"]) == sorted(seen["step-finish"])
+
+
 async def test_a_block_ends_the_run_and_closes_the_connection_to_the_provider(system):
     cancelled = system.models.stats.cancelled
     slow = {"chunks": ["ok ", "secret", *["more"] * 500], "chunk_delay_ms": 20}

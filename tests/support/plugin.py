@@ -75,6 +75,34 @@ class Upper(Processor[Options]):
         return {**args.part, "payload": {**args.part["payload"], "text": text}}
 
 
+class Notes(Processor[Options]):
+    """Adds a message while the answer streams, and tells what it sees of the conversation then and later."""
+
+    id: ClassVar[str] = "notes"
+
+    def process_output_stream(self, args: Any) -> Any:
+        kind = args.part["type"]
+        if kind == "text-delta" and "noted" not in args.state:
+            args.state["noted"] = True
+            args.message_list.add({"role": "user", "content": "a note"}, "context")
+        if kind in {"text-delta", "step-finish"}:
+            args.state[kind] = _texts(args)
+        return args.part
+
+    async def process_output_result(self, args: Any) -> Any:
+        seen = {**args.state, "result": _texts(args)}
+        await args.writer.custom({"type": "data-seen", "data": seen, "transient": True})
+
+
+def _texts(args: Any) -> list[str]:
+    return [
+        part["text"]
+        for message in args.message_list.get.all.db()
+        for part in message["content"]["parts"]
+        if part["type"] == "text"
+    ]
+
+
 class WordOptions(Options):
     word: str
     retry: bool = False
@@ -210,7 +238,7 @@ async def gated_factory(context: Any, options: dict[str, Any]) -> list[Any]:
 
 
 def register(registry: Registry) -> None:
-    for processor in (Gate, MemoryGate, Upper, Block, Say, Retry, Beside, Broken):
+    for processor in (Gate, MemoryGate, Upper, Notes, Block, Say, Retry, Beside, Broken):
         registry.add_processor(processor)
     for made in (echo, send_mail, book, Gated):
         registry.add_tool(made)

@@ -77,8 +77,9 @@ class GuardAnswers:
             messages = await self._executor.environment.store(command.tenant).get(request.messages_key or "")
         if messages is None:
             raise LookupError(f"the conversation is not there: {request.messages_key}")
-        ctx = restore(command, None)
-        ctx.messages = MessageList.deserialize(messages, new_id=id_maker(command), now=now_iso)
+        new_id = id_maker(command, f".g{request.guard.index}")
+        ctx = restore(command, None, new_id)
+        ctx.messages = MessageList.deserialize(messages, new_id=new_id, now=now_iso)
         ctx.request_context = RequestContext(request.request_context)
         ctx.tracing_context = request.tracing_context
         ctx.states[request.guard.processor.instance] = request.state

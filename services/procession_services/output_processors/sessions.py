@@ -198,14 +198,15 @@ class SessionServer:
     async def _context(self, lease: dict[str, Any], command: WorkCommand) -> RunContext:
         """The sender's context, as far as stream hooks see it."""
         messages, key = lease.get("messages"), lease.get("messagesKey")
+        new_id = id_maker(command, f".{lease.get('stream', 0)}")
         if messages is None and key is not None:
             messages = await self._executor.environment.store(command.tenant).get(key)
         if messages is None:
             stored = await self._host.store.load_context(command.tenant, command.run)
-            ctx = restore(command, stored.data)
+            ctx = restore(command, stored.data, new_id)
         else:
-            ctx = restore(command, None)
-            ctx.messages = MessageList.deserialize(messages, new_id=id_maker(command), now=now_iso)
+            ctx = restore(command, None, new_id)
+            ctx.messages = MessageList.deserialize(messages, new_id=new_id, now=now_iso)
         ctx.request_context = RequestContext(lease["requestContext"])
         ctx.tracing_context = lease.get("tracingContext", {})
         ctx.states.update(lease["states"])
@@ -237,6 +238,7 @@ class SessionServer:
 
     def _next_part(self, session: _Session) -> None:
         """Begins another part: chunks that are no model's answer, numbered from 0 again."""
+        session.ctx.messages.append_response_parts(session.collector.parts)
         session.kind, session.part = "side", session.part + 1
         session.received = session.processed = session.acked = 0
         session.before = [len(received) for received in session.chain.parts]

@@ -115,9 +115,7 @@ class Executor:
         """Runs the operations; returns the job with its result."""
         if stored.cancelled:
             signal.abort()
-        job = self._job(command, stored, signal)
-        if delivery:
-            job.outbox.held, job.outbox.fence = delivery.held, fence_of(command.seq, delivery.attempt)
+        job = self._job(command, stored, signal, delivery)
         if command.version == ANY_VERSION:
             await job.outbox.renew(None)
         elif delivery and delivery.attempt > 1:
@@ -164,11 +162,16 @@ class Executor:
             return orjson.dumps(job.ctx.to_dict())
         except TypeError as error:
             job.result.outcome, job.result.error = "failed", _not_json(job.ctx, error)
-            last = stored.data if stored.data is not None else restore(job.command, None).to_dict()
+            last = (
+                stored.data if stored.data is not None else restore(job.command, None, job.new_id).to_dict()
+            )
             return orjson.dumps(last)
 
-    def _job(self, command: WorkCommand, stored: StoredContext, signal: AbortSignal) -> Job:
-        ctx = restore(command, stored.data)
+    def _job(
+        self, command: WorkCommand, stored: StoredContext, signal: AbortSignal, delivery: Delivery | None
+    ) -> Job:
+        new_id = id_maker(command)
+        ctx = restore(command, stored.data, new_id)
         calls = Calls(clock=monotonic_ns, abort_signal=signal, environment=self.environment)
         calls.violation = self.violation_sink(command, ctx)
         result = WorkResult(
@@ -191,10 +194,12 @@ class Executor:
                 command.run,
                 command.out_seq,
                 live=command.stream,
-                fence=fence_of(command.seq),
+                fence=fence_of(command.seq, delivery.attempt if delivery else 0),
+                held=delivery.held if delivery else lambda: True,
             ),
             result=result,
             open_sink=self._open_sink,
+            new_id=new_id,
         )
 
     async def _run(self, job: Job) -> None:
@@ -258,9 +263,8 @@ def _not_json(ctx: RunContext, error: TypeError) -> Failure:
     return Failure(code="CONTEXT_NOT_JSON", message=text)
 
 
-def restore(command: WorkCommand, data: dict[str, Any] | None) -> RunContext:
-    """The context that a command starts from; message ids made during it are the same on every delivery."""
-    new_id = id_maker(command)
+def restore(command: WorkCommand, data: dict[str, Any] | None, new_id: Callable[[], str]) -> RunContext:
+    """The context that a command starts from."""
     if data is not None:
         return RunContext.from_dict(data, new_id=new_id, now=now_iso)
     return RunContext(
@@ -272,14 +276,17 @@ def restore(command: WorkCommand, data: dict[str, Any] | None) -> RunContext:
     )
 
 
-def id_maker(command: WorkCommand) -> Callable[[], str]:
-    """Message ids for one command: deterministic, so that a redelivery makes the same."""
+def id_maker(command: WorkCommand, place: str = "") -> Callable[[], str]:
+    """Message ids for one command: deterministic, so that a redelivery makes the same.
+
+    Whoever works on a part of the command elsewhere names its `place`: two makers of one place make the same ids.
+    """
     count = 0
 
     def new_id() -> str:
         nonlocal count
         count += 1
-        return f"msg-{command.run}-{command.seq}-{count}"
+        return f"msg-{command.run}-{command.seq}{place}-{count}"
 
     return new_id
 

@@ -48,6 +48,8 @@ class Job:
     outbox: Outbox
     result: WorkResult
     open_sink: SinkFactory
+    new_id: Callable[[], str]
+    """Makes the ids of this command's messages."""
     kept_stream: Any = None
     """A stream through the output chain that the next sink of this command goes on with."""
     on_end: list[Callable[[], Awaitable[None]]] = field(default_factory=list)

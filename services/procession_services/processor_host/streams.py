@@ -25,7 +25,6 @@ from procession_schemas.chunks import Chunk
 from procession_schemas.run import HookReport
 from procession_services.bus import Bus, LostError, NoResponderError, RequestTimeoutError
 from procession_services.processor_host.errors import Cancelled
-from procession_services.processor_host.executor import id_maker
 from procession_services.processor_host.job import Job
 from procession_services.runtime import telemetry
 from procession_services.runtime.clock import new_token, now_iso
@@ -384,7 +383,7 @@ def take_outcome(job: Job, outcome: dict[str, Any]) -> None:
     ctx.request_context.clear()
     ctx.request_context.update(RequestContext(outcome["requestContext"]))
     if outcome.get("messages") and outcome["kind"] == "model":
-        ctx.messages = MessageList.deserialize(outcome["messages"], new_id=id_maker(job.command), now=now_iso)
+        ctx.messages = MessageList.deserialize(outcome["messages"], new_id=job.new_id, now=now_iso)
     job.outbox.next_seq = outcome["outSeq"]
     job.outbox.fence = max(job.outbox.fence, outcome.get("fence", 0))
     ctx.streams += outcome.get("logged", True)

@@ -161,7 +161,7 @@ class _Runs:
         context = StoredContext(0, -1, None, None, cancelled=False)
         with on_stage(self.store):
             while state.outstanding is not None:
-                job = executor._job(state.outstanding, context, AbortSignal())
+                job = executor._job(state.outstanding, context, AbortSignal(), None)
                 await executor._run(job)
                 seq = job.command.seq
                 context = StoredContext(context.next_version, seq, job.ctx.to_dict(), None, cancelled=False)
