@@ -221,6 +221,10 @@ class WorkCommand(WireModel):
     message_id: str = Field(description="Id of the run's assistant message.")
     stream: bool = True
     ops: list[Op]
+    lent: int | None = Field(
+        default=None,
+        description="Index of the first operation that the output replica runs which has the model's stream.",
+    )
 
     @property
     def id(self) -> str:

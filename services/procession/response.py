@@ -5,7 +5,7 @@ from the chunks as the processors left them, so dropping a control chunk only hi
 `tool-call` decides what runs (D-20).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,11 @@ from procession_schemas.chunks import Chunk
 from procession_schemas.messages import Part
 
 _CALL_FIELDS = ("toolCallId", "toolName", "args", "argsText", "providerExecuted")
+
+
+def local_calls(calls: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The calls that our tools have to run: those that the provider has not executed itself (R-TX-7)."""
+    return [call for call in calls if not call.get("providerExecuted")]
 
 
 class ResponseCollector:

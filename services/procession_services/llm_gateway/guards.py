@@ -17,7 +17,7 @@ from procession_schemas.guard import GuardReply, GuardRequest
 from procession_schemas.work import Guard
 from procession_services.bus import Bus, NoResponderError, RequestTimeoutError
 from procession_services.processor_host.job import Job
-from procession_services.processor_host.streams import raise_outcome
+from procession_services.processor_host.outcomes import raise_outcome
 
 SERVICE: Final = "input_processors"
 SECONDS: Final = 60.0

@@ -10,7 +10,7 @@ import orjson
 from procession.context import RunContext, add_usage
 from procession.errors import ProcessorError
 from procession.prompt import to_prompt
-from procession.response import ResponseCollector
+from procession.response import ResponseCollector, local_calls
 from procession.structured import ObjectStream, parse_object
 from procession.usage import scope_keys
 from procession_schemas.agent import StructuredOutput
@@ -24,7 +24,8 @@ from procession_services.llm_gateway.providers import Provider
 from procession_services.llm_gateway.providers.retrying import stream_with_retries
 from procession_services.processor_host.errors import Cancelled, ModelFailed
 from procession_services.processor_host.job import Job
-from procession_services.processor_host.streams import Session, StreamClient, raise_outcome, take_outcome
+from procession_services.processor_host.outcomes import raise_outcome, take_outcome
+from procession_services.processor_host.streams import Session, StreamClient
 from procession_services.runtime.ledger import Ledger
 
 _UNDELIVERED = HIDDEN_TYPES | {"finish"}
@@ -87,7 +88,7 @@ class ModelRunner:
             ctx.messages.append_response_parts(parts, metadata=_metadata(call.model))
         job.result.facts = StepFacts(
             finish_reason=response["finishReason"],
-            tool_calls=sum(1 for c in response["toolCalls"] if not c.get("providerExecuted")),
+            tool_calls=len(local_calls(response["toolCalls"])),
             started=answer.started,
         )
         if failure is not None:

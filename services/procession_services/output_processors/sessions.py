@@ -3,71 +3,34 @@
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
+from pydantic import TypeAdapter
 
-from procession.args import AbortSignal, RequestContext
-from procession.calls import Calls
-from procession.context import RunContext
 from procession.errors import InvalidOptionsError, ProcessorError, TripWire, UnknownComponentError
-from procession.message_list import MessageList
-from procession.response import ResponseCollector
+from procession.response import ResponseCollector, local_calls
 from procession.stream import StreamChain
-from procession.structured import ObjectStream
 from procession_schemas import subjects
-from procession_schemas.agent import ProcessorRef
-from procession_schemas.chunks import Chunk
-from procession_schemas.work import WorkCommand
-from procession_services.output_processors.local import ToolResults
-from procession_services.output_processors.parts import PartsStore, RunParts
+from procession_schemas.work import Op, WorkCommand
+from procession_services.output_processors.local import LocalSinks, ToolResults
+from procession_services.output_processors.opening import Opener, Session, deliverer
+from procession_services.output_processors.parts import PartsStore
 from procession_services.processor_host.executor import (
     Executor,
-    id_maker,
-    restore,
     wire_failure,
     wire_tripwire,
 )
-from procession_services.processor_host.outbox import Outbox, last_sent
 from procession_services.processor_host.service import Host
 from procession_services.runtime import telemetry
-from procession_services.runtime.clock import monotonic_ns, now_iso
+from procession_services.runtime.clock import monotonic_ns
 
 log = logging.getLogger(__name__)
+_OPS: TypeAdapter[list[Op]] = TypeAdapter(list[Op])
 _ACK_CHUNKS = 64
 _HEARTBEAT_SECONDS = 0.5
 _IDLE_BEATS = 10
 """A stream on which nothing moves beats less often: only to learn whether its sender still lives."""
-
-
-@dataclass(slots=True)
-class _Session:
-    id: str
-    attempt: int
-    answer: str
-    kind: str
-    ctx: RunContext
-    calls: Calls
-    chain: StreamChain
-    collector: ResponseCollector
-    outbox: Outbox
-    parts: RunParts
-    before: list[int]
-    number: int
-    conversation: bytes
-    last: bool = False
-    part: int = 0
-    first: dict[str, Any] | None = None
-    results: ToolResults = field(default_factory=ToolResults)
-    frames: "asyncio.Queue[dict[str, Any]]" = field(default_factory=asyncio.Queue)
-    received: int = 0
-    processed: int = 0
-    acked: int = 0
-    missing: int = -1
-    timed: bool = False
-    task: "asyncio.Task[None] | None" = None
 
 
 class SessionServer:
@@ -75,8 +38,9 @@ class SessionServer:
 
     def __init__(self, host: Host, executor: Executor, parts: PartsStore) -> None:
         self._host, self._bus, self._executor, self._parts = host, host.bus, executor, parts
+        self._opener = Opener(host, executor, parts)
         self._inbox = subjects.inbox(host.settings.replica)
-        self._sessions: dict[str, _Session] = {}
+        self._sessions: dict[str, Session] = {}
         self._leases: list[Any] = []
         self._opening: set[asyncio.Task[None]] = set()
         self._heartbeat: asyncio.Task[None] | None = None
@@ -124,7 +88,7 @@ class SessionServer:
         command = WorkCommand.model_validate(lease["command"])
         address = f"{lease['acks']}.{lease['session']}"
         try:
-            session = await self._build(lease, command, address)
+            session = await self._opener.open(lease, command, address)
         except Exception as error:  # whatever it is, the sender must not wait for ever
             log.exception("stream lease of %s could not be served", command.id)
             await self._bus.publish(reply, orjson.dumps(answer))
@@ -145,74 +109,6 @@ class SessionServer:
         session.task.add_done_callback(_report)
         await self._bus.publish(reply, orjson.dumps(answer))
 
-    async def _build(self, lease: dict[str, Any], command: WorkCommand, address: str) -> _Session:
-        tenant, run = command.tenant, command.run
-        ctx = await self._context(lease, command)
-        links = self._host.instances.links([ProcessorRef.model_validate(p) for p in lease["processors"]])
-        calls = Calls(clock=monotonic_ns, abort_signal=AbortSignal(), environment=self._executor.environment)
-        calls.violation = self._executor.violation_sink(command, ctx)
-        outbox = await self._outbox(lease, command)
-        parts = await self._parts.open(tenant, run, lease.get("stream", 0), len(links))
-        collector = ResponseCollector(keep_chunks=bool(lease.get("keepChunks")))
-        objects = ObjectStream() if lease.get("objects") else None
-        results = ToolResults()
-        deliver = _deliverer(outbox, objects, results)
-        lists = parts.lists[: len(links)]
-        return _Session(
-            id=lease["session"],
-            attempt=lease["attempt"],
-            answer=address,
-            kind=lease["kind"],
-            ctx=ctx,
-            calls=calls,
-            chain=StreamChain(links, ctx, calls, deliver, parts=lists, collector=collector),
-            collector=collector,
-            outbox=outbox,
-            parts=parts,
-            before=[len(received) for received in lists],
-            number=lease.get("stream", 0),
-            conversation=orjson.dumps(ctx.messages.serialize()),
-            last=bool(lease.get("last")),
-            results=results,
-        )
-
-    async def _outbox(self, lease: dict[str, Any], command: WorkCommand) -> Outbox:
-        """Where the stream's chunks go; after a failover those that clients have are made again and held back.
-
-        Where time has had a say in what the last replica sent, nothing can be held back: clients get all of it anew.
-        """
-        tenant, run, start, fence = command.tenant, command.run, lease["outSeq"], lease.get("fence", 0)
-        if not lease.get("resume"):
-            return Outbox(self._bus, tenant, run, start, live=command.stream, fence=fence)
-        suppress = -1
-        if not lease.get("anew"):
-            suppress = await last_sent(self._bus, tenant, run, fence + lease.get("after", 0))
-        fence += lease["attempt"]
-        outbox = Outbox(self._bus, tenant, run, start, live=command.stream, suppress=suppress, fence=fence)
-        if lease.get("anew"):
-            await outbox.renew(start, lease["attempt"])
-        else:
-            await outbox.mark()
-        return outbox
-
-    async def _context(self, lease: dict[str, Any], command: WorkCommand) -> RunContext:
-        """The sender's context, as far as stream hooks see it."""
-        messages, key = lease.get("messages"), lease.get("messagesKey")
-        new_id = id_maker(command, f".{lease.get('stream', 0)}")
-        if messages is None and key is not None:
-            messages = await self._executor.environment.store(command.tenant).get(key)
-        if messages is None:
-            stored = await self._host.store.load_context(command.tenant, command.run)
-            ctx = restore(command, stored.data, new_id)
-        else:
-            ctx = restore(command, None, new_id)
-            ctx.messages = MessageList.deserialize(messages, new_id=new_id, now=now_iso)
-        ctx.request_context = RequestContext(lease["requestContext"])
-        ctx.tracing_context = lease.get("tracingContext", {})
-        ctx.states.update(lease["states"])
-        ctx.step_number, ctx.retry_count = lease["stepNumber"], lease["retryCount"]
-        return ctx
-
     async def _on_frame(self, _subject: str, body: bytes, reply: str) -> None:
         frame = orjson.loads(body)
         session = self._sessions.get(frame["s"])
@@ -221,7 +117,7 @@ class SessionServer:
             return
         session.frames.put_nowait(frame)
 
-    async def _serve(self, session: _Session) -> None:
+    async def _serve(self, session: Session) -> None:
         """Serves a stream, and the parts that its sender adds to it."""
         try:
             while await self._watched_part(session):
@@ -232,11 +128,11 @@ class SessionServer:
         finally:
             self._forget(session)
 
-    async def _watched_part(self, session: _Session) -> bool:
+    async def _watched_part(self, session: Session) -> bool:
         with telemetry.observer().stream(session):
             return await self._serve_part(session)
 
-    def _next_part(self, session: _Session) -> None:
+    def _next_part(self, session: Session) -> None:
         """Begins another part: chunks that are no model's answer, numbered from 0 again."""
         session.ctx.messages.append_response_parts(session.collector.parts)
         session.kind, session.part = "side", session.part + 1
@@ -249,12 +145,12 @@ class SessionServer:
             session.chain.links,
             session.ctx,
             session.calls,
-            _deliverer(session.outbox, None, session.results),
+            deliverer(session.outbox, None, session.results),
             parts=session.chain.parts,
             collector=session.collector,
         )
 
-    async def _serve_part(self, session: _Session) -> bool:
+    async def _serve_part(self, session: Session) -> bool:
         """Serves one part and says what came of it; True when there may be another."""
         done: dict[str, Any] = {}
         more = False
@@ -270,8 +166,7 @@ class SessionServer:
                 log.exception("stream of %s failed", session.ctx.run_id)
             done["error"] = _failure(error)
         await session.outbox.flush()
-        over = session.part > 0 or (session.last and session.collector.finished and not _has_calls(session))
-        logged = (not over or bool(done)) and session.parts.grown(session.before)
+        logged = (not _last(session) or bool(done)) and session.parts.grown(session.before)
         done.update(self._outcome(session), logged=logged)
         answer = {"l": session.attempt, "a": session.processed, "done": done}
         await self._bus.publish(session.answer, orjson.dumps(answer))
@@ -281,7 +176,7 @@ class SessionServer:
             )
         return more
 
-    def _address(self, session: _Session) -> str:
+    def _address(self, session: Session) -> str:
         return f"{self._inbox}.{session.id}.{session.attempt}"
 
     async def _on_gone(self, subject: str, _body: bytes, _reply: str) -> None:
@@ -291,16 +186,16 @@ class SessionServer:
         if session is not None and session.attempt == int(attempt):
             self._end(session)
 
-    def _end(self, session: _Session) -> None:
+    def _end(self, session: Session) -> None:
         if session.task is not None:
             session.task.cancel()
 
-    def _forget(self, session: _Session) -> None:
+    def _forget(self, session: Session) -> None:
         if self._sessions.get(session.id) is session:
             del self._sessions[session.id]
         self._bus.on_bounce.pop(self._address(session), None)
 
-    async def _consume(self, session: _Session) -> bool:
+    async def _consume(self, session: Session) -> bool:
         """Takes frames until the last one; True when it says that another part may come."""
         while True:
             frame = await self._next_frame(session)
@@ -315,7 +210,9 @@ class SessionServer:
                 session.results.sent(chunk)
                 await session.chain.feed(chunk)
                 session.processed += 1
-            if frame.get("e"):
+            if lent := frame.get("lent"):
+                session.borrowed = await self._run_lent(session, lent)
+            elif frame.get("e"):
                 await session.chain.end()
             await session.outbox.flush()
             if frame.get("e"):
@@ -323,7 +220,22 @@ class SessionServer:
             if session.processed - session.acked >= _ACK_CHUNKS:
                 await self._acknowledge(session)
 
-    async def _next_frame(self, session: _Session) -> dict[str, Any]:
+    async def _run_lent(self, session: Session, lent: dict[str, Any]) -> dict[str, Any]:
+        """Runs the operations that end the run; returns what came of them."""
+        session.received += 1  # so that heartbeats tell that we are at work
+        context = lent.get("context")
+        if context is None:
+            context = await self._executor.environment.store(session.command.tenant).get(lent["contextKey"])
+        command = session.command.model_copy(update={"ops": _OPS.validate_python(lent["ops"]), "lent": None})
+        sinks = LocalSinks(self._parts, logged=False)
+        job = await self._executor.borrowed(command, context, session.outbox, sinks.sink)
+        over = job.result.result is not None
+        return {
+            "lent": job.result.model_dump(by_alias=True, exclude_none=True),
+            "context": None if over else job.ctx.to_dict(),
+        }
+
+    async def _next_frame(self, session: Session) -> dict[str, Any]:
         """The next frame; until it comes, processors whose time is up are flushed."""
         first, session.first = session.first, None
         if first is not None:
@@ -340,18 +252,18 @@ class SessionServer:
                 await session.outbox.flush()
         return await session.frames.get()
 
-    async def _miss(self, session: _Session) -> None:
+    async def _miss(self, session: Session) -> None:
         """Asks for chunks that were lost on the way, once until the next heartbeat."""
         if session.missing != session.received:
             session.missing = session.received
             await self._tell(session, {"again": session.received})
 
-    async def _acknowledge(self, session: _Session) -> None:
+    async def _acknowledge(self, session: Session) -> None:
         session.acked = session.processed
         answer = {"l": session.attempt, "a": session.processed}
         await self._bus.publish(session.answer, orjson.dumps(answer), reply=self._address(session))
 
-    async def _tell(self, session: _Session, what: dict[str, Any]) -> None:
+    async def _tell(self, session: Session, what: dict[str, Any]) -> None:
         await self._bus.publish(session.answer, orjson.dumps({"l": session.attempt, **what}))
 
     async def _beat(self) -> None:
@@ -363,38 +275,34 @@ class SessionServer:
                 if session.processed or session.received or beat % _IDLE_BEATS == 0:
                     await self._acknowledge(session)
 
-    def _outcome(self, session: _Session) -> dict[str, Any]:
+    def _outcome(self, session: Session) -> dict[str, Any]:
+        told = {
+            "replica": self._host.settings.replica,
+            "outSeq": session.outbox.next_seq,
+            "fence": session.outbox.fence,
+        }
+        if session.borrowed:
+            return told | session.borrowed
         ctx = session.ctx
         messages = ctx.messages.serialize()
         names = {link.id for link in session.chain.links}
-        return {
+        return told | {
             "kind": session.kind,
-            "replica": self._host.settings.replica,
             "states": {name: ctx.states[name] for name in names if name in ctx.states},
             "requestContext": ctx.request_context,
             "response": session.collector.to_dict(),
             "parts": session.collector.parts,
             "finished": session.collector.finished,
-            "outSeq": session.outbox.next_seq,
-            "fence": session.outbox.fence,
             "reports": [r.to_wire().model_dump(by_alias=True) for r in session.calls.reports.values()],
             "messages": messages if orjson.dumps(messages) != session.conversation else None,
             "rewritten": session.results.rewritten(),
         }
 
 
-def _deliverer(outbox: Outbox, objects: ObjectStream | None, results: ToolResults) -> Callable[[Chunk], None]:
-    def deliver(chunk: Chunk) -> None:
-        for made in objects.before(chunk) if objects else ():
-            outbox.put(made)
-        results.delivered(chunk)
-        outbox.put(chunk)
-
-    return deliver
-
-
-def _has_calls(session: _Session) -> bool:
-    return any(not call.get("providerExecuted") for call in session.collector.to_dict()["toolCalls"])
+def _last(session: Session) -> bool:
+    """Whether no further stream of the run follows."""
+    answered = session.last and session.collector.finished and not local_calls(session.collector.tool_calls)
+    return session.part > 0 or answered or session.borrowed is not None
 
 
 def _failure(error: Exception) -> dict[str, Any]:

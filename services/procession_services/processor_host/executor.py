@@ -1,7 +1,8 @@
 """Runs a command's operations on the run's context, exactly once for what it stores, and moves the run on."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
@@ -23,7 +24,7 @@ from procession_services.bus import Bus, Delivery, LostError
 from procession_services.processor_host.driver import Driver, change
 from procession_services.processor_host.errors import Cancelled, ModelFailed, Stopped, Suspended
 from procession_services.processor_host.instances import Instances
-from procession_services.processor_host.job import Job, OpRunner, SinkFactory
+from procession_services.processor_host.job import Job, Lender, OpRunner, SinkFactory
 from procession_services.processor_host.ops import RUNNERS, failure_of
 from procession_services.processor_host.outbox import Outbox, fence_of
 from procession_services.runs.reducer import reduce
@@ -47,12 +48,13 @@ class Executor:
         open_sink: SinkFactory,
         *,
         runners: dict[str, OpRunner] | None = None,
+        lender: Lender | None = None,
         environment: Environment = NO_ENVIRONMENT,
     ) -> None:
         self.service, self.bus, self.store, self.instances = service, bus, store, instances
         self.environment = environment
         self.driver = Driver(bus, store, self.execute)
-        self._open_sink = open_sink
+        self._open_sink, self._lender = open_sink, lender
         self._runners = {**RUNNERS, **(runners or {})}
         self._signals: dict[tuple[str, str], AbortSignal] = {}
 
@@ -80,9 +82,8 @@ class Executor:
     async def _execute(
         self, command: WorkCommand, delivery: Delivery | None, told: Callable[[WorkResult], None]
     ) -> None:
-        key, owner = (command.tenant, command.run), new_token(12)
-        signal = self._signals.setdefault(key, AbortSignal())
-        try:
+        owner = new_token(12)
+        with self._cancellable(command) as signal:
             stored = await self.store.take_context(
                 command.tenant,
                 command.run,
@@ -103,11 +104,34 @@ class Executor:
                 await self.driver.again(command.tenant, command.run)
                 return
             job = await self._worked(command, stored, signal, delivery)
+        await self._settle(job, stored, owner)
+        told(job.result)
+
+    @contextmanager
+    def _cancellable(self, command: WorkCommand) -> Iterator[AbortSignal]:
+        """The signal that fires when the command's run is cancelled meanwhile."""
+        key = (command.tenant, command.run)
+        signal = self._signals.setdefault(key, AbortSignal())
+        try:
+            yield signal
         finally:
             if self._signals.get(key) is signal:
                 del self._signals[key]
-        await self._settle(job, stored, owner)
-        told(job.result)
+
+    async def borrowed(
+        self, command: WorkCommand, context: dict[str, Any], outbox: Outbox, open_sink: SinkFactory
+    ) -> Job:
+        """Runs operations that whoever has the command has lent us; returns the job with their result.
+
+        What they did is for the lender to store.
+        """
+        stored = StoredContext(command.version, command.seq, context, result=None, cancelled=False)
+        with self._cancellable(command) as signal:
+            job = self._job(command, stored, signal, None, place=".lent")
+            job.outbox, job.open_sink = outbox, open_sink
+            await self._run(job)
+        _summed(job)
+        return job
 
     async def _worked(
         self, command: WorkCommand, stored: StoredContext, signal: AbortSignal, delivery: Delivery | None
@@ -127,8 +151,7 @@ class Executor:
                 await end()
         if not job.outbox.held():
             raise LostError
-        job.result.reports = [tally.to_wire() for tally in job.calls.reports.values()]
-        job.result.out_seq = job.outbox.next_seq
+        _summed(job)
         return job
 
     async def _settle(self, job: Job, stored: StoredContext, owner: str) -> None:
@@ -168,9 +191,14 @@ class Executor:
             return orjson.dumps(last)
 
     def _job(
-        self, command: WorkCommand, stored: StoredContext, signal: AbortSignal, delivery: Delivery | None
+        self,
+        command: WorkCommand,
+        stored: StoredContext,
+        signal: AbortSignal,
+        delivery: Delivery | None,
+        place: str = "",
     ) -> Job:
-        new_id = id_maker(command)
+        new_id = id_maker(command, place)
         ctx = restore(command, stored.data, new_id)
         calls = Calls(clock=monotonic_ns, abort_signal=signal, environment=self.environment)
         calls.violation = self.violation_sink(command, ctx)
@@ -203,9 +231,12 @@ class Executor:
         )
 
     async def _run(self, job: Job) -> None:
-        result = job.result
+        result, lent = job.result, job.command.lent
         for at, op in enumerate(job.command.ops):
             try:
+                if at == lent and self._lender is not None:
+                    _take(result, await self._lender(job, at), at)
+                    return
                 await self._runners[op.op](op, job)
             except TripWire as tripwire:
                 result.outcome, result.tripwire = "tripwire", wire_tripwire(tripwire)
@@ -249,6 +280,17 @@ class Executor:
             await self.bus.publish_stored(subject, event.to_json(), message_id=message_id)
 
         return store
+
+
+def _summed(job: Job) -> None:
+    job.result.reports = [tally.to_wire() for tally in job.calls.reports.values()]
+    job.result.out_seq = job.outbox.next_seq
+
+
+def _take(result: WorkResult, lent: WorkResult, start: int) -> None:
+    """Takes over what came of the operations from `start` on."""
+    result.outcome, result.at, result.result = lent.outcome, start + lent.at, lent.result
+    result.tripwire, result.error = lent.tripwire, lent.error
 
 
 def _not_json(ctx: RunContext, error: TypeError) -> Failure:

@@ -35,6 +35,8 @@ class ChunkSink(Protocol):
 
 
 SinkFactory = Callable[["Job", list[ProcessorRef]], Any]
+Lender = Callable[["Job", int], Awaitable[WorkResult]]
+"""Has somebody else run a job's operations from an index on, and takes what they did into its context."""
 
 
 @dataclass(slots=True)

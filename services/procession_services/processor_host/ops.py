@@ -7,6 +7,7 @@ from procession.args import APIError, RequestContext
 from procession.context import UNKNOWN_USAGE
 from procession.messages import InvalidMessageError
 from procession.processor import Hook
+from procession.response import local_calls
 from procession_schemas import work
 from procession_schemas.messages import StepResult
 from procession_schemas.run import Failure
@@ -111,7 +112,7 @@ def _complete_tools(job: Job) -> None:
 
 async def unless_tools(_op: work.UnlessToolsOp, job: Job) -> None:
     """Ends the command when tools have to run; raises Stopped."""
-    if any(not call.get("providerExecuted") for call in (job.ctx.response or {}).get("toolCalls", [])):
+    if local_calls((job.ctx.response or {}).get("toolCalls", [])):
         raise Stopped
 
 

@@ -27,7 +27,7 @@ from procession_schemas.work import WorkCommand, WorkResult
 from procession_services.bus import Bus, Delivery, Worker
 from procession_services.processor_host.executor import Executor
 from procession_services.processor_host.instances import Instances
-from procession_services.processor_host.job import OpRunner, SinkFactory
+from procession_services.processor_host.job import Lender, OpRunner, SinkFactory
 from procession_services.processor_host.models import GatewayModels
 from procession_services.processor_host.watch import counted, lag_watched
 from procession_services.runtime import telemetry
@@ -123,7 +123,12 @@ class Host:
 
         self.on_drain.append(drain)
 
-    def executor(self, open_sink: SinkFactory, runners: dict[str, OpRunner] | None = None) -> Executor:
+    def executor(
+        self,
+        open_sink: SinkFactory,
+        runners: dict[str, OpRunner] | None = None,
+        lender: Lender | None = None,
+    ) -> Executor:
         """What runs commands in this process."""
         return Executor(
             self.service,
@@ -132,14 +137,18 @@ class Host:
             self.instances,
             open_sink,
             runners=runners,
+            lender=lender,
             environment=self.environment,
         )
 
     async def work_on_commands(
-        self, open_sink: SinkFactory, runners: dict[str, OpRunner] | None = None
+        self,
+        open_sink: SinkFactory,
+        runners: dict[str, OpRunner] | None = None,
+        lender: Lender | None = None,
     ) -> Executor:
         """Takes the service's commands, runs them, and moves their runs on."""
-        executor = self.executor(open_sink, runners)
+        executor = self.executor(open_sink, runners, lender)
         await self.listen_for_cancel(executor)
 
         async def handle(delivery: Delivery) -> None:

@@ -8,32 +8,33 @@ start, and holds back what clients already have.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import orjson
 
-from procession.args import AbortSignal, RequestContext
-from procession.calls import Tally
-from procession.errors import ProcessorError, TripWire
-from procession.message_list import MessageList
+from procession.args import AbortSignal
+from procession.errors import ProcessorError
 from procession_schemas import subjects
 from procession_schemas.agent import ProcessorRef
 from procession_schemas.chunks import Chunk
-from procession_schemas.run import HookReport
+from procession_schemas.work import StepFinishOp, WorkResult
 from procession_services.bus import Bus, LostError, NoResponderError, RequestTimeoutError
 from procession_services.processor_host.errors import Cancelled
 from procession_services.processor_host.job import Job
+from procession_services.processor_host.outcomes import raise_outcome, take_lent, take_outcome
 from procession_services.runtime import telemetry
-from procession_services.runtime.clock import new_token, now_iso
+from procession_services.runtime.clock import new_token
 
 log = logging.getLogger(__name__)
 SERVICE: Final = "output_processors"
 WINDOW: Final = 1024
 """Raw chunks that may be unacknowledged; a slow chain slows the reading of the provider's socket."""
 STALLED_SECONDS: Final = 1.5
+_LOOK_SECONDS: Final = STALLED_SECONDS / 6
 _LEASE_SECONDS: Final = 2.0
 _OFFER_SECONDS: Final = 0.5
 _MESSAGE_SHARE: Final = 4
@@ -46,7 +47,11 @@ class Session:
     """One stream on its way through an output replica."""
 
     id: str
-    lease: dict[str, Any]
+    processors: list[ProcessorRef]
+    lease: Callable[[], Awaitable[dict[str, Any]]]
+    lent: dict[str, Any] | None = None
+    """What the replica runs in the place of a chain: operations and the context that they start from."""
+    resume: dict[str, Any] = field(default_factory=dict)
     raw: list[Chunk] = field(default_factory=list)
     sent: int = 0
     acked: int = 0
@@ -118,6 +123,27 @@ class StreamClient:
                 sink.rewritten = session.outcome.get("rewritten") or {}
         raise_outcome(session.outcome)
 
+    async def lend(self, job: Job, start: int) -> WorkResult:
+        """Has the replica that the command has leased run its operations from `start` on.
+
+        Raises:
+            LostError: The command is no longer ours.
+            ProcessorError: The replica could not do it.
+        """
+        ops = job.command.ops[start:]
+        assert isinstance(ops[0], StepFinishOp)
+        processors = ops[0].processors
+        session = await self._next_part(job, processors) or await self.open(job, processors, kind="side")
+        session.lent = {
+            "ops": [op.model_dump(by_alias=True) for op in ops],
+            **await self._carried(job, "context", job.ctx.to_dict(), session.id),
+        }
+        try:
+            outcome = await self.finish(session)
+        finally:
+            self.close(session)
+        return take_lent(job, outcome)
+
     async def open(
         self,
         job: Job,
@@ -135,7 +161,8 @@ class StreamClient:
         token = new_token(16)
         session = Session(
             token,
-            await self._lease_of(job, processors, token, kind) | (options or {}),
+            processors,
+            partial(self._lease_of, job, processors, token, kind, options or {}),
             replica=replica,
             signal=job.abort_signal,
             held=job.outbox.held,
@@ -146,7 +173,7 @@ class StreamClient:
         return session
 
     async def _lease_of(
-        self, job: Job, processors: list[ProcessorRef], id_: str, kind: str
+        self, job: Job, processors: list[ProcessorRef], id_: str, kind: str, options: dict[str, Any]
     ) -> dict[str, Any]:
         command, ctx = job.command, job.ctx
         names = {ref.instance for ref in processors}
@@ -164,13 +191,18 @@ class StreamClient:
             "stepNumber": ctx.step_number,
             "retryCount": ctx.retry_count,
             "stream": ctx.streams,
+            **options,
         }
-        messages = ctx.messages.serialize()
-        if len(orjson.dumps(messages)) * _MESSAGE_SHARE <= self._bus.max_payload:
-            return {**lease, "messages": messages}
-        key = f"stream:{id_}"
-        await job.calls.environment.store(command.tenant).put(key, messages, ttl=_KEPT_SECONDS)
-        return {**lease, "messagesKey": key}
+        return lease | await self._carried(job, "messages", ctx.messages.serialize(), id_)
+
+    async def _carried(self, job: Job, name: str, value: Any, id_: str) -> dict[str, Any]:
+        """`value` as a field of a message; of a long one the key under which it lies in Redis."""
+        body = orjson.dumps(value)
+        if len(body) * _MESSAGE_SHARE <= self._bus.max_payload:
+            return {name: orjson.Fragment(body)}
+        key = f"stream:{name}:{id_}"
+        await job.calls.environment.store(job.command.tenant).put(key, value, ttl=_KEPT_SECONDS)
+        return {f"{name}Key": key}
 
     def _enter(self, session: Session) -> None:
         self._sessions[session.id] = session
@@ -181,13 +213,13 @@ class StreamClient:
         kept, job.kept_stream = job.kept_stream, None
         if kept is None:
             return None
-        wanted = [ref.model_dump(by_alias=True) for ref in processors]
-        if kept.lost or kept.lease["processors"] != wanted:
+        if kept.lost or kept.processors != processors:
             await self._release(kept)
             return None
         session = Session(
             kept.id,
-            await self._lease_of(job, processors, kept.id, "side"),
+            processors,
+            partial(self._lease_of, job, processors, kept.id, "side", {}),
             attempt=kept.attempt,
             inbox=kept.inbox,
             replica=kept.replica,
@@ -242,7 +274,8 @@ class StreamClient:
         session.attempt += 1
         session.sent, session.acked, session.end_sent, session.lost = 0, 0, False, False
         session.part = 0
-        body = orjson.dumps({**session.lease, "attempt": session.attempt})
+        lease = await session.lease()
+        body = orjson.dumps({**lease, **session.resume, "attempt": session.attempt})
         answer = await self._bus.request(subjects.lease(SERVICE, replica), body, _LEASE_SECONDS)
         reply = orjson.loads(answer)
         session.inbox, session.replica = reply["inbox"], reply["replica"]
@@ -288,6 +321,8 @@ class StreamClient:
             frame["e"] = True
             if session.keep:
                 frame["k"] = True
+            if session.lent:
+                frame["lent"] = session.lent
         body = orjson.dumps(frame)
         if len(body) <= self._bus.max_payload:
             await self._bus.publish(session.inbox, body, reply=f"{self._address}.{session.id}")
@@ -302,10 +337,12 @@ class StreamClient:
     async def _fail_over(self, session: Session) -> None:
         log.warning("output replica %s is lost, taking another one", session.replica)
         telemetry.observer().failover()
-        session.lease["after"] = session.attempt if session.lease.get("resume") else 0
-        session.lease["resume"] = True
-        # Over a restart of NATS clients may have missed chunks, and we that time had a say in them.
-        session.lease["anew"] = session.timed or session.reconnects != self._bus.reconnects
+        session.resume = {
+            "after": session.attempt if session.resume else 0,
+            "resume": True,
+            # Over a restart of NATS clients may have missed chunks, and if time had a say in them, they are others.
+            "anew": session.timed or session.reconnects != self._bus.reconnects,
+        }
         await self._lease(session)
 
     async def finish(self, session: Session) -> dict[str, Any]:
@@ -356,9 +393,13 @@ class StreamClient:
 
     async def _watch_replicas(self) -> None:
         loop = asyncio.get_running_loop()
+        looked = loop.time()
         while True:
-            await asyncio.sleep(STALLED_SECONDS / 6)
+            await asyncio.sleep(_LOOK_SECONDS)
+            stood_still = loop.time() - looked - _LOOK_SECONDS
+            looked = loop.time()
             for session in list(self._sessions.values()):
+                session.heard += stood_still  # what came meanwhile has not been read yet
                 waiting = session.ended or session.acked < session.sent
                 if waiting and session.inbox and loop.time() - session.heard > STALLED_SECONDS:
                     self._lose(session)
@@ -374,49 +415,3 @@ class _SideSink:
     async def send(self, chunks: list[Chunk], *, last: bool = False) -> None:
         if not await self._client.send(self._session, chunks, end=last):
             raise_outcome(self._session.outcome)
-
-
-def take_outcome(job: Job, outcome: dict[str, Any]) -> None:
-    """Puts what the output chain changed into the run's context."""
-    ctx = job.ctx
-    ctx.states.update(outcome["states"])
-    ctx.request_context.clear()
-    ctx.request_context.update(RequestContext(outcome["requestContext"]))
-    if outcome.get("messages") and outcome["kind"] == "model":
-        ctx.messages = MessageList.deserialize(outcome["messages"], new_id=job.new_id, now=now_iso)
-    job.outbox.next_seq = outcome["outSeq"]
-    job.outbox.fence = max(job.outbox.fence, outcome.get("fence", 0))
-    ctx.streams += outcome.get("logged", True)
-    job.result.replica = outcome["replica"]
-    for raw in outcome["reports"]:
-        report = HookReport.model_validate(raw)
-        key = (report.processor, report.hook)
-        job.calls.reports.setdefault(key, Tally(*key)).add(report)
-    if outcome["kind"] == "side":
-        ctx.pending_parts.extend(outcome["parts"])
-
-
-def raise_outcome(outcome: dict[str, Any] | None) -> None:
-    """Raises what ended the stream early, where it was a processor.
-
-    Raises:
-        TripWire: A processor aborted.
-        ProcessorError: A processor failed.
-    """
-    if not outcome:
-        return
-    if tripwire := outcome.get("tripwire"):
-        raise TripWire(
-            tripwire["reason"],
-            retry=bool(tripwire.get("retry")),
-            metadata=tripwire.get("metadata"),
-            processor_id=tripwire["processorId"],
-        )
-    if error := outcome.get("error"):
-        raise ProcessorError(
-            error["message"],
-            processor_id=error.get("processorId") or "",
-            hook=error.get("hook") or "",
-            code=error["code"],
-            name=error.get("name") or "Error",
-        )

@@ -1,6 +1,6 @@
 """Compiles phases of a run into operations (core.md 2.1)."""
 
-from itertools import groupby
+from itertools import groupby, takewhile
 
 from procession.processor import Hook
 from procession_schemas.agent import ProcessorRef
@@ -27,6 +27,7 @@ from procession_schemas.work import (
 from procession_services.runs.merging import deep_merge
 from procession_services.runs.state import Placed, Plan, PlannedOp, RunState
 
+GATEWAY = "llm_gateway"
 OUTPUT = "output_processors"
 
 
@@ -109,18 +110,27 @@ def attempt(state: RunState) -> list[PlannedOp]:
         ),
         *hook_ops(plan, plan.input, Hook.INPUT_STEP),
         *hook_ops(plan, plan.input, Hook.LLM_REQUEST),
-        PlannedOp(op=model, host="llm_gateway"),
+        PlannedOp(op=model, host=GATEWAY),
         *(_last_step(state) if not judge(state) else []),
     ]
 
 
 def _last_step(state: RunState) -> list[PlannedOp]:
     """What follows an answer without tool calls that nobody judges: it joins the command of the model."""
-    return [
-        *anywhere(UnlessToolsOp(), StepFinishOp(is_continued=False, processors=stream_refs(state.plan))),
-        *anywhere(AcceptOp()),
+    chain = stream_refs(state.plan)
+    ops = [
+        *anywhere(StepFinishOp(is_continued=False, processors=chain), AcceptOp()),
         *finish(state, None),
     ]
+    return [*anywhere(UnlessToolsOp()), *(_lent(ops) if chain else ops)]
+
+
+def _lent(ops: list[PlannedOp]) -> list[PlannedOp]:
+    """Lends the first operations to the output replica, where some of them are for its service."""
+    lent = list(takewhile(lambda planned: planned.host in {None, OUTPUT}, ops))
+    if all(planned.host is None for planned in lent):
+        return ops
+    return [*(planned.model_copy(update={"lent": True}) for planned in lent), *ops[len(lent) :]]
 
 
 def judge(state: RunState) -> list[PlannedOp]:

@@ -96,9 +96,10 @@ def _send(state: RunState, *, version: int | None = None) -> None:
     for planned in state.pending:
         if count and _barred(state, planned):
             break
-        if planned.host is not None and host is not None and planned.host != host:
+        wanted = None if planned.lent and host == program.GATEWAY else planned.host
+        if wanted is not None and host is not None and wanted != host:
             break
-        host = host or planned.host
+        host = host or wanted
         count += 1
     state.seq += 1
     state.outstanding = WorkCommand(
@@ -112,6 +113,7 @@ def _send(state: RunState, *, version: int | None = None) -> None:
         message_id=state.message_id,
         stream=state.plan.stream,
         ops=[planned.op for planned in state.pending[:count]],
+        lent=next((at for at, planned in enumerate(state.pending[:count]) if planned.lent), None),
     )
 
 

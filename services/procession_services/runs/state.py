@@ -48,10 +48,14 @@ class Plan(WireModel):
 
 
 class PlannedOp(WireModel):
-    """An operation and the service that must run it; None: any."""
+    """An operation and the service that must run it; None: any.
+
+    `lent`: in a command of the gateway, the output replica that has the model's stream may run it.
+    """
 
     op: Op
     host: str | None = None
+    lent: bool = False
 
 
 class RunState(WireModel):

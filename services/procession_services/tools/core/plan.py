@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from procession.response import local_calls
 from procession_schemas.base import JsonObject
 from procession_services.tools.core.outcomes import Outcome, base, denied, failed
 from procession_services.tools.core.validation import UnusableSchemaError, wrong_fields
@@ -70,8 +71,7 @@ def plan(
     known = {outcome["toolCallId"]: Settled(outcome) for outcome in done}
     return [
         known.get(call["toolCallId"]) or _plan_one(call, offers, decisions.get(call["toolCallId"], {}))
-        for call in calls
-        if not call.get("providerExecuted")
+        for call in local_calls(calls)
     ]
 
 

@@ -50,6 +50,25 @@ def test_a_stream_chain_adds_no_command():
     assert [service for service, _ in run.shapes()] == ["llm_gateway", "tools", "llm_gateway"]
 
 
+def test_what_ends_the_run_is_lent_to_the_replica_that_has_the_stream():
+    run = Run(output=[placed("out", Hook.OUTPUT_STREAM, Hook.OUTPUT_RESULT)]).until("model")
+    assert run.ops[run.command.lent :] == ["stepFinish", "accept", "processOutputResult", "result"]
+    assert [service for service, _ in run.to_end().shapes()] == ["llm_gateway"]
+
+
+def test_what_another_service_has_to_do_at_the_end_is_not_lent():
+    saves = placed("out2", Hook.OUTPUT_RESULT).model_copy(update={"host": "memory"})
+    output = [placed("out", Hook.OUTPUT_STREAM, Hook.OUTPUT_RESULT), saves]
+    run = Run(output=output).until("model")
+    assert run.ops[run.command.lent :] == ["stepFinish", "accept", "processOutputResult"]
+    assert [service for service, _ in run.to_end().shapes()] == ["llm_gateway", "memory"]
+
+
+def test_nothing_is_lent_where_no_stream_is_or_its_replica_has_no_hook_to_run():
+    assert Run(output=[placed("out", Hook.OUTPUT_RESULT)]).until("model").command.lent is None
+    assert Run(output=[placed("out", Hook.OUTPUT_STREAM)]).until("model").command.lent is None
+
+
 def test_an_answer_that_is_judged_does_not_end_the_run_in_its_own_command():
     assert Run(input=[placed("in", Hook.LLM_RESPONSE)]).until("model").ops[-1] == "model"
     assert Run(output=[placed("out", Hook.OUTPUT_STEP)]).until("model").ops[-1] == "model"

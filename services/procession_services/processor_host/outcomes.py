@@ -1,0 +1,79 @@
+"""What an output replica says of a stream, taken into the command that sent it."""
+
+from typing import Any
+
+from procession.args import RequestContext
+from procession.calls import Tally
+from procession.context import RunContext
+from procession.errors import ProcessorError, TripWire
+from procession.message_list import MessageList
+from procession_schemas.run import HookReport
+from procession_schemas.work import WorkResult
+from procession_services.processor_host.job import Job
+from procession_services.runtime.clock import now_iso
+
+
+def take_outcome(job: Job, outcome: dict[str, Any]) -> None:
+    """Puts what the output chain changed into the run's context."""
+    ctx = job.ctx
+    ctx.states.update(outcome["states"])
+    ctx.request_context.clear()
+    ctx.request_context.update(RequestContext(outcome["requestContext"]))
+    if outcome.get("messages") and outcome["kind"] == "model":
+        ctx.messages = MessageList.deserialize(outcome["messages"], new_id=job.new_id, now=now_iso)
+    ctx.streams += outcome.get("logged", True)
+    _take_stream(job, outcome, [HookReport.model_validate(report) for report in outcome["reports"]])
+    if outcome["kind"] == "side":
+        ctx.pending_parts.extend(outcome["parts"])
+
+
+def _take_stream(job: Job, outcome: dict[str, Any], reports: list[HookReport]) -> None:
+    """Goes on behind the chunks that the replica has sent, and adds its tallies to ours."""
+    job.outbox.next_seq = outcome["outSeq"]
+    job.outbox.fence = max(job.outbox.fence, outcome.get("fence", 0))
+    job.result.replica = outcome["replica"]
+    for report in reports:
+        key = (report.processor, report.hook)
+        job.calls.reports.setdefault(key, Tally(*key)).add(report)
+
+
+def take_lent(job: Job, outcome: dict[str, Any]) -> WorkResult:
+    """Puts what lent operations did into the run's context; returns their result.
+
+    Raises:
+        ProcessorError: The replica could not run them.
+    """
+    if "lent" not in outcome:
+        take_outcome(job, outcome)
+    raise_outcome(outcome)
+    result = WorkResult.model_validate(outcome["lent"])
+    if outcome["context"] is not None:
+        job.ctx = RunContext.from_dict(outcome["context"], new_id=job.new_id, now=now_iso)
+    _take_stream(job, outcome, result.reports)
+    return result
+
+
+def raise_outcome(outcome: dict[str, Any] | None) -> None:
+    """Raises what ended the stream early, where it was a processor.
+
+    Raises:
+        TripWire: A processor aborted.
+        ProcessorError: A processor failed.
+    """
+    if not outcome:
+        return
+    if tripwire := outcome.get("tripwire"):
+        raise TripWire(
+            tripwire["reason"],
+            retry=bool(tripwire.get("retry")),
+            metadata=tripwire.get("metadata"),
+            processor_id=tripwire["processorId"],
+        )
+    if error := outcome.get("error"):
+        raise ProcessorError(
+            error["message"],
+            processor_id=error.get("processorId") or "",
+            hook=error.get("hook") or "",
+            code=error["code"],
+            name=error.get("name") or "Error",
+        )
