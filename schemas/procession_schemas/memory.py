@@ -186,7 +186,8 @@ class MemoryOptions(StrictModel):
     )
     concurrency: Concurrency | None = Field(
         default=None,
-        description="Where another run is at work on the thread: wait for it, fail, or cancel it; default: both run.",
+        description="Where others are ahead on the thread: wait for them, fail, or cancel them; default: `queue`. "
+        "Runs that are `readOnly` never wait.",
     )
     retention: Retention | None = Field(default=None, description="What threads keep; default: everything.")
 

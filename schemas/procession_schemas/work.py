@@ -43,6 +43,10 @@ class OpenOp(WireModel):
     memory: JsonObject | None = Field(
         default=None, description="What memory processors read from the request context."
     )
+    waited: bool = Field(
+        default=False,
+        description="The run has waited for others on its thread: its input counts as said now.",
+    )
 
 
 class HookOp(WireModel):

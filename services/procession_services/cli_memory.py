@@ -1,4 +1,4 @@
-"""`procession memory threads | messages | rename | delete | export | import | note | reindex`."""
+"""`procession memory`: its actions are the requests about threads and messages."""
 
 import argparse
 import asyncio
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["add_memory_command", "memory_problems"]
 
 _POLL_SECONDS: Final = 0.5
+_EMBEDDER: Final = "that of agents which name their own, where none of them has run yet"
 Connect = Callable[[argparse.Namespace], AbstractAsyncContextManager["Procession"]]
 _Action = Callable[["MemoryClient", argparse.Namespace], Awaitable[None]]
 
@@ -64,6 +65,8 @@ def add_memory_command(commands: Any, connect: Connect, *parents: argparse.Argum
     threads.add_argument("resource")
     _paged(threads)
     for name, run, help_ in (
+        ("thread", _thread, "show a thread: title, times, metadata"),
+        ("create", _create, "create an empty thread"),
         ("messages", _messages, "show the messages of a thread, oldest first, one JSON object a line"),
         ("delete", _delete, "delete a thread with its messages, its working memory and its embeddings"),
         ("export", _export, "write a thread to stdout, as JSON lines that `import` reads"),
@@ -77,8 +80,11 @@ def add_memory_command(commands: Any, connect: Connect, *parents: argparse.Argum
             _paged(added)
         if name == "rename":
             added.add_argument("title")
+        if name == "create":
+            added.add_argument("--title")
     taken = action("import", _import, "read threads that `export` wrote; what is there already is replaced")
     taken.add_argument("file", type=Path, help="- reads stdin")
+    taken.add_argument("--embedder", help=_EMBEDDER)
     note = action("note", _note, "show the working memory of a resource or a thread, or set it")
     note.add_argument("resource")
     note.add_argument("--thread", help="that of a thread")
@@ -86,7 +92,7 @@ def add_memory_command(commands: Any, connect: Connect, *parents: argparse.Argum
     reindex = action(
         "reindex", _reindex, "make the index of semantic recall anew, as after a change of the embedder"
     )
-    reindex.add_argument("--embedder", help="that of agents which name their own")
+    reindex.add_argument("--embedder", help=_EMBEDDER)
     reindex.add_argument("--no-wait", action="store_true", help="return when it is queued")
 
 
@@ -116,6 +122,14 @@ async def _threads(memory: "MemoryClient", options: argparse.Namespace) -> None:
     _more(told)
 
 
+async def _thread(memory: "MemoryClient", options: argparse.Namespace) -> None:
+    _line(await memory.thread(options.thread, options.resource))
+
+
+async def _create(memory: "MemoryClient", options: argparse.Namespace) -> None:
+    _line(await memory.create(options.thread, options.resource, title=options.title))
+
+
 async def _messages(memory: "MemoryClient", options: argparse.Namespace) -> None:
     told = await memory.messages(
         options.thread, options.resource, page=options.page, per_page=options.per_page, limit=options.last
@@ -143,8 +157,8 @@ async def _import(memory: "MemoryClient", options: argparse.Namespace) -> None:
     text = sys.stdin.read() if str(options.file) == "-" else options.file.read_text(encoding="utf-8")
     number = 0
     for line in filter(None, text.splitlines()):
-        number += len(await memory.import_page(json.loads(line)))
-    _say(f"{number} messages; `procession memory reindex` makes them findable by semantic recall")
+        number += len(await memory.import_page(json.loads(line), embedder=options.embedder))
+    _say(f"{number} messages")
 
 
 async def _note(memory: "MemoryClient", options: argparse.Namespace) -> None:

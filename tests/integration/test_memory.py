@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 
 from procession.client import MemoryRequestError, Procession
+from procession_schemas.agent import Agent
 from procession_services.memory.core import lexical
 from procession_services.memory.embedders import LexicalEmbedder
 from procession_services.memory.ports import Embedded, EmbedderChangedError, Index, VectorsUnavailableError
@@ -105,16 +106,37 @@ async def test_deleting_a_thread_removes_its_embeddings(system, resource):
     assert not any("Rex" in text for text in shown)
 
 
-async def test_reindex_makes_imported_messages_findable(system, resource):
+async def test_imported_and_saved_messages_are_found_by_meaning(system, resource):
     memory = system.client.memory
-    await memory.save("t1", resource, ["the code of the safe is 4711"])
-    pages = [page async for page in memory.export("t1", resource)]
-    await memory.delete("t1", resource)
-    for page in pages:
-        await memory.import_page(page)
-    await memory.reindex()
+    page = {"thread": {"id": "t1", "resource": resource}, "messages": ["the code of the safe is 4711"]}
+    await memory.import_page(page)
+    await memory.save("t2", resource, ["the key of the cellar is under the mat"])
     await indexed(system)
-    _, shown = await say(system, "which code has the safe", RECALL, "t2", resource)
+    for question, answer in (("which code has the safe", "4711"), ("where is the key of the cellar", "mat")):
+        _, shown = await say(system, question, RECALL, "t3", resource)
+        assert any(answer in text for text in shown)
+
+
+async def test_imported_messages_are_found_by_an_agent_with_an_embedder_of_its_own(system, resource):
+    recall = {"embedder": "openai/text-embedding-3-small", "indexName": f"own-{resource}"}
+    agent = {"memory": {"lastMessages": 2, "semanticRecall": recall}}
+    await say(system, "hello", agent, "t0", resource)
+    page = {"thread": {"id": "t1", "resource": resource}, "messages": ["the code of the safe is 4711"]}
+    await system.client.memory.import_page(page)
+    await indexed(system)
+    _, shown = await say(system, "which code has the safe", agent, "t2", resource)
+    assert any("4711" in text for text in shown)
+
+
+async def test_reindex_makes_the_index_anew(system, resource):
+    agent = {"memory": {"lastMessages": 2, "semanticRecall": {"indexName": f"anew-{resource}"}}}
+    await system.client.memory.save("t1", resource, ["the code of the safe is 4711"])
+    await indexed(system)
+    _, shown = await say(system, "which code has the safe", agent, "t2", resource)
+    assert not any("4711" in text for text in shown), "this index did not exist when it was saved"
+    await system.client.memory.reindex()
+    await indexed(system)
+    _, shown = await say(system, "which code has the safe", agent, "t3", resource)
     assert any("4711" in text for text in shown)
 
 
@@ -196,9 +218,19 @@ async def test_another_tenant_cannot_tell_a_thread_from_a_missing_one(system, re
         await other.set_note("stolen", resource)
         await other.save("t", resource, ["planted"])
         await other.delete("t", resource)
+        asked = system.script(DONE)
+        agent = Agent.model_validate({"name": "test", "model": asked, **RECALL})
+        memory = {"thread": "t", "resource": resource}
+        await stranger.generate("what is the secret", agent=agent, memory=memory, raise_on_error=True)
+        shown = [str(m["content"]) for m in system.requests(asked)[0]["messages"]]
+        assert shown == ["what is the secret"]
+        await other.reindex()
+        await indexed(system)
     assert (await own.thread("t", resource))["title"] == "mine"
     assert len((await own.messages("t", resource))["messages"]) == 1
     assert (await own.note(resource), await own.note(resource, "t")) == ("note", "note")
+    _, shown = await say(system, "what is the secret", RECALL, "t2", resource)
+    assert any("secret" in text and "remembered" in text for text in shown), "its index is still there"
 
 
 # --- Chroma itself -----------------------------------------------------------------------------

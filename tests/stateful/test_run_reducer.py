@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from procession.processor import Hook
 from procession_schemas.agent import ModelEntry, ProcessorRef
 from procession_schemas.work import Control, OpenOp, StepConfig
-from procession_services.runs.state import Placed, Plan, RunState
+from procession_services.runs.state import Line, Placed, Plan, RunState
 from tests.stateful.services import Choose
 from tests.stateful.world import World
 
@@ -54,6 +54,9 @@ PLANS = st.builds(
     max_steps=st.sampled_from([None, 2]),
     stop_when=st.just([ProcessorRef(id="stop")]),
 )
+LINES = st.sampled_from(
+    [None, Line(resource="r", thread="t"), Line(resource="r", thread="t", policy="interrupt")]
+)
 CHOICES = st.lists(st.sampled_from([0] * 8 + list(range(7))), max_size=30)
 """What operations come to, in order; then whatever is usual."""
 NUMBER = st.integers(0, 20)
@@ -65,9 +68,21 @@ def chooser(numbers: list[int]) -> Choose:
 
 
 class RunMachine(RuleBasedStateMachine):
-    @initialize(plan=PLANS, seed=st.integers(0, 9999), ahead=st.integers(0, 14), choices=CHOICES)
-    def request(self, plan: Plan, seed: int, ahead: int, choices: list[int]) -> None:
+    @initialize(
+        plan=PLANS, line=LINES, queued=st.booleans(), seed=st.integers(0, 9999), ahead=st.integers(0, 14),
+        choices=CHOICES,
+    )  # fmt: skip
+    def request(  # noqa: PLR0917 - whatever a run may be
+        self,
+        plan: Plan,
+        line: Line | None,
+        queued: bool,
+        seed: int,
+        ahead: int,
+        choices: list[int],
+    ) -> None:
         self.random = random.Random(seed)
+        plan = plan.model_copy(update={"line": line})
         fresh = RunState(
             run="r",
             tenant="t",
@@ -77,6 +92,7 @@ class RunMachine(RuleBasedStateMachine):
             fingerprint="f",
             accepted_at="2026-01-01T00:00:00Z",
             deadline_ms=1,
+            queued=queued and line is not None,
         )
         self.world = World(fresh, chooser(choices))
         self.world.publish("request", b"")
@@ -129,6 +145,11 @@ class RunMachine(RuleBasedStateMachine):
     @rule(number=NUMBER, how=st.integers(0, 3))
     def resume(self, number: int, how: int) -> None:
         self.answer(self.one(self.waiting(), number), how)
+
+    @precondition(lambda self: self.world.fresh.queued)
+    @rule()
+    def turn(self) -> None:
+        self.world.publish("turn", b"")
 
     @rule()
     def deadline(self) -> None:
@@ -186,7 +207,9 @@ class RunMachine(RuleBasedStateMachine):
             state = world.state()
             if state is None or (state.status == "done" and world.finished):
                 break
-            if state.status == "suspended":
+            if state.queued:
+                world.publish("turn", b"")
+            elif state.status == "suspended":
                 self.answer(state.waiting[0], self.random.choice([0, 1]))
             else:
                 assert world.store.listed or world.buried, f"nobody works on {state.outstanding}"
@@ -195,6 +218,7 @@ class RunMachine(RuleBasedStateMachine):
         assert final is not None
         assert final.status == "done"
         assert world.finished == [world.finished[0]] * len(world.finished)
+        assert world.passed or not world.fresh.plan.line, "nobody lets the next one on the thread begin"
         for message in world.archive:  # and late repeats of anything change nothing
             world.repeat(message)
             world.finish(world.deliver(world.queue[-1]))

@@ -13,6 +13,8 @@ from procession_schemas.work import Control, ModelOp, StepFinishOp, ToolsOp, Wor
 from procession_services.runs.events import (
     DeadlinePassed,
     Effect,
+    Interrupt,
+    PassTurn,
     RunEvent,
     Send,
     SignalCancel,
@@ -56,6 +58,7 @@ class World:
     retried: set[int] = field(default_factory=set)
     continued: set[int] = field(default_factory=set)
     buried: bool = False
+    passed: bool = False
 
     def __post_init__(self) -> None:
         self.services = Services(self.store, guarded=any(p.beside for p in self.fresh.plan.input))
@@ -150,6 +153,8 @@ class World:
                 yield from self._work(WorkCommand.model_validate_json(message.body))
             case "result":
                 yield from self._event(WorkResult.model_validate_json(message.body))
+            case "turn":
+                yield from self._event(Started())
             case "control":
                 control = Control.model_validate_json(message.body)
                 if control.type == "cancel":
@@ -182,7 +187,7 @@ class World:
 
     def _request(self) -> Steps:
         state = self.fresh.model_copy(deep=True)
-        after, effects = reduce_by_law(state, Started())
+        after, effects = (state, outstanding(state)) if state.queued else reduce_by_law(state, Started())
         yield
         known = self.state()
         if known is not None:
@@ -192,7 +197,10 @@ class World:
         assert self.store.save_state(0, after.to_json())
         yield
         if cancelled:
-            after, effects = reduce_by_law(state.model_copy(update={"cancel": True}), Started())
+            if state.queued:
+                after, effects = reduce_by_law(state, Control(type="cancel"))
+            else:
+                after, effects = reduce_by_law(state.model_copy(update={"cancel": True}), Started())
             if not self.store.save_state(1, after.to_json()):
                 return
             yield
@@ -211,22 +219,30 @@ class World:
     def _perform(self, effects: list[Effect]) -> Steps:
         for effect in effects:
             yield
-            if isinstance(effect, Send):
-                self._count(effect.command)
-            match effect:
-                case Send(command) if command.service == LOCAL:
-                    yield from self._work(command)
-                case Send(command):
-                    self.publish("command", command.to_json(), f"work:{command.id}")
-                case SignalCancel():
-                    self.store.cancelled = True
-                case TellFinished(result):
-                    self.finished.append(result.to_json())
-                    assert len(set(self.finished)) == 1, "two different terminal events"
-                    yield
-                    self.store.listed = False
-                case TellSuspended(result):
-                    assert result.status == "suspended"
+            yield from self._do(effect)
+        if any(isinstance(effect, TellFinished) for effect in effects):
+            yield
+            self.store.listed = False
+
+    def _do(self, effect: Effect) -> Steps:
+        if isinstance(effect, Send):
+            self._count(effect.command)
+        match effect:
+            case Send(command) if command.service == LOCAL:
+                yield from self._work(command)
+            case Send(command):
+                self.publish("command", command.to_json(), f"work:{command.id}")
+            case SignalCancel():
+                self.store.cancelled = True
+            case TellFinished(result):
+                self.finished.append(result.to_json())
+                assert len(set(self.finished)) == 1, "two different terminal events"
+            case TellSuspended(result):
+                assert result.status == "suspended"
+            case PassTurn():
+                self.passed = True
+            case Interrupt():
+                pass  # others are none of its business
 
     def _count(self, command: WorkCommand) -> None:
         """Counts what was granted by what was sent, whatever the state says of it."""
@@ -265,13 +281,16 @@ def _check_event(before: RunState, event: RunEvent, after: RunState, effects: li
 
 def _check_progress(before: RunState, after: RunState, effects: list[Effect]) -> None:
     """Whatever happened, somebody has the word."""
+    turn = [PassTurn] if after.plan.line else []
     match after.status:
         case "done":
-            assert [type(effect) for effect in effects] == [TellFinished]
+            assert [type(effect) for effect in effects] == [TellFinished, *turn]
         case "suspended":
-            assert [type(effect) for effect in effects] == [TellSuspended]
+            assert [type(effect) for effect in effects] == [TellSuspended, *turn]
             assert after.waiting
             assert not after.cancel
+        case "running" if after.queued:
+            assert (after.seq, after.outstanding) == (0, None)
         case "running":
             assert after.outstanding
             assert effects[-1] == Send(after.outstanding)

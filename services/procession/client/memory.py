@@ -77,11 +77,16 @@ class MemoryClient:
             page, more = page + 1, told["hasMore"]
             yield {name: told.get(name) for name in ("thread", "note", "messages")}
 
-    async def import_page(self, page: dict[str, Any]) -> list[str]:
-        """Takes in a page of an export; what the thread has already is replaced by it, and nothing comes twice."""
+    async def import_page(self, page: dict[str, Any], *, embedder: str | None = None) -> list[str]:
+        """Takes in a page of an export; what the thread has already is replaced by it, and nothing comes twice.
+
+        The messages are queued for the index of semantic recall; `embedder` is that of agents which name their own,
+        where none of them has run yet.
+        """
         head = page["thread"]
         fields = {"thread": head["id"], "resource": head["resource"], "messages": page["messages"]}
-        more = {name: head.get(name) for name in ("title", "metadata")} | {"note": page.get("note")}
+        more = {name: head.get(name) for name in ("title", "metadata")}
+        more |= {"note": page.get("note"), "embedder": embedder}
         return list((await self._ask("import", **fields, **more))["ids"])
 
     async def note(self, resource: str, thread: str | None = None) -> str | None:

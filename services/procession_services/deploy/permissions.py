@@ -125,7 +125,13 @@ def tenant_permissions(tenant: str) -> Permissions:
 
 def redis_rules(service: str) -> str:
     """A service's part of a line of Redis' ACL file: keys and commands, without its password."""
-    keys = ["procession:*:run:*", "procession:deadlines", "procession:*:kv:*", "procession:*:usage:*"]
+    keys = [
+        "procession:*:run:*",
+        "procession:*:line:*",
+        "procession:deadlines",
+        "procession:*:kv:*",
+        "procession:*:usage:*",
+    ]
     if service == "memory":
         keys += ["procession:*:memory:*", "procession:memory:*"]
     commands = "-@all +@read +@write +@transaction +@scripting +@connection -@dangerous -client"

@@ -10,6 +10,7 @@ from procession_schemas.base import JsonObject, StrictModel
 from procession_schemas.messages import Message
 from procession_schemas.run import Failure
 from procession_services.memory.core.notes import InvalidUpdateError
+from procession_services.memory.indexing import submit_all
 from procession_services.memory.notes import NoteToolOptions, update_note
 from procession_services.memory.ports import MessageStore
 from procession_services.memory.recall import Recall
@@ -81,6 +82,7 @@ class ImportRequest(CreateRequest):
     """Body of `import`: a page of an export; what the thread has already stays."""
 
     messages: list[Any] = Field(default_factory=list, max_length=1000)
+    embedder: str | None = Field(default=None, description="As for `reindex`.")
     note: str | None = Field(default=None, max_length=262_144)
 
 
@@ -108,7 +110,7 @@ class UpdateNoteRequest(StrictModel):
 
 
 class ReindexRequest(StrictModel):
-    """Body of `reindex`; `embedder` is that of agents which name one."""
+    """Body of `reindex`; `embedder` is that of agents which name one, where none of them has run yet."""
 
     embedder: str | None = None
 
@@ -124,7 +126,8 @@ async def handle(
 
     `save` replies `ids`; `messages` and `threads` reply what they are called, pages also with `page`,
     `perPage`, `total` and `hasMore`; `thread`, `create` and `rename` reply `thread`; `delete` replies
-    `{"deleted": true}`. `export` replies a page of messages with `thread` and `note`, and `import` takes it in.
+    `{"deleted": true}`. `export` replies a page of messages with `thread` and `note`, and `import` takes it in. What is
+    saved or imported is queued for the index of semantic recall, where there is one.
     `note` replies `note`, null where there is none; `set-note` and `update-note` change it. `reindex` queues all
     messages of the tenant for the index, `index` replies how many jobs are `waiting`.
 
@@ -155,7 +158,17 @@ def _unknown(thread: str) -> ApiError:
 async def _save(memory: Memory, request: SaveRequest) -> Reply:
     messages = [_message(given, f"messages.{i}") for i, given in enumerate(request.messages)]
     await memory.store.save(memory.tenant, request.thread, request.resource, messages, title=request.title)
+    await _index_later(memory, request, messages)
     return {"ids": [message["id"] for message in messages]}
+
+
+async def _index_later(
+    memory: Memory, request: ThreadRequest, messages: list[Message], embedder: str | None = None
+) -> None:
+    """What nobody said in a run is found by semantic recall, too."""
+    if memory.recall is not None:
+        refs = await memory.recall.indexes(memory.tenant, embedder)
+        await submit_all(memory.recall, refs, request.resource, request.thread, messages)
 
 
 def _message(given: Any, where: str) -> Message:
@@ -240,6 +253,7 @@ async def _import(memory: Memory, request: ImportRequest) -> Reply:
     )
     if messages:
         await memory.store.save(memory.tenant, thread, resource, messages)
+        await _index_later(memory, request, messages, request.embedder)
     if request.note is not None:
         await memory.store.replace_note(memory.tenant, resource, thread, request.note, expected=None)
     return {"ids": [message["id"] for message in messages]}

@@ -2,18 +2,24 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Final, Protocol
 
+from procession_schemas.messages import Message
 from procession_services.memory.core.recall_text import indexed_text
 from procession_services.memory.ports import EmbedderChangedError, MessageStore, VectorsUnavailableError
-from procession_services.memory.recall import EmbeddingError, Entry, IndexRef, Recall
+from procession_services.memory.recall import (
+    BATCH,
+    DEFAULT_INDEX,
+    EmbeddingError,
+    Entry,
+    IndexRef,
+    Recall,
+)
 
-__all__ = ["DEFAULT_INDEX", "Indexer", "Jobs"]
+__all__ = ["Indexer", "Jobs", "submit_all"]
 
 log = logging.getLogger(__name__)
-DEFAULT_INDEX: Final = "messages"
-"""The index of agents that say nothing about it (R-WIRE-8)."""
 ATTEMPTS: Final = 5
 """How often an embedder is asked for the vectors of a job."""
 _PAUSES: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
@@ -100,7 +106,8 @@ class Indexer:
     async def _reindex(self, tenant: str, embedder: str | None) -> None:
         """Empties every index of a tenant and queues all of its messages."""
         names = [name for name in await self._recall.vectors.drop(tenant) if not name.startswith(_DERIVED)]
-        refs = [IndexRef(tenant, name, embedder) for name in names or [DEFAULT_INDEX]]
+        used = {ref.name: ref for ref in await self._recall.indexes(tenant) if embedder is None}
+        refs = [used.get(name, IndexRef(tenant, name, embedder)) for name in names or [DEFAULT_INDEX]]
         async for resource in self._store.resources(tenant):
             page, more = 0, True
             while more:
@@ -116,15 +123,22 @@ class Indexer:
             if found is None:
                 return
             page, more = page + 1, (page + 1) * _PAGE < found.total
-            entries = [
-                Entry(m["id"], text, {"message_id": m["id"], "thread_id": thread, "resource_id": resource,
-                                      "role": m["role"], "content": text, "created_at": m["createdAt"]})
-                for m in found.items
-                if m["role"] != "system" and (text := indexed_text(m))
-            ]  # fmt: skip
-            for start in range(0, len(entries), 32):
-                for ref in refs:
-                    await self._recall.submit(ref, resource, thread, entries[start : start + 32])
+            await submit_all(self._recall, refs, resource, thread, found.items)
+
+
+async def submit_all(
+    recall: Recall, refs: Sequence[IndexRef], resource: str, thread: str, messages: Sequence[Message]
+) -> None:
+    """Queues messages of a thread for these indexes."""
+    entries = [
+        Entry(m["id"], text, {"message_id": m["id"], "thread_id": thread, "resource_id": resource,
+                              "role": m["role"], "content": text, "created_at": m["createdAt"]})
+        for m in messages
+        if m["role"] != "system" and (text := indexed_text(m))
+    ]  # fmt: skip
+    for start in range(0, len(entries), BATCH):
+        for ref in refs:
+            await recall.submit(ref, resource, thread, entries[start : start + BATCH])
 
 
 def _give_up(job: dict[str, Any], error: Exception) -> None:

@@ -11,9 +11,13 @@ from typing import Any, Final, Protocol
 
 from procession_services.memory.ports import Embedded, Hit, Index, VectorStore
 
-__all__ = ["Embedder", "EmbeddingError", "Entry", "IndexQueue", "IndexRef", "Recall", "default_index_name"]
+__all__ = [
+    "DEFAULT_INDEX", "Embedder", "EmbeddingError", "Entry", "IndexQueue", "IndexRef", "Recall", "default_index_name",
+]  # fmt: skip
 
 log = logging.getLogger(__name__)
+DEFAULT_INDEX: Final = "messages"
+"""The index of agents that say nothing about it (R-WIRE-8)."""
 CACHED: Final = 1000
 """Embeddings that a process keeps (R-SEM-12)."""
 BATCH: Final = 32
@@ -69,6 +73,12 @@ class IndexQueue(Protocol):
     async def waiting(self) -> int:
         """How many jobs are not done."""
 
+    async def remember(self, tenant: str, name: str, ref: dict[str, Any]) -> None:
+        """Keeps which index an agent of the tenant uses, in place of what was kept under this name."""
+
+    async def remembered(self, tenant: str) -> list[dict[str, Any]]:
+        """The indexes that agents of the tenant use."""
+
 
 def default_index_name(embedder: str) -> str:
     """The name of an index that has none: the reference's, made of the embedder's id (R-SEM-3)."""
@@ -100,6 +110,7 @@ class Recall:
         self._gate = asyncio.Semaphore(concurrency)
         self._cache: OrderedDict[str, list[float]] = OrderedDict()
         self._ensured: set[Index] = set()
+        self._used: set[str] = set()
 
     async def search(
         self, ref: IndexRef, text: str, *, top_k: int, resource: str, thread: str | None
@@ -113,6 +124,7 @@ class Recall:
             TimeoutError: It took too long.
         """
         async with asyncio.timeout(self._seconds):
+            await self._remember(ref)
             embedder = self._embedders(ref.embedder, ref.options)
             [vector] = await self._vectors(ref, embedder, [text])
             index = await self._open(ref, embedder, len(vector))
@@ -124,6 +136,7 @@ class Recall:
 
     async def submit(self, ref: IndexRef, resource: str, thread: str, entries: Sequence[Entry]) -> None:
         """Queues messages to be indexed."""
+        await self._remember(ref)
         told = [{"id": e.id, "text": e.text, "metadata": e.metadata} for e in entries]
         await self.queue.put(
             {
@@ -135,6 +148,19 @@ class Recall:
                 "entries": told,
             }
         )
+
+    async def indexes(self, tenant: str, embedder: str | None = None) -> list[IndexRef]:
+        """The indexes that agents of the tenant use; before any has, the default one, with this embedder."""
+        used = await self.queue.remembered(tenant)
+        return [IndexRef(tenant, **each) for each in used] or [IndexRef(tenant, DEFAULT_INDEX, embedder)]
+
+    async def _remember(self, ref: IndexRef) -> None:
+        """Keeps which embedder and options an index is used with: the last ones count."""
+        told = {"name": ref.name, "embedder": ref.embedder, "options": ref.options}
+        key = f"{ref.tenant} {told}"
+        if key not in self._used:
+            await self.queue.remember(ref.tenant, ref.name or f"of {ref.embedder}", told)
+            self._used.add(key)
 
     async def forget(
         self, tenant: str, resource: str, thread: str, messages: Sequence[str] | None = None

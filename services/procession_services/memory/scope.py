@@ -10,7 +10,7 @@ from pydantic import Field
 
 from procession.message_list import MessageList
 from procession_schemas.base import WireModel
-from procession_schemas.memory import Concurrency, Retention
+from procession_schemas.memory import Retention
 from procession_services.memory.ports import MessageStore
 from procession_services.memory.recall import Recall
 
@@ -99,7 +99,6 @@ class MemoryContextOptions(WireModel):
 
     read_only: bool | None = None
     last_messages: Count | None = None
-    concurrency: Concurrency | None = None
     retention: Retention | None = None
 
 

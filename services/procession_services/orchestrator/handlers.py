@@ -22,14 +22,15 @@ from procession_services.orchestrator.core.plan import (
     make_plan,
     parse_request,
 )
-from procession_services.processor_host.driver import Driver, change
+from procession_services.processor_host.driver import Driver, change, line_of
 from procession_services.processor_host.outbox import Outbox
 from procession_services.processor_host.service import Host
-from procession_services.runs.events import DeadlinePassed, Started
+from procession_services.runs.events import DeadlinePassed, Effect, Started
 from procession_services.runs.reducer import outstanding, reduce
 from procession_services.runs.state import RunState
 from procession_services.runtime import telemetry
 from procession_services.runtime.clock import iso, now
+from procession_services.runtime.store import Admission
 
 _COMMAND_ROOM = 128 * 1024
 """Bytes of a command that are not the request's own."""
@@ -57,27 +58,44 @@ class Orchestrator:
             )
             return
         try:
-            state = await self._accepted(run_id, digest, request, delivery)
+            fresh = await self._accepted(run_id, digest, request, delivery)
         except Invalid as invalid:
             await self._refuse(tenant, run_id, agent_name, delivery, invalid.failure)
             return
-        started, effects = reduce(state, Started())
-        known = await self._store.admit(
-            tenant, run_id, state=started.to_json(), deadline_ms=state.deadline_ms
-        )
+        known, state, effects = await self._admit(fresh)
         if known.state is not None:
             await self._repeated(RunState.model_validate_json(known.state), digest, delivery)
             return
-        if known.refused is not None:
+        if known.refused is not None and known.refused.decode() != digest:
             await self._conflict(tenant, run_id, delivery)
+            return
+        if known.refused is not None or (known.ahead is not None and not state.queued):
+            await self._refuse(tenant, run_id, agent_name, delivery, _busy(known.ahead))
             return
         self._driver.on_deadline_added(state.deadline_ms)
         telemetry.observer().run_accepted(tenant, state.agent)
         if known.cancelled:
-            started, effects = reduce(state.model_copy(update={"cancel": True}), Started())
-            if not await self._store.save_state(tenant, run_id, change(started, 1)):
+            state, effects = _cancelled(state if state.queued else fresh)
+            if not await self._store.save_state(tenant, run_id, change(state, 1)):
                 return  # somebody was quicker, and has said what follows
-        await asyncio.gather(self._tell_accepted(started, "accepted"), self._driver.perform(started, effects))
+        await asyncio.gather(self._tell_accepted(state, "accepted"), self._driver.perform(state, effects))
+
+    async def _admit(self, fresh: RunState) -> tuple[Admission, RunState, list[Effect]]:
+        """Saves a new run, begun or waiting for its turn on its thread; gives what was known, and how it was saved."""
+        line = fresh.plan.line
+        begun, effects = reduce(fresh, Started())
+        waiting = fresh.model_copy(update={"queued": True})
+        known = await self._store.admit(
+            fresh.tenant,
+            fresh.run,
+            state=begun.to_json(),
+            deadline_ms=fresh.deadline_ms,
+            line=line_of(fresh),
+            waiting=waiting.to_json() if line and line.policy != "reject" else b"",
+        )
+        if line and known.ahead and line.policy != "reject":
+            return known, waiting, outstanding(waiting)
+        return known, begun, effects
 
     def _longest_request(self) -> int:
         """Bytes of the longest request: it must fit into a command beside the agent's configuration."""
@@ -208,6 +226,19 @@ class Orchestrator:
             run_id = _derived_id(delivery)
             failure = Failure(code="INTERNAL", message=f"the request could not be handled: {reason}")
             await self._refuse(tenant, asked_id(delivery.body) or run_id, rest[0], delivery, failure)
+
+
+def _cancelled(state: RunState) -> tuple[RunState, list[Effect]]:
+    """What a run becomes that somebody cancelled before it was accepted."""
+    if state.queued:
+        return reduce(state, Control(type="cancel"))
+    return reduce(state.model_copy(update={"cancel": True}), Started())
+
+
+def _busy(other: str | None) -> Failure:
+    told = f"run {other} is at work on the thread" if other else "another run was at work on the thread"
+    more = "wait for its end, or ask with memory.concurrency: queue or interrupt"
+    return Failure(code="THREAD_BUSY", message=f"{told}; {more}", field="memory.concurrency")
 
 
 def _derived_id(delivery: Delivery) -> str:

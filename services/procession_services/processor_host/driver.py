@@ -11,13 +11,16 @@ from datetime import datetime
 from procession_schemas import subjects
 from procession_schemas.events import RunFinished, RunSuspended
 from procession_schemas.run import RunResult
-from procession_schemas.work import WorkCommand
+from procession_schemas.work import Control, WorkCommand
 from procession_services.bus import Bus
 from procession_services.runs.events import (
     Effect,
+    Interrupt,
+    PassTurn,
     RunEvent,
     Send,
     SignalCancel,
+    Started,
     TellFinished,
     TellSuspended,
 )
@@ -25,7 +28,7 @@ from procession_services.runs.reducer import LOCAL, outstanding, reduce
 from procession_services.runs.state import RunState
 from procession_services.runtime import telemetry
 from procession_services.runtime.clock import iso, now
-from procession_services.runtime.store import RunStore, StateChange
+from procession_services.runtime.store import RunStore, StateChange, line_key
 
 _LONGEST_TEXT = 200_000
 """Characters of text in a result that had to be shortened."""
@@ -61,7 +64,7 @@ class Driver:
             if resumed:
                 after.deadline_ms = int(now().timestamp() * 1000) + after.timeout_ms
             if after == state or await self._store.save_state(
-                state.tenant, state.run, change(after, version)
+                state.tenant, state.run, change(after, version, resumed=resumed)
             ):
                 break
             version, stored = await self._store.load_state(state.tenant, state.run)
@@ -75,31 +78,46 @@ class Driver:
     async def perform(self, state: RunState, effects: list[Effect]) -> None:
         """Does what the reducer wants."""
         with telemetry.observer().continued(state.traceparent):
-            await self._perform(state, effects)
+            for effect in effects:
+                await self._do(state, effect)
+            if state.status == "done":
+                await self._store.drop_deadline(state.tenant, state.run)
 
-    async def _perform(self, state: RunState, effects: list[Effect]) -> None:
-        headers = {"traceparent": state.traceparent} if state.traceparent else None
-        for effect in effects:
-            match effect:
-                case Send(command) if command.service == LOCAL:
-                    await self._execute(command)
-                case Send(command):
-                    subject = subjects.work(command.service, command.tenant, command.run)
-                    await self._bus.publish_stored(
-                        subject, command.to_json(), message_id=f"work:{command.id}", headers=headers
-                    )
-                case SignalCancel():
-                    await self._store.mark_cancelled(state.tenant, state.run)
-                    await self._bus.publish(subjects.cancelled(state.tenant, state.run), b"")
-                case TellSuspended(result):
-                    await self._suspended(state, result)
-                    _observe(state, result)
-                case TellFinished(result):
-                    took = now() - datetime.fromisoformat(state.accepted_at)
-                    final = result.model_copy(update={"duration_ms": int(took.total_seconds() * 1000)})
-                    await self.finished(state.tenant, state.run, final)
-                    await self._store.drop_deadline(state.tenant, state.run)
-                    _observe(state, final)
+    async def _do(self, state: RunState, effect: Effect) -> None:
+        match effect:
+            case Send(command) if command.service == LOCAL:
+                await self._execute(command)
+            case Send(command):
+                headers = {"traceparent": state.traceparent} if state.traceparent else None
+                subject = subjects.work(command.service, command.tenant, command.run)
+                await self._bus.publish_stored(
+                    subject, command.to_json(), message_id=f"work:{command.id}", headers=headers
+                )
+            case SignalCancel():
+                await self._store.mark_cancelled(state.tenant, state.run)
+                await self._bus.publish(subjects.cancelled(state.tenant, state.run), b"")
+            case TellSuspended(result):
+                await self._suspended(state, result)
+                _observe(state, result)
+            case TellFinished(result):
+                took = now() - datetime.fromisoformat(state.accepted_at)
+                final = result.model_copy(update={"duration_ms": int(took.total_seconds() * 1000)})
+                await self.finished(state.tenant, state.run, final)
+                _observe(state, final)
+            case PassTurn():
+                await self._pass_turn(state)
+            case Interrupt():
+                await self._interrupt(state)
+
+    async def _pass_turn(self, state: RunState) -> None:
+        """Lets the first run in the line of the thread begin, unless it has; doing it again is harmless."""
+        waiting = await self._store.next_in_line(state.tenant, line_of(state))
+        if waiting is not None:
+            await self.event(state.tenant, waiting, Started())
+
+    async def _interrupt(self, state: RunState) -> None:
+        for other in await self._store.ahead(state.tenant, state.run, line_of(state)):
+            await self.event(state.tenant, other, Control(type="cancel"))
 
     async def _suspended(self, state: RunState, result: RunResult) -> None:
         event = RunSuspended(run_id=state.run, at=iso(now()), result=result)
@@ -124,17 +142,26 @@ def _observe(state: RunState, result: RunResult) -> None:
     telemetry.observer().run_ends(state.tenant, result, trace, state.accepted_at)
 
 
-def change(state: RunState, version: int) -> StateChange:
+def line_of(state: RunState) -> str:
+    """The key of the line on the run's thread; empty for a run that takes no turns."""
+    line = state.plan.line
+    return line_key(state.tenant, line.resource, line.thread) if line else ""
+
+
+def change(state: RunState, version: int, *, resumed: bool = False) -> StateChange:
     """The state as it is saved over `version`.
 
     A run that waits for a person has no deadline; one that is over keeps it until its end has been told, so that
-    somebody else tells it when we die in between.
+    somebody else tells it when we die in between. Either leaves the line of its thread; one that goes on (`resumed`)
+    is at work beside whoever has begun meanwhile, and ahead of all who wait.
     """
     return StateChange(
         version,
         state.to_json(),
         None if state.status == "suspended" else state.deadline_ms,
         finished=state.status == "done",
+        line=line_of(state) if resumed or state.status != "running" else "",
+        resumed=resumed,
     )
 
 

@@ -1,5 +1,6 @@
 """The operations that any service can run on a run's context."""
 
+from datetime import timedelta
 from typing import Any, Literal
 
 from procession import hooks
@@ -14,6 +15,7 @@ from procession_schemas.run import Failure
 from procession_services.processor_host.errors import Stopped
 from procession_services.processor_host.job import Job, OpRunner
 from procession_services.processor_host.results import compile_result
+from procession_services.runtime.clock import iso, now
 
 
 async def open_run(op: work.OpenOp, job: Job) -> None:
@@ -23,6 +25,8 @@ async def open_run(op: work.OpenOp, job: Job) -> None:
         messages.add_system(text)
     _add(job, op.context, "context")
     _add(job, op.input, "input")
+    if op.waited:
+        _say_now(job)
     for text in op.system:
         messages.add_system(text, "user-provided")
     job.ctx.request_context = RequestContext(op.request_context)
@@ -37,6 +41,13 @@ def _add(job: Job, given: list[Any], field: Literal["context", "input"]) -> None
     except InvalidMessageError as error:
         error.field = error.field.replace("messages", field, 1)
         raise
+
+
+def _say_now(job: Job) -> None:
+    """What the run brought comes behind what was said while it waited, whenever it was written."""
+    at = now()
+    for number, message in enumerate(job.ctx.messages.get.input.db()):
+        message["createdAt"] = iso(at + timedelta(milliseconds=number))
 
 
 async def baseline(_op: work.BaselineOp, job: Job) -> None:

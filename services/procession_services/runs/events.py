@@ -8,7 +8,7 @@ from procession_schemas.work import Control, WorkCommand, WorkResult
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The run was accepted; its state is fresh."""
+    """The run was accepted and its state is fresh, or it has waited and it is its turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,4 +45,14 @@ class TellFinished:
     result: RunResult
 
 
-Effect = Send | SignalCancel | TellSuspended | TellFinished
+@dataclass(frozen=True, slots=True)
+class Interrupt:
+    """Cancel the runs that are ahead on the thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassTurn:
+    """See to it that the first one in the line of the thread is at work."""
+
+
+Effect = Send | SignalCancel | Interrupt | TellSuspended | TellFinished | PassTurn

@@ -74,13 +74,16 @@ def hook_ops(
 def start(state: RunState) -> list[PlannedOp]:
     """From the request to the first attempt."""
     plan = state.plan
-    first = {"type": "start", "payload": {"id": state.agent, "messageId": state.message_id}}
     return [
         *anywhere(plan.open),
         *hook_ops(plan, plan.input, Hook.INPUT),
-        *anywhere(BaselineOp(), EmitOp(chunks=[first])),
+        *anywhere(BaselineOp(), EmitOp(chunks=[_start_chunk(state)])),
         *attempt(state),
     ]
+
+
+def _start_chunk(state: RunState) -> dict[str, object]:
+    return {"type": "start", "payload": {"id": state.agent, "messageId": state.message_id}}
 
 
 def attempt(state: RunState) -> list[PlannedOp]:
@@ -231,6 +234,14 @@ def cancelled(state: RunState) -> list[PlannedOp]:
         *hook_ops(state.plan, state.plan.output, Hook.OUTPUT_RESULT, "aborted"),
         *anywhere(ResultOp(finish_reason="aborted", status="cancelled")),
     ]
+
+
+def never_begun(state: RunState) -> list[PlannedOp]:
+    """The end of a run that was cancelled while it waited for its turn: it leaves nothing behind (R-CX-5)."""
+    return anywhere(
+        EmitOp(chunks=[_start_chunk(state), {"type": "abort", "payload": {}}]),
+        ResultOp(finish_reason="aborted", status="cancelled"),
+    )
 
 
 def suspended(state: RunState) -> list[PlannedOp]:

@@ -22,6 +22,8 @@ from procession_services.runs import program
 from procession_services.runs.events import (
     DeadlinePassed,
     Effect,
+    Interrupt,
+    PassTurn,
     RunEvent,
     Send,
     SignalCancel,
@@ -55,7 +57,7 @@ def reduce(state: RunState, event: RunEvent) -> tuple[RunState, list[Effect]]:
         return _deadline(state)
     assert isinstance(event, Started)
     if state.seq == 0:
-        _go(state, program.start(state), "modelled")
+        _begin(state)
     return state, outstanding(state)
 
 
@@ -67,11 +69,23 @@ def _own(state: RunState) -> RunState:
 
 def outstanding(state: RunState) -> list[Effect]:
     """What follows from a state alone; doing it again is harmless."""
+    turn: list[Effect] = [PassTurn()] if state.plan.line else []
     if state.status == "done" and state.result:
-        return [TellFinished(state.result)]
+        return [TellFinished(state.result), *turn]
     if state.status == "suspended" and state.result:
-        return [TellSuspended(state.result)]
+        return [TellSuspended(state.result), *turn]
+    if state.queued and state.plan.line and state.plan.line.policy == "interrupt":
+        return [Interrupt()]
     return [Send(state.outstanding)] if state.outstanding else []
+
+
+def _begin(state: RunState) -> None:
+    if state.queued:
+        state.queued = False
+        state.plan = state.plan.model_copy(
+            update={"open": state.plan.open.model_copy(update={"waited": True})}
+        )
+    _go(state, program.start(state), "modelled")
 
 
 def _go(state: RunState, ops: list[PlannedOp], then: Then) -> None:
@@ -308,6 +322,9 @@ def _cancel(state: RunState) -> tuple[RunState, list[Effect]]:
     if state.ending and not state.cancel:
         return state, outstanding(state)
     state.cancel = True
+    if state.queued:
+        state.queued, state.ending = False, True
+        _go(state, program.never_begun(state), "done")
     if state.status == "suspended":
         state.status, state.result, state.ending, state.waiting = "running", None, True, []
         _go(state, program.cancelled(state), "done")
@@ -333,11 +350,12 @@ def _deadline(state: RunState) -> tuple[RunState, list[Effect]]:
     """Ends the run without waiting for whoever holds it up."""
     if state.status == "suspended":  # a person takes the time it takes
         return state, outstanding(state)
-    error = Failure(code="DEADLINE_EXCEEDED", message="the run did not end within its timeout")
+    told = "the run waited for its turn on the thread" if state.queued else "the run did not end"
+    error = Failure(code="DEADLINE_EXCEEDED", message=f"{told} within its timeout")
     if state.ending and state.outstanding and state.outstanding.service == LOCAL:
         _told(state, _bare_result(state, error))
         return state, outstanding(state)
-    state.ending = True
+    state.ending, state.queued = True, False
     state.pending, state.then = program.failed(error), "done"
     _send(state, version=ANY_VERSION)
     return state, [SignalCancel(), *outstanding(state)]

@@ -7,6 +7,7 @@ from pydantic import Field
 from procession.processor import Hook
 from procession_schemas.agent import ModelEntry, ProcessorRef
 from procession_schemas.base import JsonObject, WireModel
+from procession_schemas.memory import Concurrency
 from procession_schemas.run import Failure, HookReport, ModelReport, RunResult
 from procession_schemas.work import Op, OpenOp, StepConfig, StepFacts, WorkCommand
 
@@ -27,6 +28,14 @@ class Placed(WireModel):
     beside: bool = False
 
 
+class Line(WireModel):
+    """The thread on which a run takes its turn, and what it does where others are ahead of it."""
+
+    resource: str
+    thread: str
+    policy: Concurrency = "queue"
+
+
 class Plan(WireModel):
     """The run's configuration, frozen when the run was accepted: which hooks run where."""
 
@@ -45,6 +54,7 @@ class Plan(WireModel):
     api_base: str | None = None
     data_parts: bool = False
     stream: bool = True
+    line: Line | None = None
 
 
 class PlannedOp(WireModel):
@@ -73,6 +83,7 @@ class RunState(WireModel):
     deadline_ms: int
     timeout_ms: int = Field(default=600_000, description="Time to run, anew after a suspension.")
     status: Status = "running"
+    queued: bool = Field(default=False, description="Others are ahead on its thread; nothing of it was done.")
     seq: int = 0
     version: int = 0
     out_seq: int = 0

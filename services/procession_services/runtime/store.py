@@ -1,11 +1,13 @@
 """A run in Redis: the orchestrator's state and the context, each with its own version (design.md 6).
 
 One hash per run, `procession:<tenant>:run:<run>`, so that one command reads or writes all that belongs together, and a
-sorted set of deadlines. Every write is a compare-and-set in a script.
+sorted set of deadlines. A list per thread, the line, has the runs that are at work there or wait for their turn. Every
+write is a compare-and-set in a script.
 """
 
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 import orjson
 from redis.asyncio import Redis
@@ -18,6 +20,14 @@ from procession_services.runtime.access import Access
 
 _OPEN = Access()
 _STATE = """
+local function first(line)
+  local run = redis.call('LINDEX', line, 0)
+  while run and redis.call('EXISTS', run) == 0 do
+    redis.call('LPOP', line)
+    run = redis.call('LINDEX', line, 0)
+  end
+  return run
+end
 local function save(keys, version, state, deadline, member, ttl, done_ttl)
   local have = tonumber(redis.call('HGET', keys[1], 'state_v') or '0')
   if have ~= tonumber(version) then return false end
@@ -25,6 +35,7 @@ local function save(keys, version, state, deadline, member, ttl, done_ttl)
   redis.call('EXPIRE', keys[1], done_ttl ~= '' and done_ttl or ttl)
   if done_ttl ~= '' then redis.call('HDEL', keys[1], 'ctx', 'ctx_result'); redis.call('DEL', keys[3]) end
   if deadline == '' then redis.call('ZREM', keys[2], member) else redis.call('ZADD', keys[2], deadline, member) end
+  if keys[4] then redis.call('LREM', keys[4], 1, keys[1]) end
   return true
 end
 """
@@ -53,14 +64,38 @@ if tonumber(have[2] or '-1') < tonumber(ARGV[1]) then
 end
 return have
 """
-_SAVE = _STATE + "return save(KEYS, ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]) and 1 or 0"
+_SAVE = (
+    _STATE
+    + """
+if not save(KEYS, ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]) then return 0 end
+if ARGV[7] ~= '' then
+  redis.call('LPUSH', KEYS[4], KEYS[1])
+  redis.call('EXPIRE', KEYS[4], ARGV[5])
+end
+return 1
+"""
+)
 _ADMIT = (
     _STATE
     + """
 local have = redis.call('HMGET', KEYS[1], 'state_v', 'state', 'refused', 'cancelled')
 if have[2] or have[3] then return have end
-save(KEYS, 0, ARGV[1], ARGV[2], ARGV[3], ARGV[4], '')
-return have[4] and 2 or 1
+have[5] = KEYS[4] and first(KEYS[4])
+local state = have[5] and ARGV[5] or ARGV[1]
+if state == '' then return have end
+save(KEYS, 0, state, ARGV[2], ARGV[3], ARGV[4], '')
+if KEYS[4] then
+  redis.call('RPUSH', KEYS[4], KEYS[1])
+  redis.call('EXPIRE', KEYS[4], ARGV[4])
+end
+return have
+"""
+)
+_NEXT = (
+    _STATE
+    + """
+local run = first(KEYS[1])
+return run and redis.call('HEXISTS', run, 'claim') == 0 and run
 """
 )
 _BOTH = 2
@@ -80,6 +115,11 @@ def connect(url: str, access: Access = _OPEN) -> "Redis":
         max_connections=512,
         **access.redis(url),
     )
+
+
+def line_key(tenant: str, resource: str, thread: str) -> str:
+    """The key of the line on a thread: the hashes of the runs that are at work there or wait, the first one first."""
+    return f"procession:{tenant}:line:{quote(resource, safe='')}:{quote(thread, safe='')}"
 
 
 def run_key(tenant: str, run: str) -> str:
@@ -109,13 +149,16 @@ class StoredContext:
 class StateChange:
     """The orchestration state of a run as it is to be saved, over the version that it was made from.
 
-    A deadline (milliseconds since the epoch) of None takes the run off the list of deadlines.
+    A deadline (milliseconds since the epoch) of None takes the run off the list of deadlines. `line` is the key of a
+    line that the run leaves, or with `resumed` goes to the head of.
     """
 
     version: int
     state: bytes
     deadline_ms: int | None
     finished: bool
+    line: str = ""
+    resumed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +173,15 @@ class Committed:
 class Admission:
     """What was known of a run id when a request came: its state and version, or that another request was refused.
 
-    With neither, the new state was saved; `cancelled` says that somebody cancelled the run before it was accepted.
+    With neither, the new state was saved; `cancelled` says that somebody cancelled the run before it was accepted, and
+    `ahead` is the first run in the line that it has joined.
     """
 
     version: int = 0
     state: bytes | None = None
     refused: bytes | None = None
     cancelled: bool = False
+    ahead: str | None = None
 
 
 class RunStore:
@@ -150,6 +195,7 @@ class RunStore:
         self._take = redis.register_script(_TAKE)
         self._save = redis.register_script(_SAVE)
         self._admit = redis.register_script(_ADMIT)
+        self._next = redis.register_script(_NEXT)
 
     async def load_context(self, tenant: str, run: str) -> StoredContext:
         """The context as last committed; version 0 when there is none yet."""
@@ -189,14 +235,14 @@ class RunStore:
         """
         args: list[Any] = [version, seq, data, result, owner, self._ttl]
         args += self._state_args(tenant, run, change) if change else [""] * 5
-        done = await self._commit(keys=self._keys(tenant, run), args=args)
+        done = await self._commit(keys=self._keys(tenant, run, change.line if change else ""), args=args)
         if isinstance(done, bytes):
             return Committed(done, state_saved=False)
         return Committed(result, state_saved=done == _BOTH) if done else None
 
-    def _keys(self, tenant: str, run: str) -> list[str]:
+    def _keys(self, tenant: str, run: str, line: str = "") -> list[str]:
         key = run_key(tenant, run)
-        return [key, DEADLINES, f"{key}:parts"]
+        return [key, DEADLINES, f"{key}:parts", *([line] if line else [])]
 
     def _state_args(self, tenant: str, run: str, change: StateChange) -> list[Any]:
         deadline = "" if change.deadline_ms is None else change.deadline_ms
@@ -208,14 +254,30 @@ class RunStore:
             self._finished_ttl if change.finished else "",
         ]
 
-    async def admit(self, tenant: str, run: str, *, state: bytes, deadline_ms: int) -> Admission:
-        """Saves the state of a new run, unless there is a run under this id or a request was refused."""
-        args: list[Any] = [state, deadline_ms, f"{tenant} {run}", self._ttl]
-        got = await self._admit(keys=self._keys(tenant, run), args=args)
-        if isinstance(got, list):
-            version, stored, refused, cancelled = got
-            return Admission(int(version or 0), stored, refused, bool(cancelled))
-        return Admission(cancelled=got == _BOTH)
+    async def admit(
+        self, tenant: str, run: str, *, state: bytes, deadline_ms: int, line: str = "", waiting: bytes = b""
+    ) -> Admission:
+        """Saves the state of a new run, unless there is a run under this id or a request was refused.
+
+        With a `line` the run joins it; where others are in it, it is saved as `waiting` instead, or, without that, not
+        admitted.
+        """
+        args: list[Any] = [state, deadline_ms, f"{tenant} {run}", self._ttl, waiting]
+        version, stored, refused, cancelled, *ahead = await self._admit(
+            keys=self._keys(tenant, run, line), args=args
+        )
+        first = _run_of(tenant, ahead[0]) if ahead and ahead[0] else None
+        return Admission(int(version or 0), stored, refused, bool(cancelled), first)
+
+    async def next_in_line(self, tenant: str, line: str) -> str | None:
+        """The first run in a line where nobody has begun to work on it; runs that Redis has forgotten are left out."""
+        found = await self._next(keys=[line])
+        return None if found is None else _run_of(tenant, found)
+
+    async def ahead(self, tenant: str, run: str, line: str) -> list[str]:
+        """The runs that are ahead of one in a line, the first one first."""
+        runs = [_run_of(tenant, key) for key in await self.redis.lrange(line, 0, -1)]
+        return runs[: runs.index(run)] if run in runs else []
 
     async def load_state(self, tenant: str, run: str) -> tuple[int, bytes | None]:
         """The orchestrator's state of a run with its version; (0, None) when there is none."""
@@ -228,7 +290,8 @@ class RunStore:
         A finished run leaves only its state behind: context and stream parts go.
         """
         *head, finished = self._state_args(tenant, run, change)
-        return bool(await self._save(keys=self._keys(tenant, run), args=[*head, self._ttl, finished]))
+        args = [*head, self._ttl, finished, "1" if change.resumed and change.line else ""]
+        return bool(await self._save(keys=self._keys(tenant, run, change.line), args=args))
 
     async def mark_cancelled(self, tenant: str, run: str) -> None:
         """Lets every service that picks up work of the run see that it was cancelled."""
@@ -270,6 +333,10 @@ class RunStore:
     async def load_parts(self, tenant: str, run: str, start: int) -> list[bytes]:
         """The entries of that log from `start` on."""
         return list(await self.redis.lrange(f"{run_key(tenant, run)}:parts", start, -1))
+
+
+def _run_of(tenant: str, key: bytes) -> str:
+    return key.decode().removeprefix(run_key(tenant, ""))
 
 
 def _stored(fields: list[Any]) -> StoredContext:

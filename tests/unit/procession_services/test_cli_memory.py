@@ -53,6 +53,10 @@ async def test_a_thread_is_taken_in_shown_and_given_out(command, tmp_path):
     assert (await command("note", "r"))[1] == "of all\n"
     assert (await command("rename", "t", "r", "Voyage"))[0] == 0
     assert "Voyage" in (await command("threads", "r"))[1]
+    assert json.loads((await command("thread", "t", "r"))[1])["title"] == "Voyage"
+    assert json.loads((await command("create", "t2", "r", "--title", "New"))[1])["title"] == "New"
+    code, _, told = await command("create", "t2", "r")
+    assert (code, "THREAD_EXISTS" in told) == (1, True)
     assert (await command("delete", "t", "r"))[0] == 0
     code, _, told = await command("messages", "t", "r")
     assert (code, "UNKNOWN_THREAD" in told) == (1, True)

@@ -211,6 +211,12 @@ class ListQueue:
     async def waiting(self) -> int:
         return len(self.jobs)
 
+    async def remember(self, tenant: str, name: str, ref: dict[str, Any]) -> None:
+        pass  # tests name the index
+
+    async def remembered(self, tenant: str) -> list[dict[str, Any]]:
+        return []
+
 
 @contextmanager
 def on_stage(store: MessageStore, recall: Recall | None = None) -> Iterator[None]:

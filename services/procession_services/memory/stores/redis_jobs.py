@@ -11,6 +11,7 @@ __all__ = ["RedisJobs"]
 
 _STREAM: Final = "procession:memory:index"
 _GROUP: Final = "memory"
+_INDEXES: Final = "procession:memory:indexes"
 _BLOCK_MS: Final = 1000
 _LOST_MS: Final = 60_000
 """After this a job that a replica has taken counts as lost, and another one takes it; doing it twice is harmless."""
@@ -32,6 +33,14 @@ class RedisJobs:
     async def waiting(self) -> int:
         """How many jobs are not done."""
         return int(await self._redis.xlen(self._stream))
+
+    async def remember(self, tenant: str, name: str, ref: dict[str, Any]) -> None:
+        """Keeps which index an agent of the tenant uses."""
+        await self._redis.hset(f"{_INDEXES}:{tenant}", name, orjson.dumps(ref))
+
+    async def remembered(self, tenant: str) -> list[dict[str, Any]]:
+        """The indexes that agents of the tenant use."""
+        return [orjson.loads(ref) for ref in await self._redis.hvals(f"{_INDEXES}:{tenant}")]
 
     async def take(self) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         """Jobs with their numbers, those first that a lost replica has left; never ends."""

@@ -25,7 +25,7 @@ from procession_schemas.run import Failure, RunRequest
 from procession_schemas.work import OpenOp, StepConfig
 from procession_services.orchestrator.core.memory_wiring import NoVectorStoreError, merged_options, wire
 from procession_services.runs.merging import deep_merge
-from procession_services.runs.state import Placed, Plan
+from procession_services.runs.state import Line, Placed, Plan
 
 DEFAULT_STEPS = 5
 DEFAULT_BUDGET = 10
@@ -157,6 +157,7 @@ def make_plan(
         api_base=agent.api_base or defaults.get("api_base"),
         data_parts=any(registry.processor(p.ref.id).sees_data_parts(p.ref.options) for p in stream_order),
         stream=request.stream,
+        line=_line(memory) if memory is not None else None,
     )
 
 
@@ -309,11 +310,17 @@ def _memory(request: RunRequest, agent: Agent) -> _Memory | None:
     config: dict[str, Any] = {"readOnly": bool(options.read_only)}
     if options.last_messages is not None or options.message_history is None:
         config["lastMessages"] = 10 if options.last_messages is None else options.last_messages
-    if options.concurrency is not None:
-        config["concurrency"] = options.concurrency
     if options.retention is not None:
         config["retention"] = options.retention.model_dump(by_alias=True, exclude_none=True)
     return _Memory(options, {"thread": {"id": thread}, "resourceId": resource, "memoryConfig": config})
+
+
+def _line(memory: _Memory) -> Line | None:
+    """Where runs on one thread take turns; those that only read need not."""
+    if memory.options.read_only:
+        return None
+    resource, thread = memory.context["resourceId"], memory.context["thread"]["id"]
+    return Line(resource=resource, thread=thread, policy=memory.options.concurrency or "queue")
 
 
 def _from_context(request: RunRequest, key: str) -> str | None:

@@ -229,6 +229,49 @@ async def test_without_a_vector_store_there_is_no_index(ask: Ask, operation: str
     assert "PROCESSION_CHROMA_URL" in error["message"]
 
 
+# --- isolation -----------------------------------------------------------------------------------
+
+_CALL = {"options": {"scope": "thread"}, "given": {"memory": "# Stolen"}, **WHERE}
+REQUESTS: dict[str, Any] = {
+    "save": {**WHERE, "messages": [{**said("m", "planted"), "createdAt": "2026-01-01T00:00:00.000Z"}]},
+    "messages": WHERE,
+    "threads": {"resource": "r"},
+    "thread": WHERE,
+    "create": {**WHERE, "title": "planted"},
+    "delete": WHERE,
+    "rename": {**WHERE, "title": "planted"},
+    "export": WHERE,
+    "import": {**WHERE, "title": "planted", "note": "planted", "messages": [said("m", "planted")]},
+    "note": WHERE,
+    "set-note": {**WHERE, "note": "planted", "expected": None},
+    "update-note": _CALL,
+    "reindex": {},
+    "index": {},
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+async def test_nobody_reaches_the_thread_of_another_or_can_tell_that_there_is_one(
+    ask: Ask, tenant: str, operation: str
+) -> None:
+    await ask("create", {**WHERE, "title": "mine", "metadata": {"k": 1}})
+    await ask("save", {**WHERE, "messages": [said("m", "secret")]})
+    await ask("set-note", {**WHERE, "note": "secret"})
+    await ask("set-note", {"resource": "r", "note": "secret"})
+
+    async def owned() -> list[Any]:
+        asked = [("export", WHERE), ("threads", {"resource": "r"}), ("note", {"resource": "r"})]
+        return [await ask(each, body) for each, body in asked]
+
+    before, body = await owned(), REQUESTS[operation]
+    nothing = await ask(operation, body, of=f"{tenant}-nobody")  # where no tenant has such a thread
+    assert await ask(operation, body, of=f"{tenant}-stranger") == nothing
+    if "resource" in body:
+        told = await ask(operation, {**body, "resource": "r2"})
+        assert str(told).replace("'r2'", "'r'") == str(nothing)
+    assert await owned() == before
+
+
 async def test_metadata_of_another_resource_is_not_shown(ask: Ask) -> None:
     await ask("create", {**WHERE, "metadata": {"secret": 1}})
     for body in ({"thread": "t", "resource": "r2"}, {"thread": "t2", "resource": "r"}):

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from procession_services.memory.indexing import ATTEMPTS, Indexer
+from procession_services.memory.indexing import ATTEMPTS, Indexer, submit_all
 from procession_services.memory.ports import EmbedderChangedError, Hit, VectorsUnavailableError
 from procession_services.memory.recall import (
     BATCH,
     CACHED,
+    DEFAULT_INDEX,
     EmbeddingError,
     Entry,
     IndexRef,
@@ -75,6 +76,13 @@ class Queue:
     def __init__(self):
         self.jobs: list[tuple[str, Any]] = []
         self.finished: list[str] = []
+        self.used: dict[str, dict[str, Any]] = {}
+
+    async def remember(self, tenant, name, ref):
+        self.used.setdefault(tenant, {})[name] = ref
+
+    async def remembered(self, tenant):
+        return list(self.used.get(tenant, {}).values())
 
     async def put(self, job):
         self.jobs.append((str(len(self.jobs)), job))
@@ -220,6 +228,31 @@ async def test_an_index_is_looked_for_again_after_a_failure():
         hit.message for hit in await stage.recall.search(REF, "a", top_k=4, resource="r", thread=None)
     ] == ["a"]
     assert stage.vectors.ensured == 2
+
+
+async def test_what_nobody_has_used_yet_is_the_default_index():
+    stage = Stage()
+    assert await stage.recall.indexes("tenant") == [IndexRef("tenant", DEFAULT_INDEX)]
+    assert await stage.recall.indexes("tenant", "a/b") == [IndexRef("tenant", DEFAULT_INDEX, "a/b")]
+
+
+async def test_indexes_are_known_as_they_were_used_last():
+    stage = Stage()
+    used = [IndexRef("tenant", "messages", "a/b", {"dimensions": 256}), IndexRef("tenant", "docs", "c/d")]
+    for ref in (IndexRef("tenant", "messages"), *used, IndexRef("other", "x")):
+        await stage.recall.search(ref, "question", top_k=1, resource="r", thread=None)
+    assert await stage.recall.indexes("tenant", "e/f") == used
+
+
+async def test_messages_are_queued_for_every_index_in_batches():
+    stage = Stage()
+    messages: Any = [{"id": f"m{n}", "role": "user", "createdAt": "2026-01-01T00:00:00.000Z",
+                      "content": {"format": 2, "parts": [{"type": "text", "text": f"text {n}"}]}}
+                     for n in range(BATCH + 1)]  # fmt: skip
+    await submit_all(stage.recall, [REF, IndexRef("tenant", "docs")], "r", "t", messages)
+    assert [len(job["entries"]) for _, job in stage.queue.jobs] == [BATCH, BATCH, 1, 1]
+    await stage.indexer.run()
+    assert set(stage.vectors.items) == {f"m{n}" for n in range(BATCH + 1)}
 
 
 def test_derived_names():

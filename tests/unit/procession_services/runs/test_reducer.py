@@ -10,13 +10,17 @@ from procession_schemas.run import Failure, HookReport, ModelReport
 from procession_schemas.work import ANY_VERSION, Control, StepFacts, WorkResult
 from procession_services.runs.events import (
     DeadlinePassed,
+    Interrupt,
+    PassTurn,
     Send,
     SignalCancel,
     Started,
     TellFinished,
     TellSuspended,
 )
-from tests.unit.procession_services.runs.driving import Run, ids, make_plan, placed
+from procession_services.runs.reducer import outstanding
+from procession_services.runs.state import Line
+from tests.unit.procession_services.runs.driving import Run, ids, make_plan, make_state, placed
 
 ERR = placed("err", Hook.API_ERROR)
 STOP = [ProcessorRef(id="enough")]
@@ -606,6 +610,63 @@ class TestDeadline:
         before = run.state
         run.tell(DeadlinePassed())
         assert (run.state, run.effects) == (before, [TellFinished(run.result)])
+
+
+class TestTurns:
+    """Runs on one thread, one after another."""
+
+    LINE = Line(resource="ann", thread="t")
+
+    def queued(self, **fields: Any) -> Run:
+        plan = make_plan(line=self.LINE.model_copy(update=fields))
+        run = Run(plan)
+        run.state, run.effects = make_state(plan).model_copy(update={"queued": True}), []
+        run.sent.clear()
+        return run
+
+    def test_a_run_that_waits_sends_nothing(self):
+        assert outstanding(self.queued().state) == []
+
+    def test_when_its_turn_comes_it_begins_and_knows_that_it_has_waited(self):
+        run = self.queued().tell(Started())
+        assert run.effects == [Send(run.command)]
+        assert run.ops[0] == "open"
+        assert run.op("open").waited
+        assert not Run(make_plan(line=self.LINE)).op("open").waited
+
+    def test_it_begins_once(self):
+        run = self.queued().tell(Started())
+        before = run.state
+        assert run.tell(Started()).effects == [Send(run.command)]
+        assert run.state == before
+
+    def test_interrupt_is_told_as_long_as_it_waits(self):
+        run = self.queued(policy="interrupt")
+        assert outstanding(run.state) == [Interrupt()]
+        assert run.tell(Started()).effects == [Send(run.command)]
+
+    def test_cancelled_while_it_waits_it_ends_without_a_hook(self):
+        run = self.queued()
+        run.state.plan.output.append(placed("mem", Hook.OUTPUT_RESULT))
+        run.cancel()
+        assert run.shapes() == [("orchestrator", ["emit", "result"])]
+        assert [chunk["type"] for chunk in run.op("emit").chunks] == ["start", "abort"]
+        run.tell(Started())  # its turn comes meanwhile
+        run.to_end()
+        assert run.result.status == "cancelled"
+        assert run.effects == [TellFinished(run.result), PassTurn()]
+
+    def test_its_deadline_passes_while_it_waits(self):
+        run = self.queued().tell(DeadlinePassed()).to_end()
+        assert (run.error.code, run.models_called()) == ("DEADLINE_EXCEEDED", 0)
+        assert "waited for its turn" in run.error.message
+        assert run.effects == [TellFinished(run.result), PassTurn()]
+
+    def test_the_turn_is_passed_on_at_the_end_and_when_a_person_is_waited_for(self):
+        run = Run(make_plan(line=self.LINE)).waits("1").answer()
+        assert run.effects == [TellSuspended(run.result), PassTurn()]
+        run.approve("1").to_end()
+        assert run.effects == [TellFinished(run.result), PassTurn()]
 
 
 class TestFailure:

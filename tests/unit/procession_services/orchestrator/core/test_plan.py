@@ -18,7 +18,7 @@ from procession_services.memory.working_state import WorkingMemoryState
 from procession_services.memory.working_tool import SetWorkingMemory, UpdateWorkingMemory
 from procession_services.orchestrator.core.plan import Arrays, Invalid, asked_id, make_plan, parse_request
 from procession_services.processors.structured_output import StructuredOutput
-from procession_services.runs.state import Placed, Plan
+from procession_services.runs.state import Line, Placed, Plan
 from tests.unit.procession_services.runs.driving import Run
 
 LIMIT = 2000
@@ -508,7 +508,7 @@ class TestOverrides:
         }
         plan = planned(given, instructions=["Be brief.", "Be kind."])
         assert plan.stream is False
-        assert plan.open.model_dump(exclude_none=True) == {
+        assert plan.open.model_dump(exclude_none=True, exclude={"waited"}) == {
             "op": "open",
             "instructions": ["Be brief.", "Be kind."],
             "system": ["Now."],
@@ -640,6 +640,19 @@ class TestMemory:
             [{"lastMessages": last}] if last else []
         )
         assert type(memory_of(plan)["memoryConfig"]["lastMessages"]) is type(last)
+
+    @pytest.mark.parametrize(
+        ("own", "asked", "policy"),
+        [({}, {}, "queue"), ({"concurrency": "reject"}, {}, "reject"),
+         ({"concurrency": "reject"}, {"concurrency": "interrupt"}, "interrupt")],
+    )  # fmt: skip
+    def test_runs_on_a_thread_take_turns(self, own, asked, policy):
+        request = {"memory": {"thread": "t", "resource": "r", **asked}}
+        assert planned(request, memory=own).line == Line(resource="r", thread="t", policy=policy)
+
+    def test_a_run_that_only_reads_takes_none(self):
+        assert planned(MEMORY, memory={"readOnly": True}).line is None
+        assert planned({}, memory={}).line is None
 
     def test_working_memory_brings_its_tool(self):
         """R-WIRE-7; a tool of the agent with that name stays."""

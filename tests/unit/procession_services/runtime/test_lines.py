@@ -1,0 +1,138 @@
+"""The line of a thread in Redis: who joins it, who leaves it, and who is first."""
+
+import secrets
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from redis.asyncio import Redis
+
+from procession_services.runtime.embedded import Endpoints
+from procession_services.runtime.store import Admission, RunStore, StateChange, line_key, run_key
+
+pytestmark = pytest.mark.integration
+
+
+class Thread:
+    """Runs on one thread, as the services move them."""
+
+    def __init__(self, redis: Any) -> None:
+        self.redis, self.store = redis, RunStore(redis, ttl=60, finished_ttl=30)
+        self.tenant = f"t-{secrets.token_hex(6)}"
+        self.line = line_key(self.tenant, "ann", "t")
+
+    async def admit(self, run: str, *, waiting: bytes = b"waits") -> Admission:
+        return await self.store.admit(
+            self.tenant, run, state=b"begun", deadline_ms=1, line=self.line, waiting=waiting
+        )
+
+    async def state(self, run: str) -> bytes | None:
+        return (await self.store.load_state(self.tenant, run))[1]
+
+    async def save(self, run: str, *, done: bool = False, resumed: bool = False, line: bool = True) -> bool:
+        version, _ = await self.store.load_state(self.tenant, run)
+        return await self.store.save_state(
+            self.tenant,
+            run,
+            StateChange(version, b"next", 1, done, self.line if line else "", resumed),
+        )
+
+    async def runs(self) -> list[str]:
+        return [key.decode().rpartition(":")[2] for key in await self.redis.lrange(self.line, 0, -1)]
+
+    async def first(self) -> str | None:
+        return await self.store.next_in_line(self.tenant, self.line)
+
+
+@pytest_asyncio.fixture
+async def thread(servers: Endpoints) -> AsyncIterator[Thread]:
+    async with Redis.from_url(servers.redis_url) as redis:
+        yield Thread(redis)
+
+
+async def test_the_first_run_begins_and_the_next_ones_wait_in_order(thread: Thread) -> None:
+    assert await thread.admit("one") == Admission()
+    assert (await thread.admit("two")).ahead == "one"
+    assert (await thread.admit("three")).ahead == "one"
+    assert [await thread.state(run) for run in ("one", "two", "three")] == [b"begun", b"waits", b"waits"]
+    assert await thread.runs() == ["one", "two", "three"]
+    assert await thread.store.ahead(thread.tenant, "three", thread.line) == ["one", "two"]
+
+
+async def test_a_run_that_will_not_wait_leaves_nothing(thread: Thread) -> None:
+    await thread.admit("one")
+    assert (await thread.admit("two", waiting=b"")).ahead == "one"
+    assert await thread.state("two") is None
+    assert await thread.runs() == ["one"]
+
+
+async def test_a_run_that_comes_again_keeps_its_place(thread: Thread) -> None:
+    for run in ("one", "two", "three"):
+        await thread.admit(run)
+    assert (await thread.admit("two")).state == b"waits"
+    assert await thread.runs() == ["one", "two", "three"]
+
+
+async def test_a_run_leaves_with_the_save_that_ends_it_and_with_no_other(thread: Thread) -> None:
+    await thread.admit("one")
+    await thread.admit("two")
+    assert await thread.save("one", line=False)
+    assert await thread.runs() == ["one", "two"]
+    stale = StateChange(0, b"next", 1, True, thread.line)
+    assert not await thread.store.save_state(thread.tenant, "one", stale)
+    assert await thread.runs() == ["one", "two"]
+    assert await thread.save("one", done=True)
+    assert await thread.runs() == ["two"]
+
+
+async def test_a_run_leaves_with_the_commit_that_ends_it(thread: Thread) -> None:
+    await thread.admit("one")
+    await thread.store.take_context(thread.tenant, "one", seq=1, owner="me", anyway=True)
+    done = await thread.store.commit_context(
+        thread.tenant, "one", version=0, seq=1, owner="me", data=b"{}", result=b"{}",
+        change=StateChange(1, b"done", 1, True, thread.line),
+    )  # fmt: skip
+    assert done is not None
+    assert done.state_saved
+    assert await thread.runs() == []
+
+
+async def test_a_run_that_goes_on_is_ahead_of_all(thread: Thread) -> None:
+    await thread.admit("one")
+    await thread.save("one")  # it waits for a person
+    await thread.admit("two")
+    assert await thread.state("two") == b"begun"
+    await thread.admit("three")
+    await thread.save("one", resumed=True)
+    assert await thread.runs() == ["one", "two", "three"]
+
+
+async def test_who_has_begun_is_not_begun_again(thread: Thread) -> None:
+    await thread.admit("one")
+    await thread.admit("two")
+    await thread.store.take_context(thread.tenant, "one", seq=1, owner="me", anyway=True)
+    assert await thread.first() is None
+    await thread.save("one", done=True)
+    assert await thread.first() == "two"
+    assert await thread.first() == "two", "whoever asked may have died"
+    await thread.save("two", done=True)
+    assert await thread.first() is None
+
+
+async def test_runs_that_are_gone_keep_nobody(thread: Thread) -> None:
+    for run in ("one", "two", "three"):
+        await thread.admit(run)
+    await thread.redis.delete(*(run_key(thread.tenant, run) for run in ("one", "two")))
+    assert await thread.first() == "three"
+    await thread.redis.delete(run_key(thread.tenant, "three"))
+    assert await thread.admit("four") == Admission()
+
+
+async def test_a_line_does_not_outlive_its_runs(thread: Thread) -> None:
+    await thread.admit("one")
+    assert 0 < await thread.redis.ttl(thread.line) <= 60
+
+
+async def test_names_with_separators_are_different_lines() -> None:
+    assert line_key("t", "a:b", "c") != line_key("t", "a", "b:c")
