@@ -103,6 +103,9 @@ class SessionServer:
             if other.attempt > session.attempt:
                 return  # this lease took so long that the sender has asked again
             self._end(other)
+        if "chunks" in lease:
+            session.first = {"n": 0, "c": lease["chunks"]}
+            answer["taken"] = len(lease["chunks"])
         self._sessions[session.id] = session
         self._bus.on_bounce[self._address(session)] = lambda: self._end(session)
         session.task = asyncio.create_task(self._serve(session))
