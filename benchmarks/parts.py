@@ -30,6 +30,7 @@ class Size:
     steps: tuple[int, ...]
     warm: int
     held_streams: int
+    pinned_streams: tuple[int, ...]
     patience: float = 0.0
 
 
@@ -48,15 +49,16 @@ class Bench:
         samples: list[Sample] = []
         theirs: list[Sample] = []
         for _ in range(self.size.repetitions):
-            samples.append(await self._repetition(self.ours, command))
+            samples.append(await self.repetition(self.ours, command))
             if self.peer is not None:
-                theirs.append(await self._repetition(self.peer, command))
+                theirs.append(await self.repetition(self.peer, command))
         told = record((self.ours, samples), (self.peer, theirs) if self.peer else None)
         self.problems += [f"{what}: {problem}" for problem in told["problems"]]
         self.say(f"{what}: {_short(told)}")
         return told
 
-    async def _repetition(self, side: Side, command: Command) -> Sample:
+    async def repetition(self, side: Side, command: Command) -> Sample:
+        """Takes one, when others are quiet or we have waited long enough."""
         await quiet(side.everybody, _QUIET_CPUS, self.size.patience)
         return await side.measure(command)
 

@@ -61,6 +61,18 @@ def record(ours: tuple[Side, list[Sample]], peer: tuple[Side, list[Sample]] | No
     return told
 
 
+def alone(side: Side, samples: list[Sample]) -> Record:
+    """What one side's measurement says by itself; `cpus` without the client, where that is another process."""
+    told = _told(samples, lambda sample: sum(sample.cpu[name] for name in side.pids))
+    told["cpus_by_process"] = {
+        name: round(median(sample.cpu[name] / sample.outcome.seconds for sample in samples), 3)
+        for name in (*side.pids, "client", "model")
+    }
+    told["foreign_cpus"] = spread([sample.foreign for sample in samples])
+    told["problems"] = list(chain.from_iterable(sample.outcome.problems for sample in samples))
+    return told
+
+
 def added(told: Record, raw: Record, prefix: str = "") -> Record:
     """How much later the first chunk came, and the end, than in a bare request of the same stream; ms."""
     return {
