@@ -157,15 +157,13 @@ async def test_a_slow_reader_holds_some_chunks_and_fetches_the_others_when_it_ge
     services, procession, late
 ):
     run, batches, size = f"slow-{late}", 80, 300
-    if not late:
-        handle = await procession.start("Hi", agent="demo", run_id=run)
+    handle = None if late else await procession.start("Hi", agent="demo", run_id=run)
     await services.accept(run)
     for batch in range(batches):
         texts_of_batch = (str(batch * size + number) for number in range(size))
         await services.chunks(run, batch * size, *texts_of_batch, end=batch == batches - 1)
     await services.finish(run, "done")
-    if late:
-        handle = await procession.attach(run)
+    handle = handle or await procession.attach(run)
     assert (await handle.result(timeout=20)).text == "done"
     chunks, held = [], []
     async for chunk in handle:
