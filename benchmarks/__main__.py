@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from benchmarks import builtins, guards, replay
 from benchmarks.machine import facts
-from benchmarks.parts import PARTS, Bench, Size
+from benchmarks.parts import PARTS, Bench, Size, hops
 from benchmarks.pinned import pinned
 from benchmarks.sides import model_server, our_side, peer_modules, peer_side
 
@@ -45,7 +45,7 @@ QUICK: Final = Size(
     pinned_streams=(3,),
 )
 
-_EVERY_PART: Final = {**PARTS, "pinned": pinned}
+_EVERY_PART: Final = {**PARTS, "pinned": pinned, "hops": hops}
 """`all` are those of PARTS: where processes are pinned, the others would tell something else."""
 
 

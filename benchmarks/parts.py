@@ -7,10 +7,10 @@ from typing import Final
 
 from benchmarks.machine import Reading, quiet, resident_mb
 from benchmarks.protocol import Command, load, stream
-from benchmarks.records import Record, added, line, record, spread
+from benchmarks.records import Record, added, line, percentiles, record, spread
 from benchmarks.sides import Sample, Side
 
-__all__ = ["PARTS", "Bench", "Size"]
+__all__ = ["PARTS", "Bench", "Size", "hops"]
 
 _QUIET_CPUS: Final = 0.15
 
@@ -91,6 +91,30 @@ async def paced(bench: Bench) -> Record:
     for streams in bench.size.streams:
         told = await bench.measure(f"paced {streams}", stream(streams, bench.size.seconds))
         levels.append({"streams": streams, "offered_chunks_per_s": 50 * streams, **told})
+    return {"levels": levels}
+
+
+async def hops(bench: Bench) -> Record:
+    """Where the lag of paced streams comes from: each row is one way of a chunk, from the model server's stamp on."""
+    await bench.measure("warm-up", load(50, runs=bench.size.warm, warm=0))
+    levels = []
+    for streams in bench.size.streams:
+        command = stream(streams, bench.size.seconds)
+        ways = {
+            "to a client that asks the model server itself": command.model_copy(update={"raw": True}),
+            "through the gateway": command.model_copy(update={"outputs": 0}),
+            "through the gateway and three output processors": command.model_copy(update={"stamped": True}),
+        }
+        level: Record = {"streams": streams}
+        for way, asked in ways.items():
+            samples = [await bench.repetition(bench.ours, asked) for _ in range(bench.size.repetitions)]
+            bench.problems += [problem for sample in samples for problem in sample.outcome.problems]
+            level[way] = percentiles([lag for sample in samples for lag in sample.outcome.lags])
+            inner = [lag for sample in samples for lag in sample.outcome.inner_lags]
+            if inner:
+                level["... of that to the first output processor"] = percentiles(inner)
+        bench.say(f"hops {level}")
+        levels.append(level)
     return {"levels": levels}
 
 

@@ -28,6 +28,7 @@ class Command(_Line):
         text: What every run must answer; None when it carries stamps, then the number of `chunks` must fit.
         inputs: Whether there are the three input processors.
         outputs: Number of output processors.
+        stamped: Let the first output processor say when it got a chunk.
         raw: Ask the model server directly, without an agent.
         warm: Runs before those that count.
     """
@@ -38,6 +39,7 @@ class Command(_Line):
     inputs: bool = True
     outputs: int = 3
     tools: bool = False
+    stamped: bool = False
     raw: bool = False
     runs: int = 0
     concurrency: int = 1
@@ -55,11 +57,15 @@ class Run(_Line):
 
 
 class Outcome(_Line):
-    """How a command went: its runs, the seconds they took, and of paced streams the lag of each chunk in ms."""
+    """How a command went: its runs, the seconds they took, and of paced streams the lag of each chunk in ms.
+
+    `inner_lags` are those to the first output processor, where chunks are stamped there.
+    """
 
     runs: list[Run]
     seconds: float
     lags: list[float]
+    inner_lags: list[float] = []
     problems: list[str]
 
 

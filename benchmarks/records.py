@@ -25,6 +25,11 @@ def percentile(values: Sequence[float], percent: float) -> float:
     return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
 
 
+def percentiles(values: Sequence[float]) -> Record:
+    """The middle of some values, and what the slowest are like."""
+    return {f"p{percent}": round(percentile(values, percent), 2) for percent in (50, 90, 99)}
+
+
 def record(ours: tuple[Side, list[Sample]], peer: tuple[Side, list[Sample]] | None) -> Record:
     """What a measurement says: our values, the peer's under `peer_...`, and ratios of the medians.
 
