@@ -19,7 +19,16 @@ import aiohttp
 import uvloop
 
 from benchmarks.agents import INSTRUCTIONS, agent_name
-from benchmarks.protocol import INPUT, SETTLE_SECONDS, START_SECONDS, WARM_SECONDS, Command, Outcome, Run
+from benchmarks.protocol import (
+    INPUT,
+    SETTLE_SECONDS,
+    SPREAD,
+    START_SECONDS,
+    WARM_SECONDS,
+    Command,
+    Outcome,
+    Run,
+)
 from procession.client import Procession
 
 _PATIENCE_SECONDS: Final = 120.0
@@ -114,7 +123,11 @@ async def pooled(texts: Texts, command: Command) -> Outcome:
 
 
 async def paced(texts: Texts, command: Command) -> Outcome:
-    """`concurrency` streams that started within one second; counts a window in the middle of them."""
+    """`concurrency` streams that started within one second; counts a window in the middle of them.
+
+    They start so that their chunks are spread over the time between two chunks of one: evenly spaced over the second,
+    50 streams of 50 chunks/s would all send at the same moment.
+    """
     lags: list[float] = []
     inner: list[float] = []
     counting = False
@@ -128,7 +141,7 @@ async def paced(texts: Texts, command: Command) -> Outcome:
             inner.append((int(text[text.rindex("@") + 1 :]) - sent) / 1e6)
 
     async def stream(number: int) -> Run:
-        await asyncio.sleep(number / command.concurrency * START_SECONDS)
+        await asyncio.sleep(number * SPREAD % 1 * START_SECONDS)
         return await one_run(texts, command, on_text)
 
     streams = [asyncio.create_task(stream(number)) for number in range(command.concurrency)]

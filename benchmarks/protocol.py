@@ -10,6 +10,7 @@ from procession_services.demo_model.synthetic import SyntheticText
 INPUT: Final = "Hello there, please answer."
 SETTLE_SECONDS: Final = 0.05
 START_SECONDS: Final = 1.0
+SPREAD: Final = 0.618034
 WARM_SECONDS: Final = 1.5
 _AFTER_SECONDS: Final = 0.5
 _BYTES: Final = 20
