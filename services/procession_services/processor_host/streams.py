@@ -8,15 +8,13 @@ start, and holds back what clients already have.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
 import orjson
 
-from procession.args import AbortSignal
 from procession.errors import ProcessorError
 from procession_schemas import subjects
 from procession_schemas.agent import ProcessorRef
@@ -26,15 +24,12 @@ from procession_services.bus import Bus, LostError, NoResponderError, RequestTim
 from procession_services.processor_host.errors import Cancelled
 from procession_services.processor_host.job import Job
 from procession_services.processor_host.outcomes import raise_outcome, take_lent, take_outcome
+from procession_services.processor_host.stream_session import Session
 from procession_services.runtime import telemetry
 from procession_services.runtime.clock import new_token
 
 log = logging.getLogger(__name__)
 SERVICE: Final = "output_processors"
-WINDOW: Final = 1024
-"""Raw chunks that may be unacknowledged; a slow chain slows the reading of the provider's socket."""
-WINDOW_BYTES: Final = 4 * 1024 * 1024
-"""The same in bytes, for providers that send large chunks."""
 STALLED_SECONDS: Final = 1.5
 _LOOK_SECONDS: Final = STALLED_SECONDS / 6
 _LEASE_SECONDS: Final = 2.0
@@ -44,71 +39,6 @@ _MESSAGE_SHARE: Final = 4
 _KEPT_SECONDS: Final = 300.0
 _ENVELOPE: Final = 64
 """Bytes of a lease's field for chunks besides them and their commas."""
-
-
-@dataclass(slots=True)
-class Session:
-    """One stream on its way through an output replica.
-
-    `raw` are all its chunks, encoded: dicts take several times as much, and a failover sends them as they are. `flying`
-    are the bytes that are unacknowledged.
-    """
-
-    id: str
-    processors: list[ProcessorRef]
-    lease: Callable[[], Awaitable[dict[str, Any]]]
-    lent: dict[str, Any] | None = None
-    """What the replica runs in the place of a chain: operations and the context that they start from."""
-    resume: dict[str, Any] = field(default_factory=dict)
-    raw: list[bytes] = field(default_factory=list)
-    flying: int = 0
-    sent: int = 0
-    acked: int = 0
-    ended: bool = False
-    attempt: int = 0
-    inbox: str = ""
-    replica: str | None = None
-    heard: float = 0.0
-    lost: bool = False
-    moving: "asyncio.Task[None] | None" = None
-    timed: bool = False
-    reconnects: int = 0
-    signal: AbortSignal = field(default_factory=AbortSignal)
-    held: Callable[[], bool] = lambda: True
-    end_sent: bool = False
-    keep: bool = False
-    part: int = 0
-    outcome: dict[str, Any] | None = None
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-    ended_early: "asyncio.Future[None]" = field(
-        default_factory=lambda: asyncio.get_running_loop().create_future()
-    )
-
-    @property
-    def due(self) -> bool:
-        """Whether there is something to send."""
-        return self.sent < len(self.raw) or (self.ended and not self.end_sent)
-
-    @property
-    def has_room(self) -> bool:
-        """Whether more may be unacknowledged."""
-        return self.sent - self.acked < WINDOW and self.flying < WINDOW_BYTES
-
-    def size(self, start: int, stop: int) -> int:
-        """The bytes of the chunks from `start` to before `stop`."""
-        return sum(map(len, self.raw[start:stop]))
-
-    def acknowledge(self, count: int) -> None:
-        """Takes it that the replica has processed so many chunks."""
-        if count > self.acked:
-            self.flying -= self.size(self.acked, min(count, self.sent))
-            self.acked = count
-
-    def send_again(self, start: int) -> None:
-        """Makes the chunks from number `start` on due: the replica has missed them."""
-        self.sent, self.end_sent = min(self.sent, start), False
-        self.flying = self.size(self.acked, self.sent)
-        self.changed.set()
 
 
 class StreamClient:
@@ -303,7 +233,7 @@ class StreamClient:
         body = orjson.dumps(request)
         whole = len(body) + session.size(0, len(session.raw)) + len(session.raw) + _ENVELOPE
         if session.raw and whole <= self._bus.max_payload:
-            body = orjson.dumps({**request, "chunks": _array(session.raw)})
+            body = orjson.dumps({**request, "chunks": session.chunks()})
         reply = orjson.loads(await self._bus.request(subjects.lease(SERVICE, replica), body, _LEASE_SECONDS))
         session.inbox, session.replica, session.sent = reply["inbox"], reply["replica"], reply.get("taken", 0)
         session.flying = session.size(session.acked, session.sent)
@@ -343,7 +273,7 @@ class StreamClient:
             "s": session.id,
             "l": session.attempt,
             "n": start,
-            "c": _array(session.raw[start:stop]),
+            "c": session.chunks(start, stop),
         }
         if session.part:
             frame["p"] = session.part
@@ -453,10 +383,6 @@ class StreamClient:
                 waiting = session.ended or session.acked < session.sent
                 if waiting and session.inbox and loop.time() - session.heard > STALLED_SECONDS:
                     self._lose(session, gone=False)
-
-
-def _array(chunks: list[bytes]) -> orjson.Fragment:
-    return orjson.Fragment(b"[" + b",".join(chunks) + b"]")
 
 
 def _moved(session: Session, moving: "asyncio.Task[None]") -> None:
