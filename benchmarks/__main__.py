@@ -1,4 +1,4 @@
-"""`python -m benchmarks processors|guards|single|throughput|paced|growth|all [--json FILE] [--quick] [--peer DIR]`."""
+"""`python -m benchmarks PART [--json FILE] [--quick] [--peer DIR]`; `--help` names the parts."""
 
 import argparse
 import asyncio
@@ -10,9 +10,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks import builtins, guards
+from benchmarks import builtins, guards, replay
 from benchmarks.machine import facts
-from benchmarks.parts import PARTS, Bench, Size
+from benchmarks.parts import PARTS, Bench, Size, hops
+from benchmarks.pinned import pinned
 from benchmarks.sides import model_server, our_side, peer_modules, peer_side
 
 FULL: Final = Size(
@@ -27,6 +28,7 @@ FULL: Final = Size(
     steps=(1, 3, 10, 20),
     warm=30,
     held_streams=100,
+    pinned_streams=(25, 50, 75, 100, 125, 150, 175, 200, 250, 300, 400, 500),
 )
 QUICK: Final = Size(
     repetitions=1,
@@ -40,7 +42,11 @@ QUICK: Final = Size(
     steps=(1, 3),
     warm=1,
     held_streams=3,
+    pinned_streams=(3,),
 )
+
+_EVERY_PART: Final = {**PARTS, "pinned": pinned, "hops": hops}
+"""`all` are those of PARTS: where processes are pinned, the others would tell something else."""
 
 
 async def benchmark(names: list[str], size: Size, peer: Path | None) -> dict[str, Any]:
@@ -62,7 +68,7 @@ async def benchmark(names: list[str], size: Size, peer: Path | None) -> dict[str
             "size": dataclasses.asdict(size),
         }
         for name in names:
-            told[name] = await PARTS[name](bench)
+            told[name] = await _EVERY_PART[name](bench)
         return {**told, "problems": bench.problems}
 
 
@@ -81,7 +87,7 @@ def alone(size: builtins.Size) -> dict[str, Any]:
 def main() -> int:
     """Reads the command line, measures, and returns 1 when a run did not end with the right text."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="What Procession costs.")
-    parser.add_argument("part", choices=["processors", "guards", *PARTS, "all"])
+    parser.add_argument("part", choices=["processors", "guards", "replay", *_EVERY_PART, "all"])
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the results")
     parser.add_argument("--quick", action="store_true", help="small numbers: shows that it works, no more")
     parser.add_argument("--peer", type=Path, metavar="DIR", help="where Mastra was installed with npm")
@@ -106,6 +112,8 @@ def main() -> int:
         told = alone(builtins.QUICK if options.quick else builtins.Size())
     elif options.part == "guards":
         told = asyncio.run(guards.measure(guards.QUICK if options.quick else guards.FULL))
+    elif options.part == "replay":
+        told = asyncio.run(replay.measure(replay.QUICK if options.quick else replay.FULL))
     else:
         told = asyncio.run(benchmark(names, size, peer))
     text = json.dumps(told, indent=1)

@@ -15,8 +15,13 @@ _OUTPUTS = ("bench-pass-through", "bench-word-count", "bench-content-filter")
 _OUTPUT_COUNTS = (0, 1, 3, 10)
 
 
-def agent_name(outputs: int, *, inputs: bool = True, tools: bool = False) -> str:
-    """The name of the agent with that many output processors, with or without input processors and tool."""
+def agent_name(outputs: int, *, inputs: bool = True, tools: bool = False, stamped: bool = False) -> str:
+    """The name of the agent with that many output processors, with or without input processors and tool.
+
+    The one that is stamped has three output processors, of which the first says when it got a chunk.
+    """
+    if stamped:
+        return "bench-stamped"
     return f"bench-{outputs}{'' if inputs else '-bare'}{'-tools' if tools else ''}"
 
 
@@ -41,3 +46,14 @@ agents = [
     for inputs in (True, False)
     for tools in (False, True)
 ]
+agents.append(
+    Agent.model_validate(
+        {
+            "name": agent_name(3, stamped=True),
+            "model": "openai/mock:chunks=1",
+            "instructions": INSTRUCTIONS,
+            "inputProcessors": list(_INPUTS),
+            "outputProcessors": ["bench-stamp", *_OUTPUTS[1:]],
+        }
+    )
+)

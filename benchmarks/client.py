@@ -19,7 +19,16 @@ import aiohttp
 import uvloop
 
 from benchmarks.agents import INSTRUCTIONS, agent_name
-from benchmarks.protocol import INPUT, SETTLE_SECONDS, START_SECONDS, WARM_SECONDS, Command, Outcome, Run
+from benchmarks.protocol import (
+    INPUT,
+    SETTLE_SECONDS,
+    SPREAD,
+    START_SECONDS,
+    WARM_SECONDS,
+    Command,
+    Outcome,
+    Run,
+)
 from procession.client import Procession
 
 _PATIENCE_SECONDS: Final = 120.0
@@ -40,7 +49,9 @@ class Client:
         """The text chunks of one run; raises when the run does not finish well."""
         handle = await self.procession.start(
             INPUT,
-            agent=agent_name(command.outputs, inputs=command.inputs, tools=command.tools),
+            agent=agent_name(
+                command.outputs, inputs=command.inputs, tools=command.tools, stamped=command.stamped
+            ),
             model=f"openai/{command.model}",
         )
         try:
@@ -112,16 +123,25 @@ async def pooled(texts: Texts, command: Command) -> Outcome:
 
 
 async def paced(texts: Texts, command: Command) -> Outcome:
-    """`concurrency` streams that started within one second; counts a window in the middle of them."""
+    """`concurrency` streams that started within one second; counts a window in the middle of them.
+
+    They start so that their chunks are spread over the time between two chunks of one: evenly spaced over the second,
+    50 streams of 50 chunks/s would all send at the same moment.
+    """
     lags: list[float] = []
+    inner: list[float] = []
     counting = False
 
     def on_text(text: str) -> None:
-        if counting:
-            lags.append((time.monotonic_ns() - int(text[1 : text.index("@", 1)])) / 1e6)
+        if not counting:
+            return
+        sent = int(text[1 : text.index("@", 1)])
+        lags.append((time.monotonic_ns() - sent) / 1e6)
+        if command.stamped:
+            inner.append((int(text[text.rindex("@") + 1 :]) - sent) / 1e6)
 
     async def stream(number: int) -> Run:
-        await asyncio.sleep(number / command.concurrency * START_SECONDS)
+        await asyncio.sleep(number * SPREAD % 1 * START_SECONDS)
         return await one_run(texts, command, on_text)
 
     streams = [asyncio.create_task(stream(number)) for number in range(command.concurrency)]
@@ -135,7 +155,8 @@ async def paced(texts: Texts, command: Command) -> Outcome:
     seconds = time.perf_counter() - began
     _say({"event": "end"})
     runs = await asyncio.gather(*streams)
-    return Outcome(runs=runs, seconds=seconds, lags=lags, problems=[r.problem for r in runs if r.problem])
+    problems = [r.problem for r in runs if r.problem]
+    return Outcome(runs=runs, seconds=seconds, lags=lags, inner_lags=inner, problems=problems)
 
 
 async def _pool(run: Callable[[], Any], count: int, concurrency: int) -> list[Run]:

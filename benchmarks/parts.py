@@ -7,10 +7,10 @@ from typing import Final
 
 from benchmarks.machine import Reading, quiet, resident_mb
 from benchmarks.protocol import Command, load, stream
-from benchmarks.records import Record, added, line, record, spread
+from benchmarks.records import Record, added, line, percentiles, record, spread
 from benchmarks.sides import Sample, Side
 
-__all__ = ["PARTS", "Bench", "Size"]
+__all__ = ["PARTS", "Bench", "Size", "hops"]
 
 _QUIET_CPUS: Final = 0.15
 
@@ -30,6 +30,7 @@ class Size:
     steps: tuple[int, ...]
     warm: int
     held_streams: int
+    pinned_streams: tuple[int, ...]
     patience: float = 0.0
 
 
@@ -48,15 +49,16 @@ class Bench:
         samples: list[Sample] = []
         theirs: list[Sample] = []
         for _ in range(self.size.repetitions):
-            samples.append(await self._repetition(self.ours, command))
+            samples.append(await self.repetition(self.ours, command))
             if self.peer is not None:
-                theirs.append(await self._repetition(self.peer, command))
+                theirs.append(await self.repetition(self.peer, command))
         told = record((self.ours, samples), (self.peer, theirs) if self.peer else None)
         self.problems += [f"{what}: {problem}" for problem in told["problems"]]
         self.say(f"{what}: {_short(told)}")
         return told
 
-    async def _repetition(self, side: Side, command: Command) -> Sample:
+    async def repetition(self, side: Side, command: Command) -> Sample:
+        """Takes one, when others are quiet or we have waited long enough."""
         await quiet(side.everybody, _QUIET_CPUS, self.size.patience)
         return await side.measure(command)
 
@@ -89,6 +91,30 @@ async def paced(bench: Bench) -> Record:
     for streams in bench.size.streams:
         told = await bench.measure(f"paced {streams}", stream(streams, bench.size.seconds))
         levels.append({"streams": streams, "offered_chunks_per_s": 50 * streams, **told})
+    return {"levels": levels}
+
+
+async def hops(bench: Bench) -> Record:
+    """Where the lag of paced streams comes from: each row is one way of a chunk, from the model server's stamp on."""
+    await bench.measure("warm-up", load(50, runs=bench.size.warm, warm=0))
+    levels = []
+    for streams in bench.size.streams:
+        command = stream(streams, bench.size.seconds)
+        ways = {
+            "to a client that asks the model server itself": command.model_copy(update={"raw": True}),
+            "through the gateway": command.model_copy(update={"outputs": 0}),
+            "through the gateway and three output processors": command.model_copy(update={"stamped": True}),
+        }
+        level: Record = {"streams": streams}
+        for way, asked in ways.items():
+            samples = [await bench.repetition(bench.ours, asked) for _ in range(bench.size.repetitions)]
+            bench.problems += [problem for sample in samples for problem in sample.outcome.problems]
+            level[way] = percentiles([lag for sample in samples for lag in sample.outcome.lags])
+            inner = [lag for sample in samples for lag in sample.outcome.inner_lags]
+            if inner:
+                level["... of that to the first output processor"] = percentiles(inner)
+        bench.say(f"hops {level}")
+        levels.append(level)
     return {"levels": levels}
 
 

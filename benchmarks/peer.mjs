@@ -148,7 +148,7 @@ async function paced(command) {
     lags.push(Number(process.hrtime.bigint() - BigInt(text.slice(1, text.indexOf('@', 1)))) / 1e6);
   };
   const all = Array.from({ length: command.concurrency }, async (_, number) => {
-    await sleep((number / command.concurrency) * 1000);
+    await sleep((number * settings.spread % 1) * 1000);
     return oneRun(command, onText);
   });
   await sleep(1500);

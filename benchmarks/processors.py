@@ -4,6 +4,8 @@ They do next to nothing, so that what is measured is the way to them: two for in
 `unicode-normalizer`, three for output, and a tool that returns its argument. `peer.mjs` has the same.
 """
 
+import time
+
 from procession.args import (
     InputArgs,
     InputReturn,
@@ -69,6 +71,20 @@ class WordCount(Processor[Options]):
         return args.messages
 
 
+class Stamp(Processor[Options]):
+    """Writes behind a text when it came here, as the model server writes before it when it was sent."""
+
+    id = "bench-stamp"
+
+    async def process_output_stream(self, args: OutputStreamArgs) -> StreamReturn:
+        """Appends `@<CLOCK_MONOTONIC in ns>`."""
+        part = args.part
+        if part["type"] != "text-delta":
+            return part
+        text = f"{part['payload']['text']}@{time.monotonic_ns()}"
+        return {**part, "payload": {**part["payload"], "text": text}}
+
+
 class ContentFilter(Processor[Options]):
     """Blocks a run whose text contains one of three words, which never happens here."""
 
@@ -91,6 +107,6 @@ def echo(x: int) -> dict[str, int]:
 
 def register(registry: Registry) -> None:
     """Installs the processors and the tool."""
-    for processor in (InputAsIs, StepNumber, PassThrough, WordCount, ContentFilter):
+    for processor in (InputAsIs, StepNumber, PassThrough, WordCount, Stamp, ContentFilter):
         registry.add_processor(processor)
     registry.add_tool(echo)

@@ -10,6 +10,7 @@ from procession_services.demo_model.synthetic import SyntheticText
 INPUT: Final = "Hello there, please answer."
 SETTLE_SECONDS: Final = 0.05
 START_SECONDS: Final = 1.0
+SPREAD: Final = 0.618034
 WARM_SECONDS: Final = 1.5
 _AFTER_SECONDS: Final = 0.5
 _BYTES: Final = 20
@@ -28,6 +29,7 @@ class Command(_Line):
         text: What every run must answer; None when it carries stamps, then the number of `chunks` must fit.
         inputs: Whether there are the three input processors.
         outputs: Number of output processors.
+        stamped: Let the first output processor say when it got a chunk.
         raw: Ask the model server directly, without an agent.
         warm: Runs before those that count.
     """
@@ -38,6 +40,7 @@ class Command(_Line):
     inputs: bool = True
     outputs: int = 3
     tools: bool = False
+    stamped: bool = False
     raw: bool = False
     runs: int = 0
     concurrency: int = 1
@@ -55,11 +58,15 @@ class Run(_Line):
 
 
 class Outcome(_Line):
-    """How a command went: its runs, the seconds they took, and of paced streams the lag of each chunk in ms."""
+    """How a command went: its runs, the seconds they took, and of paced streams the lag of each chunk in ms.
+
+    `inner_lags` are those to the first output processor, where chunks are stamped there.
+    """
 
     runs: list[Run]
     seconds: float
     lags: list[float]
+    inner_lags: list[float] = []
     problems: list[str]
 
 

@@ -25,6 +25,11 @@ def percentile(values: Sequence[float], percent: float) -> float:
     return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
 
 
+def percentiles(values: Sequence[float]) -> Record:
+    """The middle of some values, and what the slowest are like."""
+    return {f"p{percent}": round(percentile(values, percent), 2) for percent in (50, 90, 99)}
+
+
 def record(ours: tuple[Side, list[Sample]], peer: tuple[Side, list[Sample]] | None) -> Record:
     """What a measurement says: our values, the peer's under `peer_...`, and ratios of the medians.
 
@@ -58,6 +63,18 @@ def record(ours: tuple[Side, list[Sample]], peer: tuple[Side, list[Sample]] | No
     ):
         if key in theirs and theirs[key]["median"]:
             told[f"ratio_{key}"] = round(told[our_key]["median"] / theirs[key]["median"], 2)
+    return told
+
+
+def alone(side: Side, samples: list[Sample]) -> Record:
+    """What one side's measurement says by itself; `cpus` without the client, where that is another process."""
+    told = _told(samples, lambda sample: sum(sample.cpu[name] for name in side.pids))
+    told["cpus_by_process"] = {
+        name: round(median(sample.cpu[name] / sample.outcome.seconds for sample in samples), 3)
+        for name in (*side.pids, "client", "model")
+    }
+    told["foreign_cpus"] = spread([sample.foreign for sample in samples])
+    told["problems"] = list(chain.from_iterable(sample.outcome.problems for sample in samples))
     return told
 
 

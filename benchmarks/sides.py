@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from benchmarks import agents
 from benchmarks.machine import Reading, children
-from benchmarks.protocol import INPUT, SETTLE_SECONDS, Command, Outcome
+from benchmarks.protocol import INPUT, SETTLE_SECONDS, SPREAD, Command, Outcome
 from procession_services.supervisor import system
 
 __all__ = ["Sample", "Side", "model_server", "our_side", "peer_modules", "peer_side"]
@@ -118,6 +118,7 @@ async def peer_side(modules: Path, api: str, everybody: dict[str, int]) -> Async
         "input": INPUT,
         "instructions": agents.INSTRUCTIONS,
         "settleMs": SETTLE_SECONDS * 1e3,
+        "spread": SPREAD,
         "modules": str(modules),
     }
     with tempfile.TemporaryDirectory(prefix="procession-peer-") as directory:

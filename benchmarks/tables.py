@@ -46,6 +46,8 @@ def tables(told: dict[str, Any]) -> Iterator[str]:
     if "paced" in told:
         yield from ("", "### Streams of 50 chunks/s (CPU with the client)", "")
         yield from _levels(told["paced"]["levels"], "streams", _PACED)
+    if "pinned" in told:
+        yield from _pinned(told["pinned"])
     if "growth" in told:
         yield from _growth(told["growth"])
 
@@ -78,6 +80,19 @@ def _single(single: dict[str, Any]) -> Iterator[str]:
     yield from ("", "Where the CPU time goes, µs per chunk:", "")
     parts = sorted(single["per_process_cpu_us_per_chunk"].items(), key=lambda item: -item[1])
     yield from _table([name for name, _ in parts], [[str(used) for _, used in parts]])
+
+
+def _pinned(pinned: dict[str, Any]) -> Iterator[str]:
+    sides = list(pinned["found"])
+    yield from ("", "### Streams of 50 chunks/s that one core carries", "")
+    columns = ("lag_p50_ms", "lag_p99_ms", "cpus", "foreign_cpus")
+    rows = [
+        [str(level["streams"]), *(_cell(level.get(side, {}).get(key)) for key in columns for side in sides)]
+        for level in pinned["levels"]
+    ]
+    yield from _table(["streams", *(f"{side}: {_TITLES[key]}" for key in columns for side in sides)], rows)
+    most = ", ".join(f"{side} {found['most_streams']}" for side, found in pinned["found"].items())
+    yield from ("", f"Most streams before p99 passed {pinned['found'][sides[0]]['limit_ms']:g} ms: {most}.")
 
 
 def _processors(told: dict[str, Any]) -> Iterator[str]:

@@ -19,9 +19,10 @@ class LeaseRequest(TypedDict):
     WorkCommand without its operations, `messages` the conversation as the sender has it; one that is too long for a
     message lies in Redis under `messagesKey`, and without both the committed one counts. `stream` numbers the streams
     of the run. `resume`: another replica had this stream, so what clients have is held back (`after`: the
-    attempt that made it); with `anew` it is taken
-    back and sent again, since time had a say in it. `fence` is that of the chunk batches. `last`: an answer without
-    tool calls ends the run. `prelude` is what senders of before 0.2 gave in place of `messages`; nobody reads it.
+    attempt that made it); with `anew` it is taken back and sent again, since time had a say in it; `chunks` are the
+    first frame, all raw chunks so far where the message can take them. `fence` is that of the chunk batches. `last`:
+    an answer without tool calls ends the run. `prelude` is what senders of before 0.2 gave in place of `messages`;
+    nobody reads it.
     """
 
     session: str
@@ -44,16 +45,18 @@ class LeaseRequest(TypedDict):
     resume: NotRequired[bool]
     after: NotRequired[int]
     anew: NotRequired[bool]
+    chunks: NotRequired[list[JsonObject]]
     last: NotRequired[bool]
     keepChunks: NotRequired[bool]
     objects: NotRequired[bool]
 
 
 class LeaseReply(TypedDict):
-    """Who took the stream, or offers to take one, and where its frames go."""
+    """Who took the stream, or offers to take one, and where its frames go; `taken` of the request's `chunks`."""
 
     replica: str
     inbox: str
+    taken: NotRequired[int]
 
 
 class Frame(TypedDict):

@@ -1,7 +1,9 @@
-"""Starts services quickly: one process that has imported everything forks for each; `python -m tests.chaos.nursery`.
+"""Starts services quickly: a process that has imported all forks for each; `python -m tests.chaos.nursery SERVICE...`.
 
 A service takes seconds of CPU to import what it needs, and chaos kills many. Forked processes are as real as others.
-It reads lines of JSON (`service`, `environment`, `out`, `log`) and answers each with the process id.
+It reads lines of JSON (`service`, `environment`, `out`, `log`) and answers each with the process id. There is one for
+services that need LiteLLM and one for those that do not, so that each has the size that it has elsewhere: the kernel
+closes the sockets of a killed process only when it has freed its memory.
 """
 
 import importlib
@@ -10,18 +12,13 @@ import os
 import sys
 from typing import Any
 
-_SERVICES = (
-    "orchestrator", "input_processors", "llm_gateway", "output_processors", "error_recovery", "memory", "tools",
-)  # fmt: skip
-_MODULES = (
-    *(f"procession_services.{service}.app" for service in _SERVICES), "litellm", "uvloop", "tests.chaos.plugin",
-)  # fmt: skip
+_MODULES = ("uvloop", "tests.chaos.plugin")
 
 
-def main() -> None:
+def main(services: list[str]) -> None:
     """Forks until its standard input ends."""
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
-    for module in _MODULES:
+    for module in (*(f"procession_services.{service}.app" for service in services), *_MODULES):
         importlib.import_module(module)
     _say({"ready": os.getpid()})
     for line in sys.stdin:
@@ -79,4 +76,4 @@ def _die_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

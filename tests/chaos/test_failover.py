@@ -2,9 +2,11 @@
 
 import asyncio
 
+import nats
 import pytest
 import pytest_asyncio
 
+from procession_schemas import subjects
 from tests.support.system import SERVICES, finished, running_system, text_of
 
 pytestmark = [
@@ -57,6 +59,25 @@ async def test_chunks_that_time_has_made_are_taken_back_and_made_anew(system):
     assert len(system.requests(model)) == 1
 
 
+async def test_what_a_dead_replica_was_sent_is_shown_before_the_model_says_more(system):
+    process = await system.process("output_processors").start()
+    try:
+        await process.ready()
+        model = system.script({"chunks": WORDS[:3], "chunk_delay_ms": 4000})
+        handle = await system.start(agent={"model": model, "outputProcessors": ["upper"]})
+        before = system.models.stats.chunks
+        texts = (chunk["payload"]["text"] async for chunk in handle if chunk["type"] == "text-delta")
+        async with asyncio.timeout(20):
+            await anext(texts)
+            await _acknowledged(system)
+            process.kill()
+            async with system.inside("output_processors"):
+                said = [system.models.stats.chunks - before async for _ in texts]
+    finally:
+        await process.stop()
+    assert said == [2, 3]
+
+
 @pytest.mark.parametrize("processors", [["upper"], [BATCHES, "upper"]])
 async def test_a_stream_waits_while_there_is_no_replica(system, processors):
     model = system.script({"chunks": WORDS[:10]})
@@ -67,3 +88,11 @@ async def test_a_stream_waits_while_there_is_no_replica(system, processors):
     async with system.inside("output_processors"):
         result, chunks = await finished(handle)
     assert result.text == text_of(chunks) == "".join(WORDS[:10]).upper()
+
+
+async def _acknowledged(system):
+    """Waits until a replica says what it has processed."""
+    connection = await nats.connect(system.servers.nats_url)
+    answers = await connection.subscribe(subjects.answers("*.*"))
+    await answers.next_msg(timeout=10)
+    await connection.close()

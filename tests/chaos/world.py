@@ -7,6 +7,7 @@ import random
 import signal
 import sys
 import tempfile
+from asyncio.subprocess import Process
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -30,6 +31,10 @@ REPLICAS: Final = {
     "error_recovery": 1,
 }  # fmt: skip
 _PROXIED: Final = ("llm_gateway", "orchestrator", "output_processors", "tools")
+_LARGE: Final = "llm_gateway"
+"""It loads LiteLLM."""
+_PAUSE_SECONDS: Final = 0.2
+"""Before a replica that has ended is started again; the supervisor waits as long."""
 _LOOK_SECONDS: Final = 0.05
 
 
@@ -65,6 +70,7 @@ class World:
         self.faults: deque[Fault] = deque()
         self.current: list[Fault] = []
         self._starting = asyncio.Lock()
+        self._nurseries: list[Process] = []
         self._keepers: list[asyncio.Task[None]] = []
         self._closing = False
 
@@ -87,12 +93,10 @@ class World:
                 proxy = await stack.enter_async_context(Proxy(port)) if through else None
                 environment = self._environment(proxy.port if proxy else port)
                 self.replicas.append(Replica(service, name, environment, proxy))
-        self._nursery = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.chaos.nursery", cwd=ROOT, stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE, env=self._environment(port),
-        )  # fmt: skip
         stack.push_async_callback(self._stop)
-        await self._told()
+        small = [service for service in REPLICAS if service != _LARGE]
+        self._small, self._large = [await self._nursery(services, port) for services in (small, [_LARGE])]
+        await asyncio.gather(_told(self._small), _told(self._large))
         self._keepers = [asyncio.create_task(self._keep(replica)) for replica in self.replicas]
         await asyncio.gather(*(replica.healthy.wait() for replica in self.replicas))
 
@@ -113,11 +117,13 @@ class World:
             "OPENAI_API_KEY": "unused",
         }
 
-    async def _told(self) -> dict[str, int]:
-        """The nursery's next line."""
-        assert self._nursery.stdout is not None
-        told: dict[str, int] = json.loads(await self._nursery.stdout.readline())
-        return told
+    async def _nursery(self, services: list[str], nats_port: int) -> Process:
+        nursery = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tests.chaos.nursery", *services, cwd=ROOT, stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE, env=self._environment(nats_port),
+        )  # fmt: skip
+        self._nurseries.append(nursery)
+        return nursery
 
     async def _keep(self, replica: Replica) -> None:
         out = self.logs / f"{replica.name}.out"
@@ -132,6 +138,7 @@ class World:
                 replica.healthy.set()
             await ended
             replica.healthy.clear()
+            await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _fork(self, replica: Replica, out: Path) -> int:
         asked = {
@@ -140,9 +147,10 @@ class World:
             "out": str(out),
             "log": str(self.logs / f"{replica.name}.log"),
         }
-        assert self._nursery.stdin is not None
-        self._nursery.stdin.write(json.dumps(asked).encode() + b"\n")
-        return (await self._told())["pid"]
+        nursery = self._large if replica.service == _LARGE else self._small
+        assert nursery.stdin is not None
+        nursery.stdin.write(json.dumps(asked).encode() + b"\n")
+        return (await _told(nursery))["pid"]
 
     async def _stop(self) -> None:
         """Ends all; what is forked ends with its parent."""
@@ -150,8 +158,9 @@ class World:
         for keeper in self._keepers:
             keeper.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
-        self._nursery.kill()
-        await self._nursery.wait()
+        for nursery in self._nurseries:
+            nursery.kill()
+            await nursery.wait()
 
     def of(self, service: str) -> list[Replica]:
         """The replicas of a service that run."""
@@ -194,6 +203,13 @@ class World:
                 replica.proxy.thaw()
             else:
                 replica.proxy.cut()
+
+
+async def _told(nursery: Process) -> dict[str, int]:
+    """A nursery's next line."""
+    assert nursery.stdout is not None
+    told: dict[str, int] = json.loads(await nursery.stdout.readline())
+    return told
 
 
 async def _ended(pid: int) -> None:

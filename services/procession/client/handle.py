@@ -25,6 +25,8 @@ _PROBE_SECONDS: Final = 10.0
 _SETTLE_SECONDS: Final = 0.25
 _LOST_SECONDS: Final = 3.0
 _SUSPENSION_SECONDS: Final = 10.0
+_HELD: Final = 4096
+"""Chunks that wait for a slow reader; it fetches later ones when it gets there."""
 
 
 class RunHandle:
@@ -67,6 +69,9 @@ class RunHandle:
         self._complete = not streams
         self._known_since: float | None = None
         self._looking = asyncio.Lock()
+        self._stored_to = 0
+        self._unread = False
+        self._left_to = 0
 
     @property
     def position(self) -> int:
@@ -155,8 +160,12 @@ class RunHandle:
         await self._link.unsubscribe(subscriptions)
 
     def _on_chunks(self, body: bytes) -> None:
-        self._order.add(orjson.loads(body))
-        self._bell.ring()
+        batch = orjson.loads(body)
+        if self._order.waiting < _HELD:
+            self._order.add(batch)
+            self._bell.ring()
+        else:
+            self._unread, self._left_to = True, max(self._left_to, batch["seq"] + len(batch["chunks"]))
 
     def _on_event(self, body: bytes) -> None:
         event = orjson.loads(body)
@@ -178,28 +187,37 @@ class RunHandle:
         self._bell.ring()
 
     def _doubt(self) -> None:
-        """Takes it that something may have been missed."""
-        self._stale = True
+        """Takes it that something may have been missed, and that the streams may have lost their end."""
+        self._stale, self._stored_to = True, 0
         self._bell.ring()
 
     def _over(self) -> bool:
         """Tells whether no further chunk will come."""
         if self._disputed:
             return False
-        return self._order.ended or (self._result is not None and self._complete and self._order.gap is None)
+        if self._order.ended:
+            return True
+        return self._result is not None and self._complete and not self._unread and self._order.gap is None
 
     async def _more(self) -> None:
         """Returns when there is a next chunk, or none will come."""
         clock = asyncio.get_running_loop().time
         gap_since: float | None = None
         while self._disputed or not (self._order.ready or self._over()):
+            if self._unread:
+                self._unread, self._stale = False, True
             if (gap := self._order.gap) is not None:
                 if gap_since is None:
                     gap_since, self._stale = clock(), True
                 elif clock() > gap_since + _LOST_SECONDS and not self._stale:
-                    lost = f"chunks {gap[0]} to {gap[1]} of run {self.run_id} were lost"
-                    raise ChunksLostError(f"{lost}; result() has the whole answer")
+                    raise self._lost(*gap)
             await self._advance()
+        if not self._order.ready and self._order.position < self._left_to:
+            raise self._lost(self._order.position, self._left_to - 1)
+
+    def _lost(self, first: int, last: int) -> ChunksLostError:
+        lost = f"chunks {first} to {last} of run {self.run_id} were lost"
+        return ChunksLostError(f"{lost}; result() has the whole answer")
 
     async def _advance(self) -> None:
         """Returns when something may have changed: a message came, or the streams were read again."""
@@ -228,9 +246,8 @@ class RunHandle:
                         self._on_event(event)
                         break
                 result_known = self._result is not None
-                if self._streams:
-                    async for batch in self._link.stored(self._tenant, self.run_id):
-                        self._order.add(batch)
+                if self._streams and not await self._fill():
+                    return True
             except UnreachableError:
                 self._stale = True
                 return False
@@ -239,6 +256,17 @@ class RunHandle:
                 self._known_since = self._known_since or now
                 self._complete = now > self._known_since + _LOST_SECONDS
             return True
+
+    async def _fill(self) -> bool:
+        """Takes stored chunks from where it stopped; False when as many wait as may, before the last."""
+        async for last, batches in self._link.stored(self._tenant, self.run_id, self._stored_to):
+            for batch in batches:
+                self._order.add(batch)
+            self._stored_to = last
+            if self._order.waiting >= _HELD:
+                self._unread = True
+                return False
+        return True
 
     async def _decide(self, control: Control) -> None:
         call = control.tool_call_id or ""

@@ -164,9 +164,17 @@ class Link:
             raise UnreachableError from error
         return message.data
 
-    async def stored(self, tenant: str, run: str) -> AsyncIterator[dict[str, Any]]:
-        """All stored chunk batches of a run, oldest first, as the orchestrator tells them; raises UnreachableError."""
-        subject, after = subjects.api("orchestrator", tenant, "backlog"), 0
+    async def stored(
+        self, tenant: str, run: str, after: int
+    ) -> AsyncIterator[tuple[int, list[dict[str, Any]]]]:
+        """The stored chunk batches of a run behind number `after` of the stream, oldest first, some at a time.
+
+        Each time with the number of the last one, as the orchestrator tells them.
+
+        Raises:
+            UnreachableError: It does not answer.
+        """
+        subject = subjects.api("orchestrator", tenant, "backlog")
         while True:
             body = json.dumps({"run": run, "after": after}).encode()
             try:
@@ -174,11 +182,10 @@ class Link:
             except _UNREACHABLE as error:
                 raise UnreachableError from error
             told = json.loads(answer.data)
-            for batch in told["batches"]:
-                yield batch
-            after = told["last"]
-            if not after:
+            if not told["last"]:
                 return
+            after = told["last"]
+            yield after, told["batches"]
 
     async def _on_error(self, error: Exception) -> None:
         self._trouble = error

@@ -90,6 +90,11 @@ class ChunkOrder:
                 return
 
     @property
+    def waiting(self) -> int:
+        """How many chunks wait to be handed out."""
+        return len(self._waiting)
+
+    @property
     def ready(self) -> bool:
         """Tells whether `pop` has a chunk."""
         if self.position not in self._waiting:

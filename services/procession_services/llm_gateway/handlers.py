@@ -25,7 +25,8 @@ from procession_services.llm_gateway.providers.retrying import stream_with_retri
 from procession_services.processor_host.errors import Cancelled, ModelFailed
 from procession_services.processor_host.job import Job
 from procession_services.processor_host.outcomes import raise_outcome, take_outcome
-from procession_services.processor_host.streams import Session, StreamClient
+from procession_services.processor_host.stream_session import Session
+from procession_services.processor_host.streams import StreamClient
 from procession_services.runtime.ledger import Ledger
 
 _UNDELIVERED = HIDDEN_TYPES | {"finish"}

@@ -66,13 +66,15 @@ class Opener:
 
     async def open(self, lease: dict[str, Any], command: WorkCommand, address: str) -> Session:
         """The stream that a lease asks for; what comes of it goes to `address`."""
-        tenant, run = command.tenant, command.run
-        ctx = await self._context(lease, command)
+        number = lease.get("stream", 0)
         links = self._executor.instances.links([ProcessorRef.model_validate(p) for p in lease["processors"]])
+        ctx, outbox, parts = await asyncio.gather(
+            self._context(lease, command),
+            self._outbox(lease, command),
+            self._parts.open(command.tenant, command.run, number, len(links)),
+        )
         calls = Calls(clock=monotonic_ns, abort_signal=AbortSignal(), environment=self._executor.environment)
         calls.violation = self._executor.violation_sink(command, ctx)
-        outbox = await self._outbox(lease, command)
-        parts = await self._parts.open(tenant, run, lease.get("stream", 0), len(links))
         collector = ResponseCollector(keep_chunks=bool(lease.get("keepChunks")))
         objects = ObjectStream() if lease.get("objects") else None
         results = ToolResults()
@@ -91,7 +93,7 @@ class Opener:
             outbox=outbox,
             parts=parts,
             before=[len(received) for received in lists],
-            number=lease.get("stream", 0),
+            number=number,
             conversation=orjson.dumps(ctx.messages.serialize()),
             last=bool(lease.get("last")),
             results=results,

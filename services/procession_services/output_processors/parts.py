@@ -16,7 +16,7 @@ from procession_schemas.chunks import Chunk
 from procession_services.runtime.store import RunStore
 
 log = logging.getLogger(__name__)
-_LOOKS = 40
+_PATIENCE_SECONDS = 0.5
 _LOOK_SECONDS = 0.025
 _HELD_CHUNKS = 50_000
 """Chunks of all runs that stay in memory; runs that were not worked on for longest go first."""
@@ -50,14 +50,18 @@ class PartsStore:
         self._runs.move_to_end((tenant, run))
         while len(parts.lists) < links:
             parts.lists.append([])
-        for look in range(_LOOKS):
-            if len(parts.streams) >= number:
-                return parts
-            if look:  # whoever had the stream before is still writing
-                await asyncio.sleep(_LOOK_SECONDS)
-            await self._catch_up(parts, tenant, run, number)
-        log.warning("streamParts of run %s are incomplete: their log is", run)
+        until = asyncio.get_running_loop().time() + _PATIENCE_SECONDS
+        while not await self._complete(parts, tenant, run, number):
+            if asyncio.get_running_loop().time() > until:
+                log.warning("streamParts of run %s are incomplete: their log is", run)
+                break
+            await asyncio.sleep(_LOOK_SECONDS)  # whoever had the stream before is still writing
         return parts
+
+    async def _complete(self, parts: RunParts, tenant: str, run: str, number: int) -> bool:
+        if len(parts.streams) < number:
+            await self._catch_up(parts, tenant, run, number)
+        return len(parts.streams) >= number
 
     async def _catch_up(self, parts: RunParts, tenant: str, run: str, number: int) -> None:
         for raw in await self._store.load_parts(tenant, run, parts.entries):

@@ -103,6 +103,9 @@ class SessionServer:
             if other.attempt > session.attempt:
                 return  # this lease took so long that the sender has asked again
             self._end(other)
+        if "chunks" in lease:
+            session.first = {"n": 0, "c": lease["chunks"]}
+            answer["taken"] = len(lease["chunks"])
         self._sessions[session.id] = session
         self._bus.on_bounce[self._address(session)] = lambda: self._end(session)
         session.task = asyncio.create_task(self._serve(session))
@@ -127,6 +130,8 @@ class SessionServer:
                     break
         finally:
             self._forget(session)
+            if _last(session):
+                self._parts.forget(session.ctx.tenant, session.ctx.run_id)
 
     async def _watched_part(self, session: Session) -> bool:
         with telemetry.observer().stream(session):
@@ -169,11 +174,11 @@ class SessionServer:
         logged = (not _last(session) or bool(done)) and session.parts.grown(session.before)
         done.update(self._outcome(session), logged=logged)
         answer = {"l": session.attempt, "a": session.processed, "done": done}
-        await self._bus.publish(session.answer, orjson.dumps(answer))
-        if logged:  # the run may go on elsewhere
+        if logged:  # the run may go on elsewhere as soon as its sender knows
             await self._parts.save(
                 session.ctx.tenant, session.ctx.run_id, session.number, session.parts, session.before
             )
+        await self._bus.publish(session.answer, orjson.dumps(answer))
         return more
 
     def _address(self, session: Session) -> str:

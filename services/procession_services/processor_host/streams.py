@@ -8,15 +8,13 @@ start, and holds back what clients already have.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
 import orjson
 
-from procession.args import AbortSignal
 from procession.errors import ProcessorError
 from procession_schemas import subjects
 from procession_schemas.agent import ProcessorRef
@@ -26,13 +24,12 @@ from procession_services.bus import Bus, LostError, NoResponderError, RequestTim
 from procession_services.processor_host.errors import Cancelled
 from procession_services.processor_host.job import Job
 from procession_services.processor_host.outcomes import raise_outcome, take_lent, take_outcome
+from procession_services.processor_host.stream_session import Session
 from procession_services.runtime import telemetry
 from procession_services.runtime.clock import new_token
 
 log = logging.getLogger(__name__)
 SERVICE: Final = "output_processors"
-WINDOW: Final = 1024
-"""Raw chunks that may be unacknowledged; a slow chain slows the reading of the provider's socket."""
 STALLED_SECONDS: Final = 1.5
 _LOOK_SECONDS: Final = STALLED_SECONDS / 6
 _LEASE_SECONDS: Final = 2.0
@@ -40,49 +37,8 @@ _OFFER_SECONDS: Final = 0.5
 _MESSAGE_SHARE: Final = 4
 """A conversation longer than this share of the broker's longest message goes through Redis."""
 _KEPT_SECONDS: Final = 300.0
-
-
-@dataclass(slots=True)
-class Session:
-    """One stream on its way through an output replica."""
-
-    id: str
-    processors: list[ProcessorRef]
-    lease: Callable[[], Awaitable[dict[str, Any]]]
-    lent: dict[str, Any] | None = None
-    """What the replica runs in the place of a chain: operations and the context that they start from."""
-    resume: dict[str, Any] = field(default_factory=dict)
-    raw: list[Chunk] = field(default_factory=list)
-    sent: int = 0
-    acked: int = 0
-    ended: bool = False
-    attempt: int = 0
-    inbox: str = ""
-    replica: str | None = None
-    heard: float = 0.0
-    lost: bool = False
-    timed: bool = False
-    reconnects: int = 0
-    signal: AbortSignal = field(default_factory=AbortSignal)
-    held: Callable[[], bool] = lambda: True
-    end_sent: bool = False
-    keep: bool = False
-    part: int = 0
-    outcome: dict[str, Any] | None = None
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-    ended_early: "asyncio.Future[None]" = field(
-        default_factory=lambda: asyncio.get_running_loop().create_future()
-    )
-
-    @property
-    def due(self) -> bool:
-        """Whether there is something to send."""
-        return self.sent < len(self.raw) or (self.ended and not self.end_sent)
-
-    def send_again(self, start: int) -> None:
-        """Makes the chunks from number `start` on due: the replica has missed them."""
-        self.sent, self.end_sent = min(self.sent, start), False
-        self.changed.set()
+_ENVELOPE: Final = 64
+"""Bytes of a lease's field for chunks besides them and their commas."""
 
 
 class StreamClient:
@@ -169,7 +125,7 @@ class StreamClient:
             reconnects=self._bus.reconnects,
         )
         self._enter(session)
-        await self._lease(session)
+        await self._lease(session, replica)
         return session
 
     async def _lease_of(
@@ -206,7 +162,7 @@ class StreamClient:
 
     def _enter(self, session: Session) -> None:
         self._sessions[session.id] = session
-        self._bus.on_bounce[f"{self._address}.{session.id}"] = lambda: self._lose(session)
+        self._bus.on_bounce[f"{self._address}.{session.id}"] = lambda: self._lose(session, gone=True)
 
     async def _next_part(self, job: Job, processors: list[ProcessorRef]) -> Session | None:
         """The stream that the command has kept, for another part; None when there is none that fits."""
@@ -248,19 +204,18 @@ class StreamClient:
         frame = {"s": session.id, "l": session.attempt, "n": 0, "c": [], "x": True}
         await self._bus.publish(session.inbox, orjson.dumps(frame))
 
-    async def _lease(self, session: Session) -> None:
-        """Leases the replica that the session names, else any; after a failure one that says that it lives."""
+    async def _lease(self, session: Session, replica: str | None, *, asking: bool = False) -> None:
+        """Leases that replica, or any; after a failure, and when `asking`, one that says that it lives."""
         delay = 0.05
-        replica, known = session.replica, session.attempt == 0
         while True:
             try:
-                if not known:
+                if asking:
                     offer = await self._bus.request(subjects.offer(SERVICE), b"", _OFFER_SECONDS)
                     replica = orjson.loads(offer)["replica"]
                 await self._lease_from(session, replica)
             except (NoResponderError, RequestTimeoutError):
-                if known:
-                    known = False
+                if not asking:
+                    asking = True
                     continue
             else:
                 return
@@ -272,18 +227,21 @@ class StreamClient:
 
     async def _lease_from(self, session: Session, replica: str | None) -> None:
         session.attempt += 1
-        session.sent, session.acked, session.end_sent, session.lost = 0, 0, False, False
-        session.part = 0
-        lease = await session.lease()
-        body = orjson.dumps({**lease, **session.resume, "attempt": session.attempt})
-        answer = await self._bus.request(subjects.lease(SERVICE, replica), body, _LEASE_SECONDS)
-        reply = orjson.loads(answer)
-        session.inbox, session.replica = reply["inbox"], reply["replica"]
-        session.heard = asyncio.get_running_loop().time()
+        session.sent, session.acked, session.flying, session.end_sent = 0, 0, 0, False
+        session.inbox, session.part = "", 0
+        request = {**await session.lease(), **session.resume, "attempt": session.attempt}
+        body = orjson.dumps(request)
+        whole = len(body) + session.size(0, len(session.raw)) + len(session.raw) + _ENVELOPE
+        if session.raw and whole <= self._bus.max_payload:
+            body = orjson.dumps({**request, "chunks": session.chunks()})
+        reply = orjson.loads(await self._bus.request(subjects.lease(SERVICE, replica), body, _LEASE_SECONDS))
+        session.inbox, session.replica, session.sent = reply["inbox"], reply["replica"], reply.get("taken", 0)
+        session.flying = session.size(session.acked, session.sent)
+        session.lost, session.heard = False, asyncio.get_running_loop().time()
 
     async def send(self, session: Session, chunks: list[Chunk], *, end: bool = False) -> bool:
         """Sends raw chunks; waits while the window is full. False means that the replica has ended the stream."""
-        session.raw.extend(chunks)
+        session.add(chunks)
         session.ended = session.ended or end
         await self._push(session, lambda: not (session.lost or session.due))
         return session.outcome is None
@@ -292,9 +250,10 @@ class StreamClient:
         """Sends what is due, over failovers, until it is enough or the replica has ended the stream."""
         while session.outcome is None and not enough():
             session.changed.clear()
-            if session.lost:
-                await self._fail_over(session)
-            elif session.due and session.sent - session.acked < WINDOW:
+            if session.moving:
+                await asyncio.shield(session.moving)
+                session.moving = None
+            elif session.due and session.has_room:
                 await self._transmit(session)
             else:
                 await session.changed.wait()
@@ -305,6 +264,7 @@ class StreamClient:
         if session.sent == session.acked:
             session.heard = asyncio.get_running_loop().time()
         start, session.sent, session.end_sent = session.sent, len(session.raw), session.ended
+        session.flying += session.size(start, session.sent)
         await self._frame(session, start, session.sent)
 
     async def _frame(self, session: Session, start: int, stop: int) -> None:
@@ -313,7 +273,7 @@ class StreamClient:
             "s": session.id,
             "l": session.attempt,
             "n": start,
-            "c": session.raw[start:stop],
+            "c": session.chunks(start, stop),
         }
         if session.part:
             frame["p"] = session.part
@@ -334,8 +294,23 @@ class StreamClient:
         await self._frame(session, start, middle)
         await self._frame(session, middle, stop)
 
-    async def _fail_over(self, session: Session) -> None:
-        log.warning("output replica %s is lost, taking another one", session.replica)
+    def _lose(self, session: Session, *, gone: bool) -> None:
+        """Moves the stream at once: the sender may have nothing to send for a while, and clients miss what is open.
+
+        Bounces that come while a lease is asked for are of frames to the replica before.
+        """
+        moves = session.moving is not None and not session.moving.done()
+        if session.inbox and session.outcome is None and not moves:
+            session.lost = True
+            session.moving = asyncio.create_task(self._fail_over(session, gone=gone))
+            session.moving.add_done_callback(lambda moving: _moved(session, moving))
+        session.changed.set()
+
+    async def _fail_over(self, session: Session, *, gone: bool) -> None:
+        """Takes another lease; of the queue group when the replica has left it, since that takes one hop less."""
+        if not session.held():
+            raise LostError
+        lost, began = session.replica, asyncio.get_running_loop().time()
         telemetry.observer().failover()
         session.resume = {
             "after": session.attempt if session.resume else 0,
@@ -343,7 +318,14 @@ class StreamClient:
             # Over a restart of NATS clients may have missed chunks, and if time had a say in them, they are others.
             "anew": session.timed or session.reconnects != self._bus.reconnects,
         }
-        await self._lease(session)
+        await self._lease(session, None, asking=not gone)
+        if session.due and session.has_room:
+            await self._transmit(session)
+        millis = (asyncio.get_running_loop().time() - began) * 1000
+        log.warning(
+            "output replica %s %s; %s took its stream %s of %d chunks over in %.0f ms",
+            lost, "is gone" if gone else "stands still", session.replica, session.id, len(session.raw), millis,
+        )  # fmt: skip
 
     async def finish(self, session: Session) -> dict[str, Any]:
         """Ends the stream and waits for what came of it."""
@@ -358,12 +340,10 @@ class StreamClient:
 
     def close(self, session: Session) -> None:
         """Forgets the session."""
+        if session.moving:
+            session.moving.cancel()
         self._sessions.pop(session.id, None)
         self._bus.on_bounce.pop(f"{self._address}.{session.id}", None)
-
-    def _lose(self, session: Session) -> None:
-        session.lost = True
-        session.changed.set()
 
     def _reconnected(self) -> None:
         """Has every session send again what was not acknowledged: frames are lost when NATS restarts."""
@@ -379,14 +359,14 @@ class StreamClient:
                 await self._bus.publish(reply, b"")
             return
         session.heard = asyncio.get_running_loop().time()
-        session.acked = max(session.acked, answer.get("a", 0))
+        session.acknowledge(answer.get("a", 0))
         session.timed = session.timed or "t" in answer
         if "done" in answer:
             session.outcome = answer["done"]
             if not session.ended_early.done():
                 session.ended_early.set_result(None)
         elif answer.get("unknown"):
-            session.lost = True
+            self._lose(session, gone=True)
         elif "again" in answer:
             session.send_again(answer["again"])
         session.changed.set()
@@ -402,7 +382,13 @@ class StreamClient:
                 session.heard += stood_still  # what came meanwhile has not been read yet
                 waiting = session.ended or session.acked < session.sent
                 if waiting and session.inbox and loop.time() - session.heard > STALLED_SECONDS:
-                    self._lose(session)
+                    self._lose(session, gone=False)
+
+
+def _moved(session: Session, moving: "asyncio.Task[None]") -> None:
+    session.changed.set()
+    if not moving.cancelled():
+        moving.exception()  # raised where the sender waits, if it still does
 
 
 class _SideSink:

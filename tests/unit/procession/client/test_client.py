@@ -152,6 +152,27 @@ async def test_a_client_that_comes_in_the_middle_gets_both_halves(services, proc
     assert texts([chunk async for chunk in chunks]) == ["b"]
 
 
+@pytest.mark.parametrize("late", [False, True])
+async def test_a_slow_reader_holds_some_chunks_and_fetches_the_others_when_it_gets_there(
+    services, procession, late
+):
+    run, batches, size = f"slow-{late}", 80, 300
+    handle = None if late else await procession.start("Hi", agent="demo", run_id=run)
+    await services.accept(run)
+    for batch in range(batches):
+        texts_of_batch = (str(batch * size + number) for number in range(size))
+        await services.chunks(run, batch * size, *texts_of_batch, end=batch == batches - 1)
+    await services.finish(run, "done")
+    handle = handle or await procession.attach(run)
+    assert (await handle.result(timeout=20)).text == "done"
+    chunks, held = [], []
+    async for chunk in handle:
+        chunks.append(chunk)
+        held.append(handle._order.waiting)
+    assert texts(chunks) == [str(number) for number in range(batches * size)]
+    assert max(held) < 15_000  # 4096, and one answer of the backlog
+
+
 async def test_nobody_can_attach_to_a_run_that_does_not_exist(procession):
     with pytest.raises(UnknownRunError, match="nowhere"):
         await procession.attach("nowhere")

@@ -1,0 +1,67 @@
+"""How many paced streams one core carries: what serves them on one core, the model and the clients on another.
+
+The peer is one process, its client included, and has the first core for itself. More and more streams, on both sides
+in turn, until the p99 of the lag passes `LIMIT_MS`.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from benchmarks.parts import Bench
+from benchmarks.protocol import load, stream
+from benchmarks.records import Record, alone
+from benchmarks.sides import Sample, Side
+
+__all__ = ["LIMIT_MS", "pinned"]
+
+LIMIT_MS: Final = 50.0
+_ASKING: Final = ("model", "client", "harness")
+
+
+async def pinned(bench: Bench) -> Record:
+    """Pins everybody, and raises the number of streams until each side has passed the limit."""
+    cores = sorted(os.sched_getaffinity(0))
+    serving, asking = cores[0], cores[-1]
+    _pin(bench.ours.everybody, serving, asking)
+    found: dict[str, Record] = {}
+    levels: list[Record] = []
+    try:
+        for side in filter(None, (bench.ours, bench.peer)):
+            found[side.name] = {"most_streams": 0, "limit_ms": LIMIT_MS}
+            bench.problems += (await side.measure(load(100, runs=200, concurrency=8))).outcome.problems
+        left = [side for side in (bench.ours, bench.peer) if side is not None]
+        for streams in bench.size.pinned_streams:
+            told = await _level(bench, left, streams)
+            levels.append(told)
+            left = [side for side in left if told[side.name]["lag_p99_ms"]["median"] <= LIMIT_MS]
+            for side in left:
+                found[side.name]["most_streams"] = streams
+            if not left:
+                break
+    finally:
+        _pin(bench.ours.everybody, *(cores, cores))
+    return {"serving_core": serving, "asking_core": asking, "levels": levels, "found": found}
+
+
+async def _level(bench: Bench, sides: Iterable[Side], streams: int) -> Record:
+    told: Record = {"streams": streams}
+    command = stream(streams, bench.size.seconds)
+    samples: dict[str, list[Sample]] = {side.name: [] for side in sides}
+    for _ in range(bench.size.repetitions):
+        for side in sides:
+            samples[side.name].append(await bench.repetition(side, command))
+    for side in sides:
+        told[side.name] = alone(side, samples[side.name])
+        bench.problems += told[side.name].pop("problems")
+        bench.say(f"{side.name}: {streams} streams, p99 {told[side.name]['lag_p99_ms']['median']} ms")
+    return told
+
+
+def _pin(pids: Mapping[str, int], serving: int | list[int], asking: int | list[int]) -> None:
+    """Lets the model, the clients and this process run on `asking`, everybody else on `serving`."""
+    for name, pid in {**pids, "harness": os.getpid()}.items():
+        cores = asking if name in _ASKING else serving
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            os.sched_setaffinity(int(thread.name), [cores] if isinstance(cores, int) else cores)

@@ -1,0 +1,91 @@
+"""What the sender knows of one stream: its chunks, and how far the replica that has it is."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+
+from procession.args import AbortSignal
+from procession_schemas.agent import ProcessorRef
+from procession_schemas.chunks import Chunk
+
+WINDOW: Final = 1024
+"""Raw chunks that may be unacknowledged; a slow chain slows the reading of the provider's socket."""
+WINDOW_BYTES: Final = 4 * 1024 * 1024
+"""The same in bytes, for providers that send large chunks."""
+
+
+@dataclass(slots=True)
+class Session:
+    """One stream on its way through an output replica.
+
+    `raw` are all its chunks, encoded: dicts take five times as much, and a failover sends them as they are. `flying`
+    are the bytes that are unacknowledged.
+    """
+
+    id: str
+    processors: list[ProcessorRef]
+    lease: Callable[[], Awaitable[dict[str, Any]]]
+    lent: dict[str, Any] | None = None
+    """What the replica runs in the place of a chain: operations and the context that they start from."""
+    resume: dict[str, Any] = field(default_factory=dict)
+    raw: list[bytes] = field(default_factory=list)
+    flying: int = 0
+    sent: int = 0
+    acked: int = 0
+    ended: bool = False
+    attempt: int = 0
+    inbox: str = ""
+    replica: str | None = None
+    heard: float = 0.0
+    lost: bool = False
+    moving: "asyncio.Task[None] | None" = None
+    timed: bool = False
+    reconnects: int = 0
+    signal: AbortSignal = field(default_factory=AbortSignal)
+    held: Callable[[], bool] = lambda: True
+    end_sent: bool = False
+    keep: bool = False
+    part: int = 0
+    outcome: dict[str, Any] | None = None
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    ended_early: "asyncio.Future[None]" = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+
+    @property
+    def due(self) -> bool:
+        """Whether there is something to send."""
+        return self.sent < len(self.raw) or (self.ended and not self.end_sent)
+
+    def add(self, chunks: list[Chunk]) -> None:
+        """Takes chunks that are to be sent."""
+        # Copied, since orjson leaves each result its working memory: 4 kB for 100 bytes (docs/performance.md).
+        self.raw += [memoryview(orjson.dumps(chunk)).tobytes() for chunk in chunks]
+
+    def chunks(self, start: int = 0, stop: int | None = None) -> orjson.Fragment:
+        """The chunks from `start` to before `stop` as JSON."""
+        return orjson.Fragment(b"[" + b",".join(self.raw[start:stop]) + b"]")
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more may be unacknowledged."""
+        return self.sent - self.acked < WINDOW and self.flying < WINDOW_BYTES
+
+    def size(self, start: int, stop: int) -> int:
+        """The bytes of the chunks from `start` to before `stop`."""
+        return sum(map(len, self.raw[start:stop]))
+
+    def acknowledge(self, count: int) -> None:
+        """Takes it that the replica has processed so many chunks."""
+        if count > self.acked:
+            self.flying -= self.size(self.acked, min(count, self.sent))
+            self.acked = count
+
+    def send_again(self, start: int) -> None:
+        """Makes the chunks from number `start` on due: the replica has missed them."""
+        self.sent, self.end_sent = min(self.sent, start), False
+        self.flying = self.size(self.acked, self.sent)
+        self.changed.set()

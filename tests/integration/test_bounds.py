@@ -1,0 +1,52 @@
+"""What runs may hold in memory."""
+
+import asyncio
+import gc
+
+import pytest
+
+from procession_services.output_processors.parts import RunParts
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.asyncio(loop_scope="session"),
+]
+
+CHUNK = 50_000
+CHUNKS = 2000
+
+
+async def test_a_processor_that_waits_keeps_the_provider_waiting(system):
+    gate, chunks = system.gate(), system.models.stats.chunks
+    answer = {"chunks": ["x" * CHUNK] * CHUNKS}
+    handle = await system.start(answer, agent={"outputProcessors": [gate.processor("processOutputStream")]})
+    await gate.reached()
+    sent = await _all_that_is_sent(system, chunks)
+    await handle.cancel()
+    await gate.open()
+    assert (await handle.result(timeout=30)).status == "cancelled"
+    assert CHUNK < sent < 30_000_000
+
+
+async def test_a_run_that_is_over_leaves_no_stream_parts(system):
+    call = {"tool_calls": [{"id": "c1", "name": "echo", "arguments": {"text": "hi"}}]}
+    for agent in ({"outputProcessors": ["upper"]}, {"outputProcessors": ["upper"], "tools": ["echo"]}):
+        calls = [call, {"chunks": ["done"]}] if "tools" in agent else [{"chunks": ["done"]}]
+        result, _ = await system.run(*calls, agent=agent)
+        assert result.text == "DONE"
+    async with asyncio.timeout(10):
+        while any(isinstance(each, RunParts) for each in gc.get_objects()):  # noqa: ASYNC110 - no event for it
+            await asyncio.sleep(0.05)
+
+
+async def _all_that_is_sent(system, before):
+    """The bytes that the model server has sent when it can send no more."""
+    sent, still = -1, 0
+    async with asyncio.timeout(60):
+        while still < 4:
+            now = (system.models.stats.chunks - before) * CHUNK
+            still = still + 1 if now == sent else 0
+            sent = now
+            await asyncio.sleep(0.5)
+    return sent
