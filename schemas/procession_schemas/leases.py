@@ -59,11 +59,23 @@ class LeaseReply(TypedDict):
     taken: NotRequired[int]
 
 
+class Lent(TypedDict):
+    """Operations that end a run, for the replica to run (docs/adr/0013), and the context that they start from.
+
+    A context that is too long for a message lies in Redis under `contextKey`.
+    """
+
+    ops: list[JsonObject]
+    context: NotRequired[JsonObject]
+    contextKey: NotRequired[str]
+
+
 class Frame(TypedDict):
     """Raw chunks `c` of session `s`, lease attempt `l`; `n` numbers the first; with `e` they are the last.
 
     Numbers count raw chunks from 0 for every attempt and part. `k`: the session stays open for another part, whose
-    frames have a `p` one higher; `x`: there is none after all. The NATS reply subject is where answers go.
+    frames have a `p` one higher; `x`: there is none after all. `lent` comes in the place of chunks. The NATS reply
+    subject is where answers go.
     """
 
     s: str
@@ -74,6 +86,7 @@ class Frame(TypedDict):
     k: NotRequired[bool]
     p: NotRequired[int]
     x: NotRequired[bool]
+    lent: NotRequired[Lent]
 
 
 class StreamOutcome(TypedDict):
@@ -82,24 +95,27 @@ class StreamOutcome(TypedDict):
     `response` are the facts of the answer, `parts` its part of the assistant message, `messages` the conversation if
     a stream hook changed it, `rewritten` what became of tool results, `logged` that the stream counts. `tripwire` or
     `error` say that a processor ended the stream early; the fields from `response` on are missing when the stream
-    could not even be opened.
+    could not even be opened. Of lent operations there are only `lent`, their WorkResult, and the `context` that they
+    left, None where the run is over.
     """
 
-    kind: Literal["model", "side"]
     replica: str
     outSeq: int
     fence: NotRequired[int]
-    states: dict[str, JsonObject]
-    requestContext: JsonObject
-    reports: list[JsonObject]
-    parts: list[JsonObject]
     logged: NotRequired[bool]
+    kind: NotRequired[Literal["model", "side"]]
+    states: NotRequired[dict[str, JsonObject]]
+    requestContext: NotRequired[JsonObject]
+    reports: NotRequired[list[JsonObject]]
+    parts: NotRequired[list[JsonObject]]
     rewritten: NotRequired[dict[str, JsonObject]]
     response: NotRequired[JsonObject]
     finished: NotRequired[bool]
     messages: NotRequired[JsonObject | None]
     tripwire: NotRequired[JsonObject]
     error: NotRequired[JsonObject]
+    lent: NotRequired[JsonObject]
+    context: NotRequired[JsonObject | None]
 
 
 class FrameAnswer(TypedDict):
