@@ -1,5 +1,7 @@
 """Requests about threads and their messages: `handle` takes an operation and its body and gives the reply."""
 
+import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Self
 
@@ -16,7 +18,9 @@ from procession_services.memory.ports import MessageStore
 from procession_services.memory.recall import Recall
 from procession_services.memory.scope import Memory
 from procession_services.runtime import clock
+from procession_services.runtime.store import ANSWER_SECONDS
 
+log = logging.getLogger(__name__)
 Reply = dict[str, Any]
 Id = Annotated[str, Field(min_length=1, max_length=512)]
 
@@ -120,7 +124,13 @@ class NothingRequest(StrictModel):
 
 
 async def handle(
-    store: MessageStore, operation: str, body: Any, tenant: str, *, recall: Recall | None = None
+    store: MessageStore,
+    operation: str,
+    body: Any,
+    tenant: str,
+    *,
+    recall: Recall | None = None,
+    seconds: float = ANSWER_SECONDS,
 ) -> Reply:
     """Answers one request of a tenant.
 
@@ -133,13 +143,24 @@ async def handle(
 
     What went wrong is `{"error": {"code", "message", "field"}}`, `field` only where one is to blame. Codes:
     UNKNOWN_OPERATION, INVALID_REQUEST, INVALID_MESSAGE_CONTENT, UNKNOWN_THREAD, THREAD_EXISTS, INVALID_UPDATE,
-    NOTE_CHANGED, NO_VECTOR_STORE.
+    NOTE_CHANGED, NO_VECTOR_STORE, STORE_UNAVAILABLE, INTERNAL.
     """
     try:
         model, answer = _find(operation)
-        return await answer(Memory(store, tenant, recall), _parse(model, body))
+        request = _parse(model, body)
+        async with asyncio.timeout(seconds):
+            return await answer(Memory(store, tenant, recall), request)
     except ApiError as error:
-        return {"error": error.failure.model_dump(by_alias=True, exclude_none=True)}
+        return _told(error)
+    except TimeoutError:
+        return _told(ApiError("STORE_UNAVAILABLE", "Redis does not answer; ask again later"))
+    except Exception:  # whatever ails the store, who asks gets an answer
+        log.exception("the request %s failed", operation)
+        return _told(ApiError("INTERNAL", f"the request {operation} failed; the service's log says why"))
+
+
+def _told(error: ApiError) -> Reply:
+    return {"error": error.failure.model_dump(by_alias=True, exclude_none=True)}
 
 
 def _parse(model: type[StrictModel], body: Any) -> Any:
