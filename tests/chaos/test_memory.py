@@ -14,7 +14,7 @@ from procession_schemas import subjects
 from procession_services.runtime.embedded import EmbeddedServers, embedded
 from procession_services.runtime.store import connect
 from tests.support.chroma import running_chroma
-from tests.support.system import SERVICES, finished, running_system
+from tests.support.system import SERVICES, Gate, finished, running_system
 
 pytestmark = [
     pytest.mark.integration,
@@ -24,7 +24,9 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
 ]
 
-RUNS = 40
+RUNS = 24
+WHERE = {"thread": "t", "resource": "r"}
+AT_THE_END = "processOutputResult"
 RECALL = {"memory": {"lastMessages": 2, "semanticRecall": {}}}
 
 
@@ -69,33 +71,60 @@ async def turns_of(system, threads):
     return [tuple(counts[at : at + 3]) for at in range(0, len(counts), 3)]
 
 
-async def test_a_turn_is_saved_whole_or_not_at_all_when_redis_dies_with_who_saves_it(servers, system):
-    """Everything dies in the middle of saves; what Redis has then is looked at before anybody goes on."""
+async def test_a_turn_is_saved_whole_when_all_dies_in_the_middle_of_saves(servers, system, tmp_path):
+    """Every save is with Redis, and nobody hears its answer; what Redis has is looked at before anybody goes on."""
     process = await system.process("memory", work_ack_wait=2.0).start()
     threads = [f"t{number}" for number in range(RUNS)]
-    try:
-        await process.ready()
-        handles = [
-            await system.start(
-                {"chunks": ["answer"]}, agent={"memory": {}}, memory={"thread": thread, "resource": "r"}
-            )
-            for thread in threads
-        ]
-        async with asyncio.timeout(60):
-            while sum(turn[0] > 0 for turn in await turns_of(system, threads)) < RUNS // 8:
-                pass  # the sooner we see it, the more saves are under way
-        process.kill()
-        servers.kill_redis()
-        await process.ended()
-        await servers.restart_redis()
-        assert set(await turns_of(system, threads)) <= {(0, 0, 0), (2, 2, 2)}
-        async with system.inside("memory", work_ack_wait=2.0):
-            ends = [(await finished(handle))[0] for handle in handles]
-    finally:
-        await process.stop()
+    async with embedded(tmp_path / "gates", nats=False) as other, connect(other.redis_url) as gating:
+        try:
+            await process.ready()
+            await system.run({"chunks": ["a"]}, agent={"memory": {}}, memory=WHERE)  # Redis knows the scripts
+            gates = [Gate(gating, other.redis_url) for _ in threads]
+            handles = [
+                await system.start(
+                    {"chunks": ["answer"]},
+                    agent={"memory": {}, "outputProcessors": [gate.processor(AT_THE_END, kind="memory-gate")]},
+                    memory={"thread": thread, "resource": "r"},
+                )
+                for gate, thread in zip(gates, threads, strict=True)
+            ]  # fmt: skip
+            for gate in gates:
+                await gate.reached()
+            await send_all(system, gates, process)
+            process.kill()
+            servers.kill_redis()
+            await process.ended()
+            await servers.restart_redis()
+            assert await turns_of(system, threads) == [(2, 2, 2)] * RUNS
+            async with system.inside("memory", work_ack_wait=2.0):
+                ends = [(await finished(handle))[0] for handle in handles]
+        finally:
+            await process.stop()
     assert [end.status for end in ends] == ["finished"] * RUNS
     assert await turns_of(system, threads) == [(2, 2, 2)] * RUNS
     assert await terminal_events(system, [handle.run_id for handle in handles]) == [1] * RUNS
+
+
+async def send_all(system, gates, process):
+    """Lets all save, and Redis do what was sent at once; the process does not get to send more."""
+    client: Any = system.redis
+    await client.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
+    for gate in gates:
+        await gate.open()
+    async with asyncio.timeout(30):
+        while await waiting_scripts(client) < len(gates):  # noqa: ASYNC110 - Redis has no event
+            await asyncio.sleep(0.01)
+    process.process.send_signal(signal.SIGSTOP)
+    await client.execute_command("CLIENT", "UNPAUSE")
+    async with asyncio.timeout(30):
+        while await waiting_scripts(client):  # noqa: ASYNC110 - Redis has no event
+            await asyncio.sleep(0.01)
+
+
+async def waiting_scripts(client):
+    """How many clients wait for Redis to run a script that writes."""
+    listed = await client.client_list()
+    return sum(each["cmd"] == "evalsha" and "b" in each["flags"] for each in listed)
 
 
 async def test_runs_that_save_while_redis_dies_all_end_once_with_their_turn(servers, system):
@@ -130,8 +159,7 @@ async def test_runs_that_save_while_redis_dies_all_end_once_with_their_turn(serv
 async def test_who_asks_while_redis_is_down_is_told_so(servers, system):
     async with system.inside("memory"):
         servers.kill_redis()
-        memory = {"thread": "t", "resource": "r"}
-        handle = await system.start({"chunks": ["a"]}, agent={"memory": {}}, memory=memory, run_id="asked")
+        handle = await system.start({"chunks": ["a"]}, agent={"memory": {}}, memory=WHERE, run_id="asked")
         with pytest.raises(MemoryRequestError) as caught:
             await system.client.memory.threads("r")
         assert caught.value.failure.code == "STORE_UNAVAILABLE"
@@ -142,7 +170,7 @@ async def test_who_asks_while_redis_is_down_is_told_so(servers, system):
         await handle.close()
         await servers.restart_redis()
         assert (await system.client.memory.threads("r"))["threads"] == []
-        result, _ = await system.run({"chunks": ["a"]}, agent={"memory": {}}, memory=memory)
+        result, _ = await system.run({"chunks": ["a"]}, agent={"memory": {}}, memory=WHERE)
         assert result.status == "finished"
 
 
