@@ -139,7 +139,7 @@ async def handle(
     `{"deleted": true}`. `export` replies a page of messages with `thread` and `note`, and `import` takes it in. What is
     saved or imported is queued for the index of semantic recall, where there is one.
     `note` replies `note`, null where there is none; `set-note` and `update-note` change it. `reindex` queues all
-    messages of the tenant for the index, `index` replies how many jobs are `waiting`.
+    messages of the tenant for the index, `index` replies how many of its jobs are `waiting`.
 
     What went wrong is `{"error": {"code", "message", "field"}}`, `field` only where one is to blame. Codes:
     UNKNOWN_OPERATION, INVALID_REQUEST, INVALID_MESSAGE_CONTENT, UNKNOWN_THREAD, THREAD_EXISTS, INVALID_UPDATE,
@@ -318,11 +318,11 @@ def _index_of(memory: Memory) -> Recall:
 async def _reindex(memory: Memory, request: ReindexRequest) -> Reply:
     recall = _index_of(memory)
     await recall.queue.put({"kind": "reindex", "tenant": memory.tenant, "embedder": request.embedder})
-    return {"waiting": await recall.queue.waiting()}
+    return {"waiting": await recall.queue.waiting(memory.tenant)}
 
 
 async def _index(memory: Memory, request: NothingRequest) -> Reply:  # noqa: ARG001 - every operation has a body
-    return {"waiting": await _index_of(memory).queue.waiting()}
+    return {"waiting": await _index_of(memory).queue.waiting(memory.tenant)}
 
 
 _Operation = tuple[type[StrictModel], Callable[[Memory, Any], Awaitable[Reply]]]
