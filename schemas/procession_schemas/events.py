@@ -37,7 +37,11 @@ class RunFinished(WireModel):
 
 
 class RequestRejected(WireModel):
-    """A later request under the id of an existing run, with another body; that run is not touched."""
+    """A request that was not accepted, and of which nothing is kept; `error.code` says why.
+
+    `RUN_ID_CONFLICT`: there is a run under its id, with another body, which is not touched. `STORE_UNAVAILABLE`: Redis
+    was away for too long; the same request may be sent again.
+    """
 
     type: Literal["request.rejected"] = "request.rejected"
     run_id: str

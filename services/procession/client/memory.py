@@ -103,7 +103,7 @@ class MemoryClient:
         return int((await self._ask("reindex", embedder=embedder))["waiting"])
 
     async def index_waiting(self) -> int:
-        """How many jobs the index has not done yet, of all tenants."""
+        """How many jobs of the tenant the index has not done yet."""
         return int((await self._ask("index"))["waiting"])
 
     async def _ask(self, operation: str, **fields: Any) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """Requests about threads and their messages: `handle` takes an operation and its body and gives the reply."""
 
+import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Self
 
@@ -16,7 +18,9 @@ from procession_services.memory.ports import MessageStore
 from procession_services.memory.recall import Recall
 from procession_services.memory.scope import Memory
 from procession_services.runtime import clock
+from procession_services.runtime.store import ANSWER_SECONDS
 
+log = logging.getLogger(__name__)
 Reply = dict[str, Any]
 Id = Annotated[str, Field(min_length=1, max_length=512)]
 
@@ -120,7 +124,13 @@ class NothingRequest(StrictModel):
 
 
 async def handle(
-    store: MessageStore, operation: str, body: Any, tenant: str, *, recall: Recall | None = None
+    store: MessageStore,
+    operation: str,
+    body: Any,
+    tenant: str,
+    *,
+    recall: Recall | None = None,
+    seconds: float = ANSWER_SECONDS,
 ) -> Reply:
     """Answers one request of a tenant.
 
@@ -129,17 +139,28 @@ async def handle(
     `{"deleted": true}`. `export` replies a page of messages with `thread` and `note`, and `import` takes it in. What is
     saved or imported is queued for the index of semantic recall, where there is one.
     `note` replies `note`, null where there is none; `set-note` and `update-note` change it. `reindex` queues all
-    messages of the tenant for the index, `index` replies how many jobs are `waiting`.
+    messages of the tenant for the index, `index` replies how many of its jobs are `waiting`.
 
     What went wrong is `{"error": {"code", "message", "field"}}`, `field` only where one is to blame. Codes:
     UNKNOWN_OPERATION, INVALID_REQUEST, INVALID_MESSAGE_CONTENT, UNKNOWN_THREAD, THREAD_EXISTS, INVALID_UPDATE,
-    NOTE_CHANGED, NO_VECTOR_STORE.
+    NOTE_CHANGED, NO_VECTOR_STORE, STORE_UNAVAILABLE, INTERNAL.
     """
     try:
         model, answer = _find(operation)
-        return await answer(Memory(store, tenant, recall), _parse(model, body))
+        request = _parse(model, body)
+        async with asyncio.timeout(seconds):
+            return await answer(Memory(store, tenant, recall), request)
     except ApiError as error:
-        return {"error": error.failure.model_dump(by_alias=True, exclude_none=True)}
+        return _told(error)
+    except TimeoutError:
+        return _told(ApiError("STORE_UNAVAILABLE", "Redis does not answer; ask again later"))
+    except Exception:  # whatever ails the store, who asks gets an answer
+        log.exception("the request %s failed", operation)
+        return _told(ApiError("INTERNAL", f"the request {operation} failed; the service's log says why"))
+
+
+def _told(error: ApiError) -> Reply:
+    return {"error": error.failure.model_dump(by_alias=True, exclude_none=True)}
 
 
 def _parse(model: type[StrictModel], body: Any) -> Any:
@@ -297,11 +318,11 @@ def _index_of(memory: Memory) -> Recall:
 async def _reindex(memory: Memory, request: ReindexRequest) -> Reply:
     recall = _index_of(memory)
     await recall.queue.put({"kind": "reindex", "tenant": memory.tenant, "embedder": request.embedder})
-    return {"waiting": await recall.queue.waiting()}
+    return {"waiting": await recall.queue.waiting(memory.tenant)}
 
 
 async def _index(memory: Memory, request: NothingRequest) -> Reply:  # noqa: ARG001 - every operation has a body
-    return {"waiting": await _index_of(memory).queue.waiting()}
+    return {"waiting": await _index_of(memory).queue.waiting(memory.tenant)}
 
 
 _Operation = tuple[type[StrictModel], Callable[[Memory, Any], Awaitable[Reply]]]

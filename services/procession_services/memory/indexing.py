@@ -51,10 +51,17 @@ class Indexer:
         self._recall, self._store, self._jobs, self._pause = recall, store, jobs, pause
 
     async def run(self) -> None:
-        """Works until it is cancelled."""
-        async for number, job in self._jobs.take():
-            await self._finish(job)
-            await self._jobs.done(number)
+        """Works until it is cancelled, or there is no queue any more."""
+        while True:
+            try:
+                async for number, job in self._jobs.take():
+                    await self._finish(job)
+                    await self._jobs.done(number)
+            except Exception:  # Redis may be away for long, or come back without the queue
+                log.exception("the queue of the index cannot be read, trying again")
+                await self._pause(_PAUSES[-1])
+            else:
+                return
 
     async def _finish(self, job: dict[str, Any]) -> None:
         """Does a job; waits as long as the vector store is down, and gives up on one that cannot be done."""

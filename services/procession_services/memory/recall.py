@@ -68,10 +68,10 @@ class IndexQueue(Protocol):
     """Work on the index that outlives a crash."""
 
     async def put(self, job: dict[str, Any]) -> None:
-        """Stores a job (JSON)."""
+        """Stores a job (JSON) of `job["tenant"]`."""
 
-    async def waiting(self) -> int:
-        """How many jobs are not done."""
+    async def waiting(self, tenant: str) -> int:
+        """How many jobs of a tenant are not done."""
 
     async def remember(self, tenant: str, name: str, ref: dict[str, Any]) -> None:
         """Keeps which index an agent of the tenant uses, in place of what was kept under this name."""

@@ -30,8 +30,13 @@ from procession_services.runs.reducer import outstanding, reduce
 from procession_services.runs.state import RunState
 from procession_services.runtime import telemetry
 from procession_services.runtime.clock import iso, now
-from procession_services.runtime.store import Admission
+from procession_services.runtime.store import ANSWER_SECONDS, Admission
 
+_STORE_AWAY = Failure(
+    code="STORE_UNAVAILABLE",
+    message="Redis does not answer; send the same request again later",
+    is_retryable=True,
+)
 _COMMAND_ROOM = 128 * 1024
 """Bytes of a command that are not the request's own."""
 
@@ -85,14 +90,15 @@ class Orchestrator:
         line = fresh.plan.line
         begun, effects = reduce(fresh, Started())
         waiting = fresh.model_copy(update={"queued": True})
-        known = await self._store.admit(
-            fresh.tenant,
-            fresh.run,
-            state=begun.to_json(),
-            deadline_ms=fresh.deadline_ms,
-            line=line_of(fresh),
-            waiting=waiting.to_json() if line and line.policy != "reject" else b"",
-        )
+        async with asyncio.timeout(ANSWER_SECONDS):
+            known = await self._store.admit(
+                fresh.tenant,
+                fresh.run,
+                state=begun.to_json(),
+                deadline_ms=fresh.deadline_ms,
+                line=line_of(fresh),
+                waiting=waiting.to_json() if line and line.policy != "reject" else b"",
+            )
         if line and known.ahead and line.policy != "reject":
             return known, waiting, outstanding(waiting)
         return known, begun, effects
@@ -168,6 +174,9 @@ class Orchestrator:
     async def _conflict(self, tenant: str, run_id: str, delivery: Delivery) -> None:
         text = f"run {run_id} exists with another request; use a new runId for a new request"
         error = Failure(code="RUN_ID_CONFLICT", message=text, field="runId")
+        await self._reject(tenant, run_id, delivery, error)
+
+    async def _reject(self, tenant: str, run_id: str, delivery: Delivery, error: Failure) -> None:
         event = RequestRejected(run_id=run_id, at=iso(now()), error=error)
         await self._event(tenant, run_id, event.type, event.to_json(), str(delivery.sequence))
 
@@ -181,12 +190,14 @@ class Orchestrator:
         self, tenant: str, run_id: str, agent: str, delivery: Delivery, failure: Failure
     ) -> None:
         """Answers a request that cannot run: an error chunk and the terminal event."""
-        _, stored = await self._store.load_state(tenant, run_id)
+        digest = fingerprint(delivery.body)
+        async with asyncio.timeout(ANSWER_SECONDS):
+            _, stored = await self._store.load_state(tenant, run_id)
+            taken = stored is None and await self._store.refused(tenant, run_id, by=digest)
         if stored is not None:
-            state = RunState.model_validate_json(stored)
-            await self._repeated(state, fingerprint(delivery.body), delivery)
+            await self._repeated(RunState.model_validate_json(stored), digest, delivery)
             return
-        if await self._store.refused(tenant, run_id, by=fingerprint(delivery.body)):
+        if taken:
             await self._conflict(tenant, run_id, delivery)
             return
         outbox = Outbox(self._bus, tenant, run_id, 0, live=True)
@@ -223,9 +234,12 @@ class Orchestrator:
         """What becomes of a message that could not be handled: a request gets its answer, the rest is in DEAD."""
         kind, tenant, *rest = subjects.parse(delivery.subject)
         if kind == "run":
-            run_id = _derived_id(delivery)
+            run_id = asked_id(delivery.body) or _derived_id(delivery)
             failure = Failure(code="INTERNAL", message=f"the request could not be handled: {reason}")
-            await self._refuse(tenant, asked_id(delivery.body) or run_id, rest[0], delivery, failure)
+            try:
+                await self._refuse(tenant, run_id, rest[0], delivery, failure)
+            except TimeoutError:
+                await self._reject(tenant, run_id, delivery, _STORE_AWAY)
 
 
 def _cancelled(state: RunState) -> tuple[RunState, list[Effect]]:

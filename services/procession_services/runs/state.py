@@ -29,7 +29,7 @@ class Placed(WireModel):
 
 
 class Line(WireModel):
-    """The thread on which a run takes its turn, and what it does where others are ahead of it."""
+    """The thread on which a run takes its turn, and what it does where others are ahead of it (D-96)."""
 
     resource: str
     thread: str

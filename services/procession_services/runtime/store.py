@@ -101,6 +101,8 @@ return run and redis.call('HEXISTS', run, 'claim') == 0 and run
 _BOTH = 2
 """A script's answer: the second thing was so, too."""
 DEADLINES = "procession:deadlines"
+ANSWER_SECONDS = 5.0
+"""How long somebody who asks is kept waiting by a Redis that is away; work in hand waits longer."""
 
 
 def connect(url: str, access: Access = _OPEN) -> "Redis":

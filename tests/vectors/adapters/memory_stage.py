@@ -208,7 +208,7 @@ class ListQueue:
     async def put(self, job: dict[str, Any]) -> None:
         self.jobs.append(job)
 
-    async def waiting(self) -> int:
+    async def waiting(self, tenant: str) -> int:
         return len(self.jobs)
 
     async def remember(self, tenant: str, name: str, ref: dict[str, Any]) -> None:

@@ -11,6 +11,19 @@ __all__ = ["RedisJobs"]
 
 _STREAM: Final = "procession:memory:index"
 _GROUP: Final = "memory"
+# KEYS: stream, jobs that wait by tenant. ARGV: tenant, job.
+_PUT: Final = """
+redis.call('XADD', KEYS[1], '*', 'tenant', ARGV[1], 'job', ARGV[2])
+redis.call('HINCRBY', KEYS[2], ARGV[1], 1)
+"""
+# KEYS: the same. ARGV: group, number.
+_DONE: Final = """
+local entry = redis.call('XRANGE', KEYS[1], ARGV[2], ARGV[2])[1]
+redis.call('XACK', KEYS[1], ARGV[1], ARGV[2])
+if redis.call('XDEL', KEYS[1], ARGV[2]) == 0 then return end
+local tenant = entry[2][2]
+if redis.call('HINCRBY', KEYS[2], tenant, -1) <= 0 then redis.call('HDEL', KEYS[2], tenant) end
+"""
 _INDEXES: Final = "procession:memory:indexes"
 _BLOCK_MS: Final = 1000
 _LOST_MS: Final = 60_000
@@ -25,14 +38,16 @@ class RedisJobs:
     ) -> None:
         self._redis: Any = redis
         self._replica, self._stream, self._lost_ms = replica, stream, lost_ms
+        self._keys = [stream, f"{stream}:waiting"]
+        self._put, self._done = redis.register_script(_PUT), redis.register_script(_DONE)
 
     async def put(self, job: dict[str, Any]) -> None:
-        """Stores a job."""
-        await self._redis.xadd(self._stream, {"job": orjson.dumps(job)})
+        """Stores a job of `job["tenant"]`."""
+        await self._put(keys=self._keys, args=[job["tenant"], orjson.dumps(job)])
 
-    async def waiting(self) -> int:
-        """How many jobs are not done."""
-        return int(await self._redis.xlen(self._stream))
+    async def waiting(self, tenant: str) -> int:
+        """How many jobs of a tenant are not done."""
+        return int(await self._redis.hget(self._keys[1], tenant) or 0)
 
     async def remember(self, tenant: str, name: str, ref: dict[str, Any]) -> None:
         """Keeps which index an agent of the tenant uses."""
@@ -61,8 +76,7 @@ class RedisJobs:
 
     async def done(self, number: str) -> None:
         """Removes a job."""
-        await self._redis.xack(self._stream, _GROUP, number)
-        await self._redis.xdel(self._stream, number)
+        await self._done(keys=self._keys, args=[_GROUP, number])
 
     async def _make_group(self) -> None:
         try:

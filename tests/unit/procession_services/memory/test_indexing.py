@@ -77,6 +77,7 @@ class Queue:
         self.jobs: list[tuple[str, Any]] = []
         self.finished: list[str] = []
         self.used: dict[str, dict[str, Any]] = {}
+        self.fails: list[Exception] = []
 
     async def remember(self, tenant, name, ref):
         self.used.setdefault(tenant, {})[name] = ref
@@ -87,10 +88,12 @@ class Queue:
     async def put(self, job):
         self.jobs.append((str(len(self.jobs)), job))
 
-    async def waiting(self):
+    async def waiting(self, tenant):
         return len(self.jobs) - len(self.finished)
 
     async def take(self):
+        if self.fails:
+            raise self.fails.pop()
         for number, job in self.jobs:
             yield number, job
 
@@ -133,6 +136,15 @@ async def test_a_job_waits_for_the_store_and_is_done_once_it_is_back(caplog):
     assert len(stage.pauses) == ATTEMPTS + 3
     assert [record.message for record in caplog.records] == ["the index waits: down", "the index goes on"]
     assert len(stage.embedder.calls) == 1, "the vectors were kept meanwhile"
+
+
+async def test_the_worker_outlives_its_queue(caplog):
+    stage = Stage()
+    await stage.submit("a")
+    stage.queue.fails = [ConnectionError("Redis is away")] * 2
+    await stage.indexer.run()
+    assert (set(stage.vectors.items), len(stage.pauses)) == ({"a"}, 2)
+    assert "the queue of the index cannot be read" in caplog.text
 
 
 async def test_a_changed_embedder_is_told_and_not_tried_again(caplog):

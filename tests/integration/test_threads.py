@@ -1,0 +1,139 @@
+"""What threads keep, over the whole system: eager saving, partial answers, retention, and embeddings."""
+
+import asyncio
+import itertools
+
+import pytest
+import pytest_asyncio
+
+from procession_services.memory.core import lexical
+from procession_services.memory.ports import Index
+from procession_services.memory.stores.chroma import ChromaVectors
+from tests.support.chroma import running_chroma
+from tests.support.system import SERVICES, finished, running_system
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(120),
+    pytest.mark.asyncio(loop_scope="session"),
+]
+
+_names = map("r{}".format, itertools.count())
+NOTED = {"chunks": ["noted"]}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def chroma(tmp_path_factory):
+    async with running_chroma(tmp_path_factory.mktemp("chroma")) as server:
+        yield server
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def vectors(chroma):
+    """Chroma's clients of one process share connections, so this one outlives that of the memory service."""
+    vectors = ChromaVectors.over_http(chroma.url)
+    yield vectors
+    await vectors.aclose()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def system(servers, chroma, vectors, tmp_path_factory, monkeypatch_module):
+    monkeypatch_module.setenv("OPENAI_API_KEY", "unused")
+    async with (
+        running_system(servers, tmp_path_factory.mktemp("logs")) as system,
+        system.inside(*SERVICES, chroma_url=chroma.url, embedder="lexical"),
+    ):
+        yield system
+
+
+@pytest.fixture
+def resource():
+    return next(_names)
+
+
+@pytest.fixture
+def embedded_messages(system, vectors, resource):
+    """Asks Chroma itself which messages of the resource it has, once the index has done everything."""
+    index = Index(system.client.tenant, "messages", lexical.ID, lexical.DIMENSION)
+
+    async def ask():
+        async with asyncio.timeout(60):
+            while await system.client.memory.index_waiting():  # noqa: ASYNC110 - another process changes it
+                await asyncio.sleep(0.02)
+        hits = await vectors.query(index, lexical.embed("x"), top_k=100, resource=resource, thread=None)
+        return sorted(str(hit.metadata["content"]) for hit in hits)
+
+    return ask
+
+
+async def say(system, text, resource, **options):
+    where = {"thread": "t", "resource": resource}
+    agent = {"memory": {"semanticRecall": {}, **options}}
+    result, _ = await system.run(NOTED, text=text, agent=agent, memory=where)
+    assert result.status == "finished", result.error
+
+
+async def texts_in(system, resource):
+    page = await system.client.memory.messages("t", resource)
+    return [message["content"]["parts"][0]["text"] for message in page["messages"]]
+
+
+@pytest.mark.parametrize(("save", "stored"), [("eager", ["question"]), ("end", [])])
+async def test_eager_saving_stores_the_question_before_the_model_is_asked(system, resource, save, stored):
+    gate, model = system.gate(), system.script(NOTED)
+    agent = {
+        "model": model,
+        "memory": {"save": save},
+        "inputProcessors": [gate.processor("processInputStep")],
+    }
+    handle = await system.start(text="question", agent=agent, memory={"thread": "t", "resource": resource})
+    await gate.reached()
+    assert await texts_in(system, resource) == stored
+    assert system.requests(model) == []
+    await gate.open()
+    assert (await finished(handle))[0].status == "finished"
+    assert await texts_in(system, resource) == ["question", "noted"]
+
+
+@pytest.mark.parametrize("mark", [True, False])
+async def test_a_cancelled_run_stores_what_there_was_of_its_answer(system, resource, mark):
+    handle = await system.start(
+        {"chunks": ["part ", *["more "] * 500], "chunk_delay_ms": 20}, text="question",
+        agent={"memory": {"markPartial": mark}}, memory={"thread": "t", "resource": resource},
+    )  # fmt: skip
+    async for chunk in handle:
+        if chunk["type"] == "text-delta":
+            break
+    await handle.cancel()
+    assert (await finished(handle))[0].status == "cancelled"
+    question, answer = (await system.client.memory.messages("t", resource))["messages"]
+    assert question["content"]["parts"][0]["text"] == "question"
+    assert answer["content"]["parts"][0]["text"].startswith("part ")
+    assert answer["content"].get("metadata", {}).get("partial", False) is mark
+
+
+async def test_retention_removes_messages_and_their_embeddings(system, resource, embedded_messages):
+    for text in ("one", "two", "three"):
+        await say(system, text, resource, retention={"maxMessages": 4})
+    assert await texts_in(system, resource) == ["two", "noted", "three", "noted"]
+    assert await embedded_messages() == ["noted", "noted", "three", "two"]
+
+
+async def test_deleting_a_thread_removes_its_embeddings_and_no_others(system, resource, embedded_messages):
+    await say(system, "one", resource)
+    await system.client.memory.save("other", resource, ["stays"])
+    assert await embedded_messages() == ["noted", "one", "stays"]
+    await system.client.memory.delete("t", resource)
+    assert await embedded_messages() == ["stays"]
+
+
+async def test_importing_a_thread_brings_its_embeddings_back(system, resource, embedded_messages):
+    memory = system.client.memory
+    await say(system, "one", resource)
+    pages = [page async for page in memory.export("t", resource)]
+    await memory.delete("t", resource)
+    assert await embedded_messages() == []
+    for _ in range(2):
+        for page in pages:
+            await memory.import_page(page)
+    assert await embedded_messages() == ["noted", "one"]
