@@ -121,6 +121,7 @@ class StreamOutcome(TypedDict):
 class FrameAnswer(TypedDict):
     """What a replica says of lease attempt `l`: raw chunks processed so far (`a`), and at the end what came of it.
 
+    An outcome that is too long for a message lies in Redis under `doneKey`.
     `unknown`: the replica has no such session, so the sender has to take another lease. `again`: chunks from that
     number on were lost on the way. `t`: from here on the time has a say in what is made of the chunks. An answer with a
     reply subject wants to be told there, by any message, when the sender no longer holds that lease.
@@ -129,6 +130,7 @@ class FrameAnswer(TypedDict):
     l: int  # noqa: E741 - its name on the wire
     a: NotRequired[int]
     done: NotRequired[StreamOutcome]
+    doneKey: NotRequired[str]
     unknown: NotRequired[Literal[True]]
     again: NotRequired[int]
     t: NotRequired[Literal[True]]

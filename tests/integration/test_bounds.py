@@ -6,6 +6,7 @@ import gc
 import pytest
 
 from procession_services.output_processors.parts import RunParts
+from tests.support.system import text_of
 
 pytestmark = [
     pytest.mark.integration,
@@ -30,14 +31,26 @@ async def test_a_processor_that_waits_keeps_the_provider_waiting(system):
 
 
 async def test_a_run_that_is_over_leaves_no_stream_parts(system):
+    before = _held_parts()
     call = {"tool_calls": [{"id": "c1", "name": "echo", "arguments": {"text": "hi"}}]}
     for agent in ({"outputProcessors": ["upper"]}, {"outputProcessors": ["upper"], "tools": ["echo"]}):
         calls = [call, {"chunks": ["done"]}] if "tools" in agent else [{"chunks": ["done"]}]
         result, _ = await system.run(*calls, agent=agent)
         assert result.text == "DONE"
     async with asyncio.timeout(10):
-        while any(isinstance(each, RunParts) for each in gc.get_objects()):  # noqa: ASYNC110 - no event for it
+        while _held_parts() > before:  # noqa: ASYNC110 - no event for it
             await asyncio.sleep(0.05)
+
+
+async def test_an_answer_whose_outcome_is_longer_than_a_message_comes_whole(system):
+    answer = {"chunks": ["x" * 1_000_000] * 5}
+    result, chunks = await system.run(answer, agent={"outputProcessors": ["upper"]})
+    assert result.status == "finished", result.error
+    assert text_of(chunks) == "X" * 5_000_000
+
+
+def _held_parts():
+    return sum(isinstance(each, RunParts) for each in gc.get_objects())
 
 
 async def _all_that_is_sent(system, before):

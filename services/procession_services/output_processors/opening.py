@@ -19,6 +19,7 @@ from procession_schemas.chunks import Chunk
 from procession_schemas.work import WorkCommand
 from procession_services.output_processors.local import ToolResults
 from procession_services.output_processors.parts import PartsStore, RunParts
+from procession_services.processor_host.carrying import unpacked
 from procession_services.processor_host.executor import Executor, id_maker, restore
 from procession_services.processor_host.outbox import Outbox, last_sent
 from procession_services.processor_host.service import Host
@@ -120,10 +121,8 @@ class Opener:
 
     async def _context(self, lease: dict[str, Any], command: WorkCommand) -> RunContext:
         """The sender's context, as far as stream hooks see it."""
-        messages, key = lease.get("messages"), lease.get("messagesKey")
+        messages = await unpacked(self._executor.environment.store(command.tenant), lease, "messages")
         new_id = id_maker(command, f".{lease.get('stream', 0)}")
-        if messages is None and key is not None:
-            messages = await self._executor.environment.store(command.tenant).get(key)
         if messages is None:
             stored = await self._store.load_context(command.tenant, command.run)
             ctx = restore(command, stored.data, new_id)

@@ -10,12 +10,14 @@ from pydantic import TypeAdapter
 
 from procession.errors import InvalidOptionsError, ProcessorError, TripWire, UnknownComponentError
 from procession.response import ResponseCollector, local_calls
+from procession.services import KeyValueStore
 from procession.stream import StreamChain
 from procession_schemas import subjects
 from procession_schemas.work import Op, WorkCommand
 from procession_services.output_processors.local import LocalSinks, ToolResults
 from procession_services.output_processors.opening import Opener, Session, deliverer
 from procession_services.output_processors.parts import PartsStore
+from procession_services.processor_host.carrying import carried, unpacked
 from procession_services.processor_host.executor import (
     Executor,
     wire_failure,
@@ -173,13 +175,17 @@ class SessionServer:
         await session.outbox.flush()
         logged = (not _last(session) or bool(done)) and session.parts.grown(session.before)
         done.update(self._outcome(session), logged=logged)
-        answer = {"l": session.attempt, "a": session.processed, "done": done}
         if logged:  # the run may go on elsewhere as soon as its sender knows
             await self._parts.save(
                 session.ctx.tenant, session.ctx.run_id, session.number, session.parts, session.before
             )
-        await self._bus.publish(session.answer, orjson.dumps(answer))
+        place = f"{session.id}.{session.attempt}.{session.part}"
+        told = await carried(self._bus, self._store(session), "done", done, place)
+        await self._tell(session, {"a": session.processed, **told})
         return more
+
+    def _store(self, session: Session) -> KeyValueStore:
+        return self._executor.environment.store(session.command.tenant)
 
     def _address(self, session: Session) -> str:
         return f"{self._inbox}.{session.id}.{session.attempt}"
@@ -228,9 +234,7 @@ class SessionServer:
     async def _run_lent(self, session: Session, lent: dict[str, Any]) -> dict[str, Any]:
         """Runs the operations that end the run; returns what came of them."""
         session.received += 1  # so that heartbeats tell that we are at work
-        context = lent.get("context")
-        if context is None:
-            context = await self._executor.environment.store(session.command.tenant).get(lent["contextKey"])
+        context = await unpacked(self._store(session), lent, "context")
         command = session.command.model_copy(update={"ops": _OPS.validate_python(lent["ops"]), "lent": None})
         sinks = LocalSinks(self._parts, logged=False)
         job = await self._executor.borrowed(command, context, session.outbox, sinks.sink)

@@ -8,6 +8,7 @@ from typing import Any, Final
 import orjson
 
 from procession.args import AbortSignal
+from procession.services import KeyValueStore
 from procession_schemas.agent import ProcessorRef
 from procession_schemas.chunks import Chunk
 
@@ -28,6 +29,7 @@ class Session:
     id: str
     processors: list[ProcessorRef]
     lease: Callable[[], Awaitable[dict[str, Any]]]
+    store: KeyValueStore
     lent: dict[str, Any] | None = None
     """What the replica runs in the place of a chain: operations and the context that they start from."""
     resume: dict[str, Any] = field(default_factory=dict)

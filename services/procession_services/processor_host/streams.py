@@ -16,11 +16,13 @@ from typing import Any, Final
 import orjson
 
 from procession.errors import ProcessorError
+from procession.services import KeyValueStore
 from procession_schemas import subjects
 from procession_schemas.agent import ProcessorRef
 from procession_schemas.chunks import Chunk
 from procession_schemas.work import StepFinishOp, WorkResult
 from procession_services.bus import Bus, LostError, NoResponderError, RequestTimeoutError
+from procession_services.processor_host.carrying import carried, unpacked
 from procession_services.processor_host.errors import Cancelled
 from procession_services.processor_host.job import Job
 from procession_services.processor_host.outcomes import raise_outcome, take_lent, take_outcome
@@ -34,9 +36,6 @@ STALLED_SECONDS: Final = 1.5
 _LOOK_SECONDS: Final = STALLED_SECONDS / 6
 _LEASE_SECONDS: Final = 2.0
 _OFFER_SECONDS: Final = 0.5
-_MESSAGE_SHARE: Final = 4
-"""A conversation longer than this share of the broker's longest message goes through Redis."""
-_KEPT_SECONDS: Final = 300.0
 _ENVELOPE: Final = 64
 """Bytes of a lease's field for chunks besides them and their commas."""
 
@@ -92,7 +91,7 @@ class StreamClient:
         session = await self._next_part(job, processors) or await self.open(job, processors, kind="side")
         session.lent = {
             "ops": [op.model_dump(by_alias=True) for op in ops],
-            **await self._carried(job, "context", job.ctx.to_dict(), session.id),
+            **await carried(self._bus, session.store, "context", job.ctx.to_dict(), session.id),
         }
         try:
             outcome = await self.finish(session)
@@ -119,6 +118,7 @@ class StreamClient:
             token,
             processors,
             partial(self._lease_of, job, processors, token, kind, options or {}),
+            _store_of(job),
             replica=replica,
             signal=job.abort_signal,
             held=job.outbox.held,
@@ -149,16 +149,7 @@ class StreamClient:
             "stream": ctx.streams,
             **options,
         }
-        return lease | await self._carried(job, "messages", ctx.messages.serialize(), id_)
-
-    async def _carried(self, job: Job, name: str, value: Any, id_: str) -> dict[str, Any]:
-        """`value` as a field of a message; of a long one the key under which it lies in Redis."""
-        body = orjson.dumps(value)
-        if len(body) * _MESSAGE_SHARE <= self._bus.max_payload:
-            return {name: orjson.Fragment(body)}
-        key = f"stream:{name}:{id_}"
-        await job.calls.environment.store(job.command.tenant).put(key, value, ttl=_KEPT_SECONDS)
-        return {f"{name}Key": key}
+        return lease | await carried(self._bus, _store_of(job), "messages", ctx.messages.serialize(), id_)
 
     def _enter(self, session: Session) -> None:
         self._sessions[session.id] = session
@@ -176,6 +167,7 @@ class StreamClient:
             kept.id,
             processors,
             partial(self._lease_of, job, processors, kept.id, "side", {}),
+            kept.store,
             attempt=kept.attempt,
             inbox=kept.inbox,
             replica=kept.replica,
@@ -361,8 +353,9 @@ class StreamClient:
         session.heard = asyncio.get_running_loop().time()
         session.acknowledge(answer.get("a", 0))
         session.timed = session.timed or "t" in answer
-        if "done" in answer:
-            session.outcome = answer["done"]
+        done = await unpacked(session.store, answer, "done")
+        if done is not None and answer["l"] == session.attempt:
+            session.outcome = done
             if not session.ended_early.done():
                 session.ended_early.set_result(None)
         elif answer.get("unknown"):
@@ -383,6 +376,10 @@ class StreamClient:
                 waiting = session.ended or session.acked < session.sent
                 if waiting and session.inbox and loop.time() - session.heard > STALLED_SECONDS:
                     self._lose(session, gone=False)
+
+
+def _store_of(job: Job) -> KeyValueStore:
+    return job.calls.environment.store(job.command.tenant)
 
 
 def _moved(session: Session, moving: "asyncio.Task[None]") -> None:

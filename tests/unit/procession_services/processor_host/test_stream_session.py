@@ -5,6 +5,7 @@ from pathlib import Path
 import orjson
 import pytest
 
+from procession.testing.environment import DictStore
 from procession_services.processor_host.stream_session import WINDOW, WINDOW_BYTES, Session
 
 PAGE = 4096
@@ -17,7 +18,7 @@ async def _lease():
 
 @pytest.fixture
 async def session():
-    return Session("s", [], _lease)
+    return Session("s", [], _lease, DictStore())
 
 
 def delta(number, text="word"):
