@@ -1,6 +1,5 @@
 """No secret and nothing that was said is in logs, traces, or on the subjects of another tenant."""
 
-import asyncio
 import os
 from contextlib import AsyncExitStack
 from typing import Any
@@ -95,6 +94,7 @@ async def world(tmp_path_factory):
     async with AsyncExitStack() as stack:
         guarded = await stack.enter_async_context(guarded_servers(tmp_path_factory.mktemp("guarded")))
         models = await stack.enter_async_context(await serve())
+        chroma = tmp_path_factory.mktemp("chroma")
         processes = []
         for service in SERVICES:
             given = guarded.settings(service)
@@ -109,18 +109,16 @@ async def world(tmp_path_factory):
                 "PROCESSION_PLUGINS": "tests.support.quoting",
                 "PROCESSION_API_BASE": f"http://127.0.0.1:{models.port}/v1",
                 "PROCESSION_TELEMETRY": "console",
-                "PROCESSION_CHROMA_PATH": tmp_path_factory.mktemp("chroma") if service == "memory" else "",
+                "PROCESSION_CHROMA_PATH": chroma,
                 "PROCESSION_EMBEDDER": "lexical",
                 "PYTHONPATH": os.pathsep.join(str(SOURCES / each) for each in ("", "schemas", "services")),
                 "OPENAI_API_KEY": KEY,
             }
-            environment = {**os.environ, **{name: str(value) for name, value in own.items() if value != ""}}
+            environment = {**os.environ, **{name: str(value) for name, value in own.items()}}
             process = ServiceProcess(service, environment, logs / f"{service}.log")
             stack.push_async_callback(process.stop)
             processes.append(await process.start())
-            if service == "orchestrator":
-                await process.ready()
-        await asyncio.gather(*(process.ready() for process in processes[1:]))
+            await process.ready()  # one after another: each has the machine for itself
         yield World(guarded, models, processes)
 
 
@@ -129,14 +127,14 @@ async def everything(world: World, client: Procession) -> dict[str, Any]:
     pii = {"id": "pii-detector", "options": {"strategy": "warn", "includeDetections": True}}
     judge = {"id": "moderation", "options": {"model": world.script(refused(400))}}
     observer = {"observationalMemory": {"model": world.script(refused(400)), "observation": {
-        "messageTokens": 4, "bufferTokens": 3}}}  # fmt: skip
+        "messageTokens": 4, "bufferTokens": 3, "blockAfter": 10_000}}}  # fmt: skip
     runs: dict[str, tuple[Any, dict[str, Any]]] = {
         "success": ((CALL, DONE), {"tools": ["post"], "inputProcessors": [pii], "outputProcessors": [pii]}),
         "recall": ((DONE,), {"memory": {"semanticRecall": True, "workingMemory": True}}),
         "observer": ((DONE,), {"memory": observer}),
         "refused": ((refused(400),), {}),
         "unauthorised": ((refused(401),), {"maxRetries": 0}),
-        "overloaded": ((refused(500), DONE), {"errorProcessors": [quoting("processAPIError")]}),
+        "overloaded": ((refused(500), DONE), {"maxRetries": 0, "errorProcessors": [quoting("processAPIError")]}),
         "broken off": (({"chunks": [ANSWER], "mid_error": {"message": ECHO}},), {}),
         "garbage": (({"chunks": [ANSWER], "mid_error": {"kind": "garbage"}},), {}),
         "tool fails": ((WRONG_CALL, DONE), {"tools": ["quote"]}),
@@ -195,6 +193,8 @@ async def test_what_was_said_and_what_is_secret_stays_where_it_belongs(world):
 
     assert results["success"].status == "finished", results["success"].error
     assert ANSWER in results["success"].text
+    for name in ("recall", "observer", "skipped", "tool fails"):
+        assert results[name].status == "finished", results[name].error
     assert {results[name].status for name in ("refused", "unauthorised", "broken off")} == {"failed"}
     assert "[redacted]" in results["refused"].error.message
     assert PROMPT in results["refused"].error.message, "what the provider says of it helps its author"
@@ -203,7 +203,12 @@ async def test_what_was_said_and_what_is_secret_stays_where_it_belongs(world):
     for process in world.processes:
         assert await process.terminate() == 0
     logs = world.logs()
-    for line in ("invoke_agent test", "of procession.v1.work.tools.acme.run-x failed", "tool quote of run"):
+    for line in (
+        "invoke_agent test",
+        "of procession.v1.work.tools.acme.run-x failed",
+        "tool quote of run",
+        "its observer gave none",
+    ):
         assert line in logs, "spans, messages that nobody can read, and tools that fail are told of"
     for word in (*SAID, KEY, *world.passwords()):
         lines = [line for line in logs.splitlines() if word in line]
