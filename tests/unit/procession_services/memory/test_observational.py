@@ -64,7 +64,7 @@ class Thread:
         before = len(self.models.requests)
         worker = asyncio.create_task(self.observers.run())
         async with asyncio.timeout(20):
-            while await self.jobs.waiting():  # noqa: ASYNC110 - Redis is what changes
+            while await self.jobs.waiting(self.tenant):  # noqa: ASYNC110 - Redis is what changes
                 await asyncio.sleep(0.01)
         await ended(worker)
         return len(self.models.requests) - before
