@@ -11,7 +11,9 @@ JsonObject = dict[str, Any]
 class WireModel(BaseModel):
     """A message between services: camelCase on the wire, unknown fields ignored (rolling upgrades)."""
 
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore")
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="ignore", hide_input_in_errors=True
+    )
 
     def to_json(self) -> bytes:
         """Returns the wire bytes: camelCase keys, unset optional fields left out."""

@@ -1,6 +1,6 @@
 """What an agent remembers, as people configure it; a request may override every option."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -97,6 +97,27 @@ class WorkingMemoryConfig(StrictModel):
         return self
 
 
+Activation = Annotated[float, Field(gt=0, le=1)]
+BlockAfter = Annotated[float, Field(ge=1, allow_inf_nan=False)]
+_MULTIPLES: Final = 2
+"""A `blockAfter` below it is a multiple of its threshold, any other a number of tokens."""
+
+
+def _block_tokens(block_after: float, threshold: int) -> float:
+    """The tokens that `blockAfter` stands for.
+
+    Raises:
+        ValueError: They are less than the threshold.
+    """
+    tokens = block_after * threshold if block_after < _MULTIPLES else block_after
+    if tokens < threshold:
+        raise ValueError(
+            f"blockAfter is {block_after:g} tokens, less than the threshold of {threshold}: give more, "
+            "or a multiple from 1 to 2"
+        )
+    return tokens
+
+
 class ObservationConfig(StrictModel):
     """When messages are turned into notes."""
 
@@ -104,6 +125,43 @@ class ObservationConfig(StrictModel):
         default=30_000, gt=0, description="Tokens of messages that are not noted yet."
     )
     model: str | None = Field(default=None, description="`provider/model` of the observer.")
+    buffer_tokens: Annotated[float, Field(gt=0, allow_inf_nan=False)] | Literal[False] = Field(
+        default=0.2,
+        description="So many further tokens (below 1: that part of `messageTokens`) are noted ahead, behind the runs. "
+        "false: nothing is done ahead, no reflection either.",
+    )
+    buffer_activation: Activation = Field(
+        default=0.8,
+        description="How much of `messageTokens` goes over into notes made ahead when there are too many messages.",
+    )
+    block_after: BlockAfter = Field(
+        default=1.2,
+        description="A run waits for the observer from so many tokens on; below 2 a multiple of `messageTokens`.",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        _block_tokens(self.block_after, self.message_tokens)
+        if self.interval is not None and self.interval >= self.message_tokens:
+            raise ValueError("bufferTokens must be less than messageTokens, or nothing would be noted ahead")
+        return self
+
+    @property
+    def interval(self) -> float | None:
+        """Tokens of messages that are noted ahead at a time; None: none are."""
+        if self.buffer_tokens is False:
+            return None
+        return self.buffer_tokens * self.message_tokens if self.buffer_tokens < 1 else self.buffer_tokens
+
+    @property
+    def block_tokens(self) -> float:
+        """Tokens of messages from which on a run waits for the observer."""
+        return _block_tokens(self.block_after, self.message_tokens)
+
+    @property
+    def kept_tokens(self) -> float:
+        """Tokens of messages that stay when notes made ahead take over."""
+        return (1 - self.buffer_activation) * self.message_tokens
 
 
 class ReflectionConfig(StrictModel):
@@ -111,6 +169,29 @@ class ReflectionConfig(StrictModel):
 
     observation_tokens: int = Field(default=40_000, gt=0, description="Tokens of notes.")
     model: str | None = Field(default=None, description="`provider/model` of the reflector.")
+    buffer_activation: Activation = Field(
+        default=0.5,
+        description="From this part of `observationTokens` on notes are condensed ahead, behind the runs.",
+    )
+    block_after: BlockAfter = Field(
+        default=1.2,
+        description="A run waits for the reflector from so many tokens on; below 2 a multiple of `observationTokens`.",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        _block_tokens(self.block_after, self.observation_tokens)
+        return self
+
+    @property
+    def ahead_tokens(self) -> float:
+        """Tokens of notes from which on they are condensed ahead."""
+        return self.buffer_activation * self.observation_tokens
+
+    @property
+    def block_tokens(self) -> float:
+        """Tokens of notes from which on a run waits for the reflector."""
+        return _block_tokens(self.block_after, self.observation_tokens)
 
 
 class ObservationalConfig(StrictModel):
@@ -122,6 +203,10 @@ class ObservationalConfig(StrictModel):
     scope: Scope = Field(default="thread", description="Notes of one thread, or of all of a resource.")
     observation: ObservationConfig = Field(default_factory=ObservationConfig, description="The observer.")
     reflection: ReflectionConfig = Field(default_factory=ReflectionConfig, description="The reflector.")
+    temporal_markers: bool = Field(
+        default=False,
+        description="Tell the model where a user's message came 10 minutes or more after the one before.",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -119,6 +119,15 @@ class Services(Protocol):
             ModelCallError: No answer came, or one that does not fit (R-COM-20).
         """
 
+    def count_model(self, *, calls: int = 0, tokens: int = 0, cost: float = 0) -> None:
+        """Counts model calls that were made for this processor elsewhere, in the report of this hook.
+
+        Args:
+            calls: How many.
+            tokens: What they used.
+            cost: US dollars.
+        """
+
     async def usage(self, scope: Scope, key: str, window_seconds: float | None) -> UsageSum:
         """What model calls used and cost in the last seconds (None: all that is kept), for one key of a scope."""
 

@@ -194,12 +194,17 @@ class LinkServices:
 
     async def generate(self, request: ModelRequest) -> ModelAnswer:
         """Asks a model through the gateway; raises ModelCallError."""
-        report = self._calls.report(self._link, self._hook)
-        report.model_calls += 1
+        self.count_model(calls=1)
         answer = await self._calls.environment.models.generate(request, tenant=self.tenant)
-        report.model_tokens += answer.usage.get("totalTokens") or 0
-        report.model_cost += answer.cost or 0
+        self.count_model(tokens=answer.usage.get("totalTokens") or 0, cost=answer.cost or 0)
         return answer
+
+    def count_model(self, *, calls: int = 0, tokens: int = 0, cost: float = 0) -> None:
+        """Counts model calls that were made for this processor elsewhere, in the report of this hook."""
+        report = self._calls.report(self._link, self._hook)
+        report.model_calls += calls
+        report.model_tokens += tokens
+        report.model_cost += cost
 
     async def generate_object(self, request: ModelRequest) -> Any:
         """Asks for JSON that fits `request.schema`; raises ModelCallError when it does not (R-COM-20)."""

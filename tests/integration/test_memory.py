@@ -367,7 +367,8 @@ async def test_embedding_models_are_asked_through_the_gateway(system, resource):
 
 async def test_old_messages_become_notes_with_their_cost_in_the_report(system, resource):
     observer = system.script({"chunks": ["- 2026-01-01 likes dogs"]})
-    agent = {"memory": {"observationalMemory": {"model": observer, "observation": {"messageTokens": 5}}}}
+    observation = {"messageTokens": 12, "bufferTokens": False}
+    agent = {"memory": {"observationalMemory": {"model": observer, "observation": observation}}}
     await say(system, "I like dogs very, very, very much", agent, "t", resource)
     result, shown = await say(system, "and cats, a little less than dogs", agent, "t", resource)
     assert "I like dogs very, very, very much" in shown

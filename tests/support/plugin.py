@@ -8,6 +8,7 @@ from redis.asyncio import Redis
 from procession.processor import Hook, Options, Processor
 from procession.registry import Registry
 from procession.tools import Tool, ToolContext, tool
+from tests.support import quoting
 
 __all__ = ["register"]
 
@@ -238,6 +239,7 @@ async def gated_factory(context: Any, options: dict[str, Any]) -> list[Any]:
 
 
 def register(registry: Registry) -> None:
+    quoting.register(registry)
     for processor in (Gate, MemoryGate, Upper, Notes, Block, Say, Retry, Beside, Broken):
         registry.add_processor(processor)
     for made in (echo, send_mail, book, Gated):

@@ -41,7 +41,7 @@ class EmbeddingAnswers:
         except TimeoutError:
             return EmbedReply(error=f"{request.model} gave no answer within {request.timeout:g} s").to_json()
         except ProviderError as error:
-            return EmbedReply(error=f"{request.model} failed: {error}").to_json()
+            return EmbedReply(error=_told(request.model, error)).to_json()
         if reply.error is None:
             *_, tenant, _ = subjects.parse(subject)
             self._ledger.add(tenant, {}, request.model, reply.usage, reply.cost)
@@ -58,6 +58,12 @@ class EmbeddingAnswers:
         made = await embed(self._provider, request.model, request.texts, request.options, self._api_base)
         usage: dict[str, int | None] = {} if made.tokens is None else {"inputTokens": made.tokens}
         return EmbedReply(vectors=[_packed(vector) for vector in made.vectors], usage=usage, cost=made.cost)
+
+
+def _told(model: str, error: ProviderError) -> str:
+    """What went wrong, without the provider's words: they may quote the texts, and who asks logs it."""
+    status = "" if error.status_code is None else f" (status {error.status_code})"
+    return f"{model} failed: {error.name}{status}"
 
 
 def _packed(vector: list[float]) -> str:

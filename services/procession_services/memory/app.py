@@ -1,24 +1,31 @@
 """The memory service, put together."""
 
 import asyncio
-from typing import Any
+from collections.abc import Coroutine
+from functools import partial
+from typing import Any, Final
 
 from procession_schemas.work import HookOp
 from procession_services.memory.api import handle
 from procession_services.memory.embedders import Embedders
 from procession_services.memory.indexing import Indexer
+from procession_services.memory.observers import Observers
 from procession_services.memory.recall import Recall
 from procession_services.memory.scope import acting_for
 from procession_services.memory.stores.chroma import ChromaVectors
 from procession_services.memory.stores.redis import RedisMessageStore
 from procession_services.memory.stores.redis_jobs import RedisJobs
+from procession_services.memory.stores.redis_locks import RedisLocks
 from procession_services.processor_host.job import Job
 from procession_services.processor_host.ops import RUNNERS
 from procession_services.processor_host.service import Host
 from procession_services.processor_host.streams import StreamClient
 from procession_services.runtime.settings import Settings
+from procession_services.runtime.tasks import ended
 
 SERVICE = "memory"
+_THREADS: Final = "procession:memory:observe"
+"""The queue of threads that have become long."""
 
 
 async def start(host: Host) -> None:
@@ -29,8 +36,10 @@ async def start(host: Host) -> None:
     store = RedisMessageStore(host.redis)
     recall = await _recall(host, store)
 
+    observers = _observers(host, store)
+
     async def hook(op: HookOp, job: Job) -> None:
-        with acting_for(job.command.tenant, store, recall):
+        with acting_for(job.command.tenant, store, recall, observers):
             await RUNNERS["hook"](op, job)
 
     async def answer(tenant: str, operation: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -54,15 +63,25 @@ async def _recall(host: Host, store: RedisMessageStore) -> Recall | None:
         concurrency=settings.embed_concurrency,
         seconds=settings.recall_timeout,
     )
-    worker = asyncio.create_task(Indexer(recall, store, jobs).run())
-
-    async def stop() -> None:
-        worker.cancel()
-        await asyncio.gather(worker, return_exceptions=True)
-        await vectors.aclose()
-
-    host.on_stop.append(stop)
+    host.on_stop.append(vectors.aclose)
+    _work_until_stopped(host, Indexer(recall, store, jobs).run())
     return recall
+
+
+def _observers(host: Host, store: RedisMessageStore) -> Observers:
+    """Who makes notes behind the runs; what a replica that goes silent had taken, another one takes."""
+    settings = host.settings
+    jobs = RedisJobs(
+        host.redis, settings.replica, stream=_THREADS, lost_ms=round(settings.work_ack_wait * 1000)
+    )
+    locks = RedisLocks(host.redis, seconds=settings.work_ack_wait)
+    observers = Observers(store, jobs, locks, host.environment.models.generate)
+    _work_until_stopped(host, observers.run())
+    return observers
+
+
+def _work_until_stopped(host: Host, work: Coroutine[Any, Any, None]) -> None:
+    host.on_stop.append(partial(ended, asyncio.create_task(work)))
 
 
 def _vectors(settings: Settings) -> ChromaVectors | None:

@@ -1,42 +1,44 @@
 """`observational-memory`: a model's notes stand in for the oldest messages of long threads (builtins.md 27.3)."""
 
-from typing import Final
+from functools import partial
+from typing import Final, Literal
+
+from pydantic import Field
 
 from procession.args import HookArgs, InputStepArgs, OutputResultArgs
 from procession.message_list import MessageList
 from procession.processor import Options, Processor
-from procession.services import ModelCallError, ModelRequest
+from procession.services import ModelCallError
 from procession_schemas.memory import ObservationalConfig
 from procession_schemas.messages import Message
-from procession_services.memory.core.observing import (
-    DEFAULT_MODEL,
-    Observed,
-    observer_prompt,
-    reflector_prompt,
-    system_text,
-)
-from procession_services.memory.core.storable import storable
-from procession_services.memory.core.units import rough_tokens
-from procession_services.memory.scope import Conversation, Memory, conversation, current_memory
+from procession_services.memory.core.markers import temporal_markers
+from procession_services.memory.core.observed import NOTHING, Observed, behind, tokens
+from procession_services.memory.core.observing import system_text
+from procession_services.memory.history import MessageHistory
+from procession_services.memory.notebook import Notebook
+from procession_services.memory.scope import Conversation, conversation, current_memory
 
 __all__ = ["ObservationalMemory", "ObservationalMemoryOptions"]
 
 TAG: Final = "observational-memory"
-PAGE: Final = 100
-BLOCK_AFTER: Final = 1.2
-"""So many times the threshold, and a run waits for the observer before it asks its model (R-OM-2)."""
-_SECONDS: Final = 120.0
 
 
 class ObservationalMemoryOptions(ObservationalConfig, Options):
-    """Options of `observational-memory`: `model`, `scope`, `observation` and `reflection`."""
+    """Options of `observational-memory`: those of the configuration, and how the messages are saved."""
+
+    save: Literal["end", "eager"] = Field(
+        default="end", description="`eager`: store the input before the model is asked, too."
+    )
+    mark_partial: bool = Field(
+        default=False, description="Give the answer of a cancelled run the metadata `partial: true`."
+    )
 
 
 class ObservationalMemory(Processor[ObservationalMemoryOptions]):
-    """Loads notes and the messages that are not in them; observes and reflects when there are too many.
+    """Loads notes and the messages that are in none, and sees to it that notes are made in time.
 
-    That is done when the answer is out, and its cost is part of the run's report. Only when that has failed and far too
-    much is left, a run waits for it, and ends where it fails again (R-OM-3).
+    They are made ahead, behind the runs (`observers.py`), and wait until there are too many messages; then they count
+    from one moment to the next (R-OM-2). A run waits for an observer only where there are far too many.
     """
 
     id = "observational-memory"
@@ -44,99 +46,123 @@ class ObservationalMemory(Processor[ObservationalMemoryOptions]):
     description = "Keeps notes of long threads in place of their oldest messages."
     host = "memory"
 
+    def __init__(self, options: ObservationalMemoryOptions) -> None:
+        super().__init__(options)
+        self._history = MessageHistory.build({"save": options.save, "markPartial": options.mark_partial})
+
     async def process_input_step(self, args: InputStepArgs) -> MessageList | None:
         """Adds the messages that are in no note (once) and the notes (at each step).
 
         Raises:
             MemoryScopeError: There is no store here.
-            ModelCallError: Far too much is unobserved, and the observer does not answer.
+            TripWire: There is far too much in no note, and the observer gives none (R-OM-3).
         """
         here = conversation(args.request_context, args.message_list)
         if here is None:
             return None
         if "notes" not in args.state:
-            memory = current_memory()
-            if not here.read_only:
-                await memory.store.create_thread(memory.tenant, here.thread, here.resource)
-            observed, open_ = await self._load(memory, here)
-            if not here.read_only and _tokens(open_) > BLOCK_AFTER * self.options.observation.message_tokens:
-                observed, open_ = await self._observe(args, memory, here, observed, open_)
-            present = {message["id"] for message in args.messages}
-            args.message_list.add([m for m in open_ if m["id"] not in present], "memory")
-            args.state["notes"] = system_text(observed) if observed.notes else ""
+            args.state["notes"] = await self._recall(args, here)
+        if self.options.save == "eager":
+            await self._history.process_input_step(args)
         if args.state["notes"]:
             args.message_list.add_system(args.state["notes"], TAG)
         return args.message_list
 
     async def process_output_result(self, args: OutputResultArgs) -> None:
-        """Saves what is new, then makes notes of what has become too much; that may fail and is tried again."""
+        """Saves what is new, and has it noted where it has become much."""
         here = conversation(args.request_context, args.message_list)
-        response = args.message_list.get.response.db()
-        if here is None or here.read_only or (args.result.finish_reason == "error" and not response):
+        if here is None or here.read_only:
             return
-        memory = current_memory()
-        if lasting := storable([*args.message_list.get.input.db(), *response]):
-            await memory.store.save(memory.tenant, here.thread, here.resource, lasting)
-        observed, open_ = await self._load(memory, here)
-        if _tokens(open_) <= self.options.observation.message_tokens:
-            return
-        try:
-            await self._observe(args, memory, here, observed, open_)
-        except ModelCallError:
-            args.services.warn("the observer gave no answer; the next run asks again")
+        await self._history.process_output_result(args)
+        book = self._book(here)
+        observed, messages = await book.load()
+        if book.wants_notes(observed, messages) or book.wants_shortening(observed):
+            await current_memory().observers.submit(book)
+        elif self.options.observation.interval is None and self._too_much(observed, messages):
+            try:
+                await self._note(args, book)
+            except ModelCallError:
+                args.services.warn("the observer gave no answer; the next run asks again")
 
-    async def _load(self, memory: Memory, here: Conversation) -> tuple[Observed, list[Message]]:
-        """The notes, and the messages behind them, oldest first."""
-        observed = Observed.read(await memory.store.note(*self._home(memory, here), kind="observations"))
-        until, found = observed.until.get(here.thread, ""), list[Message]()
-        while True:
-            page = await memory.store.recent(memory.tenant, here.thread, here.resource, PAGE, skip=len(found))
-            found = [*page, *found]
-            if len(page) < PAGE or page[0]["createdAt"] <= until:
-                return observed, [m for m in found if m["createdAt"] > until and m["role"] != "system"]
+    async def _recall(self, args: InputStepArgs, here: Conversation) -> str:
+        """Adds the messages that are in no note to the conversation; gives the notes, as the model is told them."""
+        memory, book = current_memory(), self._book(here)
+        if not here.read_only:
+            await memory.store.create_thread(memory.tenant, here.thread, here.resource)
+        observed, messages = await book.load()
+        if not here.read_only:
+            observed, messages = await self._in_time(args, book, observed, messages)
+        present = {message["id"] for message in args.messages}
+        args.message_list.add([m for m in messages if m["id"] not in present], "memory")
+        if self.options.temporal_markers:
+            shown = args.message_list.get.all.db()
+            args.message_list.add(temporal_markers(shown, observed.until.get(here.thread, "")), "memory")
+        return system_text(observed) if observed.notes else ""
 
-    def _home(self, memory: Memory, here: Conversation) -> tuple[str, str, str | None]:
-        return memory.tenant, here.resource, here.thread if self.options.scope == "thread" else None
-
-    async def _observe(
-        self, args: HookArgs, memory: Memory, here: Conversation, observed: Observed, messages: list[Message]
+    async def _in_time(
+        self, args: InputStepArgs, book: Notebook, observed: Observed, messages: list[Message]
     ) -> tuple[Observed, list[Message]]:
-        """Notes of all messages but the last turn, condensed where they are too long; gives what is left."""
-        start = _last_turn(messages)
-        done, left = messages[:start], messages[start:]
-        if not done:
+        """Lets notes count that wait, where there is too much; waits for an observer where there is far too much."""
+        if self._too_much(observed, messages) and (observed.pieces or observed.condensed):
+            observed, messages = await self._activate(args, book, messages)
+        block_tokens = self.options.observation.block_tokens
+        if tokens(messages) <= block_tokens and observed.tokens <= self.options.reflection.block_tokens:
             return observed, messages
+        try:
+            return await self._note(args, book)
+        except ModelCallError:  # its text may quote the conversation
+            args.abort("Observation failed: there is far too much in no note, and the observer gave none")
+
+    def _too_much(self, observed: Observed, messages: list[Message]) -> bool:
         options = self.options
-        notes = await self._ask(args, options.observation.model, observer_prompt(observed, done), 0.3)
-        made = observed.with_notes(notes, here.thread, done[-1]["createdAt"])
-        if len(made.notes) / 4 > options.reflection.observation_tokens:
-            condensed = await self._ask(args, options.reflection.model, reflector_prompt(made), 0.0)
-            made = Observed(condensed.strip(), made.until)
-        home, before = self._home(memory, here), observed.text() if observed.until else None
-        if not await memory.store.replace_note(*home, made.text(), expected=before, kind="observations"):
-            return observed, messages  # another run was faster; its notes count from the next run on
-        return made, left
-
-    async def _ask(
-        self, args: HookArgs, model: str | None, prompt: list[dict[str, object]], temperature: float
-    ) -> str:
-        request = ModelRequest(
-            model=model or self.options.model or DEFAULT_MODEL,
-            prompt=prompt,
-            model_settings={"temperature": temperature},
-            timeout=_SECONDS,
+        return (
+            tokens(messages) > options.observation.message_tokens
+            or observed.tokens > options.reflection.observation_tokens
         )
-        answer = await args.services.generate(request)
-        if not answer.text.strip():
-            raise ModelCallError("the notes are empty")
-        return answer.text
 
+    async def _activate(
+        self, args: HookArgs, book: Notebook, messages: list[Message]
+    ) -> tuple[Observed, list[Message]]:
+        """Has notes count that were made ahead; what they cost is shown in this run's report."""
+        options, spent = self.options, NOTHING
 
-def _tokens(messages: list[Message]) -> float:
-    return sum(map(rough_tokens, messages))
+        def change(observed: Observed) -> Observed | None:
+            nonlocal spent
+            made, spent = observed, NOTHING
+            if tokens(messages) > options.observation.message_tokens:
+                made, spent = observed.activated(book.thread, messages, options.observation.kept_tokens)
+            if made.condensed and made.tokens > options.reflection.observation_tokens:
+                spent += made.condensed.spent
+                made = made.shortened(made.condensed)
+            return None if made is observed else made
 
+        made = await book.change(change)
+        if spent.calls:
+            args.services.count_model(calls=spent.calls, tokens=spent.tokens, cost=spent.cost)
+        return made, behind(messages, made.until.get(book.thread, ""))
 
-def _last_turn(messages: list[Message]) -> int:
-    """The place of the last user message, which with what follows it is never only in notes."""
-    places = [place for place, message in enumerate(messages) if message["role"] == "user"]
-    return places[-1] if places else len(messages)
+    async def _note(self, args: HookArgs, book: Notebook) -> tuple[Observed, list[Message]]:
+        """Has messages and notes made shorter until there are not too many any more, and waits for that.
+
+        Raises:
+            ModelCallError: A model gives no notes, or another observer takes too long.
+        """
+        options, ask = self.options, args.services.generate
+        async with current_memory().observers.alone(book) as alone:
+            if not alone:
+                raise ModelCallError("another observer is at work on the thread for too long")
+            observed, messages = await self._activate(args, book, (await book.load())[1])
+            while tokens(messages) > options.observation.message_tokens:
+                if not (unseen := book.unseen(observed, messages)):
+                    break
+                piece = await book.observe(ask, observed, unseen)
+                observed = await book.change(partial(Observed.with_notes, piece=piece))
+                messages = behind(messages, piece.until)
+            if observed.tokens > options.reflection.observation_tokens:
+                made = await book.condense(ask, observed)
+                observed = await book.change(partial(Observed.shortened, condensed=made))
+            return observed, messages
+
+    def _book(self, here: Conversation) -> Notebook:
+        memory = current_memory()
+        return Notebook(memory.store, memory.tenant, here.resource, here.thread, self.options)

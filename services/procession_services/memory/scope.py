@@ -11,6 +11,7 @@ from pydantic import Field
 from procession.message_list import MessageList
 from procession_schemas.base import WireModel
 from procession_schemas.memory import Retention
+from procession_services.memory.observers import Observers
 from procession_services.memory.ports import MessageStore
 from procession_services.memory.recall import Recall
 
@@ -34,6 +35,18 @@ class Memory:
     store: MessageStore
     tenant: str
     recall: Recall | None = None
+    background: Observers | None = None
+
+    @property
+    def observers(self) -> Observers:
+        """Who makes notes behind the runs.
+
+        Raises:
+            MemoryScopeError: There is nobody here.
+        """
+        if self.background is None:
+            raise MemoryScopeError("no observers here: observational memory needs the memory service")
+        return self.background
 
     @property
     def index(self) -> Recall:
@@ -51,9 +64,11 @@ _memory: ContextVar[Memory] = ContextVar("procession_memory")
 
 
 @contextmanager
-def acting_for(tenant: str, store: MessageStore, recall: Recall | None = None) -> Iterator[None]:
+def acting_for(
+    tenant: str, store: MessageStore, recall: Recall | None = None, observers: Observers | None = None
+) -> Iterator[None]:
     """Within it, memory processors work for this tenant; each command of a service runs in one."""
-    token = _memory.set(Memory(store, tenant, recall))
+    token = _memory.set(Memory(store, tenant, recall, observers))
     try:
         yield
     finally:

@@ -6,7 +6,6 @@ import gc
 import json
 import logging
 import signal
-import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final, TypeVar, cast
@@ -30,8 +29,8 @@ from procession_services.processor_host.instances import Instances
 from procession_services.processor_host.job import Lender, OpRunner, SinkFactory
 from procession_services.processor_host.models import GatewayModels
 from procession_services.processor_host.watch import counted, lag_watched
-from procession_services.runtime import telemetry
-from procession_services.runtime.access import Access
+from procession_services.runtime import logs, telemetry
+from procession_services.runtime.access import Access, address
 from procession_services.runtime.clock import seconds
 from procession_services.runtime.health import keep_ready
 from procession_services.runtime.ledger import Ledger
@@ -267,11 +266,11 @@ async def _hosted(service: str, settings: Settings, start: Start) -> Any:
         create_streams=settings.create_streams,
         replicas=settings.stream_replicas,
     )
-    bus = await _reached(f"NATS at {settings.nats_url}", connecting)
+    bus = await _reached(f"NATS at {address(settings.nats_url)}", connecting)
     host = Host(service, settings, bus, access)
     bus.on_reconnect.append(host.reconnected)
     try:
-        await _reached(f"Redis at {settings.redis_url}", _answers(settings.redis_url, access))
+        await _reached(f"Redis at {address(settings.redis_url)}", _answers(settings.redis_url, access))
         await start(host)
         await bus.flush()
         async with keep_ready(settings.health_file, host.works):
@@ -311,11 +310,7 @@ async def _answers(url: str, access: Access) -> None:
 
 def run(service: str, settings: Settings, start: Start) -> None:
     """The entry point of a service process."""
-    logging.basicConfig(
-        level=settings.log_level,
-        stream=sys.stderr,
-        format=f"%(asctime)s %(levelname)s {service} %(name)s: %(message)s",
-    )
+    logs.configure(service, settings.log_level)
     try:
         import uvloop  # noqa: PLC0415 - where the platform has it
     except ImportError:

@@ -108,6 +108,23 @@ class StreamOptions(DetectorOptions):
         return self
 
 
+class ParallelOptions(DetectorOptions):
+    """Options of detectors that may judge the input beside the model call."""
+
+    parallel: bool = Field(
+        default=False,
+        description="Judge the input while the model answers already; the answer waits for the verdict.",
+    )
+
+    @model_validator(mode="after")
+    def _parallel_changes_nothing(self) -> Self:
+        if self.parallel and getattr(self, "strategy", "block") not in {"block", "warn"}:
+            raise ValueError(
+                "parallel: the model has read the input by then, so strategy is 'block' or 'warn'"
+            )
+        return self
+
+
 DetectorT = TypeVar("DetectorT", bound=DetectorOptions)
 
 

@@ -3,10 +3,13 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
+from pydantic import Field
+
+from procession.processor import Options
 from procession.services import KeyValueStore
 from procession_services.processors.core.names import numbered, ordered
 
-__all__ = ["LoadedNames", "scope_of"]
+__all__ = ["KeptOptions", "LoadedNames", "scope_of"]
 
 
 class _Run(Protocol):
@@ -26,20 +29,36 @@ def scope_of(args: _Run) -> str:
     return f"thread:{thread}" if isinstance(thread, str) and thread else f"run:{args.run_id}"
 
 
+class KeptOptions(Options):
+    """How long names are kept."""
+
+    ttl: float = Field(
+        default=3_600_000, description="Milliseconds that an unused thread's set is kept; 0: for ever."
+    )
+
+    @property
+    def ttl_seconds(self) -> float | None:
+        """The same in seconds; None: for ever."""
+        return self.ttl / 1000 if self.ttl > 0 else None
+
+
 class LoadedNames:
     """One set of names. Calls of the same step may add to it at the same time.
 
     Args:
         store: The tenant's store.
         now: Tells the time, in seconds since the epoch.
-        key: The set's key; begins with the processor's id.
+        owner: Id of the processor: where the set's key begins, so that a scope cannot reach another one's.
+        scope: Whose names these are.
         ttl: Seconds that an unused set is kept; None: for ever.
     """
 
-    def __init__(self, store: KeyValueStore, now: Callable[[], float], key: str, ttl: float | None) -> None:
+    def __init__(
+        self, store: KeyValueStore, now: Callable[[], float], owner: str, scope: str, ttl: float | None
+    ) -> None:
         self._store = store
         self._now = now
-        self._key = key
+        self._key = f"{owner}:{scope}"
         self._ttl = ttl
 
     async def names(self) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from procession.args import InputArgs, InputStepArgs, InputStepResult
-from procession.errors import InvalidOptionsError, ProcessionError
+from procession.errors import InvalidOptionsError, ProcessionError, TripWire
 from procession.processor import Options, Processor
 from procession.services import ModelRequest, object_of
 from procession_services.processors.core.detector_text import UNTRUSTED, detector_text, fenced
@@ -147,7 +147,7 @@ class ModelSelection(Processor[ModelSelectionOptions]):
         return next((rule.model for rule in self.options.rules if rule.when.holds(answers)), None)
 
     async def on_decision(self, selection: Selection) -> None:
-        """Hears of the decision for each request; override it. What it raises is counted and ignored."""
+        """Hears of the decision for each request; override it. Only a `TripWire` that it raises counts."""
 
     async def process_input(self, args: InputArgs) -> None:
         """Decides; messages never change."""
@@ -156,6 +156,8 @@ class ModelSelection(Processor[ModelSelectionOptions]):
             args.state["model"] = selection.model
         try:
             await self.on_decision(selection)
+        except TripWire:
+            raise
         except Exception as error:  # noqa: BLE001 - R-MSEL-5: a listener never changes the decision
             args.services.warn(f"on_decision raised {type(error).__name__}")
 
@@ -176,6 +178,8 @@ class ModelSelection(Processor[ModelSelectionOptions]):
         try:
             answers = await self._ask(args, text)
             return self._chosen(answers) if self.options.choices else Selection(self.select(answers))
+        except TripWire:
+            raise
         except Exception as error:  # noqa: BLE001 - R-MSEL-3: whatever fails, the configured model answers
             known = (
                 "its model gave no usable answer"

@@ -1,15 +1,15 @@
 """`moderation`: has a model score text by category, and keeps out what reaches the threshold (builtins.md 5)."""
 
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from procession.args import HookArgs, InputArgs, OutputResultArgs, OutputStreamArgs
 from procession_schemas.chunks import Chunk
 from procession_schemas.messages import Message
 from procession_services.processors.core.category_scores import Scores, read_scores, scores_schema
 from procession_services.processors.core.judged_stream import Verdict
-from procession_services.processors.detector import Detector, StreamOptions
+from procession_services.processors.detector import Detector, ParallelOptions, StreamOptions
 
 CATEGORIES = (
     "hate", "hate/threatening", "harassment", "harassment/threatening", "self-harm", "self-harm/intent",
@@ -17,7 +17,7 @@ CATEGORIES = (
 )  # fmt: skip
 
 
-class ModerationOptions(StreamOptions):
+class ModerationOptions(ParallelOptions, StreamOptions):
     """Options of `moderation`."""
 
     categories: tuple[str, ...] = Field(default=CATEGORIES, min_length=1, description="What to look for.")
@@ -28,18 +28,6 @@ class ModerationOptions(StreamOptions):
         "message, or the piece of a stream, is dropped.",
     )
     include_scores: bool = Field(default=False, description="List all scores in the report.")
-    parallel: bool = Field(
-        default=False,
-        description="Judge the input while the model answers already; the answer waits for the verdict.",
-    )
-
-    @model_validator(mode="after")
-    def _parallel_changes_nothing(self) -> Self:
-        if self.parallel and self.strategy == "filter":
-            raise ValueError(
-                "parallel: the model has read the input by then, so strategy is 'block' or 'warn'"
-            )
-        return self
 
 
 class Moderation(Detector[ModerationOptions]):

@@ -18,6 +18,7 @@ from procession.args import (
     OutputResultArgs,
     OutputStreamArgs,
 )
+from procession.errors import TripWire
 from procession.hold_back import Match, Rewrite, StreamMode, hold_flush, hold_stream
 from procession.messages import clone, map_text
 from procession.processor import Hook
@@ -102,7 +103,7 @@ class PIIDetector(Detector[PIIDetectorOptions]):
         return super().hooks_for(options) - ({Hook.LLM_REQUEST} if method != "token" else set())
 
     async def on_detection(self, detection: PIIDetection) -> None:
-        """Hears of every examined message or piece, flagged or not; override it. What it raises is counted only."""
+        """Hears of every examined message or piece, flagged or not; override it. Only a `TripWire` of it counts."""
 
     # --- whole messages ------------------------------------------------------------------------
 
@@ -283,6 +284,8 @@ class PIIDetector(Detector[PIIDetectorOptions]):
         applied = self.options.strategy if flagged else "none"
         try:
             await self.on_detection(PIIDetection(result, text, flagged, applied))
+        except TripWire:
+            raise
         except Exception as error:  # noqa: BLE001 - R-PII-12: a listener never changes the verdict
             args.services.warn(f"on_detection raised {type(error).__name__}")
 

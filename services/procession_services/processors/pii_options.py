@@ -11,7 +11,7 @@ from procession.processor import Options
 from procession.scanners import RegexRule, RegexScanner
 from procession_services.processors.core.pii.phones import REGIONS
 from procession_services.processors.core.pii.scanner import CONTEXT_TYPES, LOCAL_TYPES
-from procession_services.processors.detector import DetectorOptions
+from procession_services.processors.detector import ParallelOptions
 
 
 class CustomType(Options):
@@ -37,7 +37,7 @@ class RestoreOptions(Options):
     tool_arguments: bool = Field(default=False, description="In the arguments of tool calls.")
 
 
-class PIIDetectorOptions(DetectorOptions):
+class PIIDetectorOptions(ParallelOptions):
     """Options of `pii-detector`."""
 
     model: str | None = Field(  # type: ignore[assignment]  # optional here: the first stage needs none
@@ -96,10 +96,6 @@ class PIIDetectorOptions(DetectorOptions):
         pattern="^[A-Za-z0-9_-]{1,64}$",
         description="Name of the secret that tokens are made with: a file in `PROCESSION_SECRETS_DIR`.",
     )
-    parallel: bool = Field(
-        default=False,
-        description="Judge the input while the model answers already; the answer waits for the verdict.",
-    )
 
     @property
     def custom(self) -> tuple[CustomType, ...]:
@@ -154,10 +150,6 @@ class PIIDetectorOptions(DetectorOptions):
         if self.redaction_method != "token" and (self.restore.answer or self.restore.tool_arguments):
             raise ValueError(
                 f"restore needs redactionMethod 'token': {self.redaction_method!r} cannot be undone"
-            )
-        if self.parallel and self.strategy in ("filter", "redact"):
-            raise ValueError(
-                "parallel: the model has read the input by then, so strategy is 'block' or 'warn'"
             )
         if not self.model and self.model_fields_set & {"instructions"} and self.instructions:
             raise ValueError("instructions are for the model of the second stage, but no `model` is named")

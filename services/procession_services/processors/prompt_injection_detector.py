@@ -1,22 +1,23 @@
 """`prompt-injection-detector`: has a model look for attacks on the instructions in the input (builtins.md 7)."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from procession.args import InputArgs
+from procession.errors import TripWire
 from procession_schemas.messages import Message
 from procession_services.processors.core.category_scores import Scores, read_scores, scores_schema
 from procession_services.processors.core.detector_text import with_text
-from procession_services.processors.detector import Detector, DetectorOptions
+from procession_services.processors.detector import Detector, ParallelOptions
 
 DETECTION_TYPES = (
     "injection", "jailbreak", "tool-exfiltration", "data-exfiltration", "system-override", "role-manipulation",
 )  # fmt: skip
 
 
-class PromptInjectionOptions(DetectorOptions):
+class PromptInjectionOptions(ParallelOptions):
     """Options of `prompt-injection-detector`."""
 
     detection_types: tuple[str, ...] = Field(
@@ -29,18 +30,6 @@ class PromptInjectionOptions(DetectorOptions):
         "message is dropped. `rewrite`: its text is replaced by one without the attack, or the message dropped.",
     )
     include_scores: bool = Field(default=False, description="List all scores in the report.")
-    parallel: bool = Field(
-        default=False,
-        description="Judge the input while the model answers already; the answer waits for the verdict.",
-    )
-
-    @model_validator(mode="after")
-    def _parallel_changes_nothing(self) -> Self:
-        if self.parallel and self.strategy in {"filter", "rewrite"}:
-            raise ValueError(
-                "parallel: the model has read the input by then, so strategy is 'block' or 'warn'"
-            )
-        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +66,7 @@ class PromptInjectionDetector(Detector[PromptInjectionOptions]):
         self._remark = _REWRITE if rewrites else ""
 
     async def on_detection(self, detection: InjectionDetection) -> None:
-        """Hears of every examined message, flagged or not; override it. What it raises is counted and ignored."""
+        """Hears of every examined message, flagged or not; override it. Only a `TripWire` that it raises counts."""
 
     async def process_input(self, args: InputArgs) -> list[Message] | None:
         """Judges the request's messages."""
@@ -96,6 +85,8 @@ class PromptInjectionDetector(Detector[PromptInjectionOptions]):
         applied = self.options.strategy if flagged else "none"
         try:
             await self.on_detection(InjectionDetection(result, text, flagged, applied))
+        except TripWire:
+            raise
         except Exception as error:  # noqa: BLE001 - R-INJ-5: a listener never changes the verdict
             args.services.warn(f"on_detection raised {type(error).__name__}")
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 from pydantic import Field
 
 from procession.args import LLMRequestArgs, LLMRequestResult, LLMResponseArgs
+from procession.errors import TripWire
 from procession.processor import Options, Processor
 from procession_services.processors.core.response_key import CacheInputs, call_facts, response_key
 
@@ -108,6 +109,8 @@ class ResponseCache(Processor[ResponseCacheOptions]):
             return _of_step(asked.key, args.step_number)
         try:
             own = self.key_for(inputs)
+        except TripWire:
+            raise
         except Exception:  # noqa: BLE001 - an author's function; the made key is always right (R-RC-2)
             args.services.warn("key_for failed; the generated key is used")
             own = None

@@ -3,14 +3,13 @@
 No model; one read of the store per step, and one of each loaded skill's file. The helpers run in the tools service.
 """
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from pydantic import Field
 
 from procession.args import InputStepArgs, InputStepResult
+from procession.errors import TripWire
 from procession.processor import Options, Processor
-from procession.services import KeyValueStore
 from procession.tools import Tool, ToolContext
 from procession_services.processors.core.skills import (
     Skill,
@@ -19,7 +18,7 @@ from procession_services.processors.core.skills import (
     not_found,
     search_answer,
 )
-from procession_services.processors.loaded import LoadedNames, scope_of
+from procession_services.processors.loaded import KeptOptions, LoadedNames, scope_of
 from procession_services.processors.skill_sources import (
     ConfiguredSkills,
     NeededSource,
@@ -45,13 +44,10 @@ class SkillSearchTuning(Options):
     min_score: float = Field(default=0, description="Results must score more than this.")
 
 
-class SkillSearchOptions(NeededSource):
+class SkillSearchOptions(KeptOptions, NeededSource):
     """Options of `skill-search`."""
 
     search: SkillSearchTuning = Field(default_factory=SkillSearchTuning, description="How to search.")
-    ttl: float = Field(
-        default=3_600_000, description="Milliseconds that an unused thread's set is kept; 0: for ever."
-    )
     blocking_refresh: bool = Field(
         default=False, description="The first step looks through the workspace again before it goes on."
     )
@@ -115,7 +111,9 @@ class LoadSkill(_Helper):
     async def execute(self, args: Any, context: ToolContext) -> dict[str, Any]:
         """Returns `{success, message, skillName}`, without the name where there is no such skill."""
         name, options = args["skillName"], self.options
-        loaded = _loaded(context.store, context.environment.now, options.scope, options.ttl)
+        loaded = LoadedNames(
+            context.store, context.environment.now, SkillSearch.id, options.scope, options.ttl
+        )
         if name in await loaded.names():
             return {"success": True, "message": f'The skill "{name}" was loaded before.', "skillName": name}
         skills = await self.source().available()
@@ -149,9 +147,10 @@ class SkillSearch(Processor[SkillSearchOptions]):
         if not skills:
             return None
         args.message_list.add_system(_HELP)
-        ttl = self.options.ttl / 1000 if self.options.ttl > 0 else None
+        ttl = self.options.ttl_seconds
         scope = f"{args.services.agent}:{scope_of(args)}"
-        for name in await _loaded(args.services.store, args.services.now, scope, ttl).names():
+        loaded = LoadedNames(args.services.store, args.services.now, SkillSearch.id, scope, ttl)
+        for name in await loaded.names():
             await _show(name, source, skills, args)
         given = self.options.model_dump(by_alias=True, include={"workspace", "skills", "search"})
         options = {**given, "scope": scope, "ttl": ttl}
@@ -166,12 +165,9 @@ async def _show(name: str, source: SkillSource, skills: list[Skill], args: Input
     for skill in matching(skills, name, {})[:1]:
         try:
             text = await source.instructions(skill)
+        except TripWire:
+            raise
         except Exception as error:  # noqa: BLE001 - whatever a source of an author raises
             args.services.warn(f"a loaded skill could not be read: {type(error).__name__}")
         else:
             args.message_list.add_system(f"[Skill: {name}]\n\n{text}")
-
-
-def _loaded(store: KeyValueStore, now: Callable[[], float], scope: str, ttl: float | None) -> LoadedNames:
-    """The set of a scope; the key has its beginning here, so that options cannot reach another one."""
-    return LoadedNames(store, now, f"{SkillSearch.id}:{scope}", ttl)

@@ -6,6 +6,7 @@ from typing import Protocol
 from pydantic import Field, model_validator
 
 from procession.args import InputStepArgs
+from procession.errors import TripWire
 from procession.processor import Options
 from procession_services.processors.core.skills import FILE, InvalidSkillError, Skill, by_path, parse
 from procession_services.processors.workspace import Workspace, WorkspaceError
@@ -82,13 +83,15 @@ class SkillReader:
     async def read(self, source: SkillSource, args: InputStepArgs, *, wait: bool) -> list[Skill]:
         """The skills. The first step of a run has the source look again, and may `wait` for that (R-SK-1)."""
         if args.step_number == 0:
-            task = asyncio.create_task(_refresh(source, args))
+            task = asyncio.create_task((_refresh if wait else _refresh_behind)(source, args))
             self._refreshing.add(task)
             task.add_done_callback(self._refreshing.discard)
             if wait:
                 await task
         try:
             return await source.available()
+        except TripWire:
+            raise
         except Exception as error:  # noqa: BLE001 - whatever a source of an author raises
             args.services.warn(f"skills could not be listed: {type(error).__name__}")
             return []
@@ -97,8 +100,17 @@ class SkillReader:
 async def _refresh(source: SkillSource, args: InputStepArgs) -> None:
     try:
         await source.refresh()
+    except TripWire:
+        raise
     except Exception as error:  # noqa: BLE001 - whatever a source of an author raises
         args.services.warn(f"skills could not be refreshed: {type(error).__name__}")
+
+
+async def _refresh_behind(source: SkillSource, args: InputStepArgs) -> None:
+    try:
+        await _refresh(source, args)
+    except TripWire:
+        args.services.warn("a refresh aborted behind the run's back; with blockingRefresh it would end it")
 
 
 class ConfiguredSkills:

@@ -4,15 +4,15 @@ No model, no cost but one read of the store per step. What a conversation has lo
 the helpers run in the tools service and carry what they need in their options.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from pydantic import Field, model_validator
 
 from procession.args import InputStepArgs, InputStepResult, RequestContext
+from procession.errors import TripWire
 from procession.processor import Options, Processor
-from procession.services import KeyValueStore
 from procession.tools import Tool, ToolContext
 from procession_schemas.agent import AnyTool, ToolRef
 from procession_services.processors.core.tool_catalog import (
@@ -30,7 +30,7 @@ from procession_services.processors.core.tool_catalog import (
     shortened,
     visible_loads,
 )
-from procession_services.processors.loaded import LoadedNames, scope_of
+from procession_services.processors.loaded import KeptOptions, LoadedNames, scope_of
 
 __all__ = ["LoadTool", "SearchTools", "ToolSearch", "ToolSearchOptions"]
 
@@ -46,7 +46,7 @@ _FIND: Final = (
 _CATALOG: Final = "Tools that can be loaded:"
 
 
-class ToolSearchOptions(Options):
+class ToolSearchOptions(KeptOptions):
     """Options of `tool-search`."""
 
     tools: dict[str, AnyTool] = Field(
@@ -61,9 +61,6 @@ class ToolSearchOptions(Options):
     storage: Literal["in-memory", "context"] = Field(
         default="in-memory",
         description="`in-memory`: in the store, per thread. `context`: what the messages in sight found or loaded.",
-    )
-    ttl: float = Field(
-        default=3_600_000, description="Milliseconds that an unused thread's set is kept; 0: for ever."
     )
     filter: list[ToolRule] = Field(
         default_factory=list, description="Rules by request context; every rule must permit a tool."
@@ -99,7 +96,8 @@ class _Helper(Tool):
 
     def loaded(self, context: ToolContext) -> LoadedNames:
         """The names that are loaded."""
-        return _loaded(context.store, context.environment.now, self.options.scope, self.options.ttl)
+        options = self.options
+        return LoadedNames(context.store, context.environment.now, ToolSearch.id, options.scope, options.ttl)
 
 
 class SearchTools(_Helper):
@@ -218,10 +216,6 @@ class ToolSearch(Processor[ToolSearchOptions]):
     def _filtered(self) -> bool:
         return bool(self.options.filter) or type(self).permits is not ToolSearch.permits
 
-    @property
-    def _ttl(self) -> float | None:
-        return self.options.ttl / 1000 if self.options.ttl > 0 else None
-
     def _resolved(self, args: InputStepArgs) -> dict[str, dict[str, Any]]:
         """The step's own tools that are withheld."""
         if not self.options.include_resolved_tools:
@@ -241,6 +235,8 @@ class ToolSearch(Processor[ToolSearchOptions]):
     def _permitted(self, key: str, known: _Known, args: InputStepArgs, phase: Phase) -> bool:
         try:
             return self.permits(key, known.refs[key], args.request_context, phase)
+        except TripWire:
+            raise
         except Exception as error:  # noqa: BLE001 - R-TS-9: a filter that fails says no
             args.services.warn(f"the filter raised {type(error).__name__} for {key!r}")
             return False
@@ -250,7 +246,7 @@ class ToolSearch(Processor[ToolSearchOptions]):
     ) -> dict[str, dict[str, Any]]:
         """The refs of the helper tools, with all they need."""
         search = self.options.search
-        shared: dict[str, Any] = {"scope": scope, "ttl": self._ttl, "filtered": self._filtered}
+        shared: dict[str, Any] = {"scope": scope, "ttl": self.options.ttl_seconds, "filtered": self._filtered}
         shared["refused"] = denied.get("load", [])
         found = {"hidden": denied.get("search", []), "search": search.model_dump(by_alias=True)}
         helpers = {SEARCH: {"id": SEARCH, "options": {**shared, **found, "catalog": known.described}}}
@@ -260,7 +256,8 @@ class ToolSearch(Processor[ToolSearchOptions]):
 
     async def _names(self, args: InputStepArgs, scope: str) -> list[str]:
         """The names loaded so far, in order (R-TS-7, R-TS-8)."""
-        kept = _loaded(args.services.store, args.services.now, scope, self._ttl)
+        services, ttl = args.services, self.options.ttl_seconds
+        kept = LoadedNames(services.store, services.now, ToolSearch.id, scope, ttl)
         names = await kept.names()
         if self.options.storage != "context":
             return names
@@ -269,11 +266,6 @@ class ToolSearch(Processor[ToolSearchOptions]):
         if waiting != names:
             await kept.keep(waiting)
         return [*seen, *waiting]
-
-
-def _loaded(store: KeyValueStore, now: Callable[[], float], scope: str, ttl: float | None) -> LoadedNames:
-    """The set of a scope; the key has its beginning here, so that options cannot reach another one."""
-    return LoadedNames(store, now, f"{ToolSearch.id}:{scope}", ttl)
 
 
 def _lines(known: _Known, denied: list[str]) -> list[str]:

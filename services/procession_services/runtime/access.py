@@ -3,6 +3,7 @@
 Passwords come from files, as container platforms mount them, so they are in no environment and in no URL.
 """
 
+import re
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, Self
 
 from procession_services.runtime.settings import Settings, SettingsError
 
-__all__ = ["Access"]
+__all__ = ["Access", "address"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -63,6 +64,11 @@ class Access:
         if url.startswith("rediss://") and self.authority:
             options["ssl_ca_certs"] = str(self.authority)
         return options
+
+
+def address(url: str) -> str:
+    """A URL, or several, as they may be told: without users and passwords."""
+    return re.sub(r"//[^/@,\s]*@", "//", url)
 
 
 def _secret(name: str, file: Path | None) -> str | None:

@@ -12,7 +12,7 @@ from procession.placing import misplaced
 from procession.processor import INPUT_HOOKS, OUTPUT_HOOKS, Hook
 from procession.registry import Registry
 from procession_schemas.agent import Agent, FactoryRef, ProcessorRef, ToolRef
-from procession_services.runtime.access import Access
+from procession_services.runtime.access import Access, address
 from procession_services.runtime.agents import AgentsError, Problem, load_agents, suggestion
 from procession_services.runtime.settings import Settings
 
@@ -88,7 +88,7 @@ async def check_servers(settings: Settings) -> list[Problem]:
     try:
         await redis.ping()
     except (RedisError, OSError) as error:
-        told = f"cannot reach Redis at {settings.redis_url} ({error}): is it running?"
+        told = f"cannot reach Redis at {address(settings.redis_url)} ({error}): is it running?"
         problems.append(Problem("PROCESSION_REDIS_URL", "", told))
     finally:
         await redis.aclose()

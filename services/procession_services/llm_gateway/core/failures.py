@@ -1,6 +1,7 @@
 """What a failed model call is: one error type, its wire form, and whether and when it may be tried again."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, Literal, cast
@@ -80,6 +81,14 @@ class ProviderError(Exception):
             **{name: value for name, value in known.items() if value is not None},
         }
 
+    def without(self, secrets: Collection[str]) -> "ProviderError":
+        """The error with nothing of these in it: providers quote the key that they refuse."""
+        if not secrets:
+            return self
+        longest_first = sorted(map(re.escape, secrets), key=len, reverse=True)
+        hidden = re.compile("|".join(longest_first))
+        return ProviderError.from_wire(_hidden(self.to_wire(), hidden))
+
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> "ProviderError":
         """Return the error that `to_wire` described."""
@@ -97,6 +106,14 @@ class ProviderError(Exception):
             headers=dict(wire.get("responseHeaders") or {}),
             cause=wire.get("cause"),
         )
+
+
+def _hidden(value: Any, pattern: re.Pattern[str]) -> Any:
+    if isinstance(value, str):
+        return pattern.sub("[redacted]", value)
+    if isinstance(value, dict):
+        return {name: _hidden(each, pattern) for name, each in value.items()}
+    return [_hidden(each, pattern) for each in value] if isinstance(value, list) else value
 
 
 def retryable_status(status: int) -> bool:

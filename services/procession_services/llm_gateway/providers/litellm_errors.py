@@ -6,6 +6,7 @@ far end. Classes are recognised by name: this module must not import the librari
 """
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -24,11 +25,26 @@ _NETWORK: Final = frozenset(
 _WRAPPING: Final = re.compile(r"^litellm\.\w+: (?:\w+(?:Error|Exception|Timeout): )*(?:\w+Exception - )?")
 _HEADERS: Final = ("retry-after", "retry-after-ms", "date")
 _MAX_DEPTH: Final = 20
+_CREDENTIAL: Final = re.compile("KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
+"""What is in the name of an environment variable whose value nobody may read."""
+_SHORTEST_SECRET: Final = 8
 _SERVER_ERROR: Final = 500
 
 
 def provider_error(error: BaseException, call: ModelCall, *, begun: bool) -> ProviderError:
-    """Return what an exception raised by LiteLLM means; `begun`: events of the answer had already come."""
+    """Return what an exception raised by LiteLLM means; `begun`: events of the answer had already come.
+
+    Keys of this process are not in it, whatever the provider says.
+    """
+    return _provider_error(error, call, begun=begun).without(_secrets(call))
+
+
+def _secrets(call: ModelCall) -> set[str]:
+    given = {value for name, value in os.environ.items() if _CREDENTIAL.search(name)}
+    return {value for value in (*given, call.api_key or "") if len(value) >= _SHORTEST_SECRET}
+
+
+def _provider_error(error: BaseException, call: ModelCall, *, begun: bool) -> ProviderError:
     chain = list(_causes(error))
     kind = _kind(chain, begun=begun)
     facts: dict[str, Any] = {"kind": kind, "provider": call.provider, "model": call.model}

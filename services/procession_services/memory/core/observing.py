@@ -1,13 +1,13 @@
-"""What the observer and the reflector are told, and what is kept of their notes (R-OM, builtins.md 27.3)."""
+"""What the observer, the reflector and the agent's model are told (R-OM, builtins.md 27.3)."""
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from procession_schemas.messages import Message
+from procession_services.memory.core.observed import Observed
 
-__all__ = ["DEFAULT_MODEL", "Observed", "observer_prompt", "reflector_prompt", "system_text"]
+__all__ = ["DEFAULT_MODEL", "observer_prompt", "reflector_prompt", "system_text"]
 
 DEFAULT_MODEL: Final = "google/gemini-2.5-flash"
 _OBSERVER: Final = """\
@@ -30,34 +30,10 @@ _CONTINUE: Final = (
 _TAG: Final = "observations"
 
 
-@dataclass(frozen=True, slots=True)
-class Observed:
-    """Notes, and up to which time each thread is in them."""
-
-    notes: str = ""
-    until: dict[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def read(cls, stored: str | None) -> "Observed":
-        """The inverse of `text`; nothing for nothing."""
-        told: dict[str, Any] = json.loads(stored) if stored else {}
-        return cls(told.get("notes", ""), told.get("until", {}))
-
-    def text(self) -> str:
-        """The form in which a store keeps it."""
-        return json.dumps({"notes": self.notes, "until": self.until}, ensure_ascii=False)
-
-    def with_notes(self, notes: str, thread: str, until: str) -> "Observed":
-        """With more notes, which take in a thread up to a time."""
-        joined = f"{self.notes}\n{notes.strip()}".strip()
-        return Observed(joined, {**self.until, thread: max(until, self.until.get(thread, ""))})
-
-
 def observer_prompt(observed: Observed, messages: Iterable[Message]) -> list[dict[str, Any]]:
     """The question to the observer."""
     lines = [json.dumps(_shown(message), ensure_ascii=False) for message in messages]
-    known = observed.notes or "(none)"
-    told = f"Notes so far:\n{known}\n\nMessages:\n" + "\n".join(lines)
+    told = f"Notes so far:\n{observed.everything or '(none)'}\n\nMessages:\n" + "\n".join(lines)
     return _prompt(_OBSERVER, told)
 
 

@@ -82,7 +82,7 @@ def wire(
     if enabled and limits.get("maxTokens"):
         budget = {"limit": limits["maxTokens"], "atMaxRemoveTokens": limits["atMaxRemoveTokens"]}
         inputs.append(ProcessorRef(id="memory-token-limiter", options=budget))
-    observer = [] if observing is None else [_observer_ref(observing)]
+    observer = [] if observing is None else [_observer_ref(observing, options)]
     inputs += observer
     if note is not None and note.use_state_signals:
         inputs.append(_note_ref("working-memory-state", note))
@@ -117,11 +117,12 @@ def _history_options(options: MemoryOptions, limits: dict[str, Any]) -> dict[str
         told["lastMessages"] = limits["maxMessages"]
     if limits["enabled"] and "maxTokens" in limits:
         told["tokenLimit"] = {name: limits[name] for name in ("maxTokens", "atMaxRemoveTokens")}
-    if options.save == "eager":
-        told["save"] = "eager"
-    if options.mark_partial:
-        told["markPartial"] = True
-    return told
+    return {**told, **_saving(options)}
+
+
+def _saving(options: MemoryOptions) -> dict[str, Any]:
+    told: dict[str, Any] = {"save": "eager"} if options.save == "eager" else {}
+    return {**told, "markPartial": True} if options.mark_partial else told
 
 
 def _recall_ref(recall: SemanticRecallConfig) -> ProcessorRef:
@@ -129,9 +130,9 @@ def _recall_ref(recall: SemanticRecallConfig) -> ProcessorRef:
     return ProcessorRef(id=RECALL, options={"indexName": INDEX, **told})
 
 
-def _observer_ref(observing: ObservationalConfig) -> ProcessorRef:
+def _observer_ref(observing: ObservationalConfig, options: MemoryOptions) -> ProcessorRef:
     told = observing.model_dump(by_alias=True, exclude_none=True, exclude_unset=True)
-    return ProcessorRef(id="observational-memory", options=told)
+    return ProcessorRef(id="observational-memory", options={**told, **_saving(options)})
 
 
 def _form(note: WorkingMemoryConfig) -> dict[str, Any]:

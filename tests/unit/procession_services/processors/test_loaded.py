@@ -32,7 +32,7 @@ def test_whose_names_they_are(context, scope):
 async def test_order_and_renewal_and_keeping():
     now = [0.0]
     clock = lambda: now[0]  # noqa: E731
-    loaded = LoadedNames(DictStore(clock), clock, "key", 10)
+    loaded = LoadedNames(DictStore(clock), clock, "owner", "scope", 10)
     await loaded.add(["b", "a"])
     now[0] = 1
     await loaded.add(["c", "b"])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from procession_services.runtime.access import Access
+from procession_services.runtime.access import Access, address
 from procession_services.runtime.settings import Settings, SettingsError
 
 
@@ -36,3 +36,16 @@ def test_a_password_is_in_no_text_that_is_logged(access):
 def test_a_file_that_is_missing_is_told_by_its_variable(tmp_path):
     with pytest.raises(SettingsError, match=r"PROCESSION_NATS_PASSWORD_FILE: cannot read .*gone"):
         Access.of(Settings(nats_user="tools", nats_password_file=tmp_path / "gone"))
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("redis://user:secret@host:6379/0", "redis://host:6379/0"),
+        ("redis://:secret@host", "redis://host"),
+        ("nats://a:secret@one:4222,nats://token@two", "nats://one:4222,nats://two"),
+        ("nats://127.0.0.1:4222", "nats://127.0.0.1:4222"),
+    ],
+)
+def test_a_url_is_told_without_its_password(url, told):
+    assert address(url) == told

@@ -37,6 +37,17 @@ def test_only_litellms_own_words_are_taken_off(text: str, expected: str) -> None
     assert meaning(RuntimeError(text)).message == expected
 
 
+def test_keys_of_this_process_and_of_the_call_are_never_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTHER_API_KEY", "sk-crimson-key")
+    monkeypatch.setenv("SOME_TOKEN", "short")
+    call = ModelCall(model="openai/demo", prompt=[], api_key="sk-crimson-key-of-the-call")
+    said = "wrong: sk-crimson-key-of-the-call, sk-crimson-key; in short"
+    error = provider_error(RuntimeError(json.dumps({"error": {"message": said}})), call, begun=True)
+    assert "crimson" not in json.dumps(error.to_wire())
+    plain = provider_error(RuntimeError(said), call, begun=False)
+    assert plain.message == "wrong: [redacted], [redacted]; in short"
+
+
 def test_an_error_of_our_own_is_not_worth_a_retry() -> None:
     error = meaning(KeyError("x"))
     assert (error.kind, error.retryable, error.status_code) == ("api", False, None)

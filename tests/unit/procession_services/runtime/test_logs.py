@@ -1,0 +1,53 @@
+"""What a log tells of an exception."""
+
+import io
+import logging
+
+import pytest
+from pydantic import ValidationError
+from redis.exceptions import RedisError
+
+from procession_schemas.work import WorkCommand
+from procession_services.runtime.logs import SafeFormatter
+
+
+def logged(error: Exception, cause: Exception | None = None) -> str:
+    """What is logged of an error that came from another one."""
+    log, out = logging.getLogger("of the test"), io.StringIO()
+    log.addHandler(handler := logging.StreamHandler(out))
+    handler.setFormatter(SafeFormatter("%(message)s"))
+    try:
+        raised(error, cause)
+    except type(error):
+        log.exception("it failed")
+    log.removeHandler(handler)
+    return out.getvalue()
+
+
+def raised(error: Exception, cause: Exception | None) -> None:
+    if cause is None:
+        raise error
+    try:
+        raise cause
+    except type(cause):
+        raise error from cause
+
+
+def test_places_and_classes_are_told_and_messages_are_not():
+    told = logged(RuntimeError("amber"), LookupError("purple"))
+    assert told.startswith("it failed\n  File")
+    assert "test_logs.py" in told
+    assert told.index("builtins.LookupError") < told.index("builtins.RuntimeError")
+    assert "purple" not in told
+    assert "amber" not in told
+
+
+@pytest.mark.parametrize("error", [RedisError("no space left"), ConnectionResetError("by peer")])
+def test_what_servers_and_the_system_say_is_told(error):
+    assert str(error) in logged(error)
+
+
+def test_a_message_that_cannot_be_read_is_not_quoted():
+    with pytest.raises(ValidationError) as caught:
+        WorkCommand.model_validate_json(b'{"run": {"said": "purple"}}')
+    assert "purple" not in str(caught.value)
