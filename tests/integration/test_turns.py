@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from procession_schemas import subjects
-from procession_services.runtime.store import line_key, run_key
+from procession_services.runtime.store import DEADLINES, line_key, run_key
 from tests.support.system import SERVICES, finished, running_system
 
 pytestmark = [
@@ -251,6 +251,15 @@ async def test_a_run_that_nobody_works_on_any_more_keeps_the_thread_only_until_i
     two = await talk.start("two")
     assert (await finished(one))[0].error.code == "DEADLINE_EXCEEDED"
     assert (await finished(two))[0].status == "finished"
+
+
+async def test_a_run_whose_state_cannot_be_read_keeps_no_other_from_its_end(system, talk):
+    unread = run_key(system.client.tenant, "unread")
+    await system.redis.hset(unread, mapping={"state_v": 1, "state": "{"})
+    await system.redis.zadd(DEADLINES, {f"{system.client.tenant} unread": 1})
+    one, _ = await talk.held(timeout=1)  # its gate stays shut
+    assert (await finished(one))[0].error.code == "DEADLINE_EXCEEDED"
+    await system.redis.delete(unread)
 
 
 async def test_a_run_that_redis_has_forgotten_keeps_nobody(system, talk):

@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import logging
 
+from pydantic import ValidationError
+
 from procession_services.orchestrator.handlers import Orchestrator
 from procession_services.processor_host.driver import Driver
 from procession_services.runtime.clock import now
@@ -36,6 +38,7 @@ class Deadlines:
                 await self._look()
             except Exception:  # Redis may be away: the next look catches up
                 log.exception("deadlines could not be read")
+                self._next = float("inf")
             wait = min(max(self._next - now().timestamp() * 1000, 0) / 1000, _LOOK_AGAIN_SECONDS)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._sooner.wait(), wait)
@@ -47,5 +50,8 @@ class Deadlines:
             if found is None or found[0] > now().timestamp() * 1000:
                 return
             _, tenant, run = found
-            await self._orchestrator.on_deadline(tenant, run)
+            try:
+                await self._orchestrator.on_deadline(tenant, run)
+            except ValidationError:  # it must not keep others from their end
+                log.exception("run %s of tenant %s cannot be read and is left alone", run, tenant)
             await self._store.drop_deadline(tenant, run)

@@ -12,6 +12,8 @@ from procession_services.runtime.embedded import Endpoints
 from procession_services.runtime.store import Admission, RunStore, StateChange, line_key, run_key
 
 pytestmark = pytest.mark.integration
+FAR = 4_000_000_000_000
+"""A deadline that no orchestrator of another test comes to."""
 
 
 class Thread:
@@ -24,7 +26,7 @@ class Thread:
 
     async def admit(self, run: str, *, waiting: bytes = b"waits") -> Admission:
         return await self.store.admit(
-            self.tenant, run, state=b"begun", deadline_ms=1, line=self.line, waiting=waiting
+            self.tenant, run, state=b"begun", deadline_ms=FAR, line=self.line, waiting=waiting
         )
 
     async def state(self, run: str) -> bytes | None:
@@ -35,7 +37,7 @@ class Thread:
         return await self.store.save_state(
             self.tenant,
             run,
-            StateChange(version, b"next", 1, done, self.line if line else "", resumed),
+            StateChange(version, b"next", FAR, done, self.line if line else "", resumed),
         )
 
     async def runs(self) -> list[str]:
@@ -79,7 +81,7 @@ async def test_a_run_leaves_with_the_save_that_ends_it_and_with_no_other(thread:
     await thread.admit("two")
     assert await thread.save("one", line=False)
     assert await thread.runs() == ["one", "two"]
-    stale = StateChange(0, b"next", 1, True, thread.line)
+    stale = StateChange(0, b"next", FAR, True, thread.line)
     assert not await thread.store.save_state(thread.tenant, "one", stale)
     assert await thread.runs() == ["one", "two"]
     assert await thread.save("one", done=True)
@@ -91,7 +93,7 @@ async def test_a_run_leaves_with_the_commit_that_ends_it(thread: Thread) -> None
     await thread.store.take_context(thread.tenant, "one", seq=1, owner="me", anyway=True)
     done = await thread.store.commit_context(
         thread.tenant, "one", version=0, seq=1, owner="me", data=b"{}", result=b"{}",
-        change=StateChange(1, b"done", 1, True, thread.line),
+        change=StateChange(1, b"done", FAR, True, thread.line),
     )  # fmt: skip
     assert done is not None
     assert done.state_saved
