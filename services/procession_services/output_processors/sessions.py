@@ -173,12 +173,14 @@ class SessionServer:
         await session.outbox.flush()
         logged = (not _last(session) or bool(done)) and session.parts.grown(session.before)
         done.update(self._outcome(session), logged=logged)
-        answer = {"l": session.attempt, "a": session.processed, "done": done}
+        answer = orjson.dumps({"l": session.attempt, "a": session.processed, "done": done})
+        if len(answer) > self._bus.max_payload:
+            answer = orjson.dumps({"l": session.attempt, "done": self._too_long(session, len(answer))})
         if logged:  # the run may go on elsewhere as soon as its sender knows
             await self._parts.save(
                 session.ctx.tenant, session.ctx.run_id, session.number, session.parts, session.before
             )
-        await self._bus.publish(session.answer, orjson.dumps(answer))
+        await self._bus.publish(session.answer, answer)
         return more
 
     def _address(self, session: Session) -> str:
@@ -279,6 +281,16 @@ class SessionServer:
                 session.missing = -1
                 if session.processed or session.received or beat % _IDLE_BEATS == 0:
                     await self._acknowledge(session)
+
+    def _too_long(self, session: Session, size: int) -> dict[str, Any]:
+        """What is told in the place of an outcome that the broker does not take."""
+        text = f"what came of the answer has {size} bytes; the broker takes {self._bus.max_payload}"
+        return {
+            "kind": session.kind, "states": {}, "requestContext": session.ctx.request_context, "parts": [],
+            "outSeq": session.outbox.next_seq, "fence": session.outbox.fence, "reports": [], "logged": False,
+            "replica": self._host.settings.replica,
+            "error": {"code": "ANSWER_TOO_LONG", "message": text, "name": "ProcessorError"},
+        }  # fmt: skip
 
     def _outcome(self, session: Session) -> dict[str, Any]:
         told = {
