@@ -162,16 +162,21 @@ class Worker:
         """Tells the server that work in flight is still worked on."""
         while True:
             await asyncio.sleep(self._ack_wait / 3)
-            if not self._bus.client.is_connected or not await self._heard():
-                continue
-            self._alive = asyncio.get_running_loop().time()
-            for task, hold in list(self._tasks.items()):
-                if hold.lasts():
-                    await hold.message.in_progress()
-                    hold.until = self._alive + self._ack_wait
-                else:
-                    log.warning("%s: lost %s, which took too long", self._durable, hold.message.subject)
-                    task.cancel()
+            try:
+                if self._bus.client.is_connected and await self._heard():
+                    await self._extend()
+            except Exception as error:  # noqa: BLE001 - whatever it is: else it takes no message any more
+                log.warning("%s: cannot say that it works, trying again: %r", self._durable, error)
+
+    async def _extend(self) -> None:
+        self._alive = asyncio.get_running_loop().time()
+        for task, hold in list(self._tasks.items()):
+            if hold.lasts():
+                await hold.message.in_progress()
+                hold.until = self._alive + self._ack_wait
+            else:
+                log.warning("%s: lost %s, which took too long", self._durable, hold.message.subject)
+                task.cancel()
 
     async def _heard(self) -> bool:
         """Whether the server answers: a connection may be half open.
@@ -202,6 +207,7 @@ class Worker:
             return
         hold = _Hold(message, self._alive + self._ack_wait)
         if not hold.lasts():
+            log.warning("%s: leaves %s to its next delivery: NATS was silent", self._durable, message.subject)
             self._wake.set()
             return
         task = asyncio.create_task(self._work(hold))
