@@ -68,8 +68,8 @@ class Orchestrator:
             await self._refuse(tenant, run_id, agent_name, delivery, invalid.failure)
             return
         known, state, effects = await self._admit(fresh)
-        if known.state is not None:
-            await self._repeated(RunState.model_validate_json(known.state), digest, delivery)
+        if known.state is not None or known.told is not None:
+            await self._known(known, fresh, delivery)
             return
         if known.refused is not None and known.refused.decode() != digest:
             await self._conflict(tenant, run_id, delivery)
@@ -163,6 +163,15 @@ class Orchestrator:
                 "FACTORY_FAILED", f"factory {factory.factory}: {error!r}", f"{field}.factory"
             ) from error
 
+    async def _known(self, known: Admission, asked: RunState, delivery: Delivery) -> None:
+        """A request under an id that is taken; `asked` is what it would have begun."""
+        if known.state is not None:
+            await self._repeated(RunState.model_validate_json(known.state), asked.fingerprint, delivery)
+        elif known.told == asked.fingerprint:
+            await self._tell_accepted(asked, str(delivery.sequence))
+        else:
+            await self._conflict(asked.tenant, asked.run, delivery)
+
     async def _repeated(self, state: RunState, digest: str, delivery: Delivery) -> None:
         """The same id again: the same run for the same body, a conflict for another (design.md 3)."""
         if state.fingerprint == digest:
@@ -193,11 +202,14 @@ class Orchestrator:
         digest = fingerprint(delivery.body)
         async with asyncio.timeout(ANSWER_SECONDS):
             _, stored = await self._store.load_state(tenant, run_id)
-            taken = stored is None and await self._store.refused(tenant, run_id, by=digest)
+            told = await self._store.told(tenant, run_id)
+            taken = stored is None and told is None and await self._store.refused(tenant, run_id, by=digest)
         if stored is not None:
             await self._repeated(RunState.model_validate_json(stored), digest, delivery)
             return
-        if taken:
+        if told == digest:
+            return  # the same request again; its end can still be read
+        if told is not None or taken:
             await self._conflict(tenant, run_id, delivery)
             return
         outbox = Outbox(self._bus, tenant, run_id, 0, live=True)

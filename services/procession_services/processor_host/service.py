@@ -25,6 +25,7 @@ from procession_schemas import subjects
 from procession_schemas.run import Failure
 from procession_schemas.work import WorkCommand, WorkResult
 from procession_services.bus import Bus, Delivery, Worker
+from procession_services.bus.streams import EVENTS_SECONDS
 from procession_services.processor_host.executor import Executor
 from procession_services.processor_host.instances import Instances
 from procession_services.processor_host.job import Lender, OpRunner, SinkFactory
@@ -59,7 +60,9 @@ class Host:
     def __init__(self, service: str, settings: Settings, bus: Bus, access: Access) -> None:
         self.service, self.settings, self.bus = service, settings, bus
         self.redis = connect(settings.redis_url, access)
-        self.store = RunStore(self.redis, ttl=settings.context_ttl, finished_ttl=settings.finished_ttl)
+        self.store = RunStore(
+            self.redis, ttl=settings.context_ttl, finished_ttl=settings.finished_ttl, told_ttl=EVENTS_SECONDS
+        )
         self.registry = Registry.load(settings.plugins)
         self.instances = Instances(self.registry)
         self.ledger = Ledger(self.redis)

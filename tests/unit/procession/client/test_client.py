@@ -337,7 +337,8 @@ async def test_a_request_waits_for_a_stream_that_has_no_leader_yet(tmp_path):
     """As in an election: nobody takes the subject, and a moment later somebody does."""
     async with embedded(tmp_path, redis=False) as servers, Procession(servers.nats_url) as procession:
         tried = asyncio.Event()
-        publish = procession._link._jetstream.publish
+        jetstream: Any = procession._link._jetstream
+        publish = jetstream.publish
 
         async def noticed(*args, **more):
             try:
@@ -345,7 +346,7 @@ async def test_a_request_waits_for_a_stream_that_has_no_leader_yet(tmp_path):
             finally:
                 tried.set()
 
-        procession._link._jetstream.publish = noticed
+        jetstream.publish = noticed
         starting = asyncio.create_task(procession.start("Hi", agent="demo"))
         await tried.wait()
         assert not starting.done()
