@@ -13,7 +13,8 @@ from procession.processor import INPUT_HOOKS, OUTPUT_HOOKS, Hook
 from procession.registry import Registry
 from procession_schemas.agent import Agent, FactoryRef, ProcessorRef, ToolRef
 from procession_services.runtime.access import Access
-from procession_services.runtime.agents import AgentsError, Problem, load_agents, suggestion
+from procession_services.runtime.agents import load_agents
+from procession_services.runtime.problems import ConfigurationError, Problem, suggestion
 from procession_services.runtime.settings import Settings
 
 __all__ = ["check", "check_agent", "check_servers"]
@@ -47,7 +48,7 @@ def check(settings: Settings, model_problem: ModelCheck | None = None) -> list[P
         return [Problem("PROCESSION_AGENTS", "", told, warning=True)]
     try:
         agents = load_agents(settings.agents)
-    except AgentsError as error:
+    except ConfigurationError as error:
         return error.problems
     where = str(settings.agents)
     return [told for agent in agents.values() for told in check_agent(agent, registry, where, model_problem)]
