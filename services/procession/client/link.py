@@ -12,6 +12,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from procession.client.errors import NotAcceptedError, NotConnectedError, RequestTooLargeError
+from procession.errors import address
 from procession_schemas import subjects
 
 _ACK_SECONDS: Final = 5.0
@@ -79,7 +80,7 @@ class Link:
             why = self._trouble or error
             told = str(why) or type(why).__name__
             raise NotConnectedError(
-                f"cannot reach NATS at {self.url} ({told}): is it running? `procession up` starts one"
+                f"cannot reach NATS at {address(self.url)} ({told}): is it running? `procession up` starts one"
             ) from error
         self._opened = True
 
@@ -141,7 +142,8 @@ class Link:
     def _refusal(self, subject: str, error: Exception) -> str:
         """Why nothing is stored."""
         if isinstance(error, nats.js.errors.NoStreamResponseError):
-            return f"no stream at {self.url} takes {subject} (are the services running? `procession up` starts them)"
+            hint = "are the services running? `procession up` starts them"
+            return f"no stream at {address(self.url)} takes {subject} ({hint})"
         if isinstance(error, nats.js.errors.APIError):
             return f"the stream refused {subject} ({error.description})"
         return f"{subject} was not acknowledged"
@@ -150,7 +152,7 @@ class Link:
         if self._client.is_closed or not self._opened:
             raise NotConnectedError("this client is not connected: use `async with Procession(...)`")
         if len(body) > self._client.max_payload:
-            limit = f"NATS at {self.url} takes {self._client.max_payload:,} (max_payload)"
+            limit = f"NATS at {address(self.url)} takes {self._client.max_payload:,} (max_payload)"
             raise RequestTooLargeError(f"the request has {len(body):,} bytes; {limit}")
 
     async def ask(self, subject: str, body: bytes, seconds: float) -> bytes:

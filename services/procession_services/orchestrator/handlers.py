@@ -30,6 +30,7 @@ from procession_services.runs.reducer import outstanding, reduce
 from procession_services.runs.state import RunState
 from procession_services.runtime import telemetry
 from procession_services.runtime.clock import iso, now
+from procession_services.runtime.reload import Watched
 from procession_services.runtime.store import ANSWER_SECONDS, Admission
 
 _STORE_AWAY = Failure(
@@ -42,10 +43,13 @@ _COMMAND_ROOM = 128 * 1024
 
 
 class Orchestrator:
-    """Handles what happens to runs. Any replica handles any event."""
+    """Handles what happens to runs. Any replica handles any event.
 
-    def __init__(self, host: Host, driver: Driver, agents: dict[str, Agent]) -> None:
-        self.agents = agents
+    Agents are looked up when a run is accepted, so a changed file counts for the next one.
+    """
+
+    def __init__(self, host: Host, driver: Driver, agents: Watched[dict[str, Agent]]) -> None:
+        self._agents = agents
         self._host, self._driver = host, driver
         self._bus, self._store, self._settings = host.bus, host.store, host.settings
 
@@ -109,9 +113,9 @@ class Orchestrator:
 
     async def _accepted(self, run_id: str, digest: str, request: RunRequest, delivery: Delivery) -> RunState:
         _, tenant, agent_name = subjects.parse(delivery.subject)
-        agent = request.agent or self.agents.get(agent_name)
+        agent = request.agent or self._agents.value.get(agent_name)
         if agent is None:
-            known = ", ".join(sorted(self.agents)) or "none"
+            known = ", ".join(sorted(self._agents.value)) or "none"
             raise Invalid("UNKNOWN_AGENT", f"unknown agent {agent_name!r}; configured: {known}", "agent")
         arrays = await self._arrays(request, agent)
         settings = self._settings

@@ -4,6 +4,8 @@ import re
 from pathlib import Path
 from typing import Final
 
+NO_KEY: Final = "none-needed"
+"""What stands for a provider's key where the demo model is asked, which takes any."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
