@@ -51,6 +51,7 @@ class Operator:
                     url.split(","), error_cb=on_error, allow_reconnect=False, connect_timeout=2, **options
                 )
         except (TimeoutError, nats.errors.Error, OSError) as error:
+            await client.close()
             raise NoAccessError(_why(url, [*told, error], access)) from error
         return cls(client)
 

@@ -26,7 +26,7 @@ from procession_services.deploy.permissions import (
 )
 from procession_services.runtime.access import Access
 from procession_services.runtime.problems import Problem
-from procession_services.runtime.redis_check import lets_in, redis_problems_at
+from procession_services.runtime.redis_check import knows, redis_problems_at
 from procession_services.runtime.settings import Settings, SettingsError
 from procession_services.supervisor import SERVICES
 
@@ -149,6 +149,8 @@ async def _nats(
             return []
         where = f"NATS {operator.server.get('version')} at {address(settings.nats_url)}"
         found.add(f"{where}, JetStream and streams", await nats_problems(operator, settings))
+        if access.nats_user:
+            found.problems += await _nobody(settings, access)
         if secrets is not None:
             found.add("users of NATS", await _users(settings, access, Deployment(secrets)))
         statuses = await ask_services(operator, "status")
@@ -193,7 +195,7 @@ async def _models(operator: Operator, statuses: list[ServiceStatus], found: Find
 
 
 async def _users(settings: Settings, access: Access, deployment: Deployment) -> list[Problem]:
-    """Whether every user gets in with its password, may do what this version needs, and nobody gets in without."""
+    """Whether every user gets in with its password, and may do what this version needs."""
     users = [("nats", service, service) for service in SERVICES]
     users += [("clients", tenant, tenant_user(tenant)) for tenant in deployment.tenants()]
     checks = [
@@ -217,7 +219,7 @@ async def _user(settings: Settings, access: Access, file: str) -> list[Problem]:
         return [Problem(file, "", told)]
     try:
         wanted = SERVICE_PERMISSIONS.get(name)
-        if wanted is None or permitted(await connection.user()) == wanted:
+        if wanted is None or _may(await connection.user(), wanted):
             return []  # tenants may not ask about themselves
     finally:
         await connection.close()
@@ -225,13 +227,11 @@ async def _user(settings: Settings, access: Access, file: str) -> list[Problem]:
     return [Problem("NATS", "", told)]
 
 
-def permitted(user: dict[str, Any] | None) -> Permissions:
-    """What a server lets a user do."""
+def _may(user: dict[str, Any] | None, wanted: Permissions) -> bool:
+    """Whether a server lets a user do just that."""
     told = (user or {}).get("permissions") or {}
-    publish, subscribe = (
-        tuple((told.get(kind) or {}).get("allow") or ()) for kind in ("publish", "subscribe")
-    )
-    return Permissions(publish, subscribe)
+    publish, subscribe = ({*((told.get(kind) or {}).get("allow") or ())} for kind in ("publish", "subscribe"))
+    return (publish, subscribe) == ({*wanted.publish}, {*wanted.subscribe})
 
 
 async def _nobody(settings: Settings, access: Access) -> list[Problem]:
@@ -246,6 +246,10 @@ async def _nobody(settings: Settings, access: Access) -> list[Problem]:
 async def _redis(settings: Settings, access: Access, secrets: Path | None, found: Findings) -> None:
     where = f"Redis at {address(settings.redis_url)}"
     found.add(where, await redis_problems_at(settings.redis_url, access))
+    stranger = Access(authority=access.authority)
+    if access.redis_user and await knows(settings.redis_url, stranger):
+        told = "lets everybody in without a password: set `aclfile` in redis.conf"
+        found.problems.append(Problem("Redis", "", told))
     if secrets is None:
         return
     deployment = Deployment(secrets)
@@ -254,7 +258,7 @@ async def _redis(settings: Settings, access: Access, secrets: Path | None, found
             continue
         password = deployment.password("redis", service)
         own = Access(redis_user=service, redis_password=password, authority=access.authority)
-        if not await lets_in(settings.redis_url, own):
+        if await knows(settings.redis_url, own) is False:
             told = (
                 f"Redis does not let {service} in with this password: `procession init`, then restart Redis"
             )

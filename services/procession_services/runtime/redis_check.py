@@ -11,7 +11,7 @@ from redis.exceptions import AuthenticationError, NoPermissionError, RedisError,
 from procession_services.runtime.access import Access
 from procession_services.runtime.problems import Problem
 
-__all__ = ["lets_in", "redis_problems", "redis_problems_at"]
+__all__ = ["knows", "redis_problems", "redis_problems_at"]
 
 WHERE: Final = "Redis"
 _OLDEST: Final = (6, 2)
@@ -42,8 +42,8 @@ async def redis_problems_at(url: str, access: Access) -> list[Problem]:
         return await redis_problems(redis)
 
 
-async def lets_in(url: str, access: Access) -> bool:
-    """Whether a server that answers takes that user and password."""
+async def knows(url: str, access: Access) -> bool | None:
+    """Whether a server takes that user and password; None when it does not answer."""
     async with _once(url, access) as redis:
         server: Any = redis
         try:
@@ -51,7 +51,7 @@ async def lets_in(url: str, access: Access) -> bool:
         except (AuthenticationError, ResponseError):
             return False
         except (RedisError, OSError):
-            return True  # it does not answer, which is told elsewhere
+            return None
         return True
 
 
