@@ -98,6 +98,8 @@ async def _started(stack: AsyncExitStack, options: argparse.Namespace, settings:
     else:
         say("no agents file (--agents FILE): serving the agent `demo`")
         environment = await stack.enter_async_context(demo_environment(settings.model or DEMO_MODEL))
+    if options.config is not None:
+        environment = {**environment, "PROCESSION_CONFIG": str(options.config.absolute())}
     embedded = options.embedded
     if embedded is None:
         embedded = "nats_url" not in settings.model_fields_set

@@ -10,12 +10,14 @@ from procession_services.llm_gateway.observed import observed
 from procession_services.llm_gateway.providers.litellm_provider import LiteLLMProvider
 from procession_services.processor_host.service import Host
 from procession_services.processor_host.streams import StreamClient
+from procession_services.runtime.secrets import load_keys
 
 SERVICE = "llm_gateway"
 
 
 async def start(host: Host) -> None:
     """Loads LiteLLM, then starts taking commands."""
+    load_keys(host.settings.provider_keys_file)
     provider = LiteLLMProvider()
     await provider.prepare()
     streams = StreamClient(host.bus, host.settings.replica)
