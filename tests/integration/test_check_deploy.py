@@ -3,6 +3,7 @@
 import asyncio
 import importlib
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 
 import nats
 import pytest
@@ -12,8 +13,8 @@ from redis.asyncio import Redis
 
 from procession_services.cli import main
 from procession_services.demo_model import serve
-from procession_services.deploy.check import check_deployment
-from procession_services.deploy.permissions import tenant_user
+from procession_services.deploy.check import _MEND_USERS, check_deployment
+from procession_services.deploy.permissions import SERVICE_PERMISSIONS, tenant_user
 from procession_services.processor_host.service import hosted
 from procession_services.runtime.settings import Settings
 from procession_services.supervisor import SERVICES
@@ -116,6 +117,28 @@ async def redis_of(deployed):
     password = deployed.guarded.deployment.password("redis", "operator")
     async with Redis.from_url(deployed.guarded.redis_url, username="operator", password=password) as redis:
         yield redis
+
+
+async def test_a_server_that_does_not_fit_the_settings_is_told(deployed):
+    settings = deployed.settings(max_request_bytes=9_000_000, stream_replicas=3)
+    found = await check_deployment(settings, secrets=deployed.secrets)
+    wrong = [str(each) for each in found.problems if not each.warning]
+    assert wrong[0].startswith("NATS: max_payload: 8,388,608 bytes are less than the longest request")
+    assert len(wrong) == 7
+    assert all("is kept 1 times, and not 3: start the orchestrator anew" in each for each in wrong[1:])
+
+
+async def test_permissions_of_another_version_are_told(deployed, monkeypatch):
+    """As after an upgrade without `procession init`: the server has other ones than this version needs."""
+    mine = SERVICE_PERMISSIONS["tools"]
+    more = replace(mine, publish=(*mine.publish, "procession.v2.>"))
+    monkeypatch.setitem(SERVICE_PERMISSIONS, "tools", more)
+    wrong, _ = await deployed.check(redis=False)
+    accounts = deployed.secrets / "nats" / "accounts.conf"
+    assert wrong == [
+        f"{accounts}: does not fit these passwords and this version: `procession init` writes it anew",
+        f"NATS: the permissions of tools are not those of this version: {_MEND_USERS}",
+    ]
 
 
 async def test_a_client_of_a_tenant_is_told_to_be_the_operator(deployed):

@@ -17,6 +17,8 @@ async def vector_problems(vectors: ChromaVectors, embedders: Embedders, settings
         indexes = await vectors.indexes()
     except VectorsUnavailableError as error:
         return [Problem(where, "", f"{error}: is it running? Runs go on without recall")]
+    if not indexes:
+        return []
     try:
         embedder = embedders(None, {}).id
     except EmbeddingError as error:
@@ -29,6 +31,6 @@ async def vector_problems(vectors: ChromaVectors, embedders: Embedders, settings
         for name, made, size in indexes
         if made != embedder
     ]  # fmt: skip
-    if indexes and (told := fallback_warning(settings.embedder)):
+    if (told := fallback_warning(settings.embedder)) is not None:
         found.append(Problem("PROCESSION_EMBEDDER", "", told, warning=True))
     return found
