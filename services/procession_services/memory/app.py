@@ -1,6 +1,7 @@
 """The memory service, put together."""
 
 import asyncio
+from functools import partial
 from typing import Any
 
 from procession_schemas.work import HookOp
