@@ -1,6 +1,7 @@
 """A changed agents file counts for new runs, without a restart; what runs keeps what it began with."""
 
 import asyncio
+import hashlib
 import json
 import logging
 import signal
@@ -56,20 +57,21 @@ class Agents:
 
     async def until(self, condition):
         """Waits until both orchestrators are so."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             found = await self.statuses()
             while not all(map(condition, found)):
                 found = await self.statuses()
         assert len(found) == 2
         return found
 
-    async def changed(self, before):
-        return await self.until(lambda status: status.configuration["agents"] != before)
+    @property
+    def digest(self):
+        return hashlib.sha256(self.file.read_bytes()).hexdigest()[:12]
 
-    async def digest(self):
-        found = {status.configuration["agents"] for status in await self.statuses()}
-        assert len(found) == 1
-        return found.pop()
+    async def taken(self):
+        """Waits until what is in the file now counts everywhere; gives its digest."""
+        await self.until(lambda status: status.configuration["agents"] == self.digest)
+        return self.digest
 
     async def says(self):
         result, _ = await finished(await self.system.client.start("Hello", agent="told"))
@@ -93,24 +95,21 @@ async def agents(servers, tmp_path_factory, monkeypatch_module):
 
 async def test_every_replica_notices_a_changed_file_by_itself(agents):
     agents.write("before")
-    await agents.changed(await agents.digest())
+    before = await agents.taken()
     assert await agents.says() == "before 1"
-    before = await agents.digest()
     agents.write("after")
-    found = await agents.changed(before)
-    assert len({status.configuration["agents"] for status in found}) == 1
+    assert await agents.taken() != before
     assert [await agents.says() for _ in range(4)] == ["after 1"] * 4
 
 
 async def test_a_run_in_flight_keeps_what_it_started_with(agents):
     gate, model = agents.system.gate(), agents.system.script(DONE)
-    before = await agents.digest()
     agents.write("began", model=model, processors=[gate.processor("processInput")])
-    before = (await agents.changed(before))[0].configuration["agents"]
+    await agents.taken()
     handle = await agents.system.client.start("Hello", agent="told")
     await gate.reached()
     agents.write("later")
-    await agents.changed(before)
+    await agents.taken()
     assert await agents.says() == "later 1"
     await gate.open()
     result, _ = await finished(handle)
@@ -118,13 +117,12 @@ async def test_a_run_in_flight_keeps_what_it_started_with(agents):
 
 
 async def test_a_run_that_waits_for_a_person_keeps_what_it_started_with(agents):
-    before = await agents.digest()
     agents.write("asked", model=agents.system.script(CALL, DONE))
-    before = (await agents.changed(before))[0].configuration["agents"]
+    await agents.taken()
     handle = await agents.system.client.start("Hello", agent="told")
     assert (await handle.result(timeout=20)).status == "suspended"
     agents.write("since")
-    await agents.changed(before)
+    await agents.taken()
     await handle.approve("c1")
     assert (await handle.result(timeout=20)).text == "asked 1"
     assert await agents.says() == "since 1"
@@ -144,7 +142,7 @@ async def test_a_run_that_waits_for_a_person_keeps_what_it_started_with(agents):
 )  # fmt: skip
 async def test_a_wrong_file_is_refused_as_a_whole_and_told(agents, caplog, text, where, told):
     agents.write("good")
-    before = (await agents.changed(await agents.digest()))[0].configuration["agents"]
+    before = await agents.taken()
     caplog.set_level(logging.ERROR)
     agents.put(text)
     found = await agents.until(lambda status: any(told in each.message for each in status.findings))
@@ -169,7 +167,7 @@ async def test_reload_reads_the_files_at_once_and_says_what_counts(agents, monke
     agents.write("asked for")
     assert await asyncio.to_thread(main, ["reload"]) == 0
     rows = capsys.readouterr().out.splitlines()
-    digest = await agents.digest()
+    digest = agents.digest
     assert [row.split()[0] for row in rows if digest in row] == ["orchestrator"] * 2
     assert await agents.says() == "asked for 1"
     agents.put("agents: {told: {modl: x}}")
