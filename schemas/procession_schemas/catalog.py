@@ -228,7 +228,7 @@ CATALOG: Final[tuple[Row, ...]] = (
     Row(
         "reload.request", None, subjects.admin("reload"), None,
         (OPERATOR,), SERVICES,
-        "Has every replica read the files of its configuration anew, and say how it is doing then; the body is empty.",
+        "Has every replica read its files anew, and say what is wrong with them; the body is empty.",
     ),
     Row(
         "models.request", admin.ModelsRequest, subjects.admin("models"), None,

@@ -54,19 +54,23 @@ class Admin:
         self._watched.append(watched)
         return watched
 
-    async def reload(self) -> None:
-        """Reads all files anew."""
+    async def reload(self) -> ServiceStatus:
+        """Reads all files anew; gives what came of it."""
         async with self._reading:
             for watched in self._watched:
                 await asyncio.to_thread(watched.reload)
                 _tell(watched)
+        return self.says(self._refusals())
 
     async def status(self) -> ServiceStatus:
         """How this process is doing now."""
-        found = [problem for watched in self._watched for problem in watched.problems]
+        found = self._refusals()
         for told in await asyncio.gather(*(_checked(check) for check in self.checks)):
             found += told
         return self.says(found)
+
+    def _refusals(self) -> list[Problem]:
+        return [problem for watched in self._watched for problem in watched.problems]
 
     def says(self, problems: Iterable[Problem]) -> ServiceStatus:
         """The status of a process that has found this."""
@@ -104,15 +108,14 @@ class Admin:
 
     async def _on_request(self, subject: str, _body: bytes, reply: str) -> None:
         *_, operation = subjects.parse(subject)
-        if operation in ("status", "reload"):
-            task = asyncio.create_task(self._answer(operation, reply))
+        operations = {"status": self.status, "reload": self.reload}
+        if operation in operations:
+            task = asyncio.create_task(self._answer(operations[operation], reply))
             self._answering.add(task)
             task.add_done_callback(self._answering.discard)
 
-    async def _answer(self, operation: str, reply: str) -> None:
-        if operation == "reload":
-            await self.reload()
-        status = await self.status()
+    async def _answer(self, operation: Callable[[], Awaitable[ServiceStatus]], reply: str) -> None:
+        status = await operation()
         if reply:
             await self._bus.publish(reply, status.to_json())
 

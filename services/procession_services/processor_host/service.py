@@ -239,7 +239,7 @@ async def serve(service: str, settings: Settings, start: Start) -> None:
             task.cancel()
 
     hosts: list[Host] = []
-    reading: set[asyncio.Task[None]] = set()
+    reading: set[asyncio.Task[Any]] = set()
 
     def hang_up() -> None:
         reading.update(asyncio.create_task(host.admin.reload()) for host in hosts)
