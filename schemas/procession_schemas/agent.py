@@ -98,7 +98,7 @@ class StructuredOutput(StrictModel):
 class ToolChoiceTool(StrictModel):
     """A demand for one tool."""
 
-    type: Literal["tool"] = "tool"
+    type: Literal["tool"] = Field(default="tool", description="What is demanded.")
     tool_name: str = Field(description="The name that the model sees.")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from procession_schemas import embed, events, generate, guard, leases, remote_tools, subjects
+from procession_schemas import admin, embed, events, generate, guard, leases, remote_tools, subjects
 from procession_schemas.base import JsonObject
 from procession_schemas.chunks import ChunkBatch
 from procession_schemas.run import RunRequest
@@ -218,6 +218,27 @@ CATALOG: Final[tuple[Row, ...]] = (
         "backlog.reply", JsonObject, "_INBOX.{request}", None,
         ("orchestrator",), (CLIENT,),
         "Some of the `batches`, oldest first, and the number of the `last` one; 0 when there is no more.",
+        reply=True,
+    ),
+    Row(
+        "status.request", None, subjects.admin("status"), None,
+        (OPERATOR,), SERVICES,
+        "Asks every replica how it is doing; the body is empty.",
+    ),
+    Row(
+        "reload.request", None, subjects.admin("reload"), None,
+        (OPERATOR,), SERVICES,
+        "Has every replica read its files anew, and say what is wrong with them; the body is empty.",
+    ),
+    Row(
+        "models.request", admin.ModelsRequest, subjects.admin("models"), None,
+        (OPERATOR,), ("llm_gateway",),
+        "Asks the gateways whether they could call some models.",
+    ),
+    Row(
+        "status.reply", admin.ServiceStatus, "_INBOX.{request}", None,
+        SERVICES, (OPERATOR,),
+        "What a replica has found, and what counts there.",
         reply=True,
     ),
     Row(

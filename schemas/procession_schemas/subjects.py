@@ -87,6 +87,11 @@ def api(service: str, tenant: str, operation: str) -> str:
     return f"{ROOT}.api.{service}.{tenant}.{operation}"
 
 
+def admin(operation: str) -> str:
+    """Request to every replica of every service: `status`, `reload`; to the gateways: `models`."""
+    return f"{ROOT}.admin.{operation}"
+
+
 STREAMS: Final[dict[str, tuple[str, ...]]] = {
     "RUNS": (f"{ROOT}.run.>",),
     "WORK": (f"{ROOT}.work.>", f"{ROOT}.control.>"),

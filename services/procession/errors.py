@@ -1,5 +1,6 @@
 """What can end a hook: a decision (`TripWire`) or a failure (`ProcessorError`)."""
 
+import re
 from typing import Any
 
 
@@ -52,3 +53,8 @@ class InvalidOptionsError(ProcessionError):
     def __init__(self, message: str, fields: dict[str, str]) -> None:
         super().__init__(message)
         self.fields = fields
+
+
+def address(url: str) -> str:
+    """The address of a server, or of several, as a message may show it: without user and password."""
+    return re.sub(r"//[^@/,\s]*@", "//", url)

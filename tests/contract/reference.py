@@ -8,7 +8,7 @@ from pydantic_core import PydanticUndefined
 from procession_schemas.agent import AgentOptions
 from procession_schemas.catalog import CATALOG, Row
 from procession_schemas.run import RunRequest
-from procession_services.runtime.settings import Settings
+from procession_services.runtime.settings import Settings, variable
 from tests.contract.json_schemas import Schema, json_schemas
 
 NOTE = "<!-- Generated: change the models, then `make schemas`. -->"
@@ -40,9 +40,11 @@ def configuration() -> str:
         NOTE,
         "## Settings of a process",
         "From the environment, or from the YAML file that `--config` or `PROCESSION_CONFIG` names (lower-case names "
-        "without the prefix); the environment wins. An unknown name is an error.",
-        _table(("variable", "default", "meaning"), _settings()),
-        "A provider's key comes from the variable that LiteLLM reads for it, such as `OPENAI_API_KEY`.",
+        "without the prefix); the environment wins. An unknown name is an error, in both.",
+        _table(("variable", "type", "default", "meaning"), _settings()),
+        "A provider's key comes from the variable that LiteLLM reads for it, such as `OPENAI_API_KEY`. Secrets come in "
+        "files, whose names these settings hold. A process reads its settings when it starts; the agents file is read "
+        "again when it changes ([operations](../operations.md#change-agents)).",
         "## An agents file",
         "YAML with one key, `agents`: agents by name, or a list. Or a Python file with a module-level `agents`: the "
         "same, or a function that returns it. Keys may be written in snake_case too. The schema for editors is "
@@ -104,10 +106,17 @@ def messages() -> str:
 
 
 def _settings() -> Iterator[tuple[str, ...]]:
+    types = Settings.model_json_schema()["properties"]
     for name, field in Settings.model_fields.items():
         generated = field.default is PydanticUndefined
         default = "" if generated or field.default in (None, ()) else f"`{field.default}`"
-        yield f"`PROCESSION_{name.upper()}`", default, field.description or ""
+        told = "path" if "Path" in str(field.annotation) else _type(types[name])
+        yield (
+            f"`{variable(name)}`",
+            told,
+            default.replace("True", "true").replace("False", "false"),
+            field.description or "",
+        )
 
 
 def _message(row: Row, schema: Schema | None) -> Iterator[str]:

@@ -12,10 +12,12 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from procession.client.errors import NotAcceptedError, NotConnectedError, RequestTooLargeError
+from procession.errors import address
 from procession_schemas import subjects
 
 _ACK_SECONDS: Final = 5.0
-_ACK_ATTEMPTS: Final = 3
+_FIRST_PAUSE: Final = 0.1
+_LONGEST_PAUSE: Final = 1.0
 _T = TypeVar("_T")
 _UNREACHABLE: Final = (
     nats.errors.TimeoutError,
@@ -25,6 +27,7 @@ _UNREACHABLE: Final = (
     nats.errors.OutboundBufferLimitError,
     nats.js.errors.ServiceUnavailableError,
     nats.js.errors.ServerError,
+    nats.js.errors.NoStreamResponseError,
 )
 
 
@@ -39,10 +42,12 @@ class Link:
         on_doubt: Called after a reconnect, a dropped message or the end of the connection.
     """
 
-    def __init__(self, url: str, connect_timeout: float, options: dict[str, Any]) -> None:
+    def __init__(
+        self, url: str, connect_timeout: float, accept_timeout: float, options: dict[str, Any]
+    ) -> None:
         self.url = url
         self.on_doubt: set[Callable[[], None]] = set()
-        self._connect_timeout = connect_timeout
+        self._connect_timeout, self._accept_timeout = connect_timeout, accept_timeout
         self._options = {"name": "procession-client", "reconnect_time_wait": 0.2, **options}
         if "user" in options:  # the only place where that user may listen for answers
             self._options.setdefault("inbox_prefix", f"_INBOX.{options['user']}")
@@ -75,7 +80,7 @@ class Link:
             why = self._trouble or error
             told = str(why) or type(why).__name__
             raise NotConnectedError(
-                f"cannot reach NATS at {self.url} ({told}): is it running? `procession up` starts one"
+                f"cannot reach NATS at {address(self.url)} ({told}): is it running? `procession up` starts one"
             ) from error
         self._opened = True
 
@@ -102,33 +107,53 @@ class Link:
     async def publish(self, subject: str, body: bytes, message_id: str) -> bool:
         """Publishes until a stream acknowledges; repeats are harmless, since the stream knows the message id.
 
+        Nobody takes a subject while the servers elect a leader for its stream, or restart: that passes.
+
         Returns:
             False when the stream has a message of that id already.
 
         Raises:
-            NotAcceptedError: No stream takes the subject, it refuses, or it does not answer.
+            NotAcceptedError: The stream refuses; or no stream took the subject within `accept_timeout`.
             RequestTooLargeError: The server does not take messages of that size.
+            NotConnectedError: The connection is not open.
         """
-        if len(body) > self._client.max_payload:
-            limit = f"NATS at {self.url} takes {self._client.max_payload:,} (max_payload)"
-            raise RequestTooLargeError(f"the request has {len(body):,} bytes; {limit}")
-        headers = {"Nats-Msg-Id": message_id}
-        for _ in range(_ACK_ATTEMPTS):
+        self._check(body)
+        clock = asyncio.get_running_loop().time
+        ends, pause = clock() + self._accept_timeout, _FIRST_PAUSE
+        while True:
             try:
-                ack = await _answer(
-                    self._jetstream.publish(subject, body, timeout=_ACK_SECONDS, headers=headers)
-                )
-            except nats.js.errors.NoStreamResponseError as error:
-                hint = "are the services running? `procession up` starts them"
-                raise NotAcceptedError(f"no stream at {self.url} takes {subject}: {hint}") from error
+                return await self._publish_once(subject, body, message_id, max(ends - clock(), _FIRST_PAUSE))
+            except nats.errors.ConnectionClosedError as error:
+                raise NotConnectedError("this client was closed") from error
+            except _UNREACHABLE as error:
+                if clock() + pause >= ends:
+                    told = self._refusal(subject, error)
+                    raise NotAcceptedError(f"{told}, for {self._accept_timeout:g} seconds") from error
             except nats.js.errors.APIError as error:
                 raise NotAcceptedError(f"the stream refused {subject}: {error.description}") from error
-            except nats.errors.TimeoutError:
-                continue
-            else:
-                return not ack.duplicate
-        waited = _ACK_ATTEMPTS * _ACK_SECONDS
-        raise NotAcceptedError(f"{subject} was not acknowledged within {waited:g} seconds")
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    async def _publish_once(self, subject: str, body: bytes, message_id: str, seconds: float) -> bool:
+        headers, patience = {"Nats-Msg-Id": message_id}, min(seconds, _ACK_SECONDS)
+        ack = await _answer(self._jetstream.publish(subject, body, timeout=patience, headers=headers))
+        return not ack.duplicate
+
+    def _refusal(self, subject: str, error: Exception) -> str:
+        """Why nothing is stored."""
+        if isinstance(error, nats.js.errors.NoStreamResponseError):
+            hint = "are the services running? `procession up` starts them"
+            return f"no stream at {address(self.url)} takes {subject} ({hint})"
+        if isinstance(error, nats.js.errors.APIError):
+            return f"the stream refused {subject} ({error.description})"
+        return f"{subject} was not acknowledged"
+
+    def _check(self, body: bytes) -> None:
+        if self._client.is_closed or not self._opened:
+            raise NotConnectedError("this client is not connected: use `async with Procession(...)`")
+        if len(body) > self._client.max_payload:
+            limit = f"NATS at {address(self.url)} takes {self._client.max_payload:,} (max_payload)"
+            raise RequestTooLargeError(f"the request has {len(body):,} bytes; {limit}")
 
     async def ask(self, subject: str, body: bytes, seconds: float) -> bytes:
         """Asks a service and gives its answer.
@@ -138,11 +163,7 @@ class Link:
             RequestTooLargeError: The server does not take messages of that size.
             NotConnectedError: The connection is not open.
         """
-        if self._client.is_closed or not self._opened:
-            raise NotConnectedError("this client is not connected: use `async with Procession(...)`")
-        if len(body) > self._client.max_payload:
-            limit = f"NATS at {self.url} takes {self._client.max_payload:,} (max_payload)"
-            raise RequestTooLargeError(f"the request has {len(body):,} bytes; {limit}")
+        self._check(body)
         try:
             return (await _answer(self._client.request(subject, body, timeout=seconds))).data
         except nats.errors.NoRespondersError as error:

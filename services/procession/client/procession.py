@@ -25,6 +25,8 @@ class Procession:
         url: Address of the NATS server, or several separated by commas.
         tenant: Token of every subject; letters, digits, `_` and `-`.
         connect_timeout: Seconds to reach the server at first. A lost connection is restored for ever.
+        accept_timeout: Seconds within which a request must be stored. Until then it is sent again, as the same run, to
+            servers that restart, or elect a leader for the stream.
         nats_options: Further options of `nats.connect`, such as `user` and `password`, or `tls`.
 
     Attributes:
@@ -37,10 +39,11 @@ class Procession:
         *,
         tenant: str = "default",
         connect_timeout: float = 5.0,
+        accept_timeout: float = 10.0,
         **nats_options: Any,
     ) -> None:
         self.tenant = subjects.token(tenant, "tenant")
-        self._link = Link(url, connect_timeout, nats_options)
+        self._link = Link(url, connect_timeout, accept_timeout, nats_options)
         self.memory = MemoryClient(self._link, self.tenant)
 
     async def __aenter__(self) -> Self:
@@ -68,7 +71,7 @@ class Procession:
 
         Raises:
             pydantic.ValidationError: An option is unknown or wrong; the error names it.
-            NotAcceptedError: Nobody stored the request: the services are not running.
+            NotAcceptedError: Nobody stored the request within `accept_timeout`: the services are not running.
             RequestTooLargeError: The server does not take messages of that size.
             NotConnectedError: The client is not connected.
         """

@@ -10,6 +10,8 @@ from nats.js.errors import BadRequestError, NotFoundError
 from procession_schemas.subjects import STREAMS
 
 _DAY: Final = 86_400.0
+EVENTS_SECONDS: Final = 7 * 86_400
+"""How long it can be read what became of a run, and so how long its id is not for reuse."""
 _MAX_CONSUMERS: Final = 10_000
 _LOOK_SECONDS: Final = 0.2
 
@@ -40,7 +42,7 @@ def stream_configs(replicas: int = 1) -> list[StreamConfig]:
     return [
         config("RUNS", retention=queue, storage=StorageType.FILE, max_age=0),
         config("WORK", retention=queue, storage=StorageType.FILE, max_age=0),
-        config("EVENTS", retention=by_age, storage=StorageType.FILE, max_age=7 * _DAY),
+        config("EVENTS", retention=by_age, storage=StorageType.FILE, max_age=EVENTS_SECONDS),
         config("CHUNKS", retention=by_age, storage=StorageType.FILE, max_age=_DAY / 24),
         config("VIOLATIONS", retention=by_age, storage=StorageType.FILE, max_age=30 * _DAY),
         config("DEAD", retention=by_age, storage=StorageType.FILE, max_age=30 * _DAY),

@@ -15,6 +15,7 @@ from procession.client import Procession
 from procession_schemas.run import RunResult
 from procession_services.demo import agents
 from procession_services.demo.rendering import chunk_text, summary
+from procession_services.runtime.secrets import NO_KEY
 from procession_services.supervisor import StartError, system
 
 __all__ = ["DEMO_MODEL", "QUESTION", "demo", "demo_environment", "model_server"]
@@ -74,7 +75,7 @@ async def demo_environment(model: str = DEMO_MODEL) -> AsyncIterator[dict[str, s
         yield environment
         return
     async with model_server() as url:
-        yield {**environment, "PROCESSION_API_BASE": url, "OPENAI_API_KEY": "none-needed"}
+        yield {**environment, "PROCESSION_API_BASE": url, "OPENAI_API_KEY": NO_KEY}
 
 
 @asynccontextmanager

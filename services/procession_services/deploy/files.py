@@ -11,31 +11,33 @@ from typing import Final
 from procession_schemas import subjects
 from procession_schemas.subjects import ROOT
 from procession_services.deploy.permissions import (
+    OPERATOR,
     SERVICE_PERMISSIONS,
     Permissions,
     redis_rules,
     tenant_permissions,
     tenant_user,
 )
+from procession_services.runtime.secrets import NO_KEY
 from procession_services.supervisor import SERVICES
 
 __all__ = ["OPERATOR", "Deployment", "write_environment"]
 
 _NOTE: Final = "# Written by `procession init` from the passwords beside it; run it again after a change.\n"
 _BYTES: Final = 32
+_SHORTEST: Final = 16
+"""Characters of a password; those of `procession init` have 43."""
 _ENV: Final = """\
 # For compose.yaml; written by `procession init`, yours to change.
 PROCESSION_SECRETS={secrets}
 # Where clients on this machine reach NATS.
 NATS_PORT=4222
 """
-_PROVIDERS: Final = """\
+_PROVIDERS: Final = f"""\
 # The keys of model providers, one VARIABLE=value a line, as LiteLLM names them; only the gateway gets them.
 # The demo model takes any.
-OPENAI_API_KEY=none-needed
+OPENAI_API_KEY={NO_KEY}
 """
-OPERATOR: Final = "operator"
-"""The NATS and Redis user of people who run the deployment: may do everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,21 +70,57 @@ class Deployment:
         self.directory.mkdir(parents=True, exist_ok=True)
         self.directory.chmod(0o700)
         self._put(self.directory / ".gitignore", "*\n")
-        files = [
-            *(self.directory / "nats" / user for user in (*SERVICES, OPERATOR, "route", "system")),
-            *(self.directory / "redis" / user for user in (*SERVICES, OPERATOR)),
-            *(self.directory / "clients" / tenant for tenant in names),
-            self.directory / "processors" / "masking-key",
-        ]
-        new = [file for file in files if force or not file.exists()]
+        new = [file for file in self._passwords(names) if force or not file.exists()]
         for file in new:
             self._put(file, secrets.token_urlsafe(_BYTES))
         if not (keys := self.directory / "providers.env").exists():
             self._put(keys, _PROVIDERS)
-        self._put(self.directory / "nats" / "accounts.conf", self._accounts(names))
-        self._put(self.directory / "nats" / "routes.conf", self._routes())
-        self._put(self.directory / "redis" / "users.acl", "".join(self._redis_users()))
+        for file, text in self._made(names).items():
+            self._put(file, text)
         return new
+
+    def wrong(self) -> Iterator[tuple[Path, str]]:
+        """What is wrong with the files, each with how to mend it."""
+        if not self.directory.is_dir():
+            yield self.directory, "is missing: `procession init` writes it"
+            return
+        if self.directory.stat().st_mode & 0o077:
+            yield self.directory, "is open to others: `chmod 700` it"
+        names, seen = self.tenants(), dict[str, Path]()
+        for file in self._passwords(names):
+            text = file.read_text(encoding="utf-8").strip() if file.exists() else None
+            if text is None:
+                yield file, "is missing: `procession init` writes it"
+            elif len(text) < _SHORTEST:
+                yield (
+                    file,
+                    f"has less than {_SHORTEST} characters: delete it, and `procession init` makes a new one",
+                )
+            elif text in seen:
+                yield file, f"is the same as {seen[text]}: delete it, and `procession init` makes a new one"
+            seen.setdefault(text or "", file)
+        if not all(file.exists() for file in self._passwords(names)):
+            return
+        for file, text in self._made(names).items():
+            if not file.exists() or file.read_text(encoding="utf-8") != text:
+                yield file, "does not fit these passwords and this version: `procession init` writes it anew"
+
+    def _passwords(self, tenants: Iterable[str]) -> list[Path]:
+        """The files that hold one secret each."""
+        return [
+            *(self.directory / "nats" / user for user in (*SERVICES, OPERATOR, "route", "system")),
+            *(self.directory / "redis" / user for user in (*SERVICES, OPERATOR)),
+            *(self.directory / "clients" / tenant for tenant in tenants),
+            self.directory / "processors" / "masking-key",
+        ]
+
+    def _made(self, tenants: Iterable[str]) -> dict[Path, str]:
+        """What the servers read, made from the passwords."""
+        return {
+            self.directory / "nats" / "accounts.conf": self._accounts(tenants),
+            self.directory / "nats" / "routes.conf": self._routes(),
+            self.directory / "redis" / "users.acl": "".join(self._redis_users()),
+        }
 
     def _put(self, file: Path, text: str) -> None:
         """Replaces a file as a whole; one that a container has mounted is written in place."""

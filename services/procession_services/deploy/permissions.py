@@ -8,15 +8,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from procession_schemas import subjects
 from procession_schemas.subjects import ROOT, STREAMS
 from procession_services.supervisor import SERVICES
 
-__all__ = ["SERVICE_PERMISSIONS", "Permissions", "redis_rules", "tenant_permissions", "tenant_user"]
+__all__ = [
+    "OPERATOR", "SERVICE_PERMISSIONS", "USER_INFO", "Permissions", "redis_rules", "tenant_permissions", "tenant_user",
+]  # fmt: skip
 
 _STREAM_HOLDERS: Final = tuple(service for service in SERVICES if service != "output_processors")
 """Services that send chunks of their own through the output processors."""
 _PROCESSOR_HOSTS: Final = ("input_processors", "output_processors", "error_recovery", "memory", "tools")
 """Services whose processors and tools may ask a model."""
+OPERATOR: Final = "operator"
+"""The NATS and Redis user of people who run the deployment: may do everything."""
 _COMMANDED: Final = tuple(service for service in SERVICES if service != "orchestrator")
 
 
@@ -37,12 +42,18 @@ def _publishes(service: str) -> Iterator[str]:
     yield from (f"$JS.API.STREAM.INFO.{stream}" for stream in STREAMS)
     yield "$JS.API.STREAM.MSG.GET.CHUNKS"
     yield f"_INBOX.{service}.>"  # asks itself whether its connection is alive
+    yield f"_INBOX.{OPERATOR}.>"  # tells how it is doing
+    yield USER_INFO
     if service in _STREAM_HOLDERS:
         yield from (f"{ROOT}.lease.output_processors", f"{ROOT}.lease.output_processors.*")
         yield from (f"{ROOT}.offer.output_processors", f"{ROOT}.inbox.*", f"{ROOT}.inbox.*.*.*")
     if service in _PROCESSOR_HOSTS:
         yield f"{ROOT}.api.llm_gateway.*.generate"
     yield from _EXTRA_PUBLISHES.get(service, ())
+
+
+USER_INFO: Final = "$SYS.REQ.USER.INFO"
+"""Tells a user's own permissions; `procession check --deploy` compares them with these."""
 
 
 def _consumer(stream: str, name: str, subject: str) -> Iterator[str]:
@@ -77,6 +88,7 @@ _EXTRA_PUBLISHES: Final[dict[str, tuple[str, ...]]] = {
 
 def _subscribes(service: str) -> Iterator[str]:
     yield f"_INBOX.{service}.>"
+    yield subjects.admin("*")
     if service in _COMMANDED:
         yield f"{ROOT}.signal.cancel.*.*"
     if service in _STREAM_HOLDERS:
@@ -134,6 +146,6 @@ def redis_rules(service: str) -> str:
     ]
     if service == "memory":
         keys += ["procession:*:memory:*", "procession:memory:*"]
-    commands = "-@all +@read +@write +@transaction +@scripting +@connection -@dangerous -client"
+    commands = "-@all +@read +@write +@transaction +@scripting +@connection -@dangerous -client +info"
     scripts = "-script +script|load +script|exists"
     return " ".join([*(f"~{key}" for key in keys), "resetchannels", commands, scripts])

@@ -5,16 +5,19 @@ from procession_services.llm_gateway.embed import EmbeddingAnswers
 from procession_services.llm_gateway.generate import Generator
 from procession_services.llm_gateway.guards import Guards
 from procession_services.llm_gateway.handlers import ModelRunner
+from procession_services.llm_gateway.models import ModelsAnswers
 from procession_services.llm_gateway.observed import observed
 from procession_services.llm_gateway.providers.litellm_provider import LiteLLMProvider
 from procession_services.processor_host.service import Host
 from procession_services.processor_host.streams import StreamClient
+from procession_services.runtime.secrets import load_keys
 
 SERVICE = "llm_gateway"
 
 
 async def start(host: Host) -> None:
     """Loads LiteLLM, then starts taking commands."""
+    load_keys(host.settings.provider_keys_file)
     provider = LiteLLMProvider()
     await provider.prepare()
     streams = StreamClient(host.bus, host.settings.replica)
@@ -29,3 +32,5 @@ async def start(host: Host) -> None:
         provider, host.ledger, host.settings.api_base, max_reply=host.bus.max_payload
     )
     await host.answer(subjects.api(SERVICE, "*", "embed"), embeddings.answer)
+    checked = ModelsAnswers(host.admin, provider, provider.missing_keys)
+    await host.answer(subjects.admin("models"), checked.answer)

@@ -8,6 +8,7 @@ from typing import Any, Final
 from procession_schemas.work import HookOp
 from procession_services.memory.api import handle
 from procession_services.memory.embedders import Embedders
+from procession_services.memory.health import vector_problems
 from procession_services.memory.indexing import Indexer
 from procession_services.memory.observers import Observers
 from procession_services.memory.recall import Recall
@@ -56,9 +57,11 @@ async def _recall(host: Host, store: RedisMessageStore) -> Recall | None:
         return None
     settings = host.settings
     jobs = RedisJobs(host.redis, settings.replica)
+    embedders = Embedders(settings.embedder, host.bus.request)
+    host.admin.checks.append(partial(vector_problems, vectors, embedders, settings))
     recall = Recall(
         vectors,
-        Embedders(settings.embedder, host.bus.request),
+        embedders,
         jobs,
         concurrency=settings.embed_concurrency,
         seconds=settings.recall_timeout,

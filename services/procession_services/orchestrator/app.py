@@ -2,14 +2,17 @@
 
 import asyncio
 import contextlib
+from functools import partial
 
 from procession_schemas import subjects
+from procession_schemas.agent import Agent
 from procession_services.bus.backlog import Backlog
 from procession_services.orchestrator.deadlines import Deadlines
 from procession_services.orchestrator.handlers import Orchestrator
 from procession_services.processor_host.service import Host
 from procession_services.processor_host.streams import StreamClient
-from procession_services.runtime.agents import load_agents
+from procession_services.runtime.check import checked_agents, models_of
+from procession_services.runtime.reload import Watched
 
 SERVICE = "orchestrator"
 
@@ -19,7 +22,9 @@ async def start(host: Host) -> None:
     streams = StreamClient(host.bus, host.settings.replica)
     await streams.start()
     executor = host.executor(streams.sink)
-    agents = load_agents(host.settings.agents) if host.settings.agents else {}
+    load = partial(checked_agents, registry=host.registry)
+    agents: Watched[dict[str, Agent]] = host.admin.watch("agents", host.settings.agents, load, {})
+    host.admin.models = lambda: models_of(agents.value.values(), host.settings.api_base)
     orchestrator = Orchestrator(host, executor.driver, agents)
     deadlines = asyncio.create_task(Deadlines(host.store, orchestrator, executor.driver).run())
 

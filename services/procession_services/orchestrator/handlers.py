@@ -30,6 +30,7 @@ from procession_services.runs.reducer import outstanding, reduce
 from procession_services.runs.state import RunState
 from procession_services.runtime import telemetry
 from procession_services.runtime.clock import iso, now
+from procession_services.runtime.reload import Watched
 from procession_services.runtime.store import ANSWER_SECONDS, Admission
 
 _STORE_AWAY = Failure(
@@ -42,10 +43,13 @@ _COMMAND_ROOM = 128 * 1024
 
 
 class Orchestrator:
-    """Handles what happens to runs. Any replica handles any event."""
+    """Handles what happens to runs. Any replica handles any event.
 
-    def __init__(self, host: Host, driver: Driver, agents: dict[str, Agent]) -> None:
-        self.agents = agents
+    Agents are looked up when a run is accepted, so a changed file counts for the next one.
+    """
+
+    def __init__(self, host: Host, driver: Driver, agents: Watched[dict[str, Agent]]) -> None:
+        self._agents = agents
         self._host, self._driver = host, driver
         self._bus, self._store, self._settings = host.bus, host.store, host.settings
 
@@ -68,8 +72,8 @@ class Orchestrator:
             await self._refuse(tenant, run_id, agent_name, delivery, invalid.failure)
             return
         known, state, effects = await self._admit(fresh)
-        if known.state is not None:
-            await self._repeated(RunState.model_validate_json(known.state), digest, delivery)
+        if known.state is not None or known.told is not None:
+            await self._known(known, fresh, delivery)
             return
         if known.refused is not None and known.refused.decode() != digest:
             await self._conflict(tenant, run_id, delivery)
@@ -109,9 +113,9 @@ class Orchestrator:
 
     async def _accepted(self, run_id: str, digest: str, request: RunRequest, delivery: Delivery) -> RunState:
         _, tenant, agent_name = subjects.parse(delivery.subject)
-        agent = request.agent or self.agents.get(agent_name)
+        agent = request.agent or self._agents.value.get(agent_name)
         if agent is None:
-            known = ", ".join(sorted(self.agents)) or "none"
+            known = ", ".join(sorted(self._agents.value)) or "none"
             raise Invalid("UNKNOWN_AGENT", f"unknown agent {agent_name!r}; configured: {known}", "agent")
         arrays = await self._arrays(request, agent)
         settings = self._settings
@@ -163,6 +167,15 @@ class Orchestrator:
                 "FACTORY_FAILED", f"factory {factory.factory}: {error!r}", f"{field}.factory"
             ) from error
 
+    async def _known(self, known: Admission, asked: RunState, delivery: Delivery) -> None:
+        """A request under an id that is taken; `asked` is what it would have begun."""
+        if known.state is not None:
+            await self._repeated(RunState.model_validate_json(known.state), asked.fingerprint, delivery)
+        elif known.told == asked.fingerprint:
+            await self._tell_accepted(asked, str(delivery.sequence))
+        else:
+            await self._conflict(asked.tenant, asked.run, delivery)
+
     async def _repeated(self, state: RunState, digest: str, delivery: Delivery) -> None:
         """The same id again: the same run for the same body, a conflict for another (design.md 3)."""
         if state.fingerprint == digest:
@@ -193,11 +206,14 @@ class Orchestrator:
         digest = fingerprint(delivery.body)
         async with asyncio.timeout(ANSWER_SECONDS):
             _, stored = await self._store.load_state(tenant, run_id)
-            taken = stored is None and await self._store.refused(tenant, run_id, by=digest)
+            told = await self._store.told(tenant, run_id)
+            taken = stored is None and told is None and await self._store.refused(tenant, run_id, by=digest)
         if stored is not None:
             await self._repeated(RunState.model_validate_json(stored), digest, delivery)
             return
-        if taken:
+        if told == digest:
+            return  # the same request again; its end can still be read
+        if told is not None or taken:
             await self._conflict(tenant, run_id, delivery)
             return
         outbox = Outbox(self._bus, tenant, run_id, 0, live=True)

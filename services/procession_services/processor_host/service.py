@@ -17,23 +17,26 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from procession.errors import ProcessionError
+from procession.errors import ProcessionError, address
 from procession.registry import Registry
 from procession.services import Environment
 from procession_schemas import subjects
 from procession_schemas.run import Failure
 from procession_schemas.work import WorkCommand, WorkResult
 from procession_services.bus import Bus, Delivery, Worker
+from procession_services.bus.streams import EVENTS_SECONDS
+from procession_services.processor_host.admin import Admin
 from procession_services.processor_host.executor import Executor
 from procession_services.processor_host.instances import Instances
 from procession_services.processor_host.job import Lender, OpRunner, SinkFactory
 from procession_services.processor_host.models import GatewayModels
 from procession_services.processor_host.watch import counted, lag_watched
 from procession_services.runtime import logs, telemetry
-from procession_services.runtime.access import Access, address
+from procession_services.runtime.access import Access
 from procession_services.runtime.clock import seconds
 from procession_services.runtime.health import keep_ready
 from procession_services.runtime.ledger import Ledger
+from procession_services.runtime.redis_check import redis_problems
 from procession_services.runtime.secrets import Secrets
 from procession_services.runtime.settings import Settings
 from procession_services.runtime.store import RunStore, connect
@@ -58,7 +61,9 @@ class Host:
     def __init__(self, service: str, settings: Settings, bus: Bus, access: Access) -> None:
         self.service, self.settings, self.bus = service, settings, bus
         self.redis = connect(settings.redis_url, access)
-        self.store = RunStore(self.redis, ttl=settings.context_ttl, finished_ttl=settings.finished_ttl)
+        self.store = RunStore(
+            self.redis, ttl=settings.context_ttl, finished_ttl=settings.finished_ttl, told_ttl=EVENTS_SECONDS
+        )
         self.registry = Registry.load(settings.plugins)
         self.instances = Instances(self.registry)
         self.ledger = Ledger(self.redis)
@@ -71,6 +76,8 @@ class Host:
             usage=self.ledger,
             watch=telemetry.observer().hook if telemetry.observer().enabled else None,
         )
+        self.admin = Admin(bus, service, settings.replica)
+        self.admin.checks.append(partial(redis_problems, self.redis))
         self.workers: list[Worker] = []
         self.consumers: list[tuple[str, str]] = []
         self.on_drain: list[Callable[[], Awaitable[None]]] = []
@@ -217,7 +224,10 @@ Start = Callable[[Host], Awaitable[None]]
 
 
 async def serve(service: str, settings: Settings, start: Start) -> None:
-    """Runs a service until SIGTERM or SIGINT; prints one JSON line when its subscriptions are live."""
+    """Runs a service until SIGTERM or SIGINT; prints one JSON line when its subscriptions are live.
+
+    SIGHUP has it read the files of its configuration anew.
+    """
     stopping = asyncio.Event()
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     ready = False
@@ -227,11 +237,19 @@ async def serve(service: str, settings: Settings, start: Start) -> None:
         if not ready and task:
             task.cancel()
 
+    hosts: list[Host] = []
+    reading: set[asyncio.Task[Any]] = set()
+
+    def hang_up() -> None:
+        reading.update(asyncio.create_task(host.admin.reload()) for host in hosts)
+
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
+    loop.add_signal_handler(signal.SIGHUP, hang_up)
     try:
-        async with hosted(service, settings, start):
+        async with hosted(service, settings, start) as host:
             ready = True
+            hosts.append(host)
             gc.freeze()  # what was loaded stays, so the collector need not look at it again and again
             gc.set_threshold(_GC_THRESHOLD, 20, 20)
             print(json.dumps({"ready": service, "replica": settings.replica}), flush=True)  # noqa: T201 - the protocol
@@ -273,7 +291,7 @@ async def _hosted(service: str, settings: Settings, start: Start) -> Any:
         await _reached(f"Redis at {address(settings.redis_url)}", _answers(settings.redis_url, access))
         await start(host)
         await bus.flush()
-        async with keep_ready(settings.health_file, host.works):
+        async with keep_ready(settings.health_file, host.works), host.admin.serving():
             yield host
     finally:
         try:

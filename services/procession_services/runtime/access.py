@@ -3,7 +3,6 @@
 Passwords come from files, as container platforms mount them, so they are in no environment and in no URL.
 """
 
-import re
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,11 +63,6 @@ class Access:
         if url.startswith("rediss://") and self.authority:
             options["ssl_ca_certs"] = str(self.authority)
         return options
-
-
-def address(url: str) -> str:
-    """A URL, or several, as they may be told: without users and passwords."""
-    return re.sub(r"//[^/@,\s]*@", "//", url)
 
 
 def _secret(name: str, file: Path | None) -> str | None:

@@ -5,9 +5,7 @@ Everything that is wrong is told at once, each with where it is and how to mend 
 
 import importlib.util
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from difflib import get_close_matches
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,8 +24,9 @@ from procession_schemas.agent import (
     ToolRef,
 )
 from procession_schemas.memory import MemoryConfig
+from procession_services.runtime.problems import ConfigurationError, Problem, suggestion
 
-__all__ = ["AgentsError", "Problem", "load_agents", "suggestion"]
+__all__ = ["load_agents"]
 
 _Path = tuple[str | int, ...]
 
@@ -46,35 +45,6 @@ _MODELS: Final[dict[str, tuple[type[BaseModel], ...]]] = {
 """Which models lie below a key of an agent."""
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One thing that is wrong.
-
-    Attributes:
-        where: The file, with a line where it is known, or the setting.
-        path: What in it, such as `agents.demo.inputProcessors.0.id`; may be empty.
-        message: What is wrong and how to mend it.
-        warning: Whether the system works all the same.
-    """
-
-    where: str
-    path: str
-    message: str
-    warning: bool = False
-
-    def __str__(self) -> str:
-        mark = "warning: " if self.warning else ""
-        return ": ".join(part for part in (self.where, self.path, f"{mark}{self.message}") if part)
-
-
-class AgentsError(Exception):
-    """The agents file is wrong; `problems` lists everything, and so does the message."""
-
-    def __init__(self, problems: list[Problem]) -> None:
-        super().__init__("\n".join(map(str, problems)))
-        self.problems = problems
-
-
 def load_agents(path: Path) -> dict[str, Agent]:
     """Reads agents from a file.
 
@@ -85,7 +55,7 @@ def load_agents(path: Path) -> dict[str, Agent]:
         The agents by name.
 
     Raises:
-        AgentsError: The file cannot be read, or agents in it are wrong.
+        ConfigurationError: The file cannot be read, or agents in it are wrong.
     """
     source = _Python(path) if path.suffix == ".py" else _Yaml(path)
     problems: list[Problem] = []
@@ -101,17 +71,8 @@ def load_agents(path: Path) -> dict[str, Agent]:
             problems.append(source.problem((*at, "name"), f"there is another agent {agent.name!r}"))
         agents[agent.name] = agent
     if problems:
-        raise AgentsError(problems)
+        raise ConfigurationError(problems)
     return agents
-
-
-def suggestion(wrong: str, known: Iterable[str]) -> str:
-    """How to mend an unknown name: the nearest known one, or all when there are few; may be empty."""
-    names = sorted(known)
-    near = get_close_matches(wrong, names, n=1) or get_close_matches(wrong.lower(), names, n=1)
-    if near:
-        return f"; did you mean {near[0]!r}?"
-    return f"; known: {', '.join(names)}" if names else ""
 
 
 class _Source:
@@ -121,7 +82,7 @@ class _Source:
         self.path = path
 
     def read(self) -> Any:
-        """What the file says, from the top: a mapping with `agents`; raises AgentsError."""
+        """What the file says, from the top: a mapping with `agents`; raises ConfigurationError."""
         raise NotImplementedError
 
     def line(self, at: _Path) -> int | None:  # noqa: ARG002 - for overriding
@@ -134,11 +95,11 @@ class _Source:
         return Problem(f"{self.path}:{line}" if line else str(self.path), ".".join(map(str, at)), message)
 
     def text(self) -> str:
-        """The text of the file; raises AgentsError."""
+        """The text of the file; raises ConfigurationError."""
         try:
             return self.path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise AgentsError([Problem(str(self.path), "", f"cannot be read: {error}")]) from error
+            raise ConfigurationError([Problem(str(self.path), "", f"cannot be read: {error}")]) from error
 
 
 class _Yaml(_Source):
@@ -148,7 +109,7 @@ class _Yaml(_Source):
             self._tree = yaml.compose(text, Loader=yaml.SafeLoader)
             return yaml.safe_load(text)
         except yaml.YAMLError as error:
-            raise AgentsError([Problem(str(self.path), "", f"is not YAML: {error}")]) from error
+            raise ConfigurationError([Problem(str(self.path), "", f"is not YAML: {error}")]) from error
 
     def line(self, at: _Path) -> int | None:
         node, line = self._tree, 1
@@ -173,7 +134,7 @@ class _Python(_Source):
             return {"agents": agents() if callable(agents) else agents}
         except Exception as error:  # whatever the file's own code raises
             told = f"cannot be run: {type(error).__name__}: {error}"
-            raise AgentsError([Problem(str(self.path), "", told)]) from error
+            raise ConfigurationError([Problem(str(self.path), "", told)]) from error
 
 
 def _child(node: Any, key: str | int) -> tuple[int, Any] | None:

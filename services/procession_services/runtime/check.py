@@ -1,22 +1,20 @@
 """Tells everything that is wrong with a configuration before anything runs: `procession check`."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
-from redis.asyncio import Redis
-from redis.exceptions import RedisError
-
-from procession.client import NotConnectedError, Procession
 from procession.errors import InvalidOptionsError, UnknownComponentError
 from procession.placing import misplaced
 from procession.processor import INPUT_HOOKS, OUTPUT_HOOKS, Hook
 from procession.registry import Registry
+from procession_schemas.admin import ModelUse
 from procession_schemas.agent import Agent, FactoryRef, ProcessorRef, ToolRef
-from procession_services.runtime.access import Access, address
-from procession_services.runtime.agents import AgentsError, Problem, load_agents, suggestion
+from procession_services.runtime.agents import load_agents
+from procession_services.runtime.problems import ConfigurationError, Problem, suggestion
 from procession_services.runtime.settings import Settings
 
-__all__ = ["check", "check_agent", "check_servers"]
+__all__ = ["check", "check_agent", "checked_agents", "models_of"]
 
 _ARRAYS: Final = (
     ("input_processors", "inputProcessors", frozenset(INPUT_HOOKS)),
@@ -25,7 +23,6 @@ _ARRAYS: Final = (
 )
 
 _KINDS: Final = {hooks: attribute.removesuffix("_processors") for attribute, _, hooks in _ARRAYS}
-_PATIENCE: Final = 3.0
 
 ModelCheck = Callable[[str], str | None]
 """What is wrong with a model's name, or None."""
@@ -47,7 +44,7 @@ def check(settings: Settings, model_problem: ModelCheck | None = None) -> list[P
         return [Problem("PROCESSION_AGENTS", "", told, warning=True)]
     try:
         agents = load_agents(settings.agents)
-    except AgentsError as error:
+    except ConfigurationError as error:
         return error.problems
     where = str(settings.agents)
     return [told for agent in agents.values() for told in check_agent(agent, registry, where, model_problem)]
@@ -75,24 +72,19 @@ def check_agent(
     yield from _models(agent, where, base, model_problem)
 
 
-async def check_servers(settings: Settings) -> list[Problem]:
-    """Checks that NATS and Redis answer."""
-    problems, access = [], Access.of(settings)
-    try:
-        async with Procession(settings.nats_url, connect_timeout=_PATIENCE, **access.nats(settings.nats_url)):
-            pass
-    except NotConnectedError as error:
-        problems.append(Problem("PROCESSION_NATS_URL", "", str(error)))
-    url = settings.redis_url
-    redis = Redis.from_url(url, socket_connect_timeout=_PATIENCE, **access.redis(url))
-    try:
-        await redis.ping()
-    except (RedisError, OSError) as error:
-        told = f"cannot reach Redis at {address(settings.redis_url)} ({error}): is it running?"
-        problems.append(Problem("PROCESSION_REDIS_URL", "", told))
-    finally:
-        await redis.aclose()
-    return problems
+def checked_agents(file: Path, *, registry: Registry) -> dict[str, Agent]:
+    """The agents of a file by name, every id and option in them checked; raises ConfigurationError."""
+    agents = load_agents(file)
+    found = [told for agent in agents.values() for told in check_agent(agent, registry, str(file))]
+    if wrong := [problem for problem in found if not problem.warning]:
+        raise ConfigurationError(wrong)
+    return agents
+
+
+def models_of(agents: Iterable[Agent], api_base: str | None) -> list[ModelUse]:
+    """The models that agents name, each once; `api_base` counts for agents that name none."""
+    uses = {(name, agent.api_base or api_base) for agent in agents for _, name in _models_in(agent)}
+    return [ModelUse(model=name, api_base=base) for name, base in sorted(uses, key=str)]
 
 
 def _known(table: Mapping[str, Any], name: str, kind: str, where: str, path: str) -> Iterator[Problem]:
@@ -110,9 +102,12 @@ def _processor(
     if ref.id not in registry.processors:
         yield from _known(registry.processors, ref.id, "processor", where, f"{path}.id")
         return
-    kind = registry.processors[ref.id]
     try:
+        kind = registry.processors[ref.id]
         kind.build(ref.options)
+    except UnknownComponentError as error:
+        yield Problem(where, f"{path}.id", str(error))
+        return
     except InvalidOptionsError as error:
         known = [field.alias or name for name, field in kind.options_type().model_fields.items()]
         yield from _options(error, known, where, path)
@@ -132,6 +127,8 @@ def _tool(ref: ToolRef, registry: Registry, where: str, path: str) -> Iterator[P
         return
     try:
         registry.tools[ref.id](ref.options)
+    except UnknownComponentError as error:
+        yield Problem(where, f"{path}.id", str(error))
     except InvalidOptionsError as error:
         yield from _options(error, [], where, path)
 
@@ -147,12 +144,22 @@ def _models(agent: Agent, where: str, base: str, model_problem: ModelCheck | Non
     if agent.model is None:
         yield Problem(where, f"{base}.model", "no model; every request must name one", warning=True)
         return
-    names = [("model", agent.model)] if isinstance(agent.model, str) else []
-    if not isinstance(agent.model, str):
-        names = [(f"model.{index}.model", entry.model) for index, entry in enumerate(agent.model)]
-    if agent.structured_output and agent.structured_output.model:
-        names.append(("structuredOutput.model", agent.structured_output.model))
-    for path, name in names:
+    for path, name in _models_in(agent):
         told = model_problem(name) if model_problem else None
         if told:
             yield Problem(where, f"{base}.{path}", told)
+
+
+def _models_in(agent: Agent) -> list[tuple[str, str]]:
+    """Where in an agent a model is named, for itself or for a processor, and its name."""
+    names = [("model", agent.model)] if isinstance(agent.model, str) else []
+    if isinstance(agent.model, list):
+        names = [(f"model.{index}.model", entry.model) for index, entry in enumerate(agent.model)]
+    if agent.structured_output and agent.structured_output.model:
+        names.append(("structuredOutput.model", agent.structured_output.model))
+    for attribute, key, _ in _ARRAYS:
+        array = getattr(agent, attribute)
+        for index, ref in enumerate(array if isinstance(array, list) else ()):
+            if isinstance(asked := ref.options.get("model"), str):
+                names.append((f"{key}.{index}.options.model", asked))
+    return names

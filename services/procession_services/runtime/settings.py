@@ -2,15 +2,19 @@
 
 import os
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 import yaml
 from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from procession_services.runtime.clock import new_token
+from procession_services.runtime.problems import suggestion
 
-_PREFIX = "PROCESSION_"
+_PREFIX: Final = "PROCESSION_"
+_CONFIG: Final = "PROCESSION_CONFIG"
+_ENVIRONMENT_ONLY: Final = ("workspaces", "health_file")
+"""Settings that are also read by what does not read the file."""
 
 
 class SettingsError(Exception):
@@ -44,14 +48,17 @@ class Settings(BaseSettings):
         default=1, ge=1, le=5, description="Copies of every stream in a cluster of NATS servers: 1, 3 or 5."
     )
     health_file: Path | None = Field(
-        default=None, description="File that a service touches every two seconds while it is ready."
+        default=None,
+        description="File that a service touches every two seconds while it is ready; environment only.",
     )
     agents: Path | None = Field(default=None, description="YAML or Python file that defines the agents.")
     plugins: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(), description="Modules with `register(registry)`, separated by commas."
     )
     tenant: str = Field(default="default", description="Tenant that the command line speaks for.")
-    log_level: str = Field(default="WARNING", description="Level of the services' logs on stderr.")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = Field(
+        default="WARNING", description="Level of the services' logs on stderr."
+    )
     replica: str = Field(default_factory=lambda: new_token(10), description="Id of this process; generated.")
     max_request_bytes: int = Field(default=1_048_576, gt=0, description="Longest accepted run request.")
     run_timeout: float = Field(default=600, gt=0, description="Seconds until a run is ended with an error.")
@@ -75,6 +82,11 @@ class Settings(BaseSettings):
         default=None,
         description="Directories that processors may read skills and instructions from, as in `PATH`; environment only;"
         " default: the directory in which the service was started.",
+    )
+    provider_keys_file: Path | None = Field(
+        default=None,
+        description="File with the keys of model providers, one VARIABLE=value a line, for the gateway; variables that "
+        "are set win.",
     )
     api_base: str | None = Field(
         default=None, description="Base URL for model calls of agents that name none."
@@ -133,26 +145,51 @@ class Settings(BaseSettings):
         Raises:
             SettingsError: A key is unknown or a value wrong; all problems at once.
         """
-        path = file or (
-            Path(os.environ["PROCESSION_CONFIG"]) if os.environ.get("PROCESSION_CONFIG") else None
-        )
+        given = {name.upper() for name in os.environ if name.upper().startswith(_PREFIX)}
+        path = file or (Path(named) if (named := os.environ.get(_CONFIG)) else None)
+        variables = [_CONFIG, *map(variable, cls.model_fields)]
         problems = [
-            f"environment variable {name} is not a setting"
-            for name in os.environ
-            if name.startswith(_PREFIX) and name[len(_PREFIX) :].lower() not in {*cls.model_fields, "config"}
+            f"{name} is not a setting{suggestion(name, variables)}" for name in sorted(given - {*variables})
         ]
-        from_file: dict[str, Any] = {}
-        if path:
-            try:
-                from_file = yaml.safe_load(path.read_text()) or {}
-            except (OSError, yaml.YAMLError) as error:
-                problems.append(f"settings file {path}: {error}")
-            from_file = {k: v for k, v in from_file.items() if f"{_PREFIX}{k.upper()}" not in os.environ}
+        from_file = cls._from_file(path, problems) if path else {}
+        from_file = {name: value for name, value in from_file.items() if variable(name) not in given}
+        chosen = {name: value for name, value in overrides.items() if value is not None}
         try:
-            settings = cls(**{**from_file, **{k: v for k, v in overrides.items() if v is not None}})
+            settings = cls(**{**from_file, **chosen})
         except ValidationError as error:
-            problems += [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+            for wrong in error.errors():
+                name = str(wrong["loc"][0])
+                where = variable(name) if name in {*chosen} or name not in from_file else f"{path}: {name}"
+                problems.append(f"{where}: {wrong['msg']}, not {wrong['input']!r}")
             raise SettingsError("\n".join(problems)) from error
         if problems:
             raise SettingsError("\n".join(problems))
         return settings
+
+    @classmethod
+    def _from_file(cls, path: Path, problems: list[str]) -> dict[str, Any]:
+        """What the settings file says of known settings; what is wrong with it is added to the problems."""
+        try:
+            content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            problems.append(f"{path}: cannot be read: {' '.join(str(error).split())}")
+            return {}
+        if not isinstance(content, dict | None):
+            problems.append(
+                f"{path}: must be a mapping of settings, such as `nats_url: nats://127.0.0.1:4222`"
+            )
+            return {}
+        known = {}
+        for name, value in (content or {}).items():
+            if name not in cls.model_fields:
+                problems.append(f"{path}: {name} is not a setting{suggestion(str(name), cls.model_fields)}")
+            elif name in _ENVIRONMENT_ONLY:
+                problems.append(f"{path}: {name} counts in the environment only: set {variable(name)}")
+            else:
+                known[name] = value
+        return known
+
+
+def variable(name: str) -> str:
+    """The variable of the environment for a setting."""
+    return f"{_PREFIX}{name.upper()}"

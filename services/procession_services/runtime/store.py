@@ -79,9 +79,10 @@ _ADMIT = (
     _STATE
     + """
 local have = redis.call('HMGET', KEYS[1], 'state_v', 'state', 'refused', 'cancelled')
-if have[2] or have[3] then return have end
-have[5] = KEYS[4] and first(KEYS[4])
-local state = have[5] and ARGV[5] or ARGV[1]
+have[5] = redis.call('GET', KEYS[1] .. ':told')
+if have[2] or have[3] or have[5] then return have end
+have[6] = KEYS[4] and first(KEYS[4])
+local state = have[6] and ARGV[5] or ARGV[1]
 if state == '' then return have end
 save(KEYS, 0, state, ARGV[2], ARGV[3], ARGV[4], '')
 if KEYS[4] then
@@ -129,6 +130,10 @@ def run_key(tenant: str, run: str) -> str:
     return f"procession:{tenant}:run:{run}"
 
 
+def _told_key(tenant: str, run: str) -> str:
+    return f"{run_key(tenant, run)}:told"
+
+
 @dataclass(frozen=True, slots=True)
 class StoredContext:
     """What Redis holds of a run's context; `result` answers command `seq`."""
@@ -173,10 +178,11 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What was known of a run id when a request came: its state and version, or that another request was refused.
+    """What was known of a run id when a request came: its state and version, or that a request was refused.
 
-    With neither, the new state was saved; `cancelled` says that somebody cancelled the run before it was accepted, and
-    `ahead` is the first run in the line that it has joined.
+    Of a run whose end was told a while ago only the digest of its request is left, in `told`. With none of them, the
+    new state was saved; `cancelled` says that somebody cancelled the run before it was accepted, and `ahead` is the
+    first run in the line that it has joined.
     """
 
     version: int = 0
@@ -184,15 +190,23 @@ class Admission:
     refused: bytes | None = None
     cancelled: bool = False
     ahead: str | None = None
+    told: str | None = None
 
 
 class RunStore:
-    """Reads and writes runs."""
+    """Reads and writes runs.
 
-    def __init__(self, redis: "Redis", *, ttl: int, finished_ttl: int) -> None:
+    Args:
+        redis: The server.
+        ttl: Seconds that a run is kept after its last change.
+        finished_ttl: Seconds that it is kept after its end.
+        told_ttl: Seconds that its id is not for reuse: as long as its end can be read.
+    """
+
+    def __init__(self, redis: "Redis", *, ttl: int, finished_ttl: int, told_ttl: int) -> None:
         self.redis: Any = redis  # redis-py's annotations cover every protocol and decoding at once
         self._ttl = ttl
-        self._finished_ttl = finished_ttl
+        self._finished_ttl, self._told_ttl = finished_ttl, told_ttl
         self._commit = redis.register_script(_COMMIT)
         self._take = redis.register_script(_TAKE)
         self._save = redis.register_script(_SAVE)
@@ -259,17 +273,18 @@ class RunStore:
     async def admit(
         self, tenant: str, run: str, *, state: bytes, deadline_ms: int, line: str = "", waiting: bytes = b""
     ) -> Admission:
-        """Saves the state of a new run, unless there is a run under this id or a request was refused.
+        """Saves the state of a new run, unless there is or was a run under this id, or a request was refused.
 
         With a `line` the run joins it; where others are in it, it is saved as `waiting` instead, or, without that, not
         admitted.
         """
         args: list[Any] = [state, deadline_ms, f"{tenant} {run}", self._ttl, waiting]
-        version, stored, refused, cancelled, *ahead = await self._admit(
+        version, stored, refused, cancelled, told, *ahead = await self._admit(
             keys=self._keys(tenant, run, line), args=args
         )
         first = _run_of(tenant, ahead[0]) if ahead and ahead[0] else None
-        return Admission(int(version or 0), stored, refused, bool(cancelled), first)
+        digest = told.decode() if told else None
+        return Admission(int(version or 0), stored, refused, bool(cancelled), first, digest)
 
     async def next_in_line(self, tenant: str, line: str) -> str | None:
         """The first run in a line where nobody has begun to work on it; runs that Redis has forgotten are left out."""
@@ -305,9 +320,23 @@ class RunStore:
         """Whether a request under this id was refused: another than the one with digest `by`, which is noted."""
         key = run_key(tenant, run)
         if by is not None and await self.redis.hsetnx(key, "refused", by):
-            await self.redis.expire(key, self._finished_ttl)
+            await self.redis.expire(key, self._told_ttl)
         known = await self.redis.hget(key, "refused")
         return known is not None and known.decode() != by
+
+    async def mark_told(self, tenant: str, run: str, digest: str) -> None:
+        """Notes that everybody can read the end of a run, which `digest` asked for: its id is not for reuse.
+
+        Nobody needs to tell it any more, so the run has no deadline.
+        """
+        async with self.redis.pipeline(transaction=False) as pipe:
+            pipe.set(_told_key(tenant, run), digest, ex=self._told_ttl)
+            await pipe.zrem(DEADLINES, f"{tenant} {run}").execute()
+
+    async def told(self, tenant: str, run: str) -> str | None:
+        """The digest of the request whose run under this id has ended."""
+        digest = await self.redis.get(_told_key(tenant, run))
+        return digest.decode() if digest else None
 
     async def is_cancelled(self, tenant: str, run: str) -> bool:
         """Whether somebody cancelled the run, perhaps before it was accepted."""

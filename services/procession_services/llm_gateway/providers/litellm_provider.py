@@ -15,6 +15,7 @@ from functools import cache, lru_cache
 from importlib import import_module
 from typing import Any, Final
 
+from procession_schemas.admin import ModelUse
 from procession_schemas.chunks import Chunk
 from procession_services.llm_gateway.core.adapter import ChunkAdapter
 from procession_services.llm_gateway.core.call import ModelCall
@@ -28,6 +29,7 @@ from procession_services.llm_gateway.providers.direct import (
 )
 from procession_services.llm_gateway.providers.litellm_errors import provider_error
 from procession_services.llm_gateway.providers.openai_events import openai_events
+from procession_services.runtime.secrets import NO_KEY
 
 _END: Final = object()
 _DONE: Final = {
@@ -87,6 +89,15 @@ class LiteLLMProvider:
         except litellm.BadRequestError:
             return False
         return bool(provider and slash and name)
+
+    def missing_keys(self, use: ModelUse) -> list[str]:
+        """The variables of the environment that a model needs and that are not set, or only as in the example."""
+        told = _litellm().validate_environment(model=use.model)
+        if not told["keys_in_environment"]:
+            return [str(name) for name in told["missing_keys"]]
+        provider = use.model.partition("/")[0]
+        name = f"{provider.upper()}_API_KEY"
+        return [name] if use.api_base is None and os.environ.get(name) == NO_KEY else []
 
     def cost(self, call: ModelCall, usage: Mapping[str, int | None]) -> float | None:
         """Return US dollars by LiteLLM's bundled prices; None when model or tokens are not known (D-24)."""

@@ -134,6 +134,19 @@ class ChromaVectors(VectorStore):
 
         return await self._run(remove)
 
+    async def indexes(self) -> list[tuple[str, str, int]]:
+        """Every index with its embedder and its dimension; raises VectorsUnavailableError."""
+
+        def listed(client: Any) -> list[tuple[str, str, int]]:
+            found = [(each.name, each.metadata or {}) for each in client.list_collections()]
+            return [
+                (name, str(stored.get("embedder")), int(stored.get("dimension") or 0))
+                for name, stored in found
+                if name.startswith("procession.")
+            ]
+
+        return await self._run(listed)
+
     async def aclose(self) -> None:
         """Closes the client and ends the threads."""
         if self._client is not None:

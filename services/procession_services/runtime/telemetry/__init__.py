@@ -125,6 +125,9 @@ class Observer:
     def dead_letter(self, consumer: str) -> None:
         """A message was delivered too often."""
 
+    def configured_by(self, file: str, *, refused: bool) -> None:
+        """A file of the configuration was read anew: it counts, or is refused."""
+
     def lag(self, stream: str, consumer: str, waiting: int, unacknowledged: int) -> None:
         """How many messages a consumer has before it, and in hand."""
 

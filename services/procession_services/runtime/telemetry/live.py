@@ -284,6 +284,10 @@ class LiveObserver(Observer):
         """Counts it."""
         self._meters.dead.labels(consumer).inc()
 
+    def configured_by(self, file: str, *, refused: bool) -> None:
+        """Shows it."""
+        self._meters.refused.labels(file).set(refused)
+
     def lag(self, stream: str, consumer: str, waiting: int, unacknowledged: int) -> None:
         """Shows both numbers."""
         self._meters.waiting.labels(stream, consumer).set(waiting)

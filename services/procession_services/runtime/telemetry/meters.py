@@ -57,6 +57,7 @@ class Meters:
         self.failovers = counter("stream_failovers", "Streams that another replica took over.")
         self.redeliveries = counter("redeliveries", "Messages that came again.", "consumer")
         self.dead = counter("dead_letters", "Messages that went to DEAD.", "consumer")
+        self.refused = gauge("configuration_refused", "1: a file is wrong and does not count.", "file")
         where = ("stream", "consumer")
         self.waiting = gauge("consumer_lag", "Messages not yet delivered.", *where)
         self.unacknowledged = gauge("consumer_unacknowledged", "Messages in somebody's hands.", *where)

@@ -323,11 +323,56 @@ async def test_a_server_that_is_not_there_is_told_at_once():
 
 
 async def test_a_request_that_nobody_stores_is_not_accepted(tmp_path):
-    async with embedded(tmp_path, redis=False) as servers, Procession(servers.nats_url) as procession:
-        with pytest.raises(NotAcceptedError, match="are the services running"):
+    async with (
+        embedded(tmp_path, redis=False) as servers,
+        Procession(servers.nats_url, accept_timeout=0.3) as procession,
+    ):
+        with pytest.raises(NotAcceptedError, match=r"are the services running.*for 0\.3 seconds"):
             await procession.start("Hi", agent="demo")
         with pytest.raises(NotConnectedError, match="are the services running"):
             await procession.attach("run-1")
+
+
+async def test_a_request_waits_for_a_stream_that_has_no_leader_yet(tmp_path):
+    """As in an election: nobody takes the subject, and a moment later somebody does."""
+    async with embedded(tmp_path, redis=False) as servers, Procession(servers.nats_url) as procession:
+        tried = asyncio.Event()
+        jetstream: Any = procession._link._jetstream
+        publish = jetstream.publish
+
+        async def noticed(*args, **more):
+            try:
+                return await publish(*args, **more)
+            finally:
+                tried.set()
+
+        jetstream.publish = noticed
+        starting = asyncio.create_task(procession.start("Hi", agent="demo"))
+        await tried.wait()
+        assert not starting.done()
+        async with services_at(servers.nats_url) as services:
+            await starting
+            runs = await services.nats.jetstream().stream_info("RUNS")
+            assert runs.state.messages == 1
+
+
+async def test_a_request_that_is_sent_while_nats_restarts_is_one_run(tmp_path):
+    async with EmbeddedServers(tmp_path, redis=False) as servers:
+        url = servers.endpoints.nats_url
+        async with services_at(url) as services, Procession(url, tenant=services.tenant) as procession:
+            servers.kill_nats()
+            starting = [asyncio.create_task(procession.start("Hi", agent="demo")) for _ in range(5)]
+            await servers.restart_nats()
+            runs = {handle.run_id for handle in await asyncio.gather(*starting)}
+            stored = await services.nats.jetstream().stream_info("RUNS")
+            assert stored.state.messages == len(runs) == 5
+
+
+async def test_a_closed_client_says_so(servers):
+    async with Procession(servers.nats_url) as procession:
+        pass
+    with pytest.raises(NotConnectedError, match="async with"):
+        await procession.cancel("run-1")
 
 
 async def test_what_came_while_the_connection_was_lost_is_read_from_the_streams(tmp_path):

@@ -2,7 +2,8 @@
 
 import pytest
 
-from procession_services.runtime.access import Access, address
+from procession.errors import address
+from procession_services.runtime.access import Access
 from procession_services.runtime.settings import Settings, SettingsError
 
 

@@ -3,7 +3,8 @@ from typing import Any
 
 import pytest
 
-from procession_services.runtime.agents import AgentsError, load_agents, suggestion
+from procession_services.runtime.agents import load_agents
+from procession_services.runtime.problems import ConfigurationError, suggestion
 
 
 @pytest.fixture
@@ -17,7 +18,7 @@ def written(tmp_path):
 
 
 def problems_of(path):
-    with pytest.raises(AgentsError) as raised:
+    with pytest.raises(ConfigurationError) as raised:
         load_agents(path)
     assert str(raised.value) == "\n".join(map(str, raised.value.problems))
     return {(problem.path, problem.message) for problem in raised.value.problems}
@@ -101,7 +102,9 @@ def test_everything_that_is_wrong_is_told_at_once_with_its_place_and_remedy(writ
 
 def test_a_problem_in_yaml_has_a_line(written):
     path = written("agents:\n  demo:\n    model: m/x\n    memory: {lastMesages: 2}\n")
-    with pytest.raises(AgentsError, match=r"agents\.yaml:4: agents\.demo\.memory\.lastMesages: unknown key"):
+    with pytest.raises(
+        ConfigurationError, match=r"agents\.yaml:4: agents\.demo\.memory\.lastMesages: unknown key"
+    ):
         load_agents(path)
 
 
@@ -122,13 +125,13 @@ def test_two_agents_of_one_name(written):
     ],
 )
 def test_a_file_that_is_wrong_as_a_whole(written, name, text, told):
-    with pytest.raises(AgentsError, match=told):
+    with pytest.raises(ConfigurationError, match=told):
         load_agents(written(text, name))
 
 
 def test_a_file_that_is_not_there(tmp_path):
     for name in ("missing.yaml", "missing.py"):
-        with pytest.raises(AgentsError, match="cannot be read"):
+        with pytest.raises(ConfigurationError, match="cannot be read"):
             load_agents(tmp_path / name)
 
 

@@ -3,7 +3,8 @@ import pytest
 from procession import InputArgs, Options, Processor, Registry, tool
 from procession_schemas.agent import Agent
 from procession_services.demo import processors as demo
-from procession_services.runtime.check import check, check_agent, check_servers
+from procession_services.runtime.check import check, check_agent, checked_agents, models_of
+from procession_services.runtime.problems import ConfigurationError
 from procession_services.runtime.settings import Settings
 
 
@@ -163,12 +164,33 @@ def test_no_file_is_a_warning_and_a_wrong_plugin_a_problem():
     assert "no_such_module" in problem.message
 
 
-async def test_servers_that_answer_and_servers_that_do_not(servers):
-    assert await check_servers(Settings(nats_url=servers.nats_url, redis_url=servers.redis_url)) == []
+def test_models_are_listed_with_where_they_are_reached():
+    ref = {"id": "moderation", "options": {"model": "m/judge"}}
+    first = Agent.model_validate(
+        {"name": "a", "model": [{"model": "m/x"}, {"model": "m/y"}], "outputProcessors": [ref]}
+    )
+    second = Agent.model_validate({"name": "b", "model": "m/x", "apiBase": "http://own"})
+    uses = [(use.model, use.api_base) for use in models_of([first, second], "http://all")]
+    assert uses == [
+        ("m/judge", "http://all"), ("m/x", "http://all"), ("m/x", "http://own"), ("m/y", "http://all"),
+    ]  # fmt: skip
 
 
-async def test_servers_that_do_not_answer_are_told_apart(monkeypatch):
-    monkeypatch.setattr("procession_services.runtime.check._PATIENCE", 0.3)
-    problems = await check_servers(Settings(nats_url="nats://127.0.0.1:9", redis_url="redis://127.0.0.1:9/0"))
-    assert [problem.where for problem in problems] == ["PROCESSION_NATS_URL", "PROCESSION_REDIS_URL"]
-    assert all("is it running?" in problem.message for problem in problems)
+def test_a_component_whose_library_is_missing_is_a_problem(registry):
+    def load():
+        raise ModuleNotFoundError(name="presidio")
+
+    registry.processors.add_unloaded("heavy", load)
+    registry.tools.add_unloaded("saw", load)
+    problems = told(registry, inputProcessors=["heavy"], tools=["saw"])
+    assert [path for path, _ in problems] == ["agents.a.inputProcessors.0.id", "agents.a.tools.0.id"]
+    assert all("needs the module presidio" in message for _, message in problems)
+
+
+def test_agents_that_would_not_run_are_no_configuration(registry, tmp_path):
+    file = tmp_path / "agents.yaml"
+    file.write_text("agents: {a: {inputProcessors: [shouter]}, b: {model: m/x, tools: [dicee]}}")
+    with pytest.raises(ConfigurationError, match="did you mean 'dice'"):
+        checked_agents(file, registry=registry)
+    file.write_text("agents: {a: {inputProcessors: [shouter]}}")  # without a model it is only a warning
+    assert list(checked_agents(file, registry=registry)) == ["a"]

@@ -1,6 +1,11 @@
 """Secrets are files of one directory, and nothing outside of it."""
 
-from procession_services.runtime.secrets import Secrets
+import os
+
+import pytest
+
+from procession_services.runtime.problems import ConfigurationError
+from procession_services.runtime.secrets import Secrets, load_keys
 
 
 def test_a_secret_is_the_file_of_its_name(tmp_path):
@@ -19,3 +24,23 @@ def test_no_name_leads_out_of_the_directory(tmp_path):
 
 def test_without_a_directory_there_are_none():
     assert Secrets(None)("masking-key") is None
+
+
+def test_keys_of_providers_come_from_a_file_where_the_environment_has_none(tmp_path, monkeypatch):
+    file = tmp_path / "providers.env"
+    file.write_text("# keys\n\nFIRST_API_KEY=one=1\nSECOND_API_KEY=two\n")
+    monkeypatch.setenv("SECOND_API_KEY", "given")
+    monkeypatch.delenv("FIRST_API_KEY", raising=False)
+    load_keys(file)
+    assert (os.environ.pop("FIRST_API_KEY"), os.environ["SECOND_API_KEY"]) == ("one=1", "given")
+    load_keys(None)
+
+
+def test_a_wrong_line_of_keys_is_told_by_its_number_alone(tmp_path):
+    file = tmp_path / "providers.env"
+    file.write_text("FIRST_API_KEY=one\nsk-secret\n")
+    with pytest.raises(ConfigurationError) as raised:
+        load_keys(file)
+    assert str(raised.value) == f"{file}:2: is no VARIABLE=value"
+    with pytest.raises(ConfigurationError, match="cannot be read: No such file"):
+        load_keys(tmp_path / "gone")

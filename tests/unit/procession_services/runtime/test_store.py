@@ -20,7 +20,7 @@ class Thread:
     """Runs on one thread, as the services move them."""
 
     def __init__(self, redis: Any) -> None:
-        self.redis, self.store = redis, RunStore(redis, ttl=60, finished_ttl=30)
+        self.redis, self.store = redis, RunStore(redis, ttl=60, finished_ttl=30, told_ttl=90)
         self.tenant = f"t-{secrets.token_hex(6)}"
         self.line = line_key(self.tenant, "ann", "t")
 

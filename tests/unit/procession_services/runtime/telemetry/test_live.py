@@ -291,6 +291,14 @@ def test_names_from_requests_cannot_fill_the_memory():
     assert watched.value("tool_calls_total", tool="other", outcome="ok") == 800
 
 
+def test_a_refused_file_shows_until_it_is_mended():
+    watched = Watched()
+    watched.observer.configured_by("agents", refused=True)
+    assert watched.value("configuration_refused", file="agents") == 1
+    watched.observer.configured_by("agents", refused=False)
+    assert watched.value("configuration_refused", file="agents") == 0
+
+
 def test_queues_are_counted():
     watched = Watched()
     for attempt in (1, 2, 3):

@@ -9,7 +9,8 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from procession_services.runtime.agents import AgentsError, Problem, load_agents
+from procession_services.runtime.agents import load_agents
+from procession_services.runtime.problems import ConfigurationError, Problem
 from procession_services.runtime.settings import Settings
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def memory_problems(settings: Settings) -> list[Problem]:
 
     try:
         agents = load_agents(settings.agents) if settings.agents else {}
-    except AgentsError:
+    except ConfigurationError:
         return []  # told by the check of the file itself
     problems = []
     for name, agent in agents.items():

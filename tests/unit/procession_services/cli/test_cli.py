@@ -168,6 +168,27 @@ async def test_a_name_that_cannot_be_one_is_told(procession, arguments, told):
     assert len(err.splitlines()) == 1
 
 
+async def test_up_hands_its_settings_file_on_to_the_services(servers, procession, tmp_path):
+    (tmp_path / "agents.yaml").write_text("agents: {a: {model: m/x, inputProcessors: [question-check]}}")
+    settings = tmp_path / "settings.yaml"
+    settings.write_text(
+        "plugins: procession_services.demo.processors"
+    )  # without, nobody knows question-check
+    others = ("input_processors", "llm_gateway", "output_processors", "error_recovery", "memory", "tools")
+    left_out = [each for service in others for each in ("--replicas", f"{service}=0")]
+    command = await procession(
+        "up", "--config", str(settings), "--agents", str(tmp_path / "agents.yaml"), *left_out,
+        PROCESSION_REDIS_URL=servers.redis_url,
+    )  # fmt: skip
+    said = ""
+    while "ready" not in said:
+        line = (await command.process.stderr.readline()).decode()
+        assert line, said
+        said += line
+    command.process.terminate()
+    assert (await command.finished())[0] == 0
+
+
 def test_check_lists_what_is_wrong_and_says_so_in_its_exit_code(tmp_path, capsys):
     path = tmp_path / "agents.yaml"
     path.write_text("agents: {a: {model: m/x, inputProcesors: []}}")

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from procession_services.cli import main
-from procession_services.cli_memory import memory_problems
+from procession_services.cli.memory import memory_problems
 from procession_services.memory.app import start
 from procession_services.processor_host.service import hosted
 from procession_services.runtime.settings import Settings

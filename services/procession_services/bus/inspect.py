@@ -1,0 +1,85 @@
+"""What a NATS server and its streams must be, and what of that they are not."""
+
+from collections.abc import Iterator
+from typing import Final
+
+import nats.errors
+from nats.js.api import StreamConfig, StreamInfo
+
+from procession_services.bus.operator import Operator
+from procession_services.bus.streams import stream_configs
+from procession_services.runtime.problems import Problem
+from procession_services.runtime.settings import Settings
+
+__all__ = ["nats_problems"]
+
+_WHERE: Final = "NATS"
+_OLDEST: Final = (2, 15)
+_COMMAND_ROOM: Final = 128 * 1024
+
+
+async def nats_problems(operator: Operator, settings: Settings) -> list[Problem]:
+    """Looks at the server and at every stream."""
+    found = list(_server(operator, settings))
+    if not await operator.has_jetstream():
+        told = "no JetStream for this user: enable `jetstream` in nats.conf, and connect as the operator"
+        return [*found, Problem(_WHERE, "jetstream", told)]
+    for config in stream_configs(settings.stream_replicas):
+        try:
+            info = await operator.stream(config.name or "")
+        except (TimeoutError, nats.errors.Error) as error:
+            found.append(Problem(_WHERE, f"stream {config.name}", f"does not answer: {error!r}"))
+            continue
+        found += [
+            Problem(_WHERE, f"stream {config.name}", told, warning=warning)
+            for told, warning in _stream(config, info, settings, clustered="cluster" in operator.server)
+        ]
+    return found
+
+
+def _server(operator: Operator, settings: Settings) -> Iterator[Problem]:
+    version, size = str(operator.server.get("version", "0")), int(operator.server.get("max_payload", 0))
+    if tuple(int(part) for part in version.split(".")[:2]) < _OLDEST:
+        told = f"{version} is older than {'.'.join(map(str, _OLDEST))}, with which Procession is tested"
+        yield Problem(_WHERE, "version", told, warning=True)
+    if size < settings.max_request_bytes + _COMMAND_ROOM:
+        told = (
+            f"{size:,} bytes are less than the longest request (PROCESSION_MAX_REQUEST_BYTES, "
+            f"{settings.max_request_bytes:,}) and what travels with it; set `max_payload: 8MB` in nats.conf"
+        )
+        yield Problem(_WHERE, "max_payload", told)
+
+
+def _stream(
+    wanted: StreamConfig, info: StreamInfo | None, settings: Settings, *, clustered: bool
+) -> Iterator[tuple[str, bool]]:
+    """What is wrong with a stream, and whether that is only a warning."""
+    if info is None:
+        yield "is missing: the orchestrator makes it when it starts", False
+        return
+    have = info.config
+    for name, is_, should in (
+        ("storage", have.storage, wanted.storage),
+        ("retention", have.retention, wanted.retention),
+        ("subjects", sorted(have.subjects or []), sorted(wanted.subjects or [])),
+        ("max_age", have.max_age, wanted.max_age),
+    ):
+        if is_ != should:
+            shown, meant = (getattr(each, "value", each) for each in (is_, should))
+            mend = (
+                "delete the stream when it is empty, and start the orchestrator"
+                if name in ("storage", "retention")
+                else "start the orchestrator anew, which updates it"
+            )
+            yield f"{name} is {shown}, and not {meant}: {mend}", False
+    copies = have.num_replicas or 1
+    if "stream_replicas" in settings.model_fields_set and copies != settings.stream_replicas:
+        told = f"is kept {copies} times, and not {settings.stream_replicas}: start the orchestrator anew"
+        yield f"{told} with PROCESSION_STREAM_REPLICAS={settings.stream_replicas}", False
+    elif clustered and copies == 1:
+        yield "is on one server of the cluster only; set PROCESSION_STREAM_REPLICAS=3", True
+    for peer in (info.cluster and info.cluster.replicas) or []:
+        if peer.offline or not peer.current:
+            yield f"its copy on {peer.name} is {'away' if peer.offline else 'behind'}", True
+    if wanted.name == "DEAD" and info.state.messages:
+        yield f"{info.state.messages} messages could not be handled: `procession dead` lists them", True

@@ -1,0 +1,79 @@
+"""The command line: `procession demo | up | run | attach | cancel | check | init | ...`; `--help` lists all.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 blocked by a processor, 130 interrupted.
+"""
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from procession.errors import ProcessionError
+from procession_schemas.subjects import InvalidSubjectError
+from procession_services.cli.common import FAILED, INTERRUPTED, USAGE, Commands, UsageError, client_of, say
+from procession_services.cli.machine import add_machine_commands
+from procession_services.cli.memory import add_memory_command
+from procession_services.cli.operate import add_operator_commands
+from procession_services.cli.runs import add_run_commands
+from procession_services.deploy.command import add_deploy_commands
+from procession_services.runtime.problems import ConfigurationError
+from procession_services.runtime.settings import SettingsError
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit code."""
+    sys.path.insert(0, str(Path.cwd()))  # plugins are modules of the project one stands in
+    options = _parser().parse_args(arguments)
+    try:
+        outcome = options.command(options)
+        code: int = asyncio.run(outcome) if asyncio.iscoroutine(outcome) else outcome
+    except ProcessionError as error:
+        say(f"procession: {error}")
+        return FAILED
+    except (SettingsError, ConfigurationError, UsageError, InvalidSubjectError) as error:
+        for line in str(error).splitlines():
+            say(f"procession: {line}")
+        return USAGE
+    except ValidationError as error:
+        for wrong in error.errors():
+            say(f"procession: {'.'.join(map(str, wrong['loc']))}: {wrong['msg']}")
+        return USAGE
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return INTERRUPTED
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="procession", description="Runs AI-agent requests through a procession of processors, on NATS."
+    )
+    commands = Commands(
+        parsers=parser.add_subparsers(title="commands", required=True, metavar="COMMAND"),
+        common=argparse.ArgumentParser(add_help=False),
+        agents=argparse.ArgumentParser(add_help=False),
+        tenant=argparse.ArgumentParser(add_help=False),
+        shown=argparse.ArgumentParser(add_help=False),
+    )
+    common = commands.common
+    common.add_argument(
+        "--config", type=Path, metavar="FILE", help="settings file (default: PROCESSION_CONFIG)"
+    )
+    common.add_argument("--nats-url", metavar="URL", help="NATS server (default: PROCESSION_NATS_URL)")
+    common.add_argument("--redis-url", metavar="URL", help="Redis (default: PROCESSION_REDIS_URL)")
+    commands.agents.add_argument(
+        "--agents", type=Path, metavar="FILE", help="agents file (default: PROCESSION_AGENTS)"
+    )
+    told = "tenant of the run (default: PROCESSION_TENANT)"
+    commands.tenant.add_argument("--tenant", metavar="NAME", help=told)
+    commands.shown.add_argument("--json", action="store_true", help="chunks and result as JSON, one a line")
+    add_machine_commands(commands)
+    add_run_commands(commands)
+    add_operator_commands(commands)
+    add_memory_command(commands.parsers, client_of, common, commands.tenant)
+    add_deploy_commands(commands.parsers)
+    return parser

@@ -1,0 +1,94 @@
+"""What the commands share: exit codes, options, settings, and a client."""
+
+import argparse
+import ctypes
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from procession_services.runtime.access import Access
+from procession_services.runtime.settings import Settings
+
+if TYPE_CHECKING:
+    from procession.client import Procession
+
+__all__ = [
+    "CODES", "FAILED", "INTERRUPTED", "OK", "USAGE", "Commands", "UsageError", "client_of", "end_with", "pair", "say",
+    "settings_of",
+]  # fmt: skip
+
+OK: Final = 0
+FAILED: Final = 1
+USAGE: Final = 2
+INTERRUPTED: Final = 130
+CODES: Final = {"finished": OK, "suspended": OK, "failed": FAILED, "blocked": 3, "cancelled": INTERRUPTED}
+"""By the status of a run."""
+_CONNECT_SECONDS: Final = 2.0
+Command = Callable[[argparse.Namespace], int | Coroutine[Any, Any, int]]
+"""Does a command and gives its exit code."""
+
+
+class UsageError(Exception):
+    """The command cannot be done as it was asked for; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """The commands of the parser, and the options that several of them have."""
+
+    parsers: Any
+    common: argparse.ArgumentParser
+    agents: argparse.ArgumentParser
+    tenant: argparse.ArgumentParser
+    shown: argparse.ArgumentParser
+
+    def add(self, name: str, run: Command, help_: str, *parents: argparse.ArgumentParser) -> Any:
+        """Adds a command; gives its parser."""
+        added = self.parsers.add_parser(name, help=help_, description=help_, parents=list(parents))
+        added.set_defaults(command=run)
+        return added
+
+
+def say(text: str) -> None:
+    """Tells the person at the terminal; stdout is for results."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def settings_of(options: argparse.Namespace) -> Settings:
+    """The settings, with the options of the command above them; raises SettingsError."""
+    given = vars(options)
+    overrides = {name: given.get(name) for name in ("nats_url", "redis_url", "agents", "tenant")}
+    return Settings.load(given.get("config"), **overrides)
+
+
+def client_of(options: argparse.Namespace) -> "Procession":
+    """A client of the command's tenant, not connected yet."""
+    from procession.client import Procession  # noqa: PLC0415 - only what the command needs
+
+    settings = settings_of(options)
+    access = Access.of(settings).nats(settings.nats_url)
+    return Procession(settings.nats_url, tenant=settings.tenant, connect_timeout=_CONNECT_SECONDS, **access)
+
+
+def end_with(parent: int) -> None:
+    """Has the kernel end this process when the one that started it dies, however that happens (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        if os.getppid() != parent:
+            sys.exit(FAILED)
+
+
+def pair(text: str) -> tuple[str, Any]:
+    """`key=value`; a value that is JSON is taken as that, any other as text."""
+    key, separator, value = text.partition("=")
+    if not key or not separator:
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+    try:
+        return key, json.loads(value)
+    except ValueError:
+        return key, value

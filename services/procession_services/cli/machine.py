@@ -1,0 +1,148 @@
+"""`procession demo | up | serve | model`: processes on this machine."""
+
+import argparse
+import asyncio
+import importlib
+import signal
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from procession_services.cli.common import CODES, FAILED, OK, Commands, end_with, pair, say, settings_of
+from procession_services.runtime.embedded import EmbeddedServerError
+from procession_services.runtime.settings import Settings
+from procession_services.supervisor import SERVICES, StartError, System, system
+
+__all__ = ["add_machine_commands"]
+
+
+def add_machine_commands(commands: Commands) -> None:
+    """Adds them to the command line's."""
+    told = "start everything on this machine, run one request, show what happened, stop"
+    demo = commands.add("demo", _demo, told)
+    demo.add_argument("question", nargs="?", help="what to ask")
+
+    told = "start every service on this machine, until Ctrl-C"
+    up = commands.add("up", _up, told, commands.common, commands.agents)
+    up.add_argument(
+        "--embedded",
+        action=argparse.BooleanOptionalAction,
+        help="start NATS and Redis too (default: unless a NATS URL is given)",
+    )
+    up.add_argument("--data", type=Path, metavar="DIR", help="where they keep their data (default: nowhere)")
+    up.add_argument(
+        "--replicas",
+        type=_replicas,
+        action="append",
+        default=[],
+        metavar="SERVICE=N",
+        help="processes of a service; may be repeated",
+    )
+
+    model = commands.add("model", _model, "serve the deterministic demo model, with OpenAI's chat protocol")
+    model.add_argument("--host", default="127.0.0.1", help="address to listen on (default: loopback)")
+    model.add_argument("--port", type=int, default=8399, help="0 picks a free one (default: %(default)s)")
+    model.add_argument("--parent", type=int, help=argparse.SUPPRESS)
+
+    told = "run one service, until SIGTERM; SIGHUP reads the agents anew"
+    serve = commands.add("serve", _serve, told, commands.common, commands.agents)
+    serve.add_argument("service", choices=SERVICES)
+    serve.add_argument("--parent", type=int, help=argparse.SUPPRESS)
+
+
+async def _demo(options: argparse.Namespace) -> int:
+    from procession_services.demo.run import QUESTION, demo  # noqa: PLC0415
+
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    try:
+        return CODES[(await demo(options.question or QUESTION)).status]
+    except (StartError, EmbeddedServerError) as error:
+        say(f"\nprocession: {error}")
+        return FAILED
+
+
+async def _up(options: argparse.Namespace) -> int:
+    """Runs every service on this machine until Ctrl-C."""
+    settings = settings_of(options)
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    try:
+        async with AsyncExitStack() as stack:
+            running = await _started(stack, options, settings)
+            say(f"ready; NATS {running.nats_url}, Redis {running.redis_url}; Ctrl-C stops")
+            say("in another terminal:")
+            if running.nats_url != Settings.model_fields["nats_url"].default:
+                say(f"  export PROCESSION_NATS_URL={running.nats_url}")
+            say('  procession run "What is the weather in Paris?" --agent demo')
+            try:
+                await asyncio.Event().wait()
+            finally:
+                say("stopping ...")
+    except (StartError, EmbeddedServerError) as error:
+        say(f"procession: {error}")
+        return FAILED
+    except asyncio.CancelledError:
+        return OK  # that is how it is told to stop
+    return OK
+
+
+async def _started(stack: AsyncExitStack, options: argparse.Namespace, settings: Settings) -> System:
+    """Starts servers that are missing and all services; the agent `demo` when there is no agents file."""
+    from procession_services.demo.run import DEMO_MODEL, demo_environment  # noqa: PLC0415
+
+    if settings.agents is not None:
+        environment = {"PROCESSION_AGENTS": str(settings.agents.absolute())}
+    else:
+        say("no agents file (--agents FILE): serving the agent `demo`")
+        environment = await stack.enter_async_context(demo_environment(settings.model or DEMO_MODEL))
+    if options.config is not None:
+        environment = {**environment, "PROCESSION_CONFIG": str(options.config.absolute())}
+    embedded = options.embedded
+    if embedded is None:
+        embedded = "nats_url" not in settings.model_fields_set
+    say("starting ...")
+    return await stack.enter_async_context(
+        system(
+            directory=options.data,
+            nats_url="" if embedded else settings.nats_url,
+            redis_url="" if embedded else settings.redis_url,
+            environment=environment,
+            replicas=dict(options.replicas),
+            on_line=lambda name, line: say(f"[{name}] {line}"),
+        )
+    )
+
+
+def _serve(options: argparse.Namespace) -> int:
+    """Runs one service until SIGTERM; nothing of the other services is loaded."""
+    from procession_services.processor_host.service import run  # noqa: PLC0415 - only what the command needs
+
+    settings = settings_of(options)
+    if options.parent:
+        end_with(options.parent)
+    app = importlib.import_module(f"procession_services.{options.service}.app")
+    run(options.service, settings, app.start)
+    return OK
+
+
+async def _model(options: argparse.Namespace) -> int:
+    """Runs the demo model server until SIGTERM; it says its port in one JSON line."""
+    from procession_services.demo_model.__main__ import run  # noqa: PLC0415
+    from procession_services.demo_model.server import DEFAULT_PACE_MS  # noqa: PLC0415
+
+    if options.parent:
+        end_with(options.parent)
+    await run(options.host, options.port, DEFAULT_PACE_MS)
+    return OK
+
+
+def _replicas(text: str) -> tuple[str, int]:
+    service, number = pair(text)
+    if service not in SERVICES:
+        raise argparse.ArgumentTypeError(f"unknown service {service!r}; known: {', '.join(SERVICES)}")
+    if not isinstance(number, int) or number < 0:
+        raise argparse.ArgumentTypeError(f"{text!r}: how many must be a number from 0")
+    return service, number

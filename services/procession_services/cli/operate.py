@@ -1,0 +1,160 @@
+"""`procession check | reload | dead | processors`: looks after a deployment."""
+
+import argparse
+import asyncio
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from procession_services.cli.common import FAILED, OK, USAGE, Commands, UsageError, say, settings_of
+from procession_services.cli.memory import memory_problems
+from procession_services.runtime.access import Access
+from procession_services.runtime.problems import Problem
+from procession_services.runtime.settings import Settings
+
+if TYPE_CHECKING:
+    from procession_services.deploy.check import Findings
+
+__all__ = ["add_operator_commands"]
+
+
+def add_operator_commands(commands: Commands) -> None:
+    """Adds them to the command line's."""
+    told = "tell everything that is wrong with the configuration"
+    check = commands.add("check", _check, told, commands.common, commands.agents)
+    check.add_argument(
+        "--models", action=argparse.BooleanOptionalAction, default=True, help="also the names of models"
+    )
+    check.add_argument(
+        "--deploy",
+        action="store_true",
+        help="also connect to the servers, and ask every service what it sees",
+    )
+    check.add_argument(
+        "--secrets",
+        type=Path,
+        metavar="DIR",
+        help="with --deploy: directory of `procession init`, to be the operator",
+    )
+    check.add_argument(
+        "--call-models", action="store_true", help="with --deploy: also call every model, for a few tokens"
+    )
+
+    told = "have every replica read its agents anew, and tell what counts then"
+    reload = commands.add("reload", _reload, told, commands.common)
+    reload.add_argument("--secrets", type=Path, metavar="DIR", help="directory of `procession init`")
+
+    told = "list what no service could handle, or give one another chance"
+    dead = commands.add("dead", _dead, told, commands.common)
+    dead.add_argument("--replay", type=int, metavar="N", help="put number N back where it came from")
+
+    commands.add("processors", _processors, "list the installed processors and their hooks", commands.common)
+
+
+def _check(options: argparse.Namespace) -> int:
+    from procession_services.runtime.check import check  # noqa: PLC0415 - only what the command needs
+
+    settings = settings_of(options)
+    problems, wrong = [], USAGE
+    if not options.deploy or settings.agents is not None:  # of a deployment the orchestrator has the agents
+        problems = check(settings, _model_problem if options.models else None) + memory_problems(settings)
+    if options.deploy:
+        found = asyncio.run(_deployment(settings, options))
+        problems, wrong = problems + found.problems, FAILED
+        for line in found.fine:
+            print(f"ok: {line}")  # noqa: T201
+    return _told(problems, wrong)
+
+
+async def _deployment(settings: Settings, options: argparse.Namespace) -> "Findings":
+    from procession_services.deploy.check import check_deployment  # noqa: PLC0415
+
+    return await check_deployment(settings, secrets=options.secrets, call_models=options.call_models)
+
+
+def _told(problems: list[Problem], wrong: int) -> int:
+    """Prints problems; gives the exit code, `wrong` where one is more than a warning."""
+    for problem in problems:
+        print(problem)  # noqa: T201
+    number = sum(not problem.warning for problem in problems)
+    say(f"{number} wrong" if number else "all good")
+    return wrong if number else OK
+
+
+async def _reload(options: argparse.Namespace) -> int:
+    from procession_services.bus.operator import Operator  # noqa: PLC0415
+    from procession_services.demo.rendering import table  # noqa: PLC0415
+    from procession_services.deploy.check import as_operator, ask_services, told_by  # noqa: PLC0415
+
+    settings = as_operator(settings_of(options), options.secrets)
+    operator = await Operator.connect(settings.nats_url, Access.of(settings))
+    try:
+        statuses = await ask_services(operator, "reload")
+    finally:
+        await operator.close()
+    if not statuses:
+        raise UsageError(
+            "no service answers: are they running, and is this the operator (--secrets secrets)?"
+        )
+    rows = [
+        [status.service, status.replica, f"{name} {digest}"]
+        for status in statuses
+        for name, digest in status.configuration.items()
+    ]
+    sys.stdout.write(
+        table(["service", "replica", "counts now"], rows) if rows else "no service has such files\n"
+    )
+    return _told(told_by(statuses), FAILED)
+
+
+def _model_problem(model: str) -> str | None:
+    """What is wrong with the name of a model; it takes LiteLLM, and seconds to load it."""
+    from procession_services.llm_gateway.providers.litellm_provider import LiteLLMProvider  # noqa: PLC0415
+
+    if LiteLLMProvider().knows(model):
+        return None
+    return (
+        f"unknown model {model!r}; write provider/name, with a provider of LiteLLM, as in openai/gpt-4o-mini"
+    )
+
+
+async def _dead(options: argparse.Namespace) -> int:
+    """Lists the dead letters, or puts one back."""
+    from procession_services.bus import Bus  # noqa: PLC0415 - only what the command needs
+    from procession_services.bus.dead import dead_letters, replay  # noqa: PLC0415
+    from procession_services.demo.rendering import table  # noqa: PLC0415
+
+    settings = settings_of(options)
+    bus = await Bus.connect(
+        settings.nats_url,
+        "procession-cli",
+        access=Access.of(settings),
+        create_streams=settings.create_streams,
+        replicas=settings.stream_replicas,
+    )
+    try:
+        if options.replay is None:
+            rows = [[str(each.sequence), each.subject, each.reason] for each in await dead_letters(bus)]
+            sys.stdout.write(table(["number", "subject", "why"], rows) if rows else "nothing is dead\n")
+            return OK
+        letter = await replay(bus, options.replay)
+    finally:
+        await bus.close()
+    if letter is None:
+        raise UsageError(f"there is no dead letter {options.replay}; `procession dead` lists them")
+    say(f"{letter.subject} is delivered again")
+    return OK
+
+
+def _processors(options: argparse.Namespace) -> int:
+    from procession.registry import Registry  # noqa: PLC0415
+    from procession_services.demo.rendering import table  # noqa: PLC0415
+
+    registry = Registry.load(settings_of(options).plugins)
+    rows = []
+    for name, kind in sorted(registry.processors.items()):
+        hooks = sorted(kind.hooks_for({}))
+        told = (kind.description or kind.__doc__ or "").strip().splitlines()
+        rows.append([name, ", ".join(hooks), told[0] if told else ""])
+    sys.stdout.write(table(["processor", "hooks", "what it does"], rows))
+    return OK

@@ -1,0 +1,112 @@
+"""`procession run | attach | cancel`: starts runs, shows them, ends them."""
+
+import argparse
+import asyncio
+import json
+import signal
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from procession_services.cli.common import CODES, OK, Commands, UsageError, client_of, pair, say
+
+if TYPE_CHECKING:
+    from procession.client import RunHandle
+
+__all__ = ["add_run_commands"]
+
+_SILENCE_SECONDS: Final = 5.0
+
+
+def add_run_commands(commands: Commands) -> None:
+    """Adds them to the command line's."""
+    common, tenant, shown = commands.common, commands.tenant, commands.shown
+    run = commands.add("run", _run, "send a request and show the answer as it comes", common, tenant, shown)
+    run.add_argument("text", help="what to ask; - reads it from stdin")
+    run.add_argument("--agent", required=True, help="name of the agent")
+    run.add_argument("--thread", help="thread that is remembered; needs --resource")
+    run.add_argument("--resource", help="whose thread it is; needs --thread")
+    run.add_argument("--run-id", metavar="ID", help="the same id with the same request is the same run")
+    run.add_argument("--no-stream", dest="stream", action="store_false", help="only the result, at the end")
+    run.add_argument(
+        "--request-context",
+        type=pair,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="data for processors and tools, never for the model; may be repeated",
+    )
+
+    attach = commands.add("attach", _attach, "show a run that somebody started", common, tenant, shown)
+    attach.add_argument("run", metavar="RUN")
+    attach.add_argument("--after", type=int, default=0, metavar="N", help="leave out the first N chunks")
+    attach.set_defaults(stream=True)
+
+    cancel = commands.add("cancel", _cancel, "cancel a run, whoever started it", common, tenant)
+    cancel.add_argument("run", metavar="RUN")
+
+
+async def _run(options: argparse.Namespace) -> int:
+    fields: dict[str, Any] = {"stream": options.stream}
+    if options.request_context:
+        fields["request_context"] = dict(options.request_context)
+    if bool(options.thread) != bool(options.resource):
+        raise UsageError("--thread and --resource go together: a thread belongs to a resource")
+    if options.thread:
+        fields["memory"] = {"thread": options.thread, "resource": options.resource}
+    if options.run_id:
+        fields["run_id"] = options.run_id
+    text = sys.stdin.read() if options.text == "-" else options.text
+    async with client_of(options) as procession:
+        handle = await procession.start(text, agent=options.agent, **fields)
+        return await _follow(handle, options)
+
+
+async def _attach(options: argparse.Namespace) -> int:
+    async with client_of(options) as procession:
+        return await _follow(await procession.attach(options.run, after=options.after), options)
+
+
+async def _cancel(options: argparse.Namespace) -> int:
+    async with client_of(options) as procession:
+        await procession.cancel(options.run)
+    say(f"asked to cancel {options.run}")
+    return OK
+
+
+async def _follow(handle: "RunHandle", options: argparse.Namespace) -> int:
+    """Shows a run to its end; the first Ctrl-C cancels the run, the second one leaves it alone."""
+    from procession_services.demo.rendering import chunk_text, summary  # noqa: PLC0415
+
+    loop = asyncio.get_running_loop()
+
+    def interrupt() -> None:
+        say("\ncancelling the run; Ctrl-C again leaves it alone")
+        loop.remove_signal_handler(signal.SIGINT)
+        cancelling.append(asyncio.ensure_future(handle.cancel()))
+
+    cancelling: list[asyncio.Future[None]] = []
+    loop.add_signal_handler(signal.SIGINT, interrupt)
+    silence = loop.call_later(_SILENCE_SECONDS, _mention_silence, handle)
+    try:
+        async for chunk in handle:
+            sys.stdout.write(
+                f"{json.dumps(chunk, ensure_ascii=False)}\n" if options.json else chunk_text(chunk)
+            )
+            sys.stdout.flush()
+        result = await handle.result()
+    finally:
+        silence.cancel()
+        loop.remove_signal_handler(signal.SIGINT)
+    if options.json:
+        told = {"type": "result", "result": result.model_dump(mode="json", by_alias=True, exclude_none=True)}
+        sys.stdout.write(f"{json.dumps(told, ensure_ascii=False)}\n")
+    else:
+        sys.stdout.write("\n" if options.stream else f"{result.text}\n")
+        sys.stdout.flush()
+        say(f"\n{summary(result)}".rstrip())
+    return CODES[result.status]
+
+
+def _mention_silence(handle: "RunHandle") -> None:
+    if not handle.accepted:
+        say(f"run {handle.run_id} is stored, but no service has taken it yet: are the services running?")

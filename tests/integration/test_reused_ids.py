@@ -1,0 +1,82 @@
+"""The id of a run that Redis has forgotten is not for reuse, as long as EVENTS holds the run's end."""
+
+import asyncio
+
+import nats
+import pytest
+
+from procession.client import RunConflictError
+from procession_schemas import subjects
+from procession_schemas.agent import Agent
+from procession_schemas.run import RunRequest
+from procession_services.runtime.store import run_key
+from tests.support.system import finished
+
+pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
+
+ANSWER = {"chunks": ["the ", "first"]}
+
+
+async def forgotten(system, run):
+    """What `finished_ttl` does to a run, at once, when its end has been told."""
+    async with asyncio.timeout(10):
+        while not await system.redis.exists(f"{run_key(system.client.tenant, run)}:told"):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert await system.redis.delete(run_key(system.client.tenant, run))
+
+
+async def ended(system, **options):
+    """A run that has ended some time ago; its model, agent and result."""
+    model = system.script(ANSWER, ANSWER)
+    agent = Agent(name="test", model=model)
+    result, _ = await finished(await system.client.start("Hello", agent=agent, **options))
+    await forgotten(system, result.run_id)
+    return model, agent, result
+
+
+async def test_another_request_under_the_id_is_a_conflict(system):
+    model, agent, result = await ended(system)
+    handle = await system.client.start("Another", agent=agent, run_id=result.run_id)
+    with pytest.raises(RunConflictError, match="use a new runId"):
+        await handle.result(timeout=10)
+    again = await system.client.attach(result.run_id)
+    assert (await again.result(timeout=10)).text == result.text
+    assert len(system.requests(model)) == 1
+
+
+async def test_a_request_that_cannot_run_is_a_conflict_too(system):
+    _, _, result = await ended(system)
+    handle = await system.client.start("Another", agent="nobody", run_id=result.run_id)
+    with pytest.raises(RunConflictError):
+        await handle.result(timeout=10)
+
+
+async def test_the_same_request_is_still_the_same_run(system):
+    model, agent, result = await ended(system, run_id="mine")
+    connection = await nats.connect(system.servers.nats_url)
+    runs = connection.jetstream()
+    subject = subjects.run(system.client.tenant, "test")
+    events = await connection.subscribe(subjects.event(system.client.tenant, "mine", ">"))
+    await connection.flush()
+    body = RunRequest(input="Hello", run_id="mine", agent=agent).model_dump_json(
+        by_alias=True, exclude_unset=True
+    )
+    await runs.publish(subject, body.encode())  # without the message id that the stream knows for two minutes
+    told = await events.next_msg(timeout=10)
+    assert told.subject.endswith("run.accepted")
+    await connection.close()
+    handle = await system.client.attach("mine")
+    assert (await handle.result(timeout=10)).text == result.text
+    assert len(system.requests(model)) == 1
+
+
+async def test_an_id_is_remembered_for_as_long_as_its_end_can_be_read(system):
+    _, _, result = await ended(system)
+    connection = await nats.connect(system.servers.nats_url)
+    kept = (await connection.jetstream().stream_info("EVENTS")).config.max_age
+    await connection.close()
+    assert kept is not None
+    seconds = await system.redis.ttl(f"{run_key(system.client.tenant, result.run_id)}:told")
+    assert kept - 60 < seconds <= kept
+    refused, _ = await finished(await system.client.start("Hello", agent="nobody"))
+    assert kept - 60 < await system.redis.ttl(run_key(system.client.tenant, refused.run_id)) <= kept
