@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from procession_services.runtime.settings import Settings, SettingsError
 
-__all__ = ["Access", "address"]
+__all__ = ["Access"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
