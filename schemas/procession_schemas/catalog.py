@@ -167,7 +167,18 @@ CATALOG: Final[tuple[Row, ...]] = (
     Row(
         "guard.request", guard.GuardRequest, _pattern(subjects.api, "input_processors", "{tenant}", "guard"), None,
         ("llm_gateway",), ("input_processors",),
-        "Asks an input guardrail that runs beside the model call.",
+        "Asks an input guardrail that runs beside the model call; with a replica's id behind it, asks that one.",
+    ),
+    Row(
+        "guard.offer", None, _pattern(subjects.offer, "input_processors"), None,
+        ("llm_gateway",), ("input_processors",),
+        "Asks all input replicas who can judge after one has fallen silent; the first answer counts.",
+    ),
+    Row(
+        "guard.offered", guard.GuardOffer, "_INBOX.{request}", None,
+        ("input_processors",), ("llm_gateway",),
+        "A replica that lives.",
+        reply=True,
     ),
     Row(
         "guard.reply", guard.GuardReply, "_INBOX.{request}", None,

@@ -68,7 +68,7 @@ def lease(service: str, replica: str | None = None) -> str:
 
 
 def offer(service: str) -> str:
-    """Request to all replicas: who can take a stream lease? The first answer will do."""
+    """Request to all replicas: who can take what another one has left? The first answer will do."""
     return f"{ROOT}.offer.{service}"
 
 
@@ -82,9 +82,9 @@ def answers(sender: str) -> str:
     return f"{ROOT}.answers.{sender}"
 
 
-def api(service: str, tenant: str, operation: str) -> str:
-    """Request and reply, such as the memory service's threads."""
-    return f"{ROOT}.api.{service}.{tenant}.{operation}"
+def api(service: str, tenant: str, operation: str, replica: str | None = None) -> str:
+    """Request and reply, such as the memory service's threads: of any replica (queue group) or of one."""
+    return f"{ROOT}.api.{service}.{tenant}.{operation}" + (f".{replica}" if replica else "")
 
 
 STREAMS: Final[dict[str, tuple[str, ...]]] = {

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, Self, TypeVar
 
 from faststream import Path
@@ -27,6 +27,8 @@ from nats.js.errors import (
 )
 
 from procession_schemas import subjects
+from procession_services.bus.errors import NoResponderError, RequestTimeoutError
+from procession_services.bus.inbox import Inbox
 from procession_services.bus.streams import await_streams, ensure_streams
 from procession_services.runtime import telemetry
 from procession_services.runtime.access import Access
@@ -56,14 +58,6 @@ def _security(options: dict[str, Any]) -> NatsSecurity | None:
     if "user" in options:
         return NatsUserPassword(options["user"], options["password"], ssl_context=tls)
     return NatsSecurity(ssl_context=tls) if tls else None
-
-
-class NoResponderError(Exception):
-    """Nobody listens on the subject of a request."""
-
-
-class RequestTimeoutError(Exception):
-    """The answer to a request did not come in time."""
 
 
 class Bus:
@@ -233,6 +227,16 @@ class Bus:
             raise NoResponderError(subject) from error
         except TimeoutError as error:
             raise RequestTimeoutError(subject) from error
+
+    @contextlib.asynccontextmanager
+    async def inbox(self) -> AsyncIterator[Inbox]:
+        """A place to hear several answers, for the length of the block."""
+        inbox = Inbox(self.client)
+        await inbox.open()
+        try:
+            yield inbox
+        finally:
+            await inbox.close()
 
     async def answers(self, seconds: float) -> bool:
         """Whether the server answers within that time; what it sent before has then come in.

@@ -68,7 +68,12 @@ _EXTRA_PUBLISHES: Final[dict[str, tuple[str, ...]]] = {
         *_ANSWERS,
     ),
     "input_processors": _ANSWERS,
-    "llm_gateway": (f"{ROOT}.api.input_processors.*.guard", *_ANSWERS),
+    "llm_gateway": (
+        f"{ROOT}.api.input_processors.*.guard",
+        f"{ROOT}.api.input_processors.*.guard.*",
+        f"{ROOT}.offer.input_processors",
+        *_ANSWERS,
+    ),
     "output_processors": (f"{ROOT}.answers.*.*", *_ANSWERS),
     "memory": (f"{ROOT}.api.llm_gateway.*.embed", *_ANSWERS),
     "tools": (f"{ROOT}.api.memory.*.update-note", "tool.>"),
@@ -86,7 +91,11 @@ def _subscribes(service: str) -> Iterator[str]:
 
 _EXTRA_SUBSCRIBES: Final[dict[str, tuple[str, ...]]] = {
     "orchestrator": (f"{ROOT}.api.orchestrator.*.backlog",),
-    "input_processors": (f"{ROOT}.api.input_processors.*.guard",),
+    "input_processors": (
+        f"{ROOT}.api.input_processors.*.guard",
+        f"{ROOT}.api.input_processors.*.guard.*",
+        f"{ROOT}.offer.input_processors",
+    ),
     "llm_gateway": (f"{ROOT}.api.llm_gateway.*.generate", f"{ROOT}.api.llm_gateway.*.embed"),
     "output_processors": (
         f"{ROOT}.lease.output_processors",
