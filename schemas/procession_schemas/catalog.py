@@ -28,8 +28,8 @@ WORKERS: Final = (
 SERVICES: Final = (ORCHESTRATOR, *WORKERS)
 _STREAMING: Final = tuple(service for service in SERVICES if service != "output_processors")
 """Services that send chunks through the output processors."""
-_ASKING: Final = ("input_processors", "output_processors", "error_recovery", "memory")
-"""Services whose processors ask models."""
+_ASKING: Final = ("input_processors", "output_processors", "error_recovery", "memory", "tools")
+"""Services whose processors and tools ask models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def _event(type_: str) -> str:
     return _pattern(subjects.event, "{tenant}", "{run}", type_)
 
 
-_TO_SENDER: Final = f"{_pattern(subjects.answers, '{sender}')}.{{session}}"
+_TO_SENDER: Final = f"{_pattern(subjects.answers, '{service}', '{sender}')}.{{session}}"
 
 CATALOG: Final[tuple[Row, ...]] = (
     Row(
@@ -190,7 +190,7 @@ CATALOG: Final[tuple[Row, ...]] = (
         "generate.request", generate.GenerateRequest,
         _pattern(subjects.api, "llm_gateway", "{tenant}", "generate"), None,
         _ASKING, ("llm_gateway",),
-        "A question of a processor to a model.",
+        "A question of a processor or a tool to a model.",
     ),
     Row(
         "generate.reply", generate.GenerateReply, "_INBOX.{request}", None,
@@ -211,12 +211,13 @@ CATALOG: Final[tuple[Row, ...]] = (
     ),
     Row(
         "memory.request", JsonObject, _pattern(subjects.api, "memory", "{tenant}", "{operation}"), None,
-        (CLIENT,), ("memory",),
-        "Reads or changes threads and messages; operations and fields: `procession_services.memory.api`.",
+        (CLIENT, "tools"), ("memory",),
+        "Reads or changes threads and messages; operations and fields: `procession_services.memory.api`. The tool of "
+        "working memory asks for `update-note`.",
     ),
     Row(
         "memory.reply", JsonObject, "_INBOX.{request}", None,
-        ("memory",), (CLIENT,),
+        ("memory",), (CLIENT, "tools"),
         "The answer, or `error` with a `Failure`.",
         reply=True,
     ),

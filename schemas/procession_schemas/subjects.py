@@ -77,9 +77,9 @@ def inbox(replica: str) -> str:
     return f"{ROOT}.inbox.{replica}"
 
 
-def answers(sender: str) -> str:
-    """Acknowledgements for one sender of raw chunks; the id of a stream follows."""
-    return f"{ROOT}.answers.{sender}"
+def answers(service: str, sender: str) -> str:
+    """Acknowledgements for one sender of raw chunks, a replica of that service; the id of a stream follows."""
+    return f"{ROOT}.answers.{service}.{sender}"
 
 
 def api(service: str, tenant: str, operation: str, replica: str | None = None) -> str:

@@ -11,6 +11,7 @@ from typing import Final
 from procession_schemas import subjects
 from procession_schemas.subjects import ROOT
 from procession_services.deploy.permissions import (
+    OPERATOR,
     SERVICE_PERMISSIONS,
     Permissions,
     redis_rules,
@@ -34,8 +35,6 @@ _PROVIDERS: Final = """\
 # The demo model takes any.
 OPENAI_API_KEY=none-needed
 """
-OPERATOR: Final = "operator"
-"""The NATS and Redis user of people who run the deployment: may do everything."""
 
 
 @dataclass(frozen=True, slots=True)
