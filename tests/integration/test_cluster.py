@@ -113,6 +113,9 @@ async def test_every_stream_is_on_three_servers(running):
     for stream in STREAMS:
         info = await connection.jetstream().stream_info(stream)
         assert (info.config.num_replicas, len(info.cluster.replicas)) == (3, 2)
+    for node in running.nodes:
+        told = (await node.monitored("varz"))["jetstream"]["config"]
+        assert told["sync_interval"] == 1_000_000_000  # the file's second, in nanoseconds
     for consumer in await connection.jetstream().consumers_info("WORK"):
         assert len(consumer.cluster.replicas) == 2
     await connection.close()

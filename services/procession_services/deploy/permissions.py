@@ -41,7 +41,9 @@ class Permissions:
 
 def _publishes(service: str) -> Iterator[str]:
     # Whoever has done a command sends the next one; results are for the orchestrator.
-    yield from (f"{ROOT}.work.{to}.*.*" for to in SERVICES if (service, to) != ("orchestrator", "orchestrator"))
+    yield from (
+        f"{ROOT}.work.{to}.*.*" for to in SERVICES if (service, to) != ("orchestrator", "orchestrator")
+    )
     yield from (f"{ROOT}.event.*.*.run.finished", f"{ROOT}.event.*.*.run.suspended")
     yield from (f"{ROOT}.chunk.*.*", f"{ROOT}.signal.cancel.*.*")
     yield f"{ROOT}.dead.WORK.{service}.*.*"
