@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.integration,
     pytest.mark.chaos,
     pytest.mark.slow,
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(240),
     pytest.mark.asyncio(loop_scope="session"),
 ]
 
