@@ -113,7 +113,7 @@ class _Sender:
     async def open(self) -> None:
         """Listens for chunks and answers."""
         await self._nats.subscribe(f"{subjects.ROOT}.chunk.{_TENANT}.*", cb=self._on_chunks)
-        await self._nats.subscribe(f"{subjects.answers('replay')}.*", cb=self._on_answer)
+        await self._nats.subscribe(f"{subjects.answers('llm_gateway', 'replay')}.*", cb=self._on_answer)
 
     async def take_over(self, chain: str, count: int) -> tuple[float, float]:
         """Seconds until the newest chunk came, and of the replica's CPU."""
@@ -144,7 +144,9 @@ class _Sender:
 
     async def _frame(self, inbox: str, run: str, start: int, chunks: list[Any], **more: bool) -> None:
         frame = {"s": run, "l": 2, "n": start, "c": chunks, **more}
-        await self._nats.publish(inbox, orjson.dumps(frame), reply=f"{subjects.answers('replay')}.{run}")
+        await self._nats.publish(
+            inbox, orjson.dumps(frame), reply=f"{subjects.answers('llm_gateway', 'replay')}.{run}"
+        )
 
     async def _on_chunks(self, message: Any) -> None:
         batch = orjson.loads(message.data)
@@ -163,7 +165,8 @@ def _lease(chain: str, run: str) -> dict[str, Any]:
     )  # fmt: skip
     messages = MessageList(new_id=lambda: "m", now=lambda: "").serialize()
     return {
-        "session": run, "kind": "model", "attempt": 2, "acks": subjects.answers("replay"), "resume": True,
+        "session": run, "kind": "model", "attempt": 2, "acks": subjects.answers("llm_gateway", "replay"),
+        "resume": True,
         "command": command.model_dump(by_alias=True), "processors": _CHAINS[chain], "states": {}, "outSeq": 0,
         "requestContext": {}, "stepNumber": 0, "retryCount": 0, "fence": 1, "messages": messages,
     }  # fmt: skip

@@ -28,8 +28,8 @@ WORKERS: Final = (
 SERVICES: Final = (ORCHESTRATOR, *WORKERS)
 _STREAMING: Final = tuple(service for service in SERVICES if service != "output_processors")
 """Services that send chunks through the output processors."""
-_ASKING: Final = ("input_processors", "output_processors", "error_recovery", "memory")
-"""Services whose processors ask models."""
+_ASKING: Final = ("input_processors", "output_processors", "error_recovery", "memory", "tools")
+"""Services whose processors and tools ask models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def _event(type_: str) -> str:
     return _pattern(subjects.event, "{tenant}", "{run}", type_)
 
 
-_TO_SENDER: Final = f"{_pattern(subjects.answers, '{sender}')}.{{session}}"
+_TO_SENDER: Final = f"{_pattern(subjects.answers, '{service}', '{sender}')}.{{session}}"
 
 CATALOG: Final[tuple[Row, ...]] = (
     Row(
@@ -167,7 +167,18 @@ CATALOG: Final[tuple[Row, ...]] = (
     Row(
         "guard.request", guard.GuardRequest, _pattern(subjects.api, "input_processors", "{tenant}", "guard"), None,
         ("llm_gateway",), ("input_processors",),
-        "Asks an input guardrail that runs beside the model call.",
+        "Asks an input guardrail that runs beside the model call; with a replica's id behind it, asks that one.",
+    ),
+    Row(
+        "guard.offer", None, _pattern(subjects.offer, "input_processors"), None,
+        ("llm_gateway",), ("input_processors",),
+        "Asks all input replicas who can judge after one has fallen silent; the first answer counts.",
+    ),
+    Row(
+        "guard.offered", guard.GuardOffer, "_INBOX.{request}", None,
+        ("input_processors",), ("llm_gateway",),
+        "A replica that lives.",
+        reply=True,
     ),
     Row(
         "guard.reply", guard.GuardReply, "_INBOX.{request}", None,
@@ -179,7 +190,7 @@ CATALOG: Final[tuple[Row, ...]] = (
         "generate.request", generate.GenerateRequest,
         _pattern(subjects.api, "llm_gateway", "{tenant}", "generate"), None,
         _ASKING, ("llm_gateway",),
-        "A question of a processor to a model.",
+        "A question of a processor or a tool to a model.",
     ),
     Row(
         "generate.reply", generate.GenerateReply, "_INBOX.{request}", None,
@@ -200,12 +211,13 @@ CATALOG: Final[tuple[Row, ...]] = (
     ),
     Row(
         "memory.request", JsonObject, _pattern(subjects.api, "memory", "{tenant}", "{operation}"), None,
-        (CLIENT,), ("memory",),
-        "Reads or changes threads and messages; operations and fields: `procession_services.memory.api`.",
+        (CLIENT, "tools"), ("memory",),
+        "Reads or changes threads and messages; operations and fields: `procession_services.memory.api`. The tool of "
+        "working memory asks for `update-note`.",
     ),
     Row(
         "memory.reply", JsonObject, "_INBOX.{request}", None,
-        ("memory",), (CLIENT,),
+        ("memory",), (CLIENT, "tools"),
         "The answer, or `error` with a `Failure`.",
         reply=True,
     ),

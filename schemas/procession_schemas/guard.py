@@ -23,6 +23,17 @@ class GuardRequest(WireModel):
     state: JsonObject = Field(default_factory=dict, description="The guard's own.")
     request_context: JsonObject = Field(default_factory=dict)
     tracing_context: JsonObject = Field(default_factory=dict)
+    beats: str | None = Field(
+        default=None,
+        description="A subject that wants an empty message twice a second until the reply: whoever asks takes "
+        "silence for death, and asks another replica too.",
+    )
+
+
+class GuardOffer(WireModel):
+    """A replica that lives."""
+
+    replica: str = Field(description="The token behind the subject of a request that only this replica gets.")
 
 
 class GuardReply(WireModel):

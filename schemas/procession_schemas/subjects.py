@@ -68,7 +68,7 @@ def lease(service: str, replica: str | None = None) -> str:
 
 
 def offer(service: str) -> str:
-    """Request to all replicas: who can take a stream lease? The first answer will do."""
+    """Request to all replicas: who can take what another one has left? The first answer will do."""
     return f"{ROOT}.offer.{service}"
 
 
@@ -77,14 +77,14 @@ def inbox(replica: str) -> str:
     return f"{ROOT}.inbox.{replica}"
 
 
-def answers(sender: str) -> str:
-    """Acknowledgements for one sender of raw chunks; the id of a stream follows."""
-    return f"{ROOT}.answers.{sender}"
+def answers(service: str, sender: str) -> str:
+    """Acknowledgements for one sender of raw chunks, a replica of that service; the id of a stream follows."""
+    return f"{ROOT}.answers.{service}.{sender}"
 
 
-def api(service: str, tenant: str, operation: str) -> str:
-    """Request and reply, such as the memory service's threads."""
-    return f"{ROOT}.api.{service}.{tenant}.{operation}"
+def api(service: str, tenant: str, operation: str, replica: str | None = None) -> str:
+    """Request and reply, such as the memory service's threads: of any replica (queue group) or of one."""
+    return f"{ROOT}.api.{service}.{tenant}.{operation}" + (f".{replica}" if replica else "")
 
 
 def admin(operation: str) -> str:

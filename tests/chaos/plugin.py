@@ -1,5 +1,6 @@
 """What the services load: output processors that follow from the chunks alone, and a tool that leaves a trace."""
 
+import asyncio
 import os
 from typing import Any
 
@@ -90,7 +91,7 @@ class Trace(Tool):
                     await redis.rpush(trace_key(self.options.run), f"{context.tool_call_id} {os.getpid()}")
                     break
                 except Exception:  # noqa: BLE001 - Redis is being restarted; the trace must not be lost
-                    await __import__("asyncio").sleep(0.1)
+                    await asyncio.sleep(0.1)
         return "traced"
 
 

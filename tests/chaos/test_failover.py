@@ -93,6 +93,6 @@ async def test_a_stream_waits_while_there_is_no_replica(system, processors):
 async def _acknowledged(system):
     """Waits until a replica says what it has processed."""
     connection = await nats.connect(system.servers.nats_url)
-    answers = await connection.subscribe(subjects.answers("*.*"))
+    answers = await connection.subscribe(subjects.answers("*", "*.*"))
     await answers.next_msg(timeout=10)
     await connection.close()

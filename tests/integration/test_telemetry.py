@@ -87,6 +87,60 @@ async def test_a_run_is_one_trace_over_all_services(traced):
     assert len({each.context.trace_id for each in spans}) == 1
 
 
+async def test_a_run_through_every_service_is_one_trace(traced):
+    """Memory, guards before and beside the model, a provider's error, a tool, stream hooks, a hook at the end."""
+    system, kept = traced
+    agent = {
+        "memory": {"lastMessages": 5},
+        "inputProcessors": ["unicode-normalizer", {"id": "beside", "options": {"then": "pass"}}],
+        "errorProcessors": ["retry"],
+        "tools": ["echo"],
+        "outputProcessors": ["upper", "beside"],
+    }
+    failure = {"error": {"status": 400, "message": "not now"}}
+    result, _ = await system.run(failure, CALL, DONE, agent=agent, memory={"thread": "t1", "resource": "r"})
+    assert (result.status, result.retries) == ("finished", 1)
+    spans = await kept.of_run(result.run_id)
+    assert {span.context.trace_id for span in spans} == {spans[0].context.trace_id}
+
+    (root,) = named(spans, "invoke_agent")
+    commands = named(spans, "command ")
+    commanded = {told(each)["procession.service"] for each in commands}
+    assert commanded == {*SERVICES} - {"orchestrator", "output_processors"}  # which has leases instead
+    assert {above(spans, each) for each in commands} == {root}
+    places = [
+        ("processInput unicode-normalizer", "command input_processors"),
+        ("processInput beside", "command llm_gateway"),
+        ("processInput message-history", "command memory"),
+        ("processAPIError retry", "command error_recovery"),
+        ("execute_tool echo", "command tools"),
+        ("processOutputStream upper", "stream model"),
+        ("processOutputResult beside", "stream side"),
+        ("processOutputResult message-history", "command memory"),
+    ]
+    found = {(each.name, above(spans, each).name) for each in spans if each is not root}
+    assert [place for place in places if place not in found] == []
+    assert all(
+        root.start_time <= each.start_time and each.end_time <= root.end_time for each in named(spans, "chat")
+    )
+
+    chats = sorted(named(spans, "chat"), key=lambda each: each.start_time)
+    assert [told(each)["procession.model.outcome"] for each in chats] == ["failed", "finished", "finished"]
+    assert {told(each)["gen_ai.operation.name"] for each in chats} == {"chat"}
+    for each in chats[1:]:
+        assert {"gen_ai.provider.name", "gen_ai.request.model", "gen_ai.response.model", "gen_ai.response.id",
+                "gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens",
+                "gen_ai.response.finish_reasons"} <= told(each).keys()  # fmt: skip
+    tokens = [told(each)["gen_ai.usage.output_tokens"] for each in chats[1:]]
+    assert told(root)["gen_ai.usage.output_tokens"] == sum(tokens)
+    (tool,) = named(spans, "execute_tool")
+    assert (told(tool)["gen_ai.operation.name"], told(tool)["gen_ai.tool.name"]) == ("execute_tool", "echo")
+    assert told(root)["gen_ai.operation.name"] == "invoke_agent"
+    content = ("gen_ai.input.messages", "gen_ai.output.messages", "gen_ai.system_instructions",
+               "gen_ai.tool.call.arguments", "gen_ai.tool.call.result")  # fmt: skip
+    assert [key for span in spans for key in content if key in told(span)] == []
+
+
 async def test_neither_content_nor_secrets_are_told(traced):
     system, kept = traced
     result, _ = await system.run(CALL, DONE, text=PROMPT, agent=AGENT)

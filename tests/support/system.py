@@ -70,7 +70,7 @@ class ServiceProcess:
 
     def __init__(self, service: str, environment: dict[str, str], log: Path) -> None:
         self.service, self.log = service, log
-        self._environment = environment
+        self.environment = environment
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
 
@@ -85,7 +85,7 @@ class ServiceProcess:
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "procession_services", "serve", self.service,
-                cwd=ROOT, env=self._environment, stdout=asyncio.subprocess.PIPE, stderr=log,
+                cwd=ROOT, env=self.environment, stdout=asyncio.subprocess.PIPE, stderr=log,
                 preexec_fn=_die_with_parent,
             )  # fmt: skip
         return self

@@ -1,6 +1,8 @@
 """The only package that speaks to NATS."""
 
-from procession_services.bus.connection import Bus, NoResponderError, RequestTimeoutError
+from procession_services.bus.connection import Bus
+from procession_services.bus.errors import NoResponderError, RequestTimeoutError
+from procession_services.bus.inbox import Inbox
 from procession_services.bus.worker import Delivery, LostError, Worker
 
-__all__ = ["Bus", "Delivery", "LostError", "NoResponderError", "RequestTimeoutError", "Worker"]
+__all__ = ["Bus", "Delivery", "Inbox", "LostError", "NoResponderError", "RequestTimeoutError", "Worker"]

@@ -7,8 +7,7 @@ and leases use the client and its JetStream context directly.
 import asyncio
 import contextlib
 import logging
-from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, Self, TypeVar
 
 from faststream import Path
@@ -27,7 +26,10 @@ from nats.js.errors import (
 )
 
 from procession_schemas import subjects
+from procession_services.bus.errors import NoResponderError, RequestTimeoutError
+from procession_services.bus.inbox import Inbox
 from procession_services.bus.streams import await_streams, ensure_streams
+from procession_services.bus.unconfirmed import Unconfirmed
 from procession_services.runtime import telemetry
 from procession_services.runtime.access import Access
 
@@ -35,9 +37,6 @@ log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _PING_SECONDS: Final = 5
 _QUIET_SECONDS: Final = 5.0
-_KEPT: Final = 16_384
-_ASK_SECONDS: Final = 0.1
-_ASK_MESSAGES: Final = 64
 _NOT_FIRST: Final = 10071
 """JetStream's code for a wrong last sequence: the subject has a message already."""
 _AWAY: Final = (
@@ -56,14 +55,6 @@ def _security(options: dict[str, Any]) -> NatsSecurity | None:
     if "user" in options:
         return NatsUserPassword(options["user"], options["password"], ssl_context=tls)
     return NatsSecurity(ssl_context=tls) if tls else None
-
-
-class NoResponderError(Exception):
-    """Nobody listens on the subject of a request."""
-
-
-class RequestTimeoutError(Exception):
-    """The answer to a request did not come in time."""
 
 
 class Bus:
@@ -92,11 +83,7 @@ class Bus:
         self.on_reconnect: list[Callable[[], object]] = []
         self.on_bounce: dict[str, Callable[[], None]] = {}
         self._noted = ("", 0.0)
-        self._kept: deque[tuple[str, bytes]] = deque(maxlen=_KEPT)
-        self._published = 0
-        self._asked = 0.0
-        self._confirmations = ""
-        self._broken = False
+        self._unconfirmed: Unconfirmed | None = None
 
     @classmethod
     async def connect(
@@ -118,19 +105,18 @@ class Bus:
             await bus._retried("the streams", lambda: ensure_streams(bus.js, replicas=replicas))
         else:
             await bus._retried("the streams", lambda: await_streams(bus.js))
-        bus._confirmations = bus.client.new_inbox()
-        await bus.client.subscribe(f"{bus._confirmations}.*.*", cb=bus._on_confirmation)
+        bus._unconfirmed = Unconfirmed(bus.client)
+        await bus._unconfirmed.start()
         return bus
 
     async def _disconnected(self) -> None:
-        self._broken = True
+        if self._unconfirmed:
+            self._unconfirmed.lost()
 
     async def _reconnected(self) -> None:
         self.reconnects += 1
-        with contextlib.suppress(Error):  # the next reconnect does it
-            for subject, body in list(self._kept):
-                await self.client.publish(subject, body)
-        self._broken = False
+        if self._unconfirmed:
+            await self._unconfirmed.again()
         for listener in self.on_reconnect:
             listener()
 
@@ -178,24 +164,9 @@ class Bus:
         await self.client.publish(subject, body, reply=reply)
 
     async def publish_kept(self, subject: str, body: bytes) -> None:
-        """Publishes into a stream without waiting for anybody.
-
-        Now and then the stream is asked whether it has all. What it has not said to have is kept, and sent again
-        after a restart of NATS, which may have swallowed it; a reader may get it twice.
-        """
-        self._kept.append((subject, body))
-        self._published += 1
-        now, reply = asyncio.get_running_loop().time(), ""
-        if now > self._asked + _ASK_SECONDS or self._published % _ASK_MESSAGES == 0:
-            self._asked, reply = now, f"{self._confirmations}.{self.reconnects}.{self._published}"
-        await self.client.publish(subject, body, reply=reply)
-
-    async def _on_confirmation(self, message: Msg) -> None:
-        """The stream has stored a message, and so all before it that went over the same connection."""
-        *_, reconnects, published = message.subject.split(".")
-        if not self._broken and int(reconnects) == self.reconnects and b'"seq"' in message.data:
-            while self._kept and self._published - len(self._kept) < int(published):
-                self._kept.popleft()
+        """Publishes into a stream without waiting; what the stream has not confirmed is sent again (`Unconfirmed`)."""
+        assert self._unconfirmed is not None
+        await self._unconfirmed.publish(subject, body)
 
     async def publish_stored(
         self,
@@ -233,6 +204,16 @@ class Bus:
             raise NoResponderError(subject) from error
         except TimeoutError as error:
             raise RequestTimeoutError(subject) from error
+
+    @contextlib.asynccontextmanager
+    async def inbox(self) -> AsyncIterator[Inbox]:
+        """A place to hear several answers, for the length of the block."""
+        inbox = Inbox(self.client)
+        await inbox.open()
+        try:
+            yield inbox
+        finally:
+            await inbox.close()
 
     async def answers(self, seconds: float) -> bool:
         """Whether the server answers within that time; what it sent before has then come in.
@@ -308,4 +289,6 @@ class Bus:
 
     async def close(self) -> None:
         """Sends what is buffered and closes."""
+        if self._unconfirmed:
+            self._unconfirmed.stop()
         await self._broker.stop()

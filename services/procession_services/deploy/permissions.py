@@ -18,7 +18,9 @@ __all__ = [
 
 _STREAM_HOLDERS: Final = tuple(service for service in SERVICES if service != "output_processors")
 """Services that send chunks of their own through the output processors."""
-_PROCESSOR_HOSTS: Final = ("input_processors", "output_processors", "error_recovery", "memory", "tools")
+_JUDGES: Final = ("input_processors", "output_processors", "error_recovery", "memory")
+"""Services whose processors may abort."""
+_MODEL_USERS: Final = (*_JUDGES, "tools")
 """Services whose processors and tools may ask a model."""
 OPERATOR: Final = "operator"
 """The NATS and Redis user of people who run the deployment: may do everything."""
@@ -34,9 +36,12 @@ class Permissions:
 
 
 def _publishes(service: str) -> Iterator[str]:
-    yield from (f"{ROOT}.work.{to}.*.*" for to in SERVICES)  # whoever has done a command sends the next one
+    # Whoever has done a command sends the next one; results are for the orchestrator.
+    yield from (
+        f"{ROOT}.work.{to}.*.*" for to in SERVICES if (service, to) != ("orchestrator", "orchestrator")
+    )
     yield from (f"{ROOT}.event.*.*.run.finished", f"{ROOT}.event.*.*.run.suspended")
-    yield from (f"{ROOT}.chunk.*.*", f"{ROOT}.violation.*.*", f"{ROOT}.signal.cancel.*.*")
+    yield from (f"{ROOT}.chunk.*.*", f"{ROOT}.signal.cancel.*.*")
     yield f"{ROOT}.dead.WORK.{service}.*.*"
     yield from _consumer("WORK", service, f"{ROOT}.work.{service}.>")
     yield from (f"$JS.API.STREAM.INFO.{stream}" for stream in STREAMS)
@@ -47,7 +52,9 @@ def _publishes(service: str) -> Iterator[str]:
     if service in _STREAM_HOLDERS:
         yield from (f"{ROOT}.lease.output_processors", f"{ROOT}.lease.output_processors.*")
         yield from (f"{ROOT}.offer.output_processors", f"{ROOT}.inbox.*", f"{ROOT}.inbox.*.*.*")
-    if service in _PROCESSOR_HOSTS:
+    if service in _JUDGES:
+        yield f"{ROOT}.violation.*.*"
+    if service in _MODEL_USERS:
         yield f"{ROOT}.api.llm_gateway.*.generate"
     yield from _EXTRA_PUBLISHES.get(service, ())
 
@@ -64,8 +71,13 @@ def _consumer(stream: str, name: str, subject: str) -> Iterator[str]:
     yield f"$JS.ACK.{stream}.{name}.>"
 
 
-_ANSWERS: Final = ("_INBOX.*.>", "_R_.>")
-"""Where answers to requests go: of services, and through NATS' own inboxes of clients in other accounts."""
+def _answers(*askers: str) -> Iterator[str]:
+    """Where answers to requests of these services go."""
+    yield from (f"_INBOX.{asker}.>" for asker in askers)
+
+
+_TO_CLIENTS: Final = ("_R_.>", f"_INBOX.{OPERATOR}.>")
+"""Where answers to clients go: through NATS' own inboxes into their accounts, and to people in ours."""
 
 _EXTRA_PUBLISHES: Final[dict[str, tuple[str, ...]]] = {
     "orchestrator": (
@@ -76,12 +88,20 @@ _EXTRA_PUBLISHES: Final[dict[str, tuple[str, ...]]] = {
         *_consumer("WORK", "orchestrator-control", f"{ROOT}.control.>"),
         *_consumer("RUNS", "orchestrator-runs", f"{ROOT}.run.>"),
         *(f"$JS.API.STREAM.{verb}.{stream}" for verb in ("CREATE", "UPDATE") for stream in STREAMS),
-        *_ANSWERS,
+        *_TO_CLIENTS,
     ),
-    "input_processors": _ANSWERS,
-    "llm_gateway": (f"{ROOT}.api.input_processors.*.guard", *_ANSWERS),
-    "output_processors": (f"{ROOT}.answers.*.*", *_ANSWERS),
-    "memory": (f"{ROOT}.api.llm_gateway.*.embed", *_ANSWERS),
+    "input_processors": tuple(_answers("llm_gateway")),
+    "llm_gateway": (
+        f"{ROOT}.api.input_processors.*.guard",
+        f"{ROOT}.api.input_processors.*.guard.*",
+        f"{ROOT}.offer.input_processors",
+        *_answers(*_MODEL_USERS),
+    ),
+    "output_processors": (
+        *(f"{ROOT}.answers.{holder}.*.*" for holder in _STREAM_HOLDERS),
+        *_answers(*_STREAM_HOLDERS),
+    ),
+    "memory": (f"{ROOT}.api.llm_gateway.*.embed", *_TO_CLIENTS, *_answers("tools")),
     "tools": (f"{ROOT}.api.memory.*.update-note", "tool.>"),
 }
 
@@ -92,13 +112,17 @@ def _subscribes(service: str) -> Iterator[str]:
     if service in _COMMANDED:
         yield f"{ROOT}.signal.cancel.*.*"
     if service in _STREAM_HOLDERS:
-        yield f"{ROOT}.answers.*.*"
+        yield f"{ROOT}.answers.{service}.*.*"
     yield from _EXTRA_SUBSCRIBES.get(service, ())
 
 
 _EXTRA_SUBSCRIBES: Final[dict[str, tuple[str, ...]]] = {
     "orchestrator": (f"{ROOT}.api.orchestrator.*.backlog",),
-    "input_processors": (f"{ROOT}.api.input_processors.*.guard",),
+    "input_processors": (
+        f"{ROOT}.api.input_processors.*.guard",
+        f"{ROOT}.api.input_processors.*.guard.*",
+        f"{ROOT}.offer.input_processors",
+    ),
     "llm_gateway": (f"{ROOT}.api.llm_gateway.*.generate", f"{ROOT}.api.llm_gateway.*.embed"),
     "output_processors": (
         f"{ROOT}.lease.output_processors",

@@ -1,6 +1,7 @@
 """The input processors service, put together."""
 
 from procession_schemas import subjects
+from procession_schemas.guard import GuardOffer
 from procession_services.input_processors.guards import GuardAnswers
 from procession_services.processor_host.service import Host
 from procession_services.processor_host.streams import StreamClient
@@ -10,9 +11,17 @@ SERVICE = "input_processors"
 
 async def start(host: Host) -> None:
     """Starts taking commands."""
-    streams = StreamClient(host.bus, host.settings.replica)
+    streams = StreamClient(host.bus, SERVICE, host.settings.replica)
     await streams.start()
     host.on_stop.append(streams.stop)
     executor = await host.work_on_commands(streams.sink)
-    guards = GuardAnswers(executor, max_reply=host.bus.max_payload)
+    guards = GuardAnswers(executor, host.bus.publish, max_reply=host.bus.max_payload)
+    replica = host.settings.replica
+    offer = GuardOffer(replica=replica).to_json()
+
+    async def live(_subject: str, _body: bytes) -> bytes:
+        return offer
+
     await host.answer(subjects.api(SERVICE, "*", "guard"), guards.answer)
+    await host.answer(subjects.api(SERVICE, "*", "guard", replica), guards.answer)
+    await host.answer(subjects.offer(SERVICE), live, everybody=True)

@@ -1,6 +1,9 @@
 """Answers the gateway: what an input guardrail says that runs beside the model call."""
 
+import asyncio
 import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Final
 
 import orjson
@@ -30,13 +33,16 @@ from procession_services.runtime.clock import monotonic_ns, now_iso
 log = logging.getLogger(__name__)
 CHANGED: Final = "PARALLEL_PROCESSOR_CHANGED_INPUT"
 NOT_JSON: Final = "STATE_NOT_JSON"
+_BEAT_SECONDS: Final = 0.5
 
 
 class GuardAnswers:
     """Runs `processInput` of one processor on a conversation that it may not change."""
 
-    def __init__(self, executor: Executor, *, max_reply: int) -> None:
-        self._executor, self._max_reply = executor, max_reply
+    def __init__(
+        self, executor: Executor, publish: Callable[[str, bytes], Awaitable[None]], *, max_reply: int
+    ) -> None:
+        self._executor, self._publish, self._max_reply = executor, publish, max_reply
 
     async def answer(self, subject: str, body: bytes) -> bytes:
         """The reply to one request, failures included; the tenant is that of the subject."""
@@ -44,9 +50,10 @@ class GuardAnswers:
             request = GuardRequest.model_validate_json(body)
         except ValidationError as error:
             return _told("INTERNAL", f"the request cannot be read: {error.error_count()} errors")
-        *_, tenant, _ = subjects.parse(subject)
+        _, _, tenant, *_ = subjects.parse(subject)
         try:
-            reply = await self._judge(request, request.command.model_copy(update={"tenant": tenant}))
+            async with self._beating(request.beats):
+                reply = await self._judge(request, request.command.model_copy(update={"tenant": tenant}))
         except Exception:  # whatever it is, the gateway must not wait for it
             log.exception("the guard %s could not be asked", request.guard.processor.instance)
             return _told("INTERNAL", f"the guard {request.guard.processor.instance} could not be asked")
@@ -54,6 +61,22 @@ class GuardAnswers:
         if len(told) > self._max_reply:
             return _told("INTERNAL", f"the reply has {len(told)} bytes; the broker takes {self._max_reply}")
         return told
+
+    @asynccontextmanager
+    async def _beating(self, subject: str | None) -> AsyncIterator[None]:
+        """Says for the length of the block that somebody is at it."""
+
+        async def beat(subject: str) -> None:
+            while True:
+                await asyncio.sleep(_BEAT_SECONDS)
+                await self._publish(subject, b"")
+
+        beats = asyncio.create_task(beat(subject)) if subject else None
+        try:
+            yield
+        finally:
+            if beats:
+                beats.cancel()
 
     async def _judge(self, request: GuardRequest, command: WorkCommand) -> GuardReply:
         executor, reply = self._executor, GuardReply()

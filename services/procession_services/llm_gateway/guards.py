@@ -1,8 +1,9 @@
 """Input guardrails beside the model call: asked while the provider answers, whose answer waits for their verdict."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from typing import Final
 
 from pydantic import ValidationError
@@ -13,12 +14,13 @@ from procession.processor import Hook
 from procession_schemas import subjects
 from procession_schemas.agent import ProcessorRef
 from procession_schemas.chunks import Chunk
-from procession_schemas.guard import GuardReply, GuardRequest
+from procession_schemas.guard import GuardOffer, GuardReply, GuardRequest
 from procession_schemas.work import Guard
-from procession_services.bus import Bus, NoResponderError, RequestTimeoutError
+from procession_services.bus import Bus, Inbox, NoResponderError, RequestTimeoutError
 from procession_services.processor_host.job import Job
 from procession_services.processor_host.outcomes import raise_outcome
 
+log = logging.getLogger(__name__)
 SERVICE: Final = "input_processors"
 SECONDS: Final = 60.0
 """The timeout of a guard that has none of its own."""
@@ -27,6 +29,11 @@ HELD: Final = 1024
 _GRACE_SECONDS: Final = 1.0
 """How much later than the guard's own service we give up: it knows the guard's policy."""
 _AGAIN_SECONDS: Final = 0.1
+_SILENT_SECONDS: Final = 2.0
+"""How long a guard's replica may be silent, which says twice a second that it lives."""
+_OFFER_SECONDS: Final = 0.5
+_REPLICAS: Final = 3
+"""How many replicas are asked at most; the first verdict counts."""
 _KEPT_SECONDS: Final = 300.0
 _Held = asyncio.Queue[list[Chunk] | Exception | None]
 
@@ -70,21 +77,23 @@ class Guards:
 
     async def _verdict(self, guards: list[Guard], job: Job) -> None:
         """Asks all guards at once and takes their answers in the order of the array."""
-        bodies = await self._bodies(guards, job)
-        asked = [
-            asyncio.create_task(self._ask(guard.processor, job.command.tenant, body))
-            for guard, body in zip(guards, bodies, strict=True)
-        ]
-        try:
-            for guard, reply in zip(guards, asked, strict=True):
-                _take(job, guard.processor, await reply)
-        finally:
-            for each in asked:
-                each.cancel()
-            await asyncio.gather(*asked, return_exceptions=True)
+        async with AsyncExitStack() as stack:
+            inboxes = [await stack.enter_async_context(self._bus.inbox()) for _ in guards]
+            bodies = await self._bodies(guards, job, inboxes)
+            asked = [
+                asyncio.create_task(self._ask(guard.processor, job.command.tenant, body, inbox))
+                for guard, body, inbox in zip(guards, bodies, inboxes, strict=True)
+            ]
+            try:
+                for guard, reply in zip(guards, asked, strict=True):
+                    _take(job, guard.processor, await reply)
+            finally:
+                for each in asked:
+                    each.cancel()
+                await asyncio.gather(*asked, return_exceptions=True)
         job.result.verdict = "passed"
 
-    async def _bodies(self, guards: list[Guard], job: Job) -> list[bytes]:
+    async def _bodies(self, guards: list[Guard], job: Job, inboxes: list[Inbox]) -> list[bytes]:
         """The requests, the conversation through Redis where it is too long for one of them."""
         ctx, command = job.ctx, job.command.model_copy(update={"ops": []})
         requests = [
@@ -95,8 +104,9 @@ class Guards:
                 state=ctx.states.get(guard.processor.instance, {}),
                 request_context=ctx.request_context,
                 tracing_context=ctx.tracing_context,
+                beats=inbox.address,
             )
-            for guard in guards
+            for guard, inbox in zip(guards, inboxes, strict=True)
         ]
         bodies = [request.to_json() for request in requests]
         if max(map(len, bodies)) <= self._bus.max_payload:
@@ -106,24 +116,48 @@ class Guards:
         carried = {"messages": None, "messages_key": key}
         return [request.model_copy(update=carried).to_json() for request in requests]
 
-    async def _ask(self, ref: ProcessorRef, tenant: str, body: bytes) -> GuardReply:
-        """Asks one guard; waits while no replica of its service is up, but no longer than the guard may take."""
-        limit, subject = _seconds(ref), subjects.api(SERVICE, tenant, "guard")
+    async def _ask(self, ref: ProcessorRef, tenant: str, body: bytes, inbox: Inbox) -> GuardReply:
+        """Asks one guard."""
         if len(body) > self._bus.max_payload:
             raise _failed(ref, f"is asked with {len(body)} bytes; the broker takes {self._bus.max_payload}")
         try:
-            async with asyncio.timeout(limit + _GRACE_SECONDS):
-                while True:
-                    try:
-                        answer = await self._bus.request(subject, body, limit + _GRACE_SECONDS)
-                        return GuardReply.model_validate_json(answer)
-                    except NoResponderError:
-                        await asyncio.sleep(_AGAIN_SECONDS)
-        except (TimeoutError, RequestTimeoutError):
-            text = f"no verdict of {ref.instance} within {limit:g} s; is {SERVICE} up?"
+            return GuardReply.model_validate_json(await self._told(ref, tenant, body, inbox))
+        except TimeoutError:
+            text = f"no verdict of {ref.instance} within {_seconds(ref):g} s; is {SERVICE} up?"
             raise _failed(ref, text, code="PROCESSOR_TIMEOUT", name="TimeoutError") from None
         except ValidationError as error:
             raise _failed(ref, f"the verdict of {ref.instance} cannot be read: {error}") from error
+
+    async def _told(self, ref: ProcessorRef, tenant: str, body: bytes, inbox: Inbox) -> bytes:
+        """What the first replica says that says anything; one that falls silent is taken for dead.
+
+        Waits while no replica is up. Each one that is asked may take as long as the guard may.
+        """
+        limit, anybody = _seconds(ref) + _GRACE_SECONDS, subjects.api(SERVICE, tenant, "guard")
+        asked = 1
+        async with asyncio.timeout(limit) as time:
+            await inbox.ask(anybody, body)
+            while True:
+                try:
+                    if told := await inbox.heard(_SILENT_SECONDS):
+                        return told
+                except NoResponderError:
+                    await asyncio.sleep(_AGAIN_SECONDS)
+                    await inbox.ask(anybody, body)
+                except RequestTimeoutError:
+                    if asked < _REPLICAS and (replica := await self._living()):
+                        log.warning("no sign of life of %s, asking replica %s", ref.instance, replica)
+                        asked += 1
+                        time.reschedule(asyncio.get_running_loop().time() + limit)
+                        await inbox.ask(subjects.api(SERVICE, tenant, "guard", replica), body)
+
+    async def _living(self) -> str | None:
+        """A replica that answers now: the queue group might choose one that stands still."""
+        try:
+            offer = await self._bus.request(subjects.offer(SERVICE), b"", _OFFER_SECONDS)
+        except (NoResponderError, RequestTimeoutError):
+            return None
+        return GuardOffer.model_validate_json(offer).replica
 
 
 def _seconds(ref: ProcessorRef) -> float:

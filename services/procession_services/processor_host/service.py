@@ -105,10 +105,12 @@ class Host:
         """Subscribes for as long as the service runs, or until `bus.unsubscribe`."""
         return await self.bus.subscribe(subject, callback, queue=queue)
 
-    async def answer(self, subject: str, answer: Callable[[str, bytes], Awaitable[bytes]]) -> None:
-        """Answers requests on a subject, one replica each, many at a time; drained when the service stops.
+    async def answer(
+        self, subject: str, answer: Callable[[str, bytes], Awaitable[bytes]], *, everybody: bool = False
+    ) -> None:
+        """Answers requests on a subject, many at a time; drained when the service stops.
 
-        `answer` gets the subject of a request and its body.
+        `answer` gets the subject of a request and its body. One replica answers each, or `everybody`.
         """
         running: set[asyncio.Task[None]] = set()
 
@@ -120,7 +122,7 @@ class Host:
             running.add(task)
             task.add_done_callback(running.discard)
 
-        subscription = await self.subscribe(subject, on_request, queue=self.service)
+        subscription = await self.subscribe(subject, on_request, queue="" if everybody else self.service)
 
         async def drain() -> None:
             await self.bus.unsubscribe(subscription)

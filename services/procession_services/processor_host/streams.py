@@ -43,9 +43,9 @@ _ENVELOPE: Final = 64
 class StreamClient:
     """Opens streams through the output processors for one service process."""
 
-    def __init__(self, bus: Bus, replica: str) -> None:
+    def __init__(self, bus: Bus, service: str, replica: str) -> None:
         self._bus = bus
-        self._address = subjects.answers(f"{replica}-{new_token(6)}")
+        self._address = subjects.answers(service, f"{replica}-{new_token(6)}")
         self._sessions: dict[str, Session] = {}
         self._watch: asyncio.Task[None] | None = None
 

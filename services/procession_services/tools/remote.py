@@ -15,7 +15,7 @@ from pydantic import Field, field_validator
 from procession.processor import Options
 from procession.tools import Tool, ToolContext
 from procession_schemas.base import JsonObject
-from procession_services.bus.connection import NoResponderError, RequestTimeoutError
+from procession_services.bus import NoResponderError, RequestTimeoutError
 
 Request = Callable[[str, bytes, float], Awaitable[bytes]]
 """Subject, body and seconds to the reply's body; raises NoResponderError or RequestTimeoutError."""

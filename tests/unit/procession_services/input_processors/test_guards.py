@@ -45,7 +45,9 @@ def answers() -> GuardAnswers:
     for each in (Keeps, KeepsSet, KeepsMuch):
         registry.add_processor(each)
     nothing: Any = None  # no bus and no store is needed for a verdict
-    return GuardAnswers(Executor("s", nothing, nothing, Instances(registry), nothing), max_reply=5000)
+    return GuardAnswers(
+        Executor("s", nothing, nothing, Instances(registry), nothing), nothing, max_reply=5000
+    )
 
 
 async def ask(name: str, **fields: Any) -> GuardReply:

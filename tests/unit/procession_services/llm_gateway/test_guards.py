@@ -1,6 +1,7 @@
 """What is held while the guards think, and what becomes of it. The bus is a stand-in that answers when told to."""
 
 import asyncio
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,16 +12,20 @@ from procession.context import RunContext
 from procession.errors import ProcessorError, TripWire
 from procession.message_list import MessageList
 from procession_schemas.agent import ProcessorRef
-from procession_schemas.guard import GuardReply, GuardRequest
+from procession_schemas.guard import GuardOffer, GuardReply, GuardRequest
 from procession_schemas.run import Failure, HookReport, Tripwire
 from procession_schemas.work import Guard, WorkCommand, WorkResult
-from procession_services.bus import NoResponderError
+from procession_services.bus import NoResponderError, RequestTimeoutError
 from procession_services.llm_gateway.guards import HELD, Guards
 
+BEAT = "beat"
 REF = ProcessorRef(id="g", timeout=5)
 COMMAND = WorkCommand(
     run="r", tenant="t", agent="a", seq=1, service="s", version=0, out_seq=0, message_id="m", ops=[]
 )
+
+
+ANYBODY = "procession.v1.api.input_processors.t.guard"
 
 
 class Bus:
@@ -30,15 +35,43 @@ class Bus:
 
     def __init__(self, *replies: Any) -> None:
         self.let, self.asked = asyncio.Event(), list[GuardRequest]()
-        self._replies = list(replies)
+        self.subjects = list[str]()
+        self.replies = list(replies)
+        self.living: Any = NoResponderError("nobody")
+
+    @asynccontextmanager
+    async def inbox(self) -> Any:
+        yield Inbox(self)
 
     async def request(self, subject: str, body: bytes, timeout: float) -> bytes:  # noqa: ASYNC109 - the bus has it
-        assert subject == "procession.v1.api.input_processors.t.guard"
-        reply = self._replies.pop(0)
+        assert subject == "procession.v1.offer.input_processors"
+        if isinstance(self.living, Exception):
+            raise self.living
+        return bytes(GuardOffer(replica=self.living).to_json())
+
+
+class Inbox:
+    """One of the bus's conversations; each question has an answer, or several."""
+
+    address = "here"
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._replies: list[Any] = []
+
+    async def ask(self, subject: str, body: bytes) -> None:
+        replies = self._bus.replies.pop(0)
+        self._replies = list(replies) if isinstance(replies, list) else [replies]
+        self._bus.subjects.append(subject)
+        self._bus.asked.append(GuardRequest.model_validate_json(body))
+
+    async def heard(self, seconds: float) -> bytes:
+        reply = self._replies.pop(0) if len(self._replies) > 1 else self._replies[0]
         if isinstance(reply, Exception):
             raise reply
-        self.asked.append(GuardRequest.model_validate_json(body))
-        await self.let.wait()
+        if reply == BEAT:
+            return b""
+        await self._bus.let.wait()
         return bytes(reply.to_json())
 
 
@@ -137,6 +170,38 @@ async def test_a_service_that_comes_up_in_time_is_asked_again():
     await chunks.aclose()
 
 
+async def test_a_replica_that_shows_signs_of_life_is_asked_once():
+    bus, source = Bus([*[BEAT] * 200, GuardReply()]), Source()
+    bus.living = "other"
+    bus.let.set()
+    chunks = held(bus, make_job(), source)
+    await anext(chunks)
+    assert bus.subjects == [ANYBODY]
+    await chunks.aclose()
+
+
+async def test_after_silence_a_replica_that_lives_is_asked_and_no_more_than_three_are():
+    silent = RequestTimeoutError("here")
+    bus, source = Bus(silent, [BEAT, silent], [*[silent] * 50, GuardReply()]), Source()
+    bus.living = "other"
+    bus.let.set()
+    chunks = held(bus, make_job(), source)
+    await anext(chunks)
+    assert bus.subjects == [ANYBODY, f"{ANYBODY}.other", f"{ANYBODY}.other"]
+    await chunks.aclose()
+
+
+@pytest.mark.parametrize("living", [NoResponderError("x"), RequestTimeoutError("x")])
+async def test_silence_is_waited_out_while_no_other_replica_lives(living):
+    bus, source = Bus([*[RequestTimeoutError("here")] * 5, GuardReply()]), Source()
+    bus.living = living
+    bus.let.set()
+    chunks = held(bus, make_job(), source)
+    await anext(chunks)
+    assert bus.subjects == [ANYBODY]
+    await chunks.aclose()
+
+
 async def test_a_failure_of_the_source_comes_after_the_verdict():
     async def broken() -> Any:
         yield [{"type": "step-start"}]
@@ -158,6 +223,7 @@ async def test_guards_are_asked_at_once_about_the_same_conversation():
     asked = [(each.guard.processor.instance, each.guard.index, each.state) for each in bus.asked]
     assert asked == [("g", 0, {"before": 1}), ("h", 1, {})]
     assert bus.asked[1].guard.processor.timeout == 60
+    assert ({each.beats for each in bus.asked}, bus.subjects) == ({"here"}, [ANYBODY] * 2)
     assert bus.asked[0].messages == bus.asked[1].messages == job.ctx.messages.serialize()
     first.cancel()
     await asyncio.wait([first])

@@ -8,7 +8,7 @@ import pytest
 from procession.errors import InvalidOptionsError
 from procession_schemas.agent import ToolRef
 from procession_schemas.work import ToolsOp
-from procession_services.bus.connection import NoResponderError, RequestTimeoutError
+from procession_services.bus import NoResponderError, RequestTimeoutError
 from procession_services.tools.execute import run_tools
 from procession_services.tools.execution import Executions
 from procession_services.tools.remote import RemoteTool, RemoteToolError, remote_tool

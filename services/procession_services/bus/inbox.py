@@ -1,0 +1,52 @@
+"""A question whose answers come one after the other: to several who are asked, or with signs of life before."""
+
+import asyncio
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from procession_services.bus.errors import NoResponderError, RequestTimeoutError
+from procession_services.runtime import telemetry
+
+_NOBODY = "503"
+
+
+class Inbox:
+    """A subject of one's own that is listened to for the length of a conversation.
+
+    Attributes:
+        address: That subject.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self.address = client.new_inbox()
+        self._client = client
+        self._heard: asyncio.Queue[Msg] = asyncio.Queue()
+
+    async def open(self) -> None:
+        """Begins to listen."""
+        self._subscription = await self._client.subscribe(self.address, cb=self._heard.put)
+
+    async def close(self) -> None:
+        """Hears nothing any more."""
+        if not self._client.is_closed:
+            await self._subscription.unsubscribe()
+
+    async def ask(self, subject: str, body: bytes) -> None:
+        """Sends a question; what is said to it is heard here."""
+        await self._client.publish(subject, body, reply=self.address, headers=telemetry.observer().headers())
+
+    async def heard(self, seconds: float) -> bytes:
+        """The next that somebody says.
+
+        Raises:
+            NoResponderError: A question has met nobody.
+            RequestTimeoutError: Nobody has said anything for so many seconds.
+        """
+        try:
+            message = await asyncio.wait_for(self._heard.get(), seconds)
+        except TimeoutError:
+            raise RequestTimeoutError(self.address) from None
+        if message.headers and message.headers.get("Status") == _NOBODY:
+            raise NoResponderError(self.address)
+        return message.data

@@ -1,0 +1,101 @@
+"""Messages that went into a stream without waiting for it, kept until the stream has said that it has them.
+
+One server stores what comes over one connection in its order: it is asked now and then, and speaks for all before. In
+a cluster the stream's leader may die and be elected anew while this connection lives, and swallow what comes meanwhile:
+there each message is asked for, and sent again when no answer comes. A reader may get it twice.
+"""
+
+import asyncio
+import contextlib
+from collections import OrderedDict
+from typing import Final
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import Error
+
+_KEPT: Final = 16_384
+_ASK_SECONDS: Final = 0.1
+_ASK_MESSAGES: Final = 64
+_AGAIN_SECONDS: Final = 2.0
+_LOOK_SECONDS: Final = 0.5
+
+
+class Unconfirmed:
+    """What one connection has published and may have to publish again."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._kept: OrderedDict[int, tuple[str, bytes, float]] = OrderedDict()
+        self._number = 0
+        self._asked = 0.0
+        self._connection = 0
+        self._broken = False
+        self._answers = client.new_inbox()
+        self._looking: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Listens to what the streams say."""
+        await self._client.subscribe(f"{self._answers}.*.*", cb=self._on_answer)
+        if len(self._client.servers) > 1:
+            self._looking = asyncio.create_task(self._look())
+
+    def stop(self) -> None:
+        """Sends nothing again any more."""
+        if self._looking:
+            self._looking.cancel()
+
+    async def publish(self, subject: str, body: bytes) -> None:
+        """Publishes and keeps a message."""
+        self._number += 1
+        if len(self._kept) >= _KEPT:
+            self._kept.popitem(last=False)
+        now = asyncio.get_running_loop().time()
+        self._kept[self._number] = (subject, body, now)
+        wanted = self._looking or now > self._asked + _ASK_SECONDS or self._number % _ASK_MESSAGES == 0
+        if wanted:
+            self._asked = now
+        await self._client.publish(subject, body, reply=self._reply(self._number) if wanted else "")
+
+    def lost(self) -> None:
+        """The connection is gone: answers that are on their way speak of it, not of the next one."""
+        self._broken = True
+
+    async def again(self) -> None:
+        """Publishes all that is kept over a new connection; the server may have swallowed it."""
+        self._connection += 1
+        with contextlib.suppress(Error):  # the next connection does it
+            await self._repeat(list(self._kept))
+        self._broken = False
+
+    def _reply(self, number: int) -> str:
+        return f"{self._answers}.{self._connection}.{number}"
+
+    async def _repeat(self, numbers: list[int]) -> None:
+        now = asyncio.get_running_loop().time()
+        for number in numbers:
+            if kept := self._kept.get(number):
+                subject, body, _ = kept
+                self._kept[number] = (subject, body, now)
+                await self._client.publish(subject, body, reply=self._reply(number) if self._looking else "")
+
+    async def _look(self) -> None:
+        """Sends again what a cluster has not confirmed in time."""
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            before = asyncio.get_running_loop().time() - _AGAIN_SECONDS
+            late = [number for number, (_, _, sent) in self._kept.items() if sent < before]
+            if late and self._client.is_connected:
+                with contextlib.suppress(Error):  # the next look does it
+                    await self._repeat(late)
+
+    async def _on_answer(self, message: Msg) -> None:
+        """The stream has stored a message, and where there is one server all before it of this connection."""
+        *_, connection, number = message.subject.split(".")
+        if b'"seq"' not in message.data:
+            return
+        if self._looking:
+            self._kept.pop(int(number), None)
+        elif not self._broken and int(connection) == self._connection:
+            while self._kept and next(iter(self._kept)) <= int(number):
+                self._kept.popitem(last=False)

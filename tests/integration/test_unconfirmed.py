@@ -1,0 +1,63 @@
+"""What is published into a stream without waiting gets there, whatever becomes of the stream meanwhile."""
+
+import asyncio
+
+import pytest
+import pytest_asyncio
+from nats.js.errors import NotFoundError
+
+from procession_schemas import subjects
+from procession_services.bus import Bus
+from procession_services.bus.streams import stream_configs
+from procession_services.runtime.embedded import EmbeddedServers
+
+pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
+
+SUBJECT = subjects.chunk("acme", "r1")
+(CHUNKS,) = [config for config in stream_configs() if config.name == "CHUNKS"]
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def servers(tmp_path):
+    async with EmbeddedServers(tmp_path, redis=False) as servers:
+        yield servers
+
+
+async def stored(bus):
+    """All bodies that the stream holds."""
+    info = await bus.js.stream_info("CHUNKS")
+    numbers = range(info.state.first_seq, info.state.last_seq + 1) if info.state.messages else ()
+    return [(await bus.js.get_msg("CHUNKS", seq=number)).data for number in numbers]
+
+
+async def until_stored(bus, *bodies):
+    async with asyncio.timeout(20):
+        while not set(bodies) <= set(await stored(bus)):  # noqa: ASYNC110 - a stream tells nobody
+            await asyncio.sleep(0.05)
+
+
+async def test_where_there_are_several_servers_each_message_is_sent_until_the_stream_has_it(servers):
+    url = servers.endpoints.nats_url
+    bus = await Bus.connect(f"{url},{url.replace('127.0.0.1', 'localhost')}", "test")
+    await bus.publish_kept(SUBJECT, b"1")
+    await until_stored(bus, b"1")
+    await bus.js.delete_stream("CHUNKS")  # as if it had no leader: nobody answers
+    with pytest.raises(NotFoundError):
+        await stored(bus)
+    await bus.publish_kept(SUBJECT, b"2")
+    await bus.publish_kept(SUBJECT, b"3")
+    await bus.flush()
+    await bus.js.add_stream(CHUNKS)
+    await bus.publish_kept(SUBJECT, b"4")  # its confirmation says nothing of those before
+    await until_stored(bus, b"2", b"3", b"4")
+    assert b"1" not in await stored(bus)  # it had been confirmed
+    await bus.close()
+
+
+async def test_what_one_server_has_not_confirmed_is_sent_again_when_it_is_back(servers):
+    bus = await Bus.connect(servers.endpoints.nats_url, "test")
+    servers.kill_nats()
+    await bus.publish_kept(SUBJECT, b"1")
+    await servers.restart_nats()
+    await until_stored(bus, b"1")
+    await bus.close()

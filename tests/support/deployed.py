@@ -1,0 +1,168 @@
+"""The servers of a deployment as processes, from the files that compose.yaml and compose.cluster.yaml give them.
+
+Only addresses, ports and directories are the test's; a line of those files that is not there any more fails it.
+"""
+
+import asyncio
+import json
+import urllib.request
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from procession_services.deploy.files import Deployment
+from procession_services.runtime import embedded
+
+__all__ = ["INFRA", "Node", "cluster", "nats_server", "redis_server"]
+
+INFRA: Final = Path(__file__).resolve().parents[2] / "infra"
+_NODES: Final = (1, 2, 3)
+_SECONDS: Final = 60.0
+_LOOK_SECONDS: Final = 0.05
+
+
+def _with(text: str, changes: dict[str, str]) -> str:
+    for theirs, ours in changes.items():
+        assert theirs in text, f"{theirs} is not there any more"
+        text = text.replace(theirs, ours)
+    return text
+
+
+def _nats_conf(name: str, data: Path, ports: Sequence[int]) -> str:
+    changes = {
+        "$NATS_NAME": name,
+        "0.0.0.0:4222": f"127.0.0.1:{ports[0]}",
+        "0.0.0.0:8222": f"127.0.0.1:{ports[1]}",
+        '"/data"': f'"{data}"',
+    }
+    return _with((INFRA / "nats.conf").read_text(), changes)
+
+
+class _Nats(embedded._Nats):
+    """One server of compose.yaml."""
+
+    _accounts: Path
+
+    def __init__(self, accounts: Path) -> None:
+        super().__init__()
+        object.__setattr__(self, "_accounts", accounts)
+
+    def config(self, data: Path, ports: Sequence[int]) -> str:
+        accounts = {'include "accounts.conf"': self._accounts.read_text()}
+        return _with(_nats_conf(self.server_name, data, ports), accounts)
+
+
+class _Redis(embedded._Redis):
+    """Redis of compose.yaml."""
+
+    _users: Path
+
+    def __init__(self, users: Path) -> None:
+        super().__init__()
+        object.__setattr__(self, "_users", users)
+
+    def config(self, data: Path, ports: Sequence[int]) -> str:
+        changes = {"/etc/redis/users.acl": str(self._users), "dir /data": f"dir {data}"}
+        text = _with((INFRA / "redis.conf").read_text(), changes)
+        return f"{text}\nbind 127.0.0.1\nport {ports[0]}\n"
+
+    async def answers(self, reader: Any, writer: Any, pid: int) -> bool:
+        writer.write(b"PING\r\n")
+        return bool((await reader.readline()).startswith(b"-NOAUTH"))
+
+
+def nats_server(deployment: Deployment, directory: Path) -> Any:
+    """NATS of compose.yaml, not started yet."""
+    return embedded._Server(_Nats(deployment.directory / "nats" / "accounts.conf"), directory)
+
+
+def redis_server(deployment: Deployment, directory: Path) -> Any:
+    """Redis of compose.yaml, not started yet."""
+    return embedded._Server(_Redis(deployment.directory / "redis" / "users.acl"), directory)
+
+
+class _Member(embedded._Nats):
+    """One server of compose.cluster.yaml: its files lie beside each other, as they are mounted there."""
+
+    _deployment: Deployment
+    _routes: tuple[int, ...]
+
+    def __init__(self, number: int, deployment: Deployment, routes: tuple[int, ...]) -> None:
+        super().__init__(name="nats-cluster", port_count=2, server_name=f"nats-{number}")
+        for field, value in (("_deployment", deployment), ("_routes", routes)):
+            object.__setattr__(self, field, value)
+
+    def config(self, data: Path, ports: Sequence[int]) -> str:
+        theirs = self._deployment.directory / "nats"
+        own = self._routes[int(self.server_name[-1]) - 1]
+        routes = {"0.0.0.0:6222": f"127.0.0.1:{own}"}
+        routes |= {
+            f"nats-{n}:6222": f"127.0.0.1:{port}" for n, port in zip(_NODES, self._routes, strict=True)
+        }
+        files = {
+            "nats.conf": _nats_conf(self.server_name, data, ports),
+            "accounts.conf": (theirs / "accounts.conf").read_text(),
+            "routes.conf": _with((theirs / "routes.conf").read_text(), routes),
+        }
+        for name, text in files.items():
+            (data.parent / name).write_text(text)
+        return (INFRA / "nats-cluster.conf").read_text()
+
+
+class Node:
+    """One server of a cluster."""
+
+    def __init__(self, name: str, server: Any) -> None:
+        self.name, self._server = name, server
+
+    @property
+    def url(self) -> str:
+        """Where its clients connect."""
+        return f"nats://127.0.0.1:{self._server.ports[0]}"
+
+    def kill(self) -> None:
+        """As `kill -9` does."""
+        self._server.kill()
+
+    async def start(self) -> None:
+        """Starts it, or starts it again with its data."""
+        await self._server.start()
+
+    async def monitored(self, page: str) -> dict[str, Any]:
+        """A page of its monitoring."""
+        url = f"http://127.0.0.1:{self._server.ports[1]}/{page}"
+
+        def get() -> bytes:
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                return bytes(answer.read())
+
+        told: dict[str, Any] = json.loads(await asyncio.to_thread(get))
+        return told
+
+    async def healthy(self) -> None:
+        """Waits until it has all that the others have: its own health page says so."""
+        async with asyncio.timeout(_SECONDS):
+            while True:
+                try:
+                    if (await self.monitored("healthz"))["status"] == "ok":
+                        return
+                except OSError:
+                    pass  # it is not up yet, or behind the others
+                await asyncio.sleep(_LOOK_SECONDS)
+
+
+@asynccontextmanager
+async def cluster(deployment: Deployment, directory: Path, *, up: int = 3) -> AsyncIterator[list[Node]]:
+    """The three servers of compose.cluster.yaml, so many of them started."""
+    ports = embedded._free_ports(3 * len(_NODES))
+    routes = ports[: len(_NODES)]
+    async with AsyncExitStack() as stack:
+        nodes = []
+        for number in _NODES:
+            server = embedded._Server(_Member(number, deployment, routes), directory / f"nats-{number}")
+            server.ports = (ports[2 * number + 1], ports[2 * number + 2])
+            stack.push_async_callback(server.stop)
+            nodes.append(Node(f"nats-{number}", server))
+        await asyncio.gather(*(node.start() for node in nodes[:up]))
+        yield nodes
