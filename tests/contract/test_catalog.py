@@ -9,18 +9,13 @@ from procession_schemas.chunks import CORE_TYPES
 from procession_services import supervisor
 from procession_services.bus.streams import stream_configs
 from tests.contract.json_schemas import json_schemas
+from tests.support.subjects import matches
 
 FUNCTIONS = [
     function
     for name, function in inspect.getmembers(subjects, inspect.isfunction)
     if name not in ("token", "parse")
 ]
-
-
-def matches(pattern, subject):
-    """Whether NATS would hand the subject to a subscription of the pattern."""
-    expression = re.escape(pattern).replace(r"\*", "[^.]+").replace(r">", ".+")
-    return re.fullmatch(expression, subject) is not None
 
 
 def sample(row):

@@ -18,7 +18,7 @@ from procession_services.deploy.permissions import SERVICE_PERMISSIONS, tenant_u
 from procession_services.processor_host.service import hosted
 from procession_services.runtime.settings import Settings
 from procession_services.supervisor import SERVICES
-from tests.integration.test_permissions import guarded_servers
+from tests.support.guarded import guarded_servers
 from tests.support.system import running_system
 
 pytestmark = [

@@ -14,7 +14,8 @@ from procession_schemas import subjects
 from procession_schemas.agent import Agent
 from procession_services.demo_model import serve
 from procession_services.deploy.permissions import tenant_permissions
-from tests.integration.test_permissions import guarded_servers, matches
+from tests.support.guarded import guarded_servers
+from tests.support.subjects import matches
 from tests.support.system import ROOT as SOURCES
 from tests.support.system import SERVICES, ServiceProcess, finished
 
