@@ -41,7 +41,7 @@ def memory_problems(settings: Settings) -> list[Problem]:
         if not (settings.chroma_url or settings.chroma_path):
             told = "needs PROCESSION_CHROMA_URL or PROCESSION_CHROMA_PATH, except below `procession up`"
             problems.append(Problem(str(settings.agents), path, told, warning=True))
-        if warning := fallback_warning(recall.embedder or settings.embedder):
+        if warning := fallback_warning(recall.embedder or settings.embedder, settings.onnx_path):
             problems.append(Problem("PROCESSION_EMBEDDER", path, warning, warning=True))
     return problems
 
