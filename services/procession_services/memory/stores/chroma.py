@@ -87,16 +87,7 @@ class ChromaVectors(VectorStore):
 
     async def upsert(self, index: Index, items: Sequence[Embedded]) -> None:
         """Implements `VectorStore.upsert`."""
-        threads: dict[tuple[str, str], dict[str, Embedded]] = {}
-        for item in items:  # by id, since Chroma refuses one twice
-            of = (item.metadata["resource_id"], item.metadata["thread_id"])
-            threads.setdefault(of, {})[_hashed(*of, item.metadata["message_id"])] = item
-
-        def put(client: Any) -> None:
-            for (resource, thread), entries in threads.items():
-                self._put(client, index, resource, thread, entries)
-
-        await self._run(put)
+        await self._run(lambda client: self._put(client, index, items))
 
     async def query(
         self, index: Index, vector: Sequence[float], *, top_k: int, resource: str, thread: str | None
@@ -206,26 +197,26 @@ class ChromaVectors(VectorStore):
         self._collections.clear()
         self._full.clear()
 
-    def _put(
-        self, client: Any, index: Index, resource: str, thread: str, entries: dict[str, Embedded]
-    ) -> None:
-        """Puts entries of a thread into its first collection with room, and where they are already; in a thread."""
+    def _put(self, client: Any, index: Index, items: Sequence[Embedded]) -> None:
+        """Puts items into their first collection with room, or replaces them where they are; in a thread."""
+        left = {_id(item.metadata): item for item in items}  # by id, since Chroma refuses one twice
         for level in range(LEVELS):
-            (name,) = shards(level, resource, thread)
-            collection = self._open(client, index, name)
-            here = entries
-            if level < OWN and self._is_full(collection):
-                known = collection.get(ids=list(entries), include=[])["ids"]
-                here = {key: entries[key] for key in known}
-            if here:
-                collection.upsert(
-                    ids=list(here),
-                    embeddings=[list(item.vector) for item in here.values()],
-                    metadatas=[dict(item.metadata) for item in here.values()],
-                )
-            entries = {key: item for key, item in entries.items() if key not in here}
-            if not entries:
-                return
+            places: dict[str, dict[str, Embedded]] = {}
+            for key, item in left.items():
+                (name,) = shards(level, item.metadata["resource_id"], item.metadata["thread_id"])
+                places.setdefault(name, {})[key] = item
+            for name, here in places.items():
+                collection = self._open(client, index, name)
+                if level < OWN and self._is_full(collection):
+                    known = collection.get(ids=list(here), include=[])["ids"]
+                    here = {key: here[key] for key in known}  # noqa: PLW2901 - the others go further
+                if here:
+                    collection.upsert(
+                        ids=list(here),
+                        embeddings=[list(item.vector) for item in here.values()],
+                        metadatas=[dict(item.metadata) for item in here.values()],
+                    )
+                left = {key: item for key, item in left.items() if key not in here}
 
     def _is_full(self, collection: Any) -> bool:
         if collection.name not in self._full and collection.count() >= FULL:
@@ -352,6 +343,10 @@ def _where(resource: str, thread: str | None) -> dict[str, Any]:
     if thread is None:
         return {"resource_id": resource}
     return {"$and": [{"resource_id": resource}, {"thread_id": thread}]}
+
+
+def _id(metadata: dict[str, str]) -> str:
+    return _hashed(metadata["resource_id"], metadata["thread_id"], metadata["message_id"])
 
 
 def _hashed(resource: str, thread: str, message: str) -> str:
