@@ -2,12 +2,13 @@
 
 import asyncio
 import socket
+from functools import partial
 
 import pytest
 import pytest_asyncio
 
 from procession_services.memory.core import lexical
-from procession_services.memory.core.shards import shards
+from procession_services.memory.core.shards import LEVELS, shards
 from procession_services.memory.ports import Embedded, EmbedderChangedError, Index, VectorsUnavailableError
 from procession_services.memory.stores import chroma
 from procession_services.memory.stores.chroma import ChromaVectors
@@ -41,8 +42,9 @@ async def vectors(tmp_path):
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def small(vectors, monkeypatch):
-    """Collections that are full with two entries; `r` has six messages on four levels, `r2` has others among them."""
+    """Collections that are full with two entries; `r` has six messages on all levels, `r2` has others among them."""
     monkeypatch.setattr(chroma, "FULL", 2)
+    monkeypatch.setattr(chroma, "SHARE", 1)
     for number in range(6):
         thread = "even" if number % 2 == 0 else "odd"
         await vectors.upsert(INDEX, [entry(f"m{number}", f"apples {number}", thread)])
@@ -54,10 +56,8 @@ async def small(vectors, monkeypatch):
 
 
 async def test_a_full_collection_takes_no_more_and_everything_is_found(small):
-    names = {
-        name.removeprefix("procession.tenant.messages.").rpartition("-")[0] for name in collections(small)
-    }
-    assert {name.partition("-")[0] for name in names} == {"", "1", "2", "own"}
+    wanted = {name for level in range(LEVELS) for r in ("r", "r2") for name in shards(level, r, "odd")}
+    assert wanted == {name.removeprefix("procession.tenant.messages.") for name in collections(small)}
     for resource, letter in (("r", "m"), ("r2", "n")):
         assert sorted(await found(small, "apples", resource)) == [f"{letter}{n}" for n in range(6)]
         assert sorted(await found(small, "apples", resource, "odd")) == [f"{letter}{n}" for n in (1, 3, 5)]
@@ -92,10 +92,22 @@ async def test_no_level_shows_another_resource_or_tenant(small):
     assert len(await found(small, "apples", "r")) == len(await found(small, "apples", "r2")) == 6
 
 
+async def test_one_resource_takes_no_more_than_its_share(vectors, monkeypatch):
+    monkeypatch.setattr(chroma, "FULL", 20)
+    monkeypatch.setattr(chroma, "SHARE", 3)
+    for number in range(12):
+        await vectors.upsert(INDEX, [entry(f"m{number}", f"apples {number}")])
+    await vectors.upsert(INDEX, [entry("n", "apples", resource="r2")])
+    first = vectors._client.get_collection("procession.tenant.messages.index", embedding_function=None)
+    assert sorted(each["message_id"] for each in first.get()["metadatas"]) == ["m0", "m1", "m2", "n"]
+    assert len(await found(vectors, "apples")) == 12
+
+
 async def test_a_thread_is_found_in_its_resources_own_collection_beside_a_large_one(vectors, monkeypatch):
     monkeypatch.setattr(chroma, "FULL", 0)
     large = [entry(f"m{n}", f"apples {n}", "a") for n in range(60)]
-    same = next(t for t in map("t{}".format, range(99)) if shards(3, "r", t) == shards(3, "r", "a"))
+    last = partial(shards, LEVELS - 1, "r")
+    same = next(thread for thread in map("t{}".format, range(99)) if last(thread) == last("a"))
     await vectors.upsert(INDEX, [*large, entry("other", "pears", same)])
     assert await found(vectors, "apples", "r", same, top_k=4) == ["other"]
     assert len(await found(vectors, "apples", "r", "a", top_k=4)) == 4
@@ -181,6 +193,7 @@ async def chroma_server(tmp_path):
 
 async def test_ten_replicas_create_each_collection_once(chroma_server, monkeypatch):
     monkeypatch.setattr(chroma, "FULL", 3)
+    monkeypatch.setattr(chroma, "SHARE", 3)
     replicas = [ChromaVectors.over_http(chroma_server.url) for _ in range(10)]
     for each in replicas:  # Chroma's clients of one process share connections, and cannot be made at once
         assert await each.drop("tenant") == []
@@ -190,7 +203,7 @@ async def test_ten_replicas_create_each_collection_once(chroma_server, monkeypat
             *(each.upsert(INDEX, [entry(f"m{start + n}", "x")]) for n, each in enumerate(replicas))
         )
     assert sorted(await found(replicas[0], "x")) == sorted(f"m{n}" for n in range(50))
-    assert len(collections(replicas[0])) == 4, "one on each level"
+    assert len(collections(replicas[0])) == LEVELS
     for each in replicas:
         await each.aclose()
 

@@ -12,6 +12,7 @@ from procession_services.runtime.embedded import embedded
 from procession_services.runtime.store import run_key
 from tests.support.chroma import running_chroma
 from tests.support.system import SERVICES, running_system
+from tests.support.tiny_model import write_tiny_model
 
 pytestmark = [
     pytest.mark.integration,
@@ -253,6 +254,27 @@ async def test_runs_go_on_without_chroma_and_the_index_catches_up(chroma_server,
                 _, shown = await say(system, "what is my dog called, what my cat", RECALL, "t3", resource)
                 assert any("Rex" in text for text in shown)
                 assert any("Tom" in text for text in shown)
+
+
+async def test_after_a_change_of_the_embedder_recall_waits_for_a_reindex(servers, tmp_path, resource):
+    chroma, weights = tmp_path / "chroma", write_tiny_model(tmp_path / "weights")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENAI_API_KEY", "unused")
+        async with running_system(servers, tmp_path) as system:
+            async with system.inside(*SERVICES, chroma_path=chroma, embedder="lexical"):
+                await say(system, "the dog is Rex", RECALL, "t1", resource)
+                await indexed(system)
+            async with system.inside(*SERVICES, chroma_path=chroma, embedder="onnx", onnx_path=weights):
+                result, shown = await say(system, "Rex the dog", RECALL, "t2", resource)
+                assert not any("the dog is Rex" in text for text in shown)
+                assert sum(r.warnings for r in result.processors if r.processor == "semantic-recall") == 1
+                await indexed(system)
+                await system.client.memory.reindex()
+                await indexed(system)
+                result, shown = await say(system, "Rex the dog", RECALL, "t3", resource)
+                assert any("the dog is Rex" in text for text in shown)
+                assert any("Rex the dog" in text for text in shown), "what was said meanwhile, too"
+                assert sum(r.warnings for r in result.processors if r.processor == "semantic-recall") == 0
 
 
 async def test_embedding_models_are_asked_through_the_gateway(system, resource):

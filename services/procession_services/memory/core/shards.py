@@ -1,27 +1,29 @@
 """In which collections of an index messages are: in few and small ones, however much there is of others.
 
-A filtered search of Chroma costs as much as the collection has entries, and every collection in use costs 3 MB. So
-an index begins with one collection for all, level 0. Once a collection is full, what comes next goes to the
-resource's collection on the next level; there are more of them on each. On the last level a resource has its own
-ones, over which its threads are spread; a search of the resource needs no filter there, so they have no limit.
-Nothing is ever moved, and names follow from resource and thread: whoever searches looks at one level after the other
-until one is missing (ADR 13).
+A filtered search of Chroma costs as much as the collection has entries and as match, and every collection in use
+costs 3 MB. So an index begins with one collection for all, level 0. When that is full, or a resource has its share of
+it, what comes next goes to the resource's collection on the next level; there are more of them on each. A resource
+that has used up its shares gets a collection of its own, which needs no filter, and at last some over which its
+threads are spread. Nothing is ever moved, and names follow from resource and thread: whoever searches looks at one
+level after the other until one is missing (ADR 13).
 """
 
 import hashlib
 from typing import Final
 
-__all__ = ["FIRST", "FULL", "LEVELS", "OWN", "shards"]
+__all__ = ["FIRST", "FULL", "LEVELS", "OWN", "SHARE", "shards"]
 
 FIRST: Final = "index"
-"""The one of level 0."""
+"""The collection of level 0."""
 FULL: Final = 8192
 """Entries after which a collection takes no new ones, on all levels but the last."""
-_COLLECTIONS: Final = (1, 16, 256)
-_PARTS: Final = 8
-OWN: Final = len(_COLLECTIONS)
-"""The last level."""
-LEVELS: Final = OWN + 1
+SHARE: Final = 1024
+"""Entries of one resource after which a collection that it shares takes no more of it."""
+_SHARED: Final = (1, 16, 256)
+_SPREAD: Final = 8
+OWN: Final = len(_SHARED)
+"""The first level on which a resource shares its collections with nobody."""
+LEVELS: Final = OWN + 2
 
 
 def shards(level: int, resource: str, thread: str | None) -> tuple[str, ...]:
@@ -35,8 +37,10 @@ def shards(level: int, resource: str, thread: str | None) -> tuple[str, ...]:
     if level == 0:
         return (FIRST,)
     if level < OWN:
-        return (f"{level}-{_number(resource) % _COLLECTIONS[level]}",)
-    parts = range(_PARTS) if thread is None else [_number(thread) % _PARTS]
+        return (f"{level}-{_number(resource) % _SHARED[level]}",)
+    if level == OWN:
+        return (f"own-{_hashed(resource)}",)
+    parts = range(_SPREAD) if thread is None else [_number(thread) % _SPREAD]
     return tuple(f"own-{_hashed(resource)}-{part}" for part in parts)
 
 

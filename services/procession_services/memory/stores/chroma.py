@@ -14,11 +14,12 @@ import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
-from procession_services.memory.core.shards import FIRST, FULL, LEVELS, OWN, shards
+from procession_services.memory.core.shards import FIRST, FULL, LEVELS, OWN, SHARE, shards
 from procession_services.memory.ports import (
     Embedded,
     EmbedderChangedError,
@@ -48,7 +49,7 @@ class ChromaVectors(VectorStore):
         self._lock = asyncio.Lock()
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="procession-chroma")
         self._collections: dict[tuple[Index, str], Any] = {}
-        self._full: set[str] = set()
+        self._full: set[str | tuple[str, str]] = set()
 
     @classmethod
     def over_http(cls, url: str) -> "ChromaVectors":
@@ -87,29 +88,35 @@ class ChromaVectors(VectorStore):
 
     async def upsert(self, index: Index, items: Sequence[Embedded]) -> None:
         """Implements `VectorStore.upsert`."""
-        await self._run(lambda client: self._put(client, index, items))
+        resources: dict[str, dict[str, Embedded]] = {}
+        for item in items:  # by id, since Chroma refuses one twice
+            resources.setdefault(item.metadata["resource_id"], {})[_id(item.metadata)] = item
+
+        def put(client: Any) -> None:
+            for resource, some in resources.items():
+                self._put(client, index, resource, some)
+
+        await self._run(put)
 
     async def query(
         self, index: Index, vector: Sequence[float], *, top_k: int, resource: str, thread: str | None
     ) -> list[Hit]:
         """Implements `VectorStore.query`."""
+        there = await self._run(lambda client: self._there(client, index, resource, thread))
 
-        def search(client: Any) -> list[Hit]:
-            hits: list[Hit] = []
-            for level in range(LEVELS):
-                names = shards(level, resource, thread)
-                there = [found for name in names if (found := self._open(client, index, name, make=False))]
-                if not there:
-                    break
-                for collection in there:
-                    ask = partial(_nearest, collection, vector)
-                    if level < OWN:
-                        hits += ask(top_k, _where(resource, thread))
-                    else:
-                        hits += ask(top_k, None) if thread is None else _of_thread(ask, top_k, thread)
-            return sorted(hits, key=lambda hit: -hit.score)[:top_k]
+        def search(client: Any, level: int, name: str) -> list[Hit]:
+            collection = self._open(client, index, name, make=False)
+            if collection is None:  # dropped meanwhile
+                return []
+            ask = partial(_nearest, collection, vector)
+            if level < OWN:
+                return ask(top_k, _where(resource, thread))
+            return ask(top_k, None) if thread is None else _of_thread(ask, top_k, thread)
 
-        return await self._run(search)
+        found = await asyncio.gather(
+            *(self._run(partial(search, level=level, name=name)) for level, name in there)
+        )
+        return sorted(chain.from_iterable(found), key=lambda hit: -hit.score)[:top_k]
 
     async def delete(
         self, tenant: str, resource: str, thread: str, messages: Sequence[str] | None = None
@@ -197,17 +204,30 @@ class ChromaVectors(VectorStore):
         self._collections.clear()
         self._full.clear()
 
-    def _put(self, client: Any, index: Index, items: Sequence[Embedded]) -> None:
+    def _there(self, client: Any, index: Index, resource: str, thread: str | None) -> list[tuple[int, str]]:
+        """The collections in which a search has to look, with their levels; in a thread."""
+        there: list[tuple[int, str]] = []
+        for level in range(LEVELS):
+            names = [
+                name
+                for name in shards(level, resource, thread)
+                if self._open(client, index, name, make=False) is not None
+            ]
+            if not names:
+                break
+            there += [(level, name) for name in names]
+        return there
+
+    def _put(self, client: Any, index: Index, resource: str, items: dict[str, Embedded]) -> None:
         """Puts items into their first collection with room, or replaces them where they are; in a thread."""
-        left = {_id(item.metadata): item for item in items}  # by id, since Chroma refuses one twice
         for level in range(LEVELS):
             places: dict[str, dict[str, Embedded]] = {}
-            for key, item in left.items():
-                (name,) = shards(level, item.metadata["resource_id"], item.metadata["thread_id"])
+            for key, item in items.items():
+                (name,) = shards(level, resource, item.metadata["thread_id"])
                 places.setdefault(name, {})[key] = item
             for name, here in places.items():
                 collection = self._open(client, index, name)
-                if level < OWN and self._is_full(collection):
+                if not self._has_room(collection, level, resource):
                     known = collection.get(ids=list(here), include=[])["ids"]
                     here = {key: here[key] for key in known}  # noqa: PLW2901 - the others go further
                 if here:
@@ -216,12 +236,22 @@ class ChromaVectors(VectorStore):
                         embeddings=[list(item.vector) for item in here.values()],
                         metadatas=[dict(item.metadata) for item in here.values()],
                     )
-                left = {key: item for key, item in left.items() if key not in here}
+                items = {key: item for key, item in items.items() if key not in here}
 
-    def _is_full(self, collection: Any) -> bool:
-        if collection.name not in self._full and collection.count() >= FULL:
-            self._full.add(collection.name)
-        return collection.name in self._full
+    def _has_room(self, collection: Any, level: int, resource: str) -> bool:
+        """Whether a collection takes something new of a resource; what is full once counts as full."""
+        whole, share = collection.name, (collection.name, resource)
+        if level == LEVELS - 1:
+            return True
+        if whole not in self._full and share not in self._full:
+            entries = collection.count()
+            if entries >= FULL:
+                self._full.add(whole)
+            elif level < OWN and entries >= SHARE:
+                own = collection.get(where=_where(resource, None), limit=SHARE, include=[])["ids"]
+                if len(own) >= SHARE:
+                    self._full.add(share)
+        return not self._full & {whole, share}
 
     def _open(self, client: Any, index: Index, name: str, *, make: bool = True, fresh: bool = False) -> Any:
         """A collection of an index; where it is missing it is made, or else this is None. In a thread."""
