@@ -256,11 +256,11 @@ async def test_runs_go_on_without_chroma_and_the_index_catches_up(chroma_server,
                 assert any("Tom" in text for text in shown)
 
 
-async def test_after_a_change_of_the_embedder_recall_waits_for_a_reindex(servers, tmp_path, resource):
+async def test_after_a_change_of_the_embedder_recall_waits_for_a_reindex(tmp_path, resource):
     chroma, weights = tmp_path / "chroma", write_tiny_model(tmp_path / "weights")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OPENAI_API_KEY", "unused")
-        async with running_system(servers, tmp_path) as system:
+        async with embedded(tmp_path / "own") as own, running_system(own, tmp_path) as system:
             async with system.inside(*SERVICES, chroma_path=chroma, embedder="lexical"):
                 await say(system, "the dog is Rex", RECALL, "t1", resource)
                 await indexed(system)
