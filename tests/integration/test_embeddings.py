@@ -58,6 +58,7 @@ async def small(vectors, monkeypatch):
 async def test_a_full_collection_takes_no_more_and_everything_is_found(small):
     wanted = {name for level in range(LEVELS) for r in ("r", "r2") for name in shards(level, r, "odd")}
     assert wanted == {name.removeprefix("procession.tenant.messages.") for name in collections(small)}
+    assert [name for name, _, _ in await small.indexes()] == ["procession.tenant.messages.index"]
     for resource, letter in (("r", "m"), ("r2", "n")):
         assert sorted(await found(small, "apples", resource)) == [f"{letter}{n}" for n in range(6)]
         assert sorted(await found(small, "apples", resource, "odd")) == [f"{letter}{n}" for n in (1, 3, 5)]

@@ -5,7 +5,7 @@ costs 3 MB. So an index begins with one collection for all, level 0. When that i
 it, what comes next goes to the resource's collection on the next level; there are more of them on each. A resource
 that has used up its shares gets a collection of its own, which needs no filter, and at last some over which its
 threads are spread. Nothing is ever moved, and names follow from resource and thread: whoever searches looks at one
-level after the other until one is missing (ADR 16).
+level after the other until one is missing (ADR 18).
 """
 
 import hashlib

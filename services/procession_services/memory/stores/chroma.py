@@ -160,7 +160,7 @@ class ChromaVectors(VectorStore):
             return [
                 (name, str(stored.get("embedder")), int(stored.get("dimension") or 0))
                 for name, stored in found
-                if name.startswith("procession.")
+                if name.startswith("procession.") and name.endswith(f".{FIRST}")
             ]
 
         return await self._run(listed)
