@@ -21,6 +21,7 @@ import uvloop
 from benchmarks.agents import INSTRUCTIONS, agent_name
 from benchmarks.protocol import (
     INPUT,
+    RESOURCE,
     SETTLE_SECONDS,
     SPREAD,
     START_SECONDS,
@@ -47,12 +48,18 @@ class Client:
 
     async def agent_texts(self, command: Command) -> AsyncIterator[str]:
         """The text chunks of one run; raises when the run does not finish well."""
+        memory = command.thread and {"thread": command.thread, "resource": RESOURCE}
         handle = await self.procession.start(
             INPUT,
             agent=agent_name(
-                command.outputs, inputs=command.inputs, tools=command.tools, stamped=command.stamped
+                command.outputs,
+                inputs=command.inputs,
+                tools=command.tools,
+                stamped=command.stamped,
+                memory=bool(memory),
             ),
             model=f"openai/{command.model}",
+            memory=memory,
         )
         try:
             async for chunk in handle.chunks(idle_timeout=_PATIENCE_SECONDS):

@@ -1,13 +1,14 @@
 """What is measured. Each repetition asks our side and then the peer, so that both see the same machine."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import dataclasses
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from benchmarks.machine import Reading, quiet, resident_mb
 from benchmarks.protocol import Command, load, stream
-from benchmarks.records import Record, added, line, percentiles, record, spread
+from benchmarks.records import Record, added, difference, line, percentiles, record, spread
 from benchmarks.sides import Sample, Side
 
 __all__ = ["PARTS", "Bench", "Size", "hops"]
@@ -46,13 +47,28 @@ class Bench:
 
     async def measure(self, what: str, command: Command) -> Record:
         """Takes all repetitions of a measurement, alternating between the sides."""
-        samples: list[Sample] = []
-        theirs: list[Sample] = []
-        for _ in range(self.size.repetitions):
-            samples.append(await self.repetition(self.ours, command))
-            if self.peer is not None:
-                theirs.append(await self.repetition(self.peer, command))
-        told = record((self.ours, samples), (self.peer, theirs) if self.peer else None)
+        [(ours, theirs)] = await self.samples([command] * self.size.repetitions, each=1)
+        return self.told(what, ours, theirs)
+
+    async def samples(
+        self, commands: Sequence[Command], *, each: int
+    ) -> list[tuple[list[Sample], list[Sample]]]:
+        """Carries out commands on our side and then on the peer's, `each` of them at a time.
+
+        Returns:
+            For the first, second, ... of each time: the samples of our side, and those of the peer.
+        """
+        taken: list[tuple[list[Sample], list[Sample]]] = [([], []) for _ in range(each)]
+        for start in range(0, len(commands), each):
+            for number, side in enumerate((self.ours, self.peer)):
+                for place, command in enumerate(commands[start : start + each] if side else ()):
+                    assert side is not None
+                    taken[place][number].append(await self.repetition(side, command))
+        return taken
+
+    def told(self, what: str, ours: list[Sample], theirs: list[Sample]) -> Record:
+        """Says what samples say, and keeps their problems."""
+        told = record((self.ours, ours), (self.peer, theirs) if self.peer else None)
         self.problems += [f"{what}: {problem}" for problem in told["problems"]]
         self.say(f"{what}: {_short(told)}")
         return told
@@ -116,6 +132,30 @@ async def hops(bench: Bench) -> Record:
         bench.say(f"hops {level}")
         levels.append(level)
     return {"levels": levels}
+
+
+async def memory(bench: Bench) -> Record:
+    """Runs of 100 chunks without a memory, and in a thread with one of its last ten messages; what that adds."""
+    if bench.peer is not None and "@mastra/memory" not in bench.peer.versions:
+        bench = dataclasses.replace(bench, peer=None)
+    size = bench.size
+    plain = load(100, runs=size.single_runs, warm=size.warm)
+    commands = [
+        command
+        for repetition in range(size.repetitions)
+        for command in (plain, plain.model_copy(update={"thread": f"thread-{repetition}"}))
+    ]
+    (ours, theirs), (our_memory, their_memory) = await bench.samples(commands, each=2)
+    told: Record = {
+        "chunks": 100,
+        "without": bench.told("without memory", ours, theirs),
+        "with": bench.told("with memory", our_memory, their_memory),
+        "added": difference(ours, our_memory, (*bench.ours.pids, "client")),
+    }
+    if bench.peer is not None:
+        told["peer_added"] = difference(theirs, their_memory, ("peer",))
+    bench.say(f"added: {told['added']}, peer: {told.get('peer_added')}")
+    return told
 
 
 async def growth(bench: Bench) -> Record:
@@ -216,4 +256,5 @@ PARTS: Final[dict[str, Callable[[Bench], Awaitable[Record]]]] = {
     "throughput": throughput,
     "paced": paced,
     "growth": growth,
+    "memory": memory,
 }

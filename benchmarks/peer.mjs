@@ -4,7 +4,7 @@
 // {"event":"end"} around what counts, then the outcome. Started by peer.py, which puts node_modules beside it.
 import { createInterface } from 'node:readline';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { readFileSync } from 'node:fs';
+import { existsSync, readFileSync } from 'node:fs';
 import { createOpenAICompatible } from '@ai-sdk/openai-compatible';
 import { Agent } from '@mastra/core/agent';
 import { UnicodeNormalizer } from '@mastra/core/processors';
@@ -54,22 +54,33 @@ const echo = createTool({
   execute: async input => ({ echoed: (input.context ?? input).x }),
 });
 
+const canRemember = existsSync(`${settings.modules}/@mastra/memory`) && existsSync(`${settings.modules}/@mastra/libsql`);
+let memory;
+if (canRemember) {
+  const { Memory } = await import('@mastra/memory');
+  const { LibSQLStore } = await import('@mastra/libsql');
+  const options = { lastMessages: 10, semanticRecall: false, workingMemory: { enabled: false }, generateTitle: false };
+  memory = new Memory({ storage: new LibSQLStore({ id: 'bench', url: settings.database }), options });
+}
+
 const agents = new Map();
-function agentFor({ model, inputs, outputs, tools }) {
-  const key = JSON.stringify([model, inputs, outputs, tools]);
+function agentFor({ model, inputs, outputs, tools, thread }) {
+  const key = JSON.stringify([model, inputs, outputs, tools, thread !== null]);
   if (!agents.has(key)) {
     agents.set(key, new Agent({
       id: 'bench', name: 'bench', instructions: settings.instructions, model: endpoint(model),
       inputProcessors: inputs ? inputProcessors() : [],
       outputProcessors: outputProcessors(outputs),
       ...(tools ? { tools: { 'bench-echo': echo } } : {}),
+      ...(thread === null ? {} : { memory }),
     }));
   }
   return agents.get(key);
 }
 
 async function* agentTexts(command) {
-  const run = await agentFor(command).stream(settings.input, { maxSteps: 30 });
+  const remembered = command.thread === null ? {} : { memory: { thread: command.thread, resource: settings.resource } };
+  const run = await agentFor(command).stream(settings.input, { maxSteps: 30, ...remembered });
   for await (const chunk of run.fullStream) {
     if (chunk.type === 'text-delta') yield chunk.payload.text;
     else if (chunk.type === 'error') throw chunk.payload.error;
@@ -165,7 +176,9 @@ async function paced(command) {
 }
 
 const version = name => JSON.parse(readFileSync(`${settings.modules}/${name}/package.json`, 'utf8')).version;
-say({ event: 'ready', versions: { node: process.version, '@mastra/core': version('@mastra/core'), ai: version('ai') } });
+const names = ['@mastra/core', 'ai', ...(canRemember ? ['@mastra/memory', '@mastra/libsql'] : [])];
+const versions = Object.fromEntries(names.map(name => [name, version(name)]));
+say({ event: 'ready', versions: { node: process.version, ...versions } });
 for await (const line of createInterface({ input: process.stdin })) {
   const command = JSON.parse(line);
   say(await (command.seconds ? paced(command) : pooled(command)));

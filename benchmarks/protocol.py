@@ -8,6 +8,7 @@ from pydantic.alias_generators import to_camel
 from procession_services.demo_model.synthetic import SyntheticText
 
 INPUT: Final = "Hello there, please answer."
+RESOURCE: Final = "ann"
 SETTLE_SECONDS: Final = 0.05
 START_SECONDS: Final = 1.0
 SPREAD: Final = 0.618034
@@ -31,6 +32,7 @@ class Command(_Line):
         outputs: Number of output processors.
         stamped: Let the first output processor say when it got a chunk.
         raw: Ask the model server directly, without an agent.
+        thread: The thread that the runs belong to, with a memory of its last ten messages; None is without memory.
         warm: Runs before those that count.
     """
 
@@ -42,6 +44,7 @@ class Command(_Line):
     tools: bool = False
     stamped: bool = False
     raw: bool = False
+    thread: str | None = None
     runs: int = 0
     concurrency: int = 1
     warm: int = 0

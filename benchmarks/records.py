@@ -86,6 +86,22 @@ def added(told: Record, raw: Record, prefix: str = "") -> Record:
     }
 
 
+def difference(without: Sequence[Sample], using: Sequence[Sample], processes: Sequence[str]) -> Record:
+    """What the runs of each second sample took beyond those of the first one; medians over the pairs."""
+
+    def wall(sample: Sample) -> float:
+        return median(run.wall_ms for run in sample.outcome.runs)
+
+    def cpu(sample: Sample) -> float:
+        return sum(sample.cpu[name] for name in processes) / _runs(sample) * 1e3
+
+    pairs = list(zip(without, using, strict=True))
+    return {
+        "wall_ms": spread([wall(more) - wall(less) for less, more in pairs]),
+        "cpu_ms_per_run": spread([cpu(more) - cpu(less) for less, more in pairs]),
+    }
+
+
 def line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """The straight line through (x, y) that is nearest in relative terms; returns its value at 0, and slope."""
     weights = [1 / (y * y) for _, y in points]

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from benchmarks import agents
 from benchmarks.machine import Reading, children
-from benchmarks.protocol import INPUT, SETTLE_SECONDS, SPREAD, Command, Outcome
+from benchmarks.protocol import INPUT, RESOURCE, SETTLE_SECONDS, SPREAD, Command, Outcome
 from procession_services.supervisor import system
 
 __all__ = ["Sample", "Side", "model_server", "our_side", "peer_modules", "peer_side"]
@@ -116,6 +116,7 @@ async def peer_side(modules: Path, api: str, everybody: dict[str, int]) -> Async
     settings = {
         "api": api,
         "input": INPUT,
+        "resource": RESOURCE,
         "instructions": agents.INSTRUCTIONS,
         "settleMs": SETTLE_SECONDS * 1e3,
         "spread": SPREAD,
@@ -125,6 +126,7 @@ async def peer_side(modules: Path, api: str, everybody: dict[str, int]) -> Async
         # Node looks for modules beside the script.
         script = shutil.copy(_HERE / "peer.mjs", directory)
         (Path(directory) / "node_modules").symlink_to(modules)
+        settings["database"] = f"file:{directory}/memory.db"
         environment = {**os.environ, "NODE_ENV": "production"}
         arguments = (node, "--expose-gc", str(script), json.dumps(settings))
         async with _process(*arguments, environment=environment) as process:

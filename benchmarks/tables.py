@@ -50,6 +50,8 @@ def tables(told: dict[str, Any]) -> Iterator[str]:
         yield from _pinned(told["pinned"])
     if "growth" in told:
         yield from _growth(told["growth"])
+    if "memory" in told:
+        yield from _remembering(told["memory"])
 
 
 def _about(told: dict[str, Any]) -> Iterator[str]:
@@ -128,6 +130,24 @@ def _pair(measured: dict[str, Any]) -> str:
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.3g}")
+
+
+def _remembering(told: dict[str, Any]) -> Iterator[str]:
+    yield from ("", "### Memory of the last ten messages (100 chunks, one run at a time)", "")
+    rows = []
+    for title, key, part in (
+        ("wall time without, ms", "wall_ms", "without"),
+        ("wall time with, ms", "wall_ms", "with"),
+        ("added wall time, ms", "wall_ms", "added"),
+        ("CPU per run without, with the client, ms", "cpu_ms_per_run_with_client", "without"),
+        ("CPU per run with, with the client, ms", "cpu_ms_per_run_with_client", "with"),
+        ("added CPU per run, ms", "cpu_ms_per_run", "added"),
+        ("CPUs used by others meanwhile", "foreign_cpus", "with"),
+    ):
+        theirs = told.get("peer_added", {}) if part == "added" else told[part]
+        their_key = key if part == "added" else f"peer_{key.removesuffix('_with_client')}"
+        rows.append([title, _cell(told[part].get(key)), _cell(theirs.get(their_key))])
+    yield from _table(["", "Procession", "Mastra"], rows)
 
 
 def _growth(growth: dict[str, Any]) -> Iterator[str]:

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from procession_services.memory.embedders import LexicalEmbedder
 from procession_services.memory.recall import Embedder
-from procession_services.memory.stores.onnx import OnnxEmbedder, weights_present
+from procession_services.memory.stores.onnx import OnnxEmbedder, missing_weights
+from procession_services.runtime.settings import Settings
 
 SET: Final = Path(__file__).parents[2] / "tests" / "quality" / "memory.jsonl"
 TOP: Final = 4
@@ -78,12 +79,15 @@ def main() -> int:
     sys.stdout.write(f"{len(texts)} messages, {len(questions)} questions\n")
     sys.stdout.write("embedder                   same words  same meaning  all   ms/text\n")
     embedders: list[Embedder] = [LexicalEmbedder()]
-    if weights_present():
-        embedders.append(OnnxEmbedder())
+    weights = Settings.load().onnx_path
+    if not missing_weights(weights):
+        embedders.append(OnnxEmbedder(weights))
     for embedder in embedders:
         score = asyncio.run(measure(embedder))
         row = f"{score.words:10.2f}  {score.meaning:12.2f}  {score.all:4.2f}  {score.millis:7.2f}"
         sys.stdout.write(f"{embedder.id:25}  {row}\n")
-    if not weights_present():
-        sys.stdout.write("onnx: its weights are not on this machine\n")
+    if missing_weights(weights):
+        sys.stdout.write(
+            "onnx: its weights are not on this machine; PROCESSION_ONNX_PATH names a directory\n"
+        )
     return 0

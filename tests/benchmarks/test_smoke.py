@@ -80,9 +80,17 @@ def test_growth_covers_chunks_processors_steps_and_memory(told):
     assert set(growth["idle_cpu_percent"]) == SERVICES
 
 
+def test_memory_tells_what_it_adds(told):
+    memory = told["memory"]
+    of_service = [memory[part]["per_process_cpu_ms_per_run"]["memory"] for part in ("without", "with")]
+    assert of_service[1] > 2 * of_service[0], "the runs of the second kind were remembered"
+    assert set(memory["added"]) == {"wall_ms", "cpu_ms_per_run"}
+
+
 def test_the_tables_can_be_made_of_it(told, tmp_path):
     file = tmp_path / "told.json"
     file.write_text(json.dumps(told))
     command = [sys.executable, "-m", "benchmarks.tables", str(file)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30, check=True)
     assert "| output processors |" in done.stdout
+    assert "| added wall time, ms |" in done.stdout

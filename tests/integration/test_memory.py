@@ -1,26 +1,18 @@
 """Memory over the bus, with a real Redis and a real Chroma: recall, working memory, isolation, faults."""
 
 import asyncio
-import contextlib
 import itertools
-import socket
-import sys
-from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 import pytest_asyncio
 
 from procession.client import MemoryRequestError, Procession
 from procession_schemas.agent import Agent
-from procession_services.memory.core import lexical
-from procession_services.memory.embedders import LexicalEmbedder
-from procession_services.memory.ports import Embedded, EmbedderChangedError, Index, VectorsUnavailableError
-from procession_services.memory.stores.chroma import ChromaVectors
 from procession_services.runtime.embedded import embedded
 from procession_services.runtime.store import run_key
+from tests.support.chroma import running_chroma
 from tests.support.system import SERVICES, running_system
+from tests.support.tiny_model import write_tiny_model
 
 pytestmark = [
     pytest.mark.integration,
@@ -233,97 +225,14 @@ async def test_another_tenant_cannot_tell_a_thread_from_a_missing_one(system, re
     assert any("secret" in text and "remembered" in text for text in shown), "its index is still there"
 
 
-# --- Chroma itself -----------------------------------------------------------------------------
-
-
-def entry(name, text, thread="t", resource="r"):
-    metadata = {"message_id": name, "thread_id": thread, "resource_id": resource, "content": text}
-    return Embedded(name, lexical.embed(text), metadata)
-
-
-INDEX = Index("tenant", "messages", lexical.ID, lexical.DIMENSION)
-
-
-async def test_one_message_id_in_two_threads_is_two_messages(tmp_path):
-    vectors = ChromaVectors.in_directory(tmp_path)
-    await vectors.upsert(INDEX, [entry("m", "apples"), entry("m", "apples", resource="r2")])
-    await vectors.upsert(INDEX, [entry("m", "pears", resource="r2")])
-    (hit,) = await vectors.query(INDEX, lexical.embed("apples"), top_k=4, resource="r", thread=None)
-    assert (hit.metadata["content"], hit.thread) == ("apples", "t")
-    assert hit.score == pytest.approx(1, abs=1e-3)
-    await vectors.delete("tenant", "r2", "t", ["m"])
-    assert await vectors.query(INDEX, lexical.embed("x"), top_k=4, resource="r2", thread="t") == []
-    await vectors.aclose()
-
-
-async def test_a_directory_is_for_one_process(tmp_path):
-    first, second = (ChromaVectors.in_directory(tmp_path) for _ in range(2))
-    await first.ensure(INDEX)
-    with pytest.raises(VectorsUnavailableError, match=r"another process uses .* PROCESSION_CHROMA_URL"):
-        await second.ensure(INDEX)
-    await first.aclose()
-    await second.ensure(INDEX)
-    await second.aclose()
-
-
-async def test_a_change_of_the_embedder_is_refused_until_the_index_is_dropped(tmp_path):
-    vectors = ChromaVectors.in_directory(tmp_path)
-    await vectors.ensure(INDEX)
-    other = Index("tenant", "messages", "openai/e", 3)
-    for work in (vectors.ensure(other), vectors.query(other, [1, 0, 0], top_k=1, resource="r", thread=None)):
-        with pytest.raises(EmbedderChangedError, match=r"lexical-512 \(512 dimensions\).*openai/e.*reindex"):
-            await work
-    await vectors.ensure(Index("tenant2", "messages", "openai/e", 3))
-    assert await vectors.drop("tenant") == ["messages"]
-    await vectors.ensure(other)
-    await vectors.aclose()
+# --- Chroma away, embedders ------------------------------------------------------------------
 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def chroma_server(tmp_path):
     """A Chroma server that can be killed and started again."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server = ChromaServer(tmp_path / "data", port)
-    await server.start()
-    yield server
-    await server.kill()
-
-
-class ChromaServer:
-    def __init__(self, data, port):
-        self.url, self._data, self._port = f"http://127.0.0.1:{port}", data, port
-        self._process: Any = None
-
-    async def start(self):
-        self._process = await asyncio.create_subprocess_exec(
-            Path(sys.executable).with_name("chroma"), "run", "--path", self._data, "--port", str(self._port),
-            "--host", "127.0.0.1", stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
-        )  # fmt: skip
-        async with asyncio.timeout(30), httpx.AsyncClient() as client:
-            while True:
-                with contextlib.suppress(httpx.TransportError):
-                    if (await client.get(f"{self.url}/api/v2/heartbeat")).is_success:
-                        return
-                await asyncio.sleep(0.05)
-
-    async def kill(self):
-        if self._process.returncode is None:
-            self._process.kill()
-        await self._process.wait()
-
-
-async def test_ten_replicas_create_one_collection(chroma_server):
-    replicas = [ChromaVectors.over_http(chroma_server.url) for _ in range(10)]
-    for each in replicas:  # Chroma's clients of one process share connections, and cannot be made at once
-        assert await each.drop("tenant") == []
-    await asyncio.gather(*(each.ensure(INDEX) for each in replicas))
-    await asyncio.gather(*(each.upsert(INDEX, [entry(f"m{n}", "x")]) for n, each in enumerate(replicas)))
-    found = await replicas[0].query(INDEX, lexical.embed("x"), top_k=100, resource="r", thread=None)
-    assert len(found) == 10
-    for each in replicas:
-        await each.aclose()
+    async with running_chroma(tmp_path / "data") as server:
+        yield server
 
 
 async def test_runs_go_on_without_chroma_and_the_index_catches_up(chroma_server, tmp_path, resource):
@@ -347,13 +256,25 @@ async def test_runs_go_on_without_chroma_and_the_index_catches_up(chroma_server,
                 assert any("Tom" in text for text in shown)
 
 
-async def test_a_server_that_is_not_there_is_told(tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        vectors = ChromaVectors.over_http(f"http://127.0.0.1:{free.getsockname()[1]}")
-        with pytest.raises(VectorsUnavailableError, match="Chroma does not answer"):
-            await vectors.ensure(INDEX)
-    await vectors.aclose()
+async def test_after_a_change_of_the_embedder_recall_waits_for_a_reindex(tmp_path, resource):
+    chroma, weights = tmp_path / "chroma", write_tiny_model(tmp_path / "weights")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENAI_API_KEY", "unused")
+        async with embedded(tmp_path / "own") as own, running_system(own, tmp_path) as system:
+            async with system.inside(*SERVICES, chroma_path=chroma, embedder="lexical"):
+                await say(system, "the dog is Rex", RECALL, "t1", resource)
+                await indexed(system)
+            async with system.inside(*SERVICES, chroma_path=chroma, embedder="onnx", onnx_path=weights):
+                result, shown = await say(system, "Rex the dog", RECALL, "t2", resource)
+                assert not any("the dog is Rex" in text for text in shown)
+                assert sum(r.warnings for r in result.processors if r.processor == "semantic-recall") == 1
+                await indexed(system)
+                await system.client.memory.reindex()
+                await indexed(system)
+                result, shown = await say(system, "Rex the dog", RECALL, "t3", resource)
+                assert any("the dog is Rex" in text for text in shown)
+                assert any("Rex the dog" in text for text in shown), "what was said meanwhile, too"
+                assert sum(r.warnings for r in result.processors if r.processor == "semantic-recall") == 0
 
 
 async def test_embedding_models_are_asked_through_the_gateway(system, resource):
@@ -362,7 +283,6 @@ async def test_embedding_models_are_asked_through_the_gateway(system, resource):
     await indexed(system)
     _, shown = await say(system, "what is my dog called", agent, "t2", resource)
     assert any("Rex" in text for text in shown)
-    assert LexicalEmbedder.id == "lexical-512"
 
 
 async def test_old_messages_become_notes_with_their_cost_in_the_report(system, resource):

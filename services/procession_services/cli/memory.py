@@ -25,8 +25,9 @@ _Action = Callable[["MemoryClient", argparse.Namespace], Awaitable[None]]
 
 
 def memory_problems(settings: Settings) -> list[Problem]:
-    """What is wrong with semantic recall in the agents file: no vector store, or only the lexical fallback."""
+    """What is wrong with semantic recall in the agents file: no vector store, no weights, only the lexical fallback."""
     from procession_services.memory.embedders import fallback_warning  # noqa: PLC0415 - only what the command needs
+    from procession_services.memory.stores.onnx import missing_weights  # noqa: PLC0415
 
     try:
         agents = load_agents(settings.agents) if settings.agents else {}
@@ -41,7 +42,10 @@ def memory_problems(settings: Settings) -> list[Problem]:
         if not (settings.chroma_url or settings.chroma_path):
             told = "needs PROCESSION_CHROMA_URL or PROCESSION_CHROMA_PATH, except below `procession up`"
             problems.append(Problem(str(settings.agents), path, told, warning=True))
-        if warning := fallback_warning(recall.embedder or settings.embedder):
+        if settings.onnx_path and (missing := missing_weights(settings.onnx_path)):
+            told = f"there is no {missing[0]}, unless the memory service sees another directory there"
+            problems.append(Problem("PROCESSION_ONNX_PATH", path, told, warning=True))
+        if warning := fallback_warning(recall.embedder or settings.embedder, settings.onnx_path):
             problems.append(Problem("PROCESSION_EMBEDDER", path, warning, warning=True))
     return problems
 

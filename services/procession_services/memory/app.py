@@ -57,7 +57,7 @@ async def _recall(host: Host, store: RedisMessageStore) -> Recall | None:
         return None
     settings = host.settings
     jobs = RedisJobs(host.redis, settings.replica)
-    embedders = Embedders(settings.embedder, host.bus.request)
+    embedders = Embedders(settings.embedder, host.bus.request, settings.onnx_path)
     host.admin.checks.append(partial(vector_problems, vectors, embedders, settings))
     recall = Recall(
         vectors,

@@ -4,6 +4,7 @@ import base64
 import logging
 from array import array
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -13,7 +14,7 @@ from procession_schemas.embed import EmbedReply, EmbedRequest
 from procession_services.bus import NoResponderError, RequestTimeoutError
 from procession_services.memory.core import lexical
 from procession_services.memory.recall import Embedder, EmbeddingError
-from procession_services.memory.stores.onnx import OnnxEmbedder, weights_present
+from procession_services.memory.stores.onnx import OnnxEmbedder, missing_weights
 
 __all__ = ["AUTO", "Embedders", "GatewayEmbedder", "LexicalEmbedder", "fallback_warning", "local_default"]
 
@@ -24,19 +25,20 @@ Request = Callable[[str, bytes, float], Awaitable[bytes]]
 """Subject, body and seconds to the reply's body; raises NoResponderError or RequestTimeoutError."""
 
 
-def local_default() -> str:
+def local_default(weights: Path | None) -> str:
     """The local embedder of this machine: `onnx` where its weights are present, else `lexical`."""
-    return "onnx" if weights_present() else "lexical"
+    return "lexical" if missing_weights(weights) else "onnx"
 
 
-def fallback_warning(embedder: str) -> str | None:
-    """What a person must know who runs with this setting; None where it is a real embedder."""
-    if embedder != AUTO or local_default() != "lexical":
+def fallback_warning(embedder: str, weights: Path | None) -> str | None:
+    """What a person must know who runs with these settings; None where it is a real embedder."""
+    if embedder != AUTO or local_default(weights) != "lexical":
         return None
     return (
         "semantic recall uses the lexical fallback: it finds the same words, not the same meaning. Set "
         "PROCESSION_EMBEDDER to an embedding model such as openai/text-embedding-3-small, or to onnx, which fetches "
-        "the weights of all-MiniLM-L6-v2 (80 MB) once; set it to lexical to keep the fallback without this warning"
+        "the weights of all-MiniLM-L6-v2 (80 MB) once, or name a directory that has them in PROCESSION_ONNX_PATH; "
+        "PROCESSION_EMBEDDER=lexical keeps the fallback without this warning"
     )
 
 
@@ -79,10 +81,10 @@ class GatewayEmbedder:
 
 
 class Embedders:
-    """The embedders of a process, each made once."""
+    """The embedders of a process, each made once; `weights` has those of `onnx`, where they are not fetched."""
 
-    def __init__(self, default: str, request: Request) -> None:
-        self._default, self._request = default, request
+    def __init__(self, default: str, request: Request, weights: Path | None = None) -> None:
+        self._default, self._request, self._weights = default, request, weights
         self._made: dict[str, Embedder] = {}
         self._told = False
 
@@ -95,7 +97,7 @@ class Embedders:
         wanted = name or self._default
         if wanted == AUTO:
             self._tell()
-            wanted = local_default()
+            wanted = local_default(self._weights)
         key = f"{wanted}{sorted(options.items())}"
         if key not in self._made:
             self._made[key] = self._make(wanted, options)
@@ -105,14 +107,14 @@ class Embedders:
         if wanted == "lexical":
             return LexicalEmbedder()
         if wanted == "onnx":
-            return OnnxEmbedder()
+            return OnnxEmbedder(self._weights)
         if "/" not in wanted:
             known = "onnx, lexical, or provider/model as in openai/text-embedding-3-small"
             raise EmbeddingError(f"unknown embedder {wanted!r}; write {known}")
         return GatewayEmbedder(wanted, options, self._request)
 
     def _tell(self) -> None:
-        told = None if self._told else fallback_warning(AUTO)
+        told = None if self._told else fallback_warning(AUTO, self._weights)
         self._told = True
         if told is not None:
             log.warning(told)

@@ -31,6 +31,6 @@ async def vector_problems(vectors: ChromaVectors, embedders: Embedders, settings
         for name, made, size in indexes
         if made != embedder
     ]  # fmt: skip
-    if (told := fallback_warning(settings.embedder)) is not None:
+    if (told := fallback_warning(settings.embedder, settings.onnx_path)) is not None:
         found.append(Problem("PROCESSION_EMBEDDER", "", told, warning=True))
     return found

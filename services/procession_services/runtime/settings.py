@@ -106,6 +106,11 @@ class Settings(BaseSettings):
         description="Embeds messages: `provider/model`, `onnx`, `lexical`; `auto`: `onnx` where its weights are, else "
         "`lexical`, with a warning.",
     )
+    onnx_path: Path | None = Field(
+        default=None,
+        description="Directory with `model.onnx` and `tokenizer.json` of all-MiniLM-L6-v2 for the embedder `onnx`;"
+        " without it they are fetched once.",
+    )
     embed_concurrency: int = Field(
         default=4, gt=0, description="Calls of embedders by one process at a time."
     )

@@ -10,6 +10,7 @@ from procession_services.cli.memory import memory_problems
 from procession_services.memory.app import start
 from procession_services.processor_host.service import hosted
 from procession_services.runtime.settings import Settings
+from tests.support.tiny_model import write_tiny_model
 
 pytestmark = pytest.mark.integration
 MESSAGES = [{"id": f"m{n}", "role": "user", "content": f"text {n}"} for n in range(3)]
@@ -76,4 +77,10 @@ def test_check_tells_what_semantic_recall_lacks(tmp_path, monkeypatch):
     assert [problem.path for problem in problems] == ["agents.a.memory.semanticRecall"] * 2
     assert all(problem.warning for problem in problems)
     assert "lexical fallback" in problems[1].message
-    assert memory_problems(Settings(agents=agents, chroma_path=tmp_path, embedder="lexical")) == []
+    recalling = {"agents": agents, "chroma_path": tmp_path}
+    assert memory_problems(Settings(**recalling, embedder="lexical")) == []
+    (problem,) = memory_problems(Settings(**recalling, embedder="onnx", onnx_path=tmp_path))
+    assert (problem.where, problem.warning) == ("PROCESSION_ONNX_PATH", True)
+    assert f"there is no {tmp_path / 'model.onnx'}" in problem.message
+    write_tiny_model(tmp_path)
+    assert memory_problems(Settings(**recalling, onnx_path=tmp_path)) == []
