@@ -78,6 +78,25 @@ async def test_what_a_dead_replica_was_sent_is_shown_before_the_model_says_more(
     assert said == [2, 3]
 
 
+async def test_another_replica_ends_the_run_when_the_one_that_was_about_to_dies(system):
+    process = await system.process("output_processors").start()
+    try:
+        await process.ready()
+        gate, model = system.gate(), system.script({"chunks": WORDS})
+        chain = ["upper", gate.processor("processOutputResult")]
+        handle = await system.start(agent={"model": model, "outputProcessors": chain})
+        assert await gate.reached() == process.process.pid
+        async with system.inside("output_processors"):
+            process.kill()
+            result, chunks = await finished(handle)
+    finally:
+        await process.stop()
+    expected = "".join(WORDS).upper()
+    assert (result.status, result.text, text_of(chunks)) == ("finished", expected, expected)
+    assert (await gate.passes(), len(system.requests(model))) == (2, 1)
+    assert [chunk["type"] for chunk in chunks].count("step-finish") == 1
+
+
 @pytest.mark.parametrize("processors", [["upper"], [BATCHES, "upper"]])
 async def test_a_stream_waits_while_there_is_no_replica(system, processors):
     model = system.script({"chunks": WORDS[:10]})

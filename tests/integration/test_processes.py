@@ -144,20 +144,6 @@ async def test_a_run_outlives_the_death_of_a_service_that_works_on_it(parts, ser
     assert "reset" not in [chunk["type"] for chunk in chunks]
 
 
-async def test_a_run_outlives_the_death_of_the_output_replica_that_ends_it(parts):
-    gate, model = parts.system.gate(), parts.system.script(SLOW)
-    chain = ["upper", gate.processor("processOutputResult")]
-    handle = await parts.system.start(agent={"model": model, "outputProcessors": chain})
-    assert await gate.reached() == parts.processes["output_processors"].process.pid
-    await parts.double("output_processors")
-    parts.processes["output_processors"].kill()
-    result, chunks = await finished(handle)
-    expected = "".join(TEXT).upper()
-    assert (result.status, result.text, text_of(chunks)) == ("finished", expected, expected)
-    assert (await gate.passes(), len(parts.system.requests(model))) == (2, 1)
-    assert [chunk["type"] for chunk in chunks].count("step-finish") == 1
-
-
 async def test_a_run_outlives_the_death_of_its_gateway_and_says_so(parts):
     model = parts.system.script({"chunks": ["lost "] * 9000, "chunk_delay_ms": 15}, SLOW)
     handle = await parts.system.start(agent={"model": model, "outputProcessors": ["upper"]})
