@@ -65,6 +65,8 @@ async def test_metrics_are_served(servers, tmp_path, monkeypatch):
         'procession_redeliveries_total{consumer="tools"}': 1,
         'procession_dead_letters_total{consumer="tools"}': 1,
         "procession_stream_failovers_total": 0,
+        "procession_runs_running": 0,
+        "procession_runs_waiting": 0,
     }
     assert {name: float(series.get(name, -1)) for name in expected} == expected
     assert float(series[f"procession_processor_seconds_total{{{hook}}}"]) > 0
