@@ -334,13 +334,13 @@ async def test_a_stream_of_requests_that_is_full_says_so_at_once(own_servers, tm
     async with running(own_servers, tmp_path, "llm_gateway") as system:
         connection = await nats.connect(own_servers.nats_url)
         subject = subjects.run(system.client.tenant, "test")
-        for _ in range(4_096):
-            await connection.publish(subject, b"{}")
-        await connection.flush()
+        jetstream = connection.jetstream()
+        for _ in range(16):
+            await asyncio.gather(*(jetstream.publish(subject, b"{}", timeout=30) for _ in range(256)))
         with pytest.raises(LimitExceededError, match="not taken up yet") as raised:
             await system.start(HELLO)
         assert raised.value.failure.code == "OVERLOADED"
         async with Procession(own_servers.nats_url, tenant="quiet") as quiet:
             assert (await quiet.start("Hi", agent="test")).run_id
-        await connection.jetstream().purge_stream("RUNS")
+        await jetstream.purge_stream("RUNS")
         await connection.close()

@@ -137,12 +137,12 @@ class Link:
             except nats.errors.ConnectionClosedError as error:
                 raise NotConnectedError("this client was closed") from error
             except _UNREACHABLE as error:
+                if isinstance(error, nats.js.errors.APIError) and _is_full(error):
+                    raise LimitExceededError(_full(subject)) from error
                 if clock() + pause >= ends:
                     told = self._refusal(subject, error)
                     raise NotAcceptedError(f"{told}, for {self._accept_timeout:g} seconds") from error
             except nats.js.errors.APIError as error:
-                if error.err_code == _STORE_FAILED and "maximum messages" in (error.description or ""):
-                    raise LimitExceededError(_full(subject)) from error
                 raise NotAcceptedError(f"the stream refused {subject}: {error.description}") from error
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
@@ -228,6 +228,10 @@ class Link:
     async def _doubt(self) -> None:
         for callback in tuple(self.on_doubt):
             callback()
+
+
+def _is_full(error: nats.js.errors.APIError) -> bool:
+    return error.err_code == _STORE_FAILED and "maximum messages" in (error.description or "")
 
 
 def _full(subject: str) -> Failure:
