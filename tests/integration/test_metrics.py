@@ -75,7 +75,9 @@ async def test_metrics_are_served(servers, tmp_path, monkeypatch):
     documented = (ROOT / "docs/how-to/observe.md").read_text()
     missing = set(re.findall(r"`(procession_\w+)`", documented)) - told
     assert {name for name in missing if f"{name}_count" not in told} == {
-        "procession_processor_warnings_total"
+        "procession_configuration_refused",
+        "procession_processor_warnings_total",
+        "procession_requests_rejected_total",
     }
     assert "run_id" not in text
     assert system.client.tenant not in text
