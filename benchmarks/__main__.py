@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks import builtins, guards, replay
+from benchmarks import builtins, fairness, guards, replay
 from benchmarks.machine import facts
 from benchmarks.parts import PARTS, Bench, Size, hops
 from benchmarks.pinned import pinned
@@ -87,7 +87,7 @@ def alone(size: builtins.Size) -> dict[str, Any]:
 def main() -> int:
     """Reads the command line, measures, and returns 1 when a run did not end with the right text."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="What Procession costs.")
-    parser.add_argument("part", choices=["processors", "guards", "replay", *_EVERY_PART, "all"])
+    parser.add_argument("part", choices=["processors", "guards", "replay", "fairness", *_EVERY_PART, "all"])
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the results")
     parser.add_argument("--quick", action="store_true", help="small numbers: shows that it works, no more")
     parser.add_argument("--peer", type=Path, metavar="DIR", help="where Mastra was installed with npm")
@@ -114,6 +114,8 @@ def main() -> int:
         told = asyncio.run(guards.measure(guards.QUICK if options.quick else guards.FULL))
     elif options.part == "replay":
         told = asyncio.run(replay.measure(replay.QUICK if options.quick else replay.FULL))
+    elif options.part == "fairness":
+        told = asyncio.run(fairness.measure(fairness.QUICK if options.quick else fairness.FULL))
     else:
         told = asyncio.run(benchmark(names, size, peer))
     text = json.dumps(told, indent=1)

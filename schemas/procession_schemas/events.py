@@ -40,13 +40,18 @@ class RequestRejected(WireModel):
     """A request that was not accepted, and of which nothing is kept; `error.code` says why.
 
     `RUN_ID_CONFLICT`: there is a run under its id, with another body, which is not touched. `STORE_UNAVAILABLE`: Redis
-    was away for too long; the same request may be sent again.
+    was away for too long; the same request may be sent again. `RATE_LIMITED`, `TOO_MANY_RUNS`, `BUDGET_EXCEEDED`,
+    `OVERLOADED`: a limit is reached; `error.retryAfter` says when to send the same request again, and `error.detail`
+    has `limit`, `allowed` and `current`.
     """
 
     type: Literal["request.rejected"] = "request.rejected"
     run_id: str
     at: str
     error: Failure
+    sequence: int | None = Field(
+        default=None, description="Which request: its place in RUNS, as the publish acknowledgement told it."
+    )
 
 
 class ProcessorViolation(WireModel):

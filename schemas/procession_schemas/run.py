@@ -62,6 +62,9 @@ class Failure(WireModel):
     name: str | None = None
     status_code: int | None = None
     is_retryable: bool | None = None
+    retry_after: float | None = Field(
+        default=None, description="Seconds after which the same request may be accepted."
+    )
     detail: JsonObject | None = None
 
 

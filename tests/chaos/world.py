@@ -110,6 +110,7 @@ class World:
             "PROCESSION_API_BASE": f"http://127.0.0.1:{self.model.port}/v1",
             "PROCESSION_WORK_ACK_WAIT": str(ACK_WAIT),
             "PROCESSION_MAX_DELIVER": "30",
+            "PROCESSION_WORKER_CONCURRENCY": os.environ.get("CHAOS_PLACES", "128"),  # a few: most runs wait
             "PROCESSION_EMBEDDER": "lexical",
             "PROCESSION_CHROMA_PATH": str(self.logs / "chroma"),
             "PROCESSION_LOG_LEVEL": os.environ.get("CHAOS_LOG_LEVEL", "WARNING"),

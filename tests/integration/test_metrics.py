@@ -65,6 +65,8 @@ async def test_metrics_are_served(servers, tmp_path, monkeypatch):
         'procession_redeliveries_total{consumer="tools"}': 1,
         'procession_dead_letters_total{consumer="tools"}': 1,
         "procession_stream_failovers_total": 0,
+        "procession_runs_running": 0,
+        "procession_runs_waiting": 0,
     }
     assert {name: float(series.get(name, -1)) for name in expected} == expected
     assert float(series[f"procession_processor_seconds_total{{{hook}}}"]) > 0
@@ -73,7 +75,9 @@ async def test_metrics_are_served(servers, tmp_path, monkeypatch):
     documented = (ROOT / "docs/how-to/observe.md").read_text()
     missing = set(re.findall(r"`(procession_\w+)`", documented)) - told
     assert {name for name in missing if f"{name}_count" not in told} == {
-        "procession_processor_warnings_total"
+        "procession_configuration_refused",
+        "procession_processor_warnings_total",
+        "procession_requests_rejected_total",
     }
     assert "run_id" not in text
     assert system.client.tenant not in text

@@ -16,12 +16,36 @@ class RequestTooLargeError(ProcessionError):
     """The request is larger than the server takes."""
 
 
-class RunConflictError(ProcessionError):
-    """A run of that id exists with another request; it was left alone. `failure` is the services' answer."""
+class RequestRejectedError(ProcessionError):
+    """The request was not accepted, and nothing is kept of it. `failure` is the services' answer."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
         self.failure = failure
+
+
+class RunConflictError(RequestRejectedError):
+    """A run of that id exists with another request; it was left alone."""
+
+
+class LimitExceededError(RequestRejectedError):
+    """A limit of the tenant or of the whole system is reached; the same request may be sent again later.
+
+    `failure.code` is `RATE_LIMITED`, `TOO_MANY_RUNS`, `BUDGET_EXCEEDED` or `OVERLOADED`; `failure.detail` has `limit`,
+    `allowed` and `current`.
+    """
+
+    @property
+    def retry_after(self) -> float:
+        """Seconds after which it may be accepted."""
+        return self.failure.retry_after or 0.0
+
+
+def rejected(failure: Failure) -> RequestRejectedError:
+    """The error for an answer that a request was not accepted."""
+    if failure.retry_after is not None:
+        return LimitExceededError(failure)
+    return RequestRejectedError(failure) if failure.is_retryable else RunConflictError(failure)
 
 
 class RunFailedError(ProcessionError):

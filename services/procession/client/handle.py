@@ -11,13 +11,14 @@ from procession.client.errors import (
     ChunksLostError,
     NotConnectedError,
     NotWaitingError,
-    RunConflictError,
     RunFailedError,
+    rejected,
 )
 from procession.client.link import Link, UnreachableError
 from procession.client.ordering import ChunkOrder
 from procession_schemas import subjects
-from procession_schemas.run import Failure, RunResult
+from procession_schemas.events import RequestRejected
+from procession_schemas.run import RunResult
 from procession_schemas.work import Control
 
 _RETRY_SECONDS: Final = 0.5
@@ -38,6 +39,7 @@ class RunHandle:
     Attributes:
         run_id: The run.
         accepted: Whether the services have said that they took the run on.
+        request: The place of the request in the stream of requests, as `Procession` learnt it.
     """
 
     def __init__(
@@ -63,7 +65,8 @@ class RunHandle:
         self._suspension: RunResult | None = None
         self._suspended_at = ""
         self._decided: set[str] = set()
-        self._rejection: Failure | None = None
+        self.request: int | None = None
+        self._rejection: RequestRejected | None = None
         self._disputed = disputed
         self._stale = False
         self._complete = not streams
@@ -94,6 +97,7 @@ class RunHandle:
             TimeoutError: No chunk came in time.
             ChunksLostError: Chunks are missing, and the stream that keeps them no longer has them.
             RunConflictError: The id belongs to a run with another request.
+            LimitExceededError: The request was refused, because of a limit of the tenant or of the system.
             NotConnectedError: The client was closed.
         """
         while True:
@@ -111,6 +115,7 @@ class RunHandle:
             TimeoutError: It did not come within `timeout` seconds; the run goes on.
             RunFailedError: With `raise_on_error`, when the run was blocked, failed or cancelled.
             RunConflictError: The id belongs to a run with another request.
+            LimitExceededError: The request was refused, because of a limit of the tenant or of the system.
             NotConnectedError: The client was closed.
         """
         async with asyncio.timeout(timeout):
@@ -181,7 +186,7 @@ class RunHandle:
                 self._suspended_at, self._decided = event["at"], set()
                 self._result = self._suspension = RunResult.model_validate(event["result"])
             case "request.rejected" if not self.accepted:
-                self._rejection = Failure.model_validate(event["error"])
+                self._rejection = RequestRejected.model_validate(event)
             case _:
                 return
         self._bell.ring()
@@ -221,8 +226,8 @@ class RunHandle:
 
     async def _advance(self) -> None:
         """Returns when something may have changed: a message came, or the streams were read again."""
-        if self._rejection is not None:
-            raise RunConflictError(self._rejection)
+        if self._rejection is not None and self._rejection.sequence in (None, self.request):
+            raise rejected(self._rejection.error)
         if self._link.closed:
             raise NotConnectedError(f"the client was closed; run {self.run_id} goes on")
         if self._stale and await self._catch_up():
@@ -245,6 +250,8 @@ class RunHandle:
                         self.accepted = True
                         self._on_event(event)
                         break
+                if not self.accepted and self.request is not None:
+                    await self._look_for_rejection()
                 result_known = self._result is not None
                 if self._streams and not await self._fill():
                     return True
@@ -256,6 +263,12 @@ class RunHandle:
                 self._known_since = self._known_since or now
                 self._complete = now > self._known_since + _LOST_SECONDS
             return True
+
+    async def _look_for_rejection(self) -> None:
+        subject = subjects.event(self._tenant, self.run_id, "request.rejected")
+        event = await self._link.last("EVENTS", subject)
+        if event is not None and RequestRejected.model_validate_json(event).sequence is not None:
+            self._on_event(event)
 
     async def _fill(self) -> bool:
         """Takes stored chunks from where it stopped; False when as many wait as may, before the last."""

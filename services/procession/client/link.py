@@ -10,14 +10,24 @@ import nats.js.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
+from nats.js.api import PubAck
 
-from procession.client.errors import NotAcceptedError, NotConnectedError, RequestTooLargeError
+from procession.client.errors import (
+    LimitExceededError,
+    NotAcceptedError,
+    NotConnectedError,
+    RequestTooLargeError,
+)
 from procession.errors import address
 from procession_schemas import subjects
+from procession_schemas.run import Failure
 
 _ACK_SECONDS: Final = 5.0
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 1.0
+_STORE_FAILED: Final = 10077
+"""JetStream's code for a message that a stream does not take, such as one too many."""
+_FULL_SECONDS: Final = 2.0
 _T = TypeVar("_T")
 _UNREACHABLE: Final = (
     nats.errors.TimeoutError,
@@ -104,16 +114,17 @@ class Link:
             if not self._client.is_closed:
                 await subscription.unsubscribe()
 
-    async def publish(self, subject: str, body: bytes, message_id: str) -> bool:
+    async def publish(self, subject: str, body: bytes, message_id: str) -> PubAck:
         """Publishes until a stream acknowledges; repeats are harmless, since the stream knows the message id.
 
         Nobody takes a subject while the servers elect a leader for its stream, or restart: that passes.
 
         Returns:
-            False when the stream has a message of that id already.
+            The acknowledgement: `seq`, and `duplicate` when the stream has a message of that id already.
 
         Raises:
             NotAcceptedError: The stream refuses; or no stream took the subject within `accept_timeout`.
+            LimitExceededError: The stream is full.
             RequestTooLargeError: The server does not take messages of that size.
             NotConnectedError: The connection is not open.
         """
@@ -126,6 +137,8 @@ class Link:
             except nats.errors.ConnectionClosedError as error:
                 raise NotConnectedError("this client was closed") from error
             except _UNREACHABLE as error:
+                if isinstance(error, nats.js.errors.APIError) and _is_full(error):
+                    raise LimitExceededError(_full(subject)) from error
                 if clock() + pause >= ends:
                     told = self._refusal(subject, error)
                     raise NotAcceptedError(f"{told}, for {self._accept_timeout:g} seconds") from error
@@ -134,10 +147,9 @@ class Link:
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
 
-    async def _publish_once(self, subject: str, body: bytes, message_id: str, seconds: float) -> bool:
+    async def _publish_once(self, subject: str, body: bytes, message_id: str, seconds: float) -> PubAck:
         headers, patience = {"Nats-Msg-Id": message_id}, min(seconds, _ACK_SECONDS)
-        ack = await _answer(self._jetstream.publish(subject, body, timeout=patience, headers=headers))
-        return not ack.duplicate
+        return await _answer(self._jetstream.publish(subject, body, timeout=patience, headers=headers))
 
     def _refusal(self, subject: str, error: Exception) -> str:
         """Why nothing is stored."""
@@ -216,6 +228,21 @@ class Link:
     async def _doubt(self) -> None:
         for callback in tuple(self.on_doubt):
             callback()
+
+
+def _is_full(error: nats.js.errors.APIError) -> bool:
+    return error.err_code == _STORE_FAILED and "maximum messages" in (error.description or "")
+
+
+def _full(subject: str) -> Failure:
+    told = f"too many requests on {subject} are not taken up yet"
+    return Failure(
+        code="OVERLOADED",
+        message=f"{told}; send the request again in {_FULL_SECONDS:g} seconds or later",
+        is_retryable=True,
+        retry_after=_FULL_SECONDS,
+        detail={"limit": "storedRequests"},
+    )
 
 
 async def _answer(question: Awaitable[_T]) -> _T:

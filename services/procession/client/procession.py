@@ -12,6 +12,7 @@ from procession.client.link import Link, UnreachableError
 from procession.client.memory import MemoryClient
 from procession_schemas import subjects
 from procession_schemas.agent import Agent
+from procession_schemas.events import RequestRejected
 from procession_schemas.run import RunRequest, RunResult
 
 Input = str | dict[str, Any] | list[str | dict[str, Any]]
@@ -73,6 +74,8 @@ class Procession:
             pydantic.ValidationError: An option is unknown or wrong; the error names it.
             NotAcceptedError: Nobody stored the request within `accept_timeout`: the services are not running.
             RequestTooLargeError: The server does not take messages of that size.
+            LimitExceededError: Too many requests are not taken up yet. A limit of the tenant is told later, to
+                whoever reads the run.
             NotConnectedError: The client is not connected.
         """
         request = _request(input, agent, options)
@@ -86,12 +89,33 @@ class Procession:
             await handle.open()
             # The stream drops the same request; another one under this id must get through, to be rejected.
             digest = hashlib.sha256(subject.encode() + body).hexdigest()[:16]
-            if not await self._link.publish(subject, body, f"{run_id}:{digest}"):
+            handle.request, duplicate = await self._stored(run_id, subject, body, f"{run_id}:{digest}")
+            if duplicate:
                 handle.join()
         except BaseException:
             await handle.close()
             raise
         return handle
+
+    async def _stored(self, run_id: str, subject: str, body: bytes, message_id: str) -> tuple[int, bool]:
+        """Has the stream store a request; returns its place there, and whether the stream had it already.
+
+        One that was refused for now is gone, though the stream still knows its id for a while.
+        """
+        while True:
+            ack = await self._link.publish(subject, body, message_id)
+            if not ack.duplicate:
+                return ack.seq, False
+            try:
+                told = await self._link.last(
+                    "EVENTS", subjects.event(self.tenant, run_id, "request.rejected")
+                )
+            except UnreachableError:
+                return ack.seq, True
+            event = RequestRejected.model_validate_json(told) if told else None
+            if event is None or event.sequence != ack.seq or not event.error.is_retryable:
+                return ack.seq, True
+            message_id = f"{message_id}:{ack.seq}"
 
     async def stream(
         self,

@@ -1,10 +1,10 @@
 """The streams of the bus: what each keeps, where, and for how long (design.md 3)."""
 
 import asyncio
-from typing import Final
+from typing import Any, Final
 
 from nats.js import JetStreamContext
-from nats.js.api import RetentionPolicy, StorageType, StreamConfig
+from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfig
 from nats.js.errors import BadRequestError, NotFoundError
 
 from procession_schemas.subjects import STREAMS
@@ -13,6 +13,9 @@ _DAY: Final = 86_400.0
 EVENTS_SECONDS: Final = 7 * 86_400
 """How long it can be read what became of a run, and so how long its id is not for reuse."""
 _MAX_CONSUMERS: Final = 10_000
+_REQUESTS: Final = 4_096
+"""Requests of one tenant to one agent that nobody has taken up yet; further ones are refused when they are sent."""
+_REQUESTS_IN_ALL: Final = 65_536
 _LOOK_SECONDS: Final = 0.2
 
 
@@ -24,7 +27,7 @@ def stream_configs(replicas: int = 1) -> list[StreamConfig]:
     """
 
     def config(
-        name: str, *, retention: RetentionPolicy, storage: StorageType, max_age: float
+        name: str, *, retention: RetentionPolicy, storage: StorageType, max_age: float, **more: Any
     ) -> StreamConfig:
         return StreamConfig(
             name=name,
@@ -36,11 +39,18 @@ def stream_configs(replicas: int = 1) -> list[StreamConfig]:
             duplicate_window=120.0,
             allow_direct=True,
             num_replicas=replicas,
+            **more,
         )
 
     queue, by_age = RetentionPolicy.WORK_QUEUE, RetentionPolicy.LIMITS
+    bounded = {
+        "max_msgs": _REQUESTS_IN_ALL,
+        "max_msgs_per_subject": _REQUESTS,
+        "discard": DiscardPolicy.NEW,
+        "discard_new_per_subject": True,
+    }
     return [
-        config("RUNS", retention=queue, storage=StorageType.FILE, max_age=0),
+        config("RUNS", retention=queue, storage=StorageType.FILE, max_age=0, **bounded),
         config("WORK", retention=queue, storage=StorageType.FILE, max_age=0),
         config("EVENTS", retention=by_age, storage=StorageType.FILE, max_age=EVENTS_SECONDS),
         config("CHUNKS", retention=by_age, storage=StorageType.FILE, max_age=_DAY / 24),

@@ -23,6 +23,10 @@ log = logging.getLogger(__name__)
 _PULL_SECONDS = 30
 _PAUSE_SECONDS = 0.2
 _TIME_IS_UP = "408"
+_AHEAD = 128
+"""Most messages that are asked for at a time."""
+_HELD_BYTES = 64 * 1024 * 1024
+"""Nothing more is asked for while the messages in hand are longer than this together."""
 _BACKOFF = (0.1, 0.5, 2.0, 5.0, 10.0)
 
 
@@ -83,6 +87,7 @@ class Worker:
         self._tasks: dict[asyncio.Task[None], _Hold] = {}
         self._alive = 0.0
         self._asked = 0
+        self._held = 0
         self._inbox = ""
         self._doubtful = False
         self._stopping = False
@@ -141,17 +146,25 @@ class Worker:
                 self._asked = 0
 
     async def _pull(self) -> None:
-        free = self._concurrency - len(self._tasks)
-        if not self._bus.client.is_connected or free <= 0 or self._asked > free // 2:
+        if not self._bus.client.is_connected or not self._wants_more():
             return
         if self._doubtful:
             await self._add_consumer()
             self._doubtful = False
-        want = free - self._asked
+        want = self._room() - self._asked
         self._asked += want
         body = orjson.dumps({"batch": want, "expires": _PULL_SECONDS * 1_000_000_000})
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._durable}"
         await self._bus.client.publish(subject, body, reply=self._inbox)
+
+    def _room(self) -> int:
+        """How many messages may be asked for."""
+        free = self._concurrency - len(self._tasks)
+        return 0 if self._held > _HELD_BYTES else min(free, _AHEAD)
+
+    def _wants_more(self) -> bool:
+        room = self._room()
+        return room > 0 and self._asked <= room // 2
 
     def _doubt(self) -> None:
         """Asks again in a moment, after a look at whether the consumer is still there."""
@@ -212,14 +225,17 @@ class Worker:
             return
         task = asyncio.create_task(self._work(hold))
         self._tasks[task] = hold
+        self._held += len(message.data)
         task.add_done_callback(self._done)
+        if self._wants_more():
+            self._wake.set()
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.pop(task, None)
+        hold = self._tasks.pop(task)
+        self._held -= len(hold.message.data)
         if not task.cancelled() and task.exception():
             log.error("%s: a message could not be settled", self._durable, exc_info=task.exception())
-        free = self._concurrency - len(self._tasks)
-        if self._asked <= free // 2:
+        if self._wants_more():
             self._wake.set()
 
     async def _work(self, hold: _Hold) -> None:

@@ -165,11 +165,12 @@ def redis_rules(service: str) -> str:
         "procession:*:run:*",
         "procession:*:line:*",
         "procession:deadlines",
+        "procession:admission:*",
         "procession:*:kv:*",
         "procession:*:usage:*",
     ]
     if service == "memory":
         keys += ["procession:*:memory:*", "procession:memory:*"]
     commands = "-@all +@read +@write +@transaction +@scripting +@connection -@dangerous -client +info"
-    scripts = "-script +script|load +script|exists"
+    scripts = "-script +script|load +script|exists +time"
     return " ".join([*(f"~{key}" for key in keys), "resetchannels", commands, scripts])

@@ -2,7 +2,7 @@
 
 from procession_schemas import subjects
 from procession_schemas.guard import GuardOffer
-from procession_services.input_processors.guards import GuardAnswers
+from procession_services.input_processors.guards import BUSY, GuardAnswers
 from procession_services.processor_host.service import Host
 from procession_services.processor_host.streams import StreamClient
 
@@ -22,6 +22,6 @@ async def start(host: Host) -> None:
     async def live(_subject: str, _body: bytes) -> bytes:
         return offer
 
-    await host.answer(subjects.api(SERVICE, "*", "guard"), guards.answer)
-    await host.answer(subjects.api(SERVICE, "*", "guard", replica), guards.answer)
+    await host.answer(subjects.api(SERVICE, "*", "guard"), guards.answer, busy=BUSY)
+    await host.answer(subjects.api(SERVICE, "*", "guard", replica), guards.answer, busy=BUSY)
     await host.answer(subjects.offer(SERVICE), live, everybody=True)

@@ -130,3 +130,7 @@ def _fixed(ctx: RunContext) -> bytes:
 
 def _told(code: str, message: str) -> bytes:
     return GuardReply(error=Failure(code=code, message=message, hook=Hook.INPUT.value)).to_json()
+
+
+BUSY: Final = _told("OVERLOADED", "input_processors has too many open requests")
+"""The answer where too many wait already."""

@@ -1,13 +1,16 @@
 """The LLM gateway service, put together."""
 
 from procession_schemas import subjects
+from procession_services.llm_gateway.embed import BUSY as EMBEDDINGS_BUSY
 from procession_services.llm_gateway.embed import EmbeddingAnswers
+from procession_services.llm_gateway.generate import BUSY as GENERATOR_BUSY
 from procession_services.llm_gateway.generate import Generator
 from procession_services.llm_gateway.guards import Guards
 from procession_services.llm_gateway.handlers import ModelRunner
 from procession_services.llm_gateway.models import ModelsAnswers
 from procession_services.llm_gateway.observed import observed
 from procession_services.llm_gateway.providers.litellm_provider import LiteLLMProvider
+from procession_services.processor_host.offering import offer_places
 from procession_services.processor_host.service import Host
 from procession_services.processor_host.streams import StreamClient
 from procession_services.runtime.secrets import load_keys
@@ -26,11 +29,12 @@ async def start(host: Host) -> None:
     runner = ModelRunner(models, streams, host.ledger, Guards(host.bus))
     host.on_stop += [provider.aclose, streams.stop]
     await host.work_on_commands(streams.sink, {"model": runner.run}, streams.lend)
+    await offer_places(host)
     generator = Generator(models, host.ledger, host.settings.api_base, max_reply=host.bus.max_payload)
-    await host.answer(subjects.api(SERVICE, "*", "generate"), generator.answer)
+    await host.answer(subjects.api(SERVICE, "*", "generate"), generator.answer, busy=GENERATOR_BUSY)
     embeddings = EmbeddingAnswers(
         provider, host.ledger, host.settings.api_base, max_reply=host.bus.max_payload
     )
-    await host.answer(subjects.api(SERVICE, "*", "embed"), embeddings.answer)
+    await host.answer(subjects.api(SERVICE, "*", "embed"), embeddings.answer, busy=EMBEDDINGS_BUSY)
     checked = ModelsAnswers(host.admin, provider, provider.missing_keys)
     await host.answer(subjects.admin("models"), checked.answer)

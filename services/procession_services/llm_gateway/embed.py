@@ -14,10 +14,11 @@ from procession_services.llm_gateway.providers.litellm_embeddings import embed
 from procession_services.llm_gateway.providers.litellm_provider import LiteLLMProvider
 from procession_services.runtime.ledger import Ledger
 
-__all__ = ["EmbeddingAnswers"]
+__all__ = ["BUSY", "EmbeddingAnswers"]
 
 CONCURRENCY = 16
 """Requests that one gateway makes at the same time; further ones wait."""
+BUSY = EmbedReply(error="the llm_gateway has too many open requests; ask again later").to_json()
 
 
 class EmbeddingAnswers:

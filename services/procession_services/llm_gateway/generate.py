@@ -19,6 +19,7 @@ from procession_services.runtime.ledger import Ledger
 log = logging.getLogger(__name__)
 CONCURRENCY = 64
 """Questions that one gateway asks at the same time; further ones wait."""
+BUSY = GenerateReply(error="the llm_gateway has too many open questions; ask again later").to_json()
 
 
 class Generator:

@@ -8,11 +8,14 @@ from procession_schemas import subjects
 from procession_schemas.agent import Agent
 from procession_services.bus.backlog import Backlog
 from procession_services.orchestrator.deadlines import Deadlines
-from procession_services.orchestrator.handlers import Orchestrator
+from procession_services.orchestrator.handlers import INTAKE, Orchestrator
+from procession_services.orchestrator.places import PlaceKeeper
 from procession_services.processor_host.service import Host
 from procession_services.processor_host.streams import StreamClient
+from procession_services.runtime.admission import Places
 from procession_services.runtime.check import checked_agents, models_of
 from procession_services.runtime.reload import Watched
+from procession_services.runtime.tenants import Tenants, load_tenants
 
 SERVICE = "orchestrator"
 
@@ -25,21 +28,29 @@ async def start(host: Host) -> None:
     load = partial(checked_agents, registry=host.registry)
     agents: Watched[dict[str, Agent]] = host.admin.watch("agents", host.settings.agents, load, {})
     host.admin.models = lambda: models_of(agents.value.values(), host.settings.api_base)
-    orchestrator = Orchestrator(host, executor.driver, agents)
-    deadlines = asyncio.create_task(Deadlines(host.store, orchestrator, executor.driver).run())
+    tenants: Watched[Tenants] = host.admin.watch("tenants", host.settings.tenants, load_tenants, Tenants())
+    keeper = PlaceKeeper(Places(host.redis), executor.driver, tenants, host.settings.worker_concurrency)
+    await keeper.look()
+    orchestrator = Orchestrator(host, executor.driver, agents, keeper)
+    watching = [
+        asyncio.create_task(Deadlines(host.store, orchestrator, executor.driver).run()),
+        asyncio.create_task(keeper.run()),
+    ]
 
     async def stop() -> None:
         await streams.stop()
-        deadlines.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await deadlines
+        for task in watching:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
 
     host.on_stop.append(stop)
     root = subjects.ROOT
-    for stream, durable, filter_subject, handler in (
-        ("WORK", "orchestrator", f"{root}.work.{SERVICE}.>", orchestrator.on_work),
-        ("WORK", "orchestrator-control", f"{root}.control.>", orchestrator.on_control),
-        ("RUNS", "orchestrator-runs", f"{root}.run.>", orchestrator.on_request),
+    at_once = host.settings.worker_concurrency
+    for stream, durable, filter_subject, handler, concurrency in (
+        ("WORK", "orchestrator", f"{root}.work.{SERVICE}.>", orchestrator.on_work, at_once),
+        ("WORK", "orchestrator-control", f"{root}.control.>", orchestrator.on_control, at_once),
+        ("RUNS", "orchestrator-runs", f"{root}.run.>", orchestrator.on_request, INTAKE),
     ):
         await host.add_worker(
             stream=stream,
@@ -47,5 +58,6 @@ async def start(host: Host) -> None:
             filter_subject=filter_subject,
             handler=handler,
             give_up=orchestrator.give_up,
+            concurrency=concurrency,
         )
     await host.answer(subjects.api(SERVICE, "*", "backlog"), Backlog(host.bus).answer)

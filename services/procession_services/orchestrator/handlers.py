@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import timedelta
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -22,6 +23,9 @@ from procession_services.orchestrator.core.plan import (
     make_plan,
     parse_request,
 )
+from procession_services.orchestrator.limits import refusal, wanted
+from procession_services.orchestrator.places import PlaceKeeper
+from procession_services.orchestrator.turns import Turns
 from procession_services.processor_host.driver import Driver, change, line_of
 from procession_services.processor_host.outbox import Outbox
 from procession_services.processor_host.service import Host
@@ -29,7 +33,8 @@ from procession_services.runs.events import DeadlinePassed, Effect, Started
 from procession_services.runs.reducer import outstanding, reduce
 from procession_services.runs.state import RunState
 from procession_services.runtime import telemetry
-from procession_services.runtime.clock import iso, now
+from procession_services.runtime.admission import Over
+from procession_services.runtime.clock import iso, now, seconds
 from procession_services.runtime.reload import Watched
 from procession_services.runtime.store import ANSWER_SECONDS, Admission
 
@@ -40,6 +45,12 @@ _STORE_AWAY = Failure(
 )
 _COMMAND_ROOM = 128 * 1024
 """Bytes of a command that are not the request's own."""
+INTAKE = 4_096
+"""Requests that one process has in hand: one that is behind more of them than this waits for them."""
+_INTAKE_SHARE = 128
+"""Requests of one tenant that are read in any case."""
+_AT_ONCE = 16
+"""Requests that are handled at the same time; a few keep a process busy."""
 
 
 class Orchestrator:
@@ -48,13 +59,26 @@ class Orchestrator:
     Agents are looked up when a run is accepted, so a changed file counts for the next one.
     """
 
-    def __init__(self, host: Host, driver: Driver, agents: Watched[dict[str, Agent]]) -> None:
+    def __init__(
+        self, host: Host, driver: Driver, agents: Watched[dict[str, Agent]], keeper: PlaceKeeper
+    ) -> None:
         self._agents = agents
-        self._host, self._driver = host, driver
+        self._host, self._driver, self._keeper = host, driver, keeper
+        self._turns = Turns(_AT_ONCE)
         self._bus, self._store, self._settings = host.bus, host.store, host.settings
 
     async def on_request(self, delivery: Delivery) -> None:
-        """A run request: accept it, or answer with one clear error."""
+        """A run request: accept it, or answer with one clear error. Tenants take turns."""
+        _, tenant, _ = subjects.parse(delivery.subject)
+        most = max(self._keeper.tenants.of(tenant).waiting_runs, _INTAKE_SHARE)
+        may_be_known = delivery.attempt > 1
+        if not may_be_known and self._turns.waiting(tenant) >= most:
+            await self._reject_unread(tenant, delivery)
+            return
+        async with self._turns.turn(tenant):
+            await self._requested(delivery)
+
+    async def _requested(self, delivery: Delivery) -> None:
         _, tenant, agent_name = subjects.parse(delivery.subject)
         run_id = _derived_id(delivery)
         digest = fingerprint(delivery.body)
@@ -78,34 +102,40 @@ class Orchestrator:
         if known.refused is not None and known.refused.decode() != digest:
             await self._conflict(tenant, run_id, delivery)
             return
-        if known.refused is not None or (known.ahead is not None and not state.queued):
+        if known.over is not None:
+            await self._over_limit(tenant, run_id, delivery, known.over)
+            return
+        if known.refused is not None or known.ahead is not None:
             await self._refuse(tenant, run_id, agent_name, delivery, _busy(known.ahead))
             return
         self._driver.on_deadline_added(state.deadline_ms)
         telemetry.observer().run_accepted(tenant, state.agent)
         if known.cancelled:
             state, effects = _cancelled(state if state.queued else fresh)
-            if not await self._store.save_state(tenant, run_id, change(state, 1)):
+            if not (await self._store.save_state(tenant, run_id, change(state, 1))).saved:
                 return  # somebody was quicker, and has said what follows
         await asyncio.gather(self._tell_accepted(state, "accepted"), self._driver.perform(state, effects))
+        await self._driver.begin(known.called)
 
     async def _admit(self, fresh: RunState) -> tuple[Admission, RunState, list[Effect]]:
-        """Saves a new run, begun or waiting for its turn on its thread; gives what was known, and how it was saved."""
+        """Saves a new run, begun or waiting for its turn; gives what was known of it, and how it was saved."""
         line = fresh.plan.line
         begun, effects = reduce(fresh, Started())
-        waiting = fresh.model_copy(update={"queued": True})
+        queued = fresh.model_copy(update={"queued": True})
+        limits = self._keeper.tenants.of(fresh.tenant)
+        asked: dict[str, Any] = {
+            "state": begun.to_json(),
+            "deadline_ms": fresh.deadline_ms,
+            "wanted": wanted(fresh.tenant, limits, self._settings.waiting_runs, seconds()),
+            "line": line_of(fresh),
+            "alone": bool(line and line.policy == "reject"),
+        }
+        likely = queued.to_json() if line and line.policy != "reject" else b""
         async with asyncio.timeout(ANSWER_SECONDS):
-            known = await self._store.admit(
-                fresh.tenant,
-                fresh.run,
-                state=begun.to_json(),
-                deadline_ms=fresh.deadline_ms,
-                line=line_of(fresh),
-                waiting=waiting.to_json() if line and line.policy != "reject" else b"",
-            )
-        if line and known.ahead and line.policy != "reject":
-            return known, waiting, outstanding(waiting)
-        return known, begun, effects
+            known = await self._store.admit(fresh.tenant, fresh.run, **asked, queued=likely)
+            if known.waits:
+                known = await self._store.admit(fresh.tenant, fresh.run, **asked, queued=queued.to_json())
+        return (known, queued, outstanding(queued)) if known.queued else (known, begun, effects)
 
     def _longest_request(self) -> int:
         """Bytes of the longest request: it must fit into a command beside the agent's configuration."""
@@ -189,8 +219,21 @@ class Orchestrator:
         error = Failure(code="RUN_ID_CONFLICT", message=text, field="runId")
         await self._reject(tenant, run_id, delivery, error)
 
+    async def _over_limit(self, tenant: str, run_id: str, delivery: Delivery, over: Over) -> None:
+        """Nothing is kept of a request above a limit, so the same one may come again."""
+        telemetry.observer().request_rejected(tenant, over.limit)
+        limits = self._keeper.tenants.of(tenant)
+        await self._reject(
+            tenant, run_id, delivery, refusal(tenant, limits, self._settings.waiting_runs, over)
+        )
+
+    async def _reject_unread(self, tenant: str, delivery: Delivery) -> None:
+        """So many requests of the tenant wait to be read that there will be no place for this one."""
+        over = Over("waitingRuns", self._turns.waiting(tenant), 0)
+        await self._over_limit(tenant, asked_id(delivery.body) or _derived_id(delivery), delivery, over)
+
     async def _reject(self, tenant: str, run_id: str, delivery: Delivery, error: Failure) -> None:
-        event = RequestRejected(run_id=run_id, at=iso(now()), error=error)
+        event = RequestRejected(run_id=run_id, at=iso(now()), error=error, sequence=delivery.sequence)
         await self._event(tenant, run_id, event.type, event.to_json(), str(delivery.sequence))
 
     async def _tell_accepted(self, state: RunState, key: str) -> None:
@@ -239,7 +282,7 @@ class Orchestrator:
     async def on_deadline(self, tenant: str, run: str) -> None:
         """A run's time is up."""
         if not await self._driver.event(tenant, run, DeadlinePassed()):
-            await self._store.drop_deadline(tenant, run)
+            await self._driver.begin(await self._store.forget(tenant, run))
 
     async def _event(self, tenant: str, run: str, type_: str, body: bytes, key: str) -> None:
         await self._bus.publish_stored(

@@ -5,7 +5,7 @@ Every service has one: it moves on the runs whose commands it has done, so that 
 and compare-and-set make harmless.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
 
 from procession_schemas import subjects
@@ -27,6 +27,7 @@ from procession_services.runs.events import (
 from procession_services.runs.reducer import LOCAL, outstanding, reduce
 from procession_services.runs.state import RunState
 from procession_services.runtime import telemetry
+from procession_services.runtime.admission import Called
 from procession_services.runtime.clock import iso, now
 from procession_services.runtime.store import RunStore, StateChange, line_key
 
@@ -58,14 +59,18 @@ class Driver:
 
     async def apply(self, state: RunState, version: int, event: RunEvent) -> None:
         """Reduces, saves and acts; starts over when somebody else saved first."""
+        names: tuple[Called, ...] = ()
         while True:
             after, effects = reduce(state, event)
             resumed = state.status == "suspended" and after.status == "running"
             if resumed:
                 after.deadline_ms = int(now().timestamp() * 1000) + after.timeout_ms
-            if after == state or await self._store.save_state(
-                state.tenant, state.run, change(after, version, resumed=resumed)
-            ):
+            if after == state:
+                break
+            wanted = change(after, version, resumed=resumed)
+            done = await self._store.save_state(state.tenant, state.run, wanted)
+            if done.saved:
+                names = done.called
                 break
             version, stored = await self._store.load_state(state.tenant, state.run)
             if stored is None:
@@ -73,7 +78,19 @@ class Driver:
             state = RunState.model_validate_json(stored)
         if resumed:
             self.on_deadline_added(after.deadline_ms)
+        if state.queued and not after.queued:
+            waited = now() - datetime.fromisoformat(after.accepted_at)
+            telemetry.observer().run_waited(after.tenant, waited.total_seconds())
         await self.perform(after, effects)
+        await self.begin(names)
+
+    async def begin(self, names: Iterable[Called]) -> None:
+        """Begins runs that have waited and got a place; doing it again is harmless."""
+        for each in names:
+            if await self.event(each.tenant, each.run, Started()):
+                await self._store.begun(each.tenant, each.run)
+            else:
+                await self.begin(await self._store.forget(each.tenant, each.run))
 
     async def perform(self, state: RunState, effects: list[Effect]) -> None:
         """Does what the reducer wants."""
@@ -110,10 +127,10 @@ class Driver:
                 await self._interrupt(state)
 
     async def _pass_turn(self, state: RunState) -> None:
-        """Lets the first run in the line of the thread begin, unless it has; doing it again is harmless."""
+        """Gives the first run in the line of the thread a place, unless it has one; doing it again is harmless."""
         waiting = await self._store.next_in_line(state.tenant, line_of(state))
         if waiting is not None:
-            await self.event(state.tenant, waiting, Started())
+            await self.begin(await self._store.enter(state.tenant, waiting))
 
     async def _interrupt(self, state: RunState) -> None:
         for other in await self._store.ahead(state.tenant, state.run, line_of(state)):

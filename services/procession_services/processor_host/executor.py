@@ -176,6 +176,7 @@ class Executor:
             return
         if done.state_saved and reduced is not None:
             await self.driver.perform(*reduced)
+            await self.driver.begin(done.called)
         else:
             await self.driver.event(command.tenant, command.run, WorkResult.model_validate_json(done.result))
 

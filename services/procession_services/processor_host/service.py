@@ -46,6 +46,8 @@ log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _CLOSE_SECONDS = 5.0
 _LOOK_SECONDS = 0.2
+_OPEN_REQUESTS = 1_024
+"""Requests on one subject that a process answers at once."""
 _GC_THRESHOLD = 20_000
 START_SECONDS: Final = 60.0
 """How long a service that starts waits for NATS, and for Redis."""
@@ -91,10 +93,9 @@ class Host:
             self.bus,
             handler=handler,
             give_up=give_up,
-            concurrency=settings.worker_concurrency,
             ack_wait=settings.work_ack_wait,
             max_deliver=settings.max_deliver,
-            **options,
+            **{"concurrency": settings.worker_concurrency, **options},
         )
         self.workers.append(worker)
         self.consumers.append((options["stream"], options["durable"]))
@@ -106,11 +107,17 @@ class Host:
         return await self.bus.subscribe(subject, callback, queue=queue)
 
     async def answer(
-        self, subject: str, answer: Callable[[str, bytes], Awaitable[bytes]], *, everybody: bool = False
+        self,
+        subject: str,
+        answer: Callable[[str, bytes], Awaitable[bytes]],
+        *,
+        everybody: bool = False,
+        busy: bytes | None = None,
     ) -> None:
         """Answers requests on a subject, many at a time; drained when the service stops.
 
-        `answer` gets the subject of a request and its body. One replica answers each, or `everybody`.
+        `answer` gets the subject of a request and its body. One replica answers each, or `everybody`. `busy` is the
+        answer while too many are open; None: there is none, because who asks asks again.
         """
         running: set[asyncio.Task[None]] = set()
 
@@ -118,6 +125,10 @@ class Host:
             await self.bus.publish(reply, await answer(subject, body))
 
         async def on_request(subject: str, body: bytes, reply: str) -> None:
+            if len(running) >= _OPEN_REQUESTS:
+                if busy is not None:
+                    await self.bus.publish(reply, busy)
+                return
             task = asyncio.create_task(reply_to(subject, body, reply))
             running.add(task)
             task.add_done_callback(running.discard)

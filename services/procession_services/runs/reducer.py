@@ -350,7 +350,7 @@ def _deadline(state: RunState) -> tuple[RunState, list[Effect]]:
     """Ends the run without waiting for whoever holds it up."""
     if state.status == "suspended":  # a person takes the time it takes
         return state, outstanding(state)
-    told = "the run waited for its turn on the thread" if state.queued else "the run did not end"
+    told = "the run waited for its turn" if state.queued else "the run did not end"
     error = Failure(code="DEADLINE_EXCEEDED", message=f"{told} within its timeout")
     if state.ending and state.outstanding and state.outstanding.service == LOCAL:
         _told(state, _bare_result(state, error))

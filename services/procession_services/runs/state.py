@@ -83,7 +83,7 @@ class RunState(WireModel):
     deadline_ms: int
     timeout_ms: int = Field(default=600_000, description="Time to run, anew after a suspension.")
     status: Status = "running"
-    queued: bool = Field(default=False, description="Others are ahead on its thread; nothing of it was done.")
+    queued: bool = Field(default=False, description="It waits for its turn; nothing of it was done.")
     seq: int = 0
     version: int = 0
     out_seq: int = 0

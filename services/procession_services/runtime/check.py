@@ -13,6 +13,7 @@ from procession_schemas.agent import Agent, FactoryRef, ProcessorRef, ToolRef
 from procession_services.runtime.agents import load_agents
 from procession_services.runtime.problems import ConfigurationError, Problem, suggestion
 from procession_services.runtime.settings import Settings
+from procession_services.runtime.tenants import load_tenants
 
 __all__ = ["check", "check_agent", "checked_agents", "models_of"]
 
@@ -29,25 +30,39 @@ ModelCheck = Callable[[str], str | None]
 
 
 def check(settings: Settings, model_problem: ModelCheck | None = None) -> list[Problem]:
-    """Checks the plugins and the agents file, and in it every id, every option and every model.
+    """Checks the plugins, the limits of tenants, and the agents file: every id, every option and every model in it.
 
     Args:
         settings: The settings of the services.
         model_problem: Given a model such as `openai/gpt-4o-mini`, says what is wrong with it.
     """
+    problems = _tenants(settings)
     try:
         registry = Registry.load(settings.plugins)
     except (ImportError, UnknownComponentError) as error:
-        return [Problem("PROCESSION_PLUGINS", "", f"{error}; plugins are modules on the Python path")]
+        told = f"{error}; plugins are modules on the Python path"
+        return [*problems, Problem("PROCESSION_PLUGINS", "", told)]
     if settings.agents is None:
         told = "no agents file; only requests that bring their own agent will run"
-        return [Problem("PROCESSION_AGENTS", "", told, warning=True)]
+        return [*problems, Problem("PROCESSION_AGENTS", "", told, warning=True)]
     try:
         agents = load_agents(settings.agents)
     except ConfigurationError as error:
-        return error.problems
+        return [*problems, *error.problems]
     where = str(settings.agents)
-    return [told for agent in agents.values() for told in check_agent(agent, registry, where, model_problem)]
+    for agent in agents.values():
+        problems += check_agent(agent, registry, where, model_problem)
+    return problems
+
+
+def _tenants(settings: Settings) -> list[Problem]:
+    """What is wrong with the limits of tenants."""
+    try:
+        if settings.tenants is not None:
+            load_tenants(settings.tenants)
+    except ConfigurationError as error:
+        return error.problems
+    return []
 
 
 def check_agent(

@@ -38,7 +38,20 @@ for k, key in ipairs(KEYS) do
   redis.call('EXPIRE', key, ttl)
 end
 """
-_PICO: Final = 10**12
+SPENT: Final = """
+-- The tokens and the picodollars in one hash of the books.
+local function spent(key)
+  local sums, all = {i = 0, o = 0, c = 0}, redis.call('HGETALL', key)
+  for at = 1, #all, 2 do
+    local measure = string.match(all[at], '^%d+|(%a)|')
+    if sums[measure] then sums[measure] = sums[measure] + tonumber(all[at + 1]) end
+  end
+  return sums.i + sums.o, sums.c
+end
+"""
+"""Lua, for scripts that look at a tenant's day (`day_of`)."""
+PICO: Final = 10**12
+"""Picodollars of a dollar."""
 _HOUR: Final = 3600
 _DAY: Final = 24 * _HOUR
 
@@ -95,7 +108,7 @@ class Ledger:
         amounts = [
             1,
             int(cost is None),
-            round((cost or 0) * _PICO),
+            round((cost or 0) * PICO),
             usage.get("inputTokens") or 0,
             usage.get("outputTokens") or 0,
         ]
@@ -141,6 +154,13 @@ class Ledger:
                 log.warning("the usage of %d model calls is not booked: %s", len(batch), error)
 
 
+def day_of(tenant: str, now: float) -> tuple[str, float]:
+    """The key of what a tenant uses this day of UTC, and the seconds until the next one."""
+    hours = _SERIES[1]
+    number = int(now // hours.span)
+    return _key(tenant, hours, number, "tenant", tenant), (number + 1) * hours.span - now
+
+
 def _hashes(tenant: str, scopes: Mapping[Scope, str], now: float) -> Iterator[tuple[str, int, int]]:
     """The hashes that a call is booked into: key, slot, and seconds to live."""
     for scope, key in scopes.items():
@@ -173,7 +193,7 @@ def _sum(hashes: list[dict[bytes, bytes]], first_slot: int) -> UsageSum:
 def _usage(model: str, measures: Mapping[str, int]) -> ModelUsage:
     return ModelUsage(
         model=model,
-        cost=measures["c"] / _PICO if measures["n"] > measures["u"] else None,
+        cost=measures["c"] / PICO if measures["n"] > measures["u"] else None,
         input_tokens=measures["i"],
         output_tokens=measures["o"],
         calls=measures["n"],

@@ -52,6 +52,9 @@ class Settings(BaseSettings):
         description="File that a service touches every two seconds while it is ready; environment only.",
     )
     agents: Path | None = Field(default=None, description="YAML or Python file that defines the agents.")
+    tenants: Path | None = Field(
+        default=None, description="YAML file with the limits of tenants; the orchestrator's."
+    )
     plugins: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(), description="Modules with `register(registry)`, separated by commas."
     )
@@ -69,7 +72,15 @@ class Settings(BaseSettings):
         default=5, gt=0, description="Deliveries of one work item before it is dead-lettered."
     )
     worker_concurrency: int = Field(
-        default=64, gt=0, description="Work items that one process handles at once."
+        default=128,
+        gt=0,
+        description="Work items that one process handles at once; that of all gateways together is how many runs are "
+        "at work at once.",
+    )
+    waiting_runs: int = Field(
+        default=10_000,
+        ge=0,
+        description="Accepted runs of all tenants that may wait; further requests are refused.",
     )
     drain_timeout: float = Field(
         default=20, gt=0, description="Seconds a stopping service gives work in flight."

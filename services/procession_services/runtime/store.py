@@ -16,10 +16,14 @@ from redis.backoff import ExponentialBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from procession_services.runtime import admission
 from procession_services.runtime.access import Access
+from procession_services.runtime.admission import Called, Over, Wanted, called
 
 _OPEN = Access()
-_STATE = """
+_STATE = (
+    admission.PLACES
+    + """
 local function first(line)
   local run = redis.call('LINDEX', line, 0)
   while run and redis.call('EXISTS', run) == 0 do
@@ -28,17 +32,24 @@ local function first(line)
   end
   return run
 end
+-- Returns the runs that may begin because this one has given back its place, or nothing where nothing was saved.
 local function save(keys, version, state, deadline, member, ttl, done_ttl)
   local have = tonumber(redis.call('HGET', keys[1], 'state_v') or '0')
-  if have ~= tonumber(version) then return false end
+  if have ~= tonumber(version) then return nil end
   redis.call('HSET', keys[1], 'state_v', have + 1, 'state', state)
   redis.call('EXPIRE', keys[1], done_ttl ~= '' and done_ttl or ttl)
   if done_ttl ~= '' then redis.call('HDEL', keys[1], 'ctx', 'ctx_result'); redis.call('DEL', keys[3]) end
-  if deadline == '' then redis.call('ZREM', keys[2], member) else redis.call('ZADD', keys[2], deadline, member) end
+  local goes_on = false
+  if deadline == '' then redis.call('ZREM', keys[2], member)
+  else goes_on = redis.call('ZADD', keys[2], deadline, member) == 1 end
   if keys[4] then redis.call('LREM', keys[4], 1, keys[1]) end
-  return true
+  local tenant, run = string.match(member, '^(%S+) (%S+)$')
+  if done_ttl ~= '' or deadline == '' then return leave(tenant, run) end
+  if goes_on then hold(tenant, run) end
+  return {}
 end
 """
+)
 _COMMIT = (
     _STATE
     + """
@@ -50,7 +61,7 @@ if have[3] and have[3] ~= ARGV[2] .. ':' .. ARGV[5] then return 0 end
 redis.call('HSET', KEYS[1], 'ctx_v', tonumber(ARGV[1]) + 1, 'ctx_seq', seq, 'ctx', ARGV[3], 'ctx_result', ARGV[4])
 redis.call('EXPIRE', KEYS[1], ARGV[6])
 if ARGV[7] == '' then return 1 end
-return save(KEYS, ARGV[7], ARGV[8], ARGV[9], ARGV[10], ARGV[6], ARGV[11]) and 2 or 1
+return save(KEYS, ARGV[7], ARGV[8], ARGV[9], ARGV[10], ARGV[6], ARGV[11]) or 1
 """
 )
 _TAKE = """
@@ -67,31 +78,16 @@ return have
 _SAVE = (
     _STATE
     + """
-if not save(KEYS, ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]) then return 0 end
+local names = save(KEYS, ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6])
+if not names then return 0 end
 if ARGV[7] ~= '' then
   redis.call('LPUSH', KEYS[4], KEYS[1])
   redis.call('EXPIRE', KEYS[4], ARGV[5])
 end
-return 1
+return names
 """
 )
-_ADMIT = (
-    _STATE
-    + """
-local have = redis.call('HMGET', KEYS[1], 'state_v', 'state', 'refused', 'cancelled')
-have[5] = redis.call('GET', KEYS[1] .. ':told')
-if have[2] or have[3] or have[5] then return have end
-have[6] = KEYS[4] and first(KEYS[4])
-local state = have[6] and ARGV[5] or ARGV[1]
-if state == '' then return have end
-save(KEYS, 0, state, ARGV[2], ARGV[3], ARGV[4], '')
-if KEYS[4] then
-  redis.call('RPUSH', KEYS[4], KEYS[1])
-  redis.call('EXPIRE', KEYS[4], ARGV[4])
-end
-return have
-"""
-)
+_ADMIT = _STATE + admission.ADMIT
 _NEXT = (
     _STATE
     + """
@@ -99,8 +95,6 @@ local run = first(KEYS[1])
 return run and redis.call('HEXISTS', run, 'claim') == 0 and run
 """
 )
-_BOTH = 2
-"""A script's answer: the second thing was so, too."""
 DEADLINES = "procession:deadlines"
 ANSWER_SECONDS = 5.0
 """How long somebody who asks is kept waiting by a Redis that is away; work in hand waits longer."""
@@ -170,27 +164,41 @@ class StateChange:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What became of a commit: the result that counts, and whether the state was saved with it."""
+    """What became of a commit: the result that counts, whether the state was saved with it, and who may begin now."""
 
     result: bytes
     state_saved: bool
+    called: tuple[Called, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """Whether a state was saved, and who may begin because a place has become free."""
+
+    saved: bool
+    called: tuple[Called, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
     """What was known of a run id when a request came: its state and version, or that a request was refused.
 
-    Of a run whose end was told a while ago only the digest of its request is left, in `told`. With none of them, the
-    new state was saved; `cancelled` says that somebody cancelled the run before it was accepted, and `ahead` is the
-    first run in the line that it has joined.
+    Of a run whose end was told a while ago only the digest of its request is left, in `told`. Or nothing was saved:
+    because of a limit (`over`), because of a run that is `ahead` on its thread, or because it `waits` and nobody said
+    how it is saved then. Otherwise the new state was saved, `queued` where it waits for its turn; `cancelled` says that
+    somebody cancelled the run before it was accepted, `called` are runs that may begin now.
     """
 
     version: int = 0
     state: bytes | None = None
     refused: bytes | None = None
-    cancelled: bool = False
+    over: Over | None = None
     ahead: str | None = None
     told: str | None = None
+    waits: bool = False
+    queued: bool = False
+    cancelled: bool = False
+    called: tuple[Called, ...] = ()
 
 
 class RunStore:
@@ -212,6 +220,8 @@ class RunStore:
         self._save = redis.register_script(_SAVE)
         self._admit = redis.register_script(_ADMIT)
         self._next = redis.register_script(_NEXT)
+        self._enter = redis.register_script(admission.ENTER)
+        self._leave = redis.register_script(admission.LEAVE)
 
     async def load_context(self, tenant: str, run: str) -> StoredContext:
         """The context as last committed; version 0 when there is none yet."""
@@ -254,7 +264,9 @@ class RunStore:
         done = await self._commit(keys=self._keys(tenant, run, change.line if change else ""), args=args)
         if isinstance(done, bytes):
             return Committed(done, state_saved=False)
-        return Committed(result, state_saved=done == _BOTH) if done else None
+        if isinstance(done, list):
+            return Committed(result, state_saved=True, called=called(done))
+        return Committed(result, state_saved=False) if done else None
 
     def _keys(self, tenant: str, run: str, line: str = "") -> list[str]:
         key = run_key(tenant, run)
@@ -271,20 +283,43 @@ class RunStore:
         ]
 
     async def admit(
-        self, tenant: str, run: str, *, state: bytes, deadline_ms: int, line: str = "", waiting: bytes = b""
+        self,
+        tenant: str,
+        run: str,
+        *,
+        state: bytes,
+        deadline_ms: int,
+        wanted: Wanted,
+        line: str = "",
+        alone: bool = False,
+        queued: bytes = b"",
     ) -> Admission:
-        """Saves the state of a new run, unless there is or was a run under this id, or a request was refused.
+        """Saves the state of a new run, unless its id is or was taken, a request was refused, or a limit is reached.
 
-        With a `line` the run joins it; where others are in it, it is saved as `waiting` instead, or, without that, not
-        admitted.
+        With a `line` the run joins it. Where others are in it, or there is no place, it is saved as `queued` instead;
+        without that it is not admitted, and neither is one that wants to be `alone` in its line.
         """
-        args: list[Any] = [state, deadline_ms, f"{tenant} {run}", self._ttl, waiting]
-        version, stored, refused, cancelled, told, *ahead = await self._admit(
-            keys=self._keys(tenant, run, line), args=args
-        )
-        first = _run_of(tenant, ahead[0]) if ahead and ahead[0] else None
-        digest = told.decode() if told else None
-        return Admission(int(version or 0), stored, refused, bool(cancelled), first, digest)
+        head: list[Any] = [state, deadline_ms, f"{tenant} {run}", self._ttl, queued, "1" if alone else ""]
+        match await self._admit(keys=self._keys(tenant, run, line), args=[*head, *wanted.arguments()]):
+            case [b"known", version, stored, refused, told]:
+                digest = told.decode() if told else None
+                return Admission(int(version or 0), stored, refused, told=digest)
+            case [b"over", limit, current, wait_ms]:
+                return Admission(over=Over(limit.decode(), int(current), int(wait_ms)))
+            case [b"ahead", first]:
+                return Admission(ahead=_run_of(tenant, first))
+            case [b"new", cancelled, waits, *names]:
+                return Admission(queued=bool(waits), cancelled=bool(cancelled), called=called(names))
+            case _:
+                return Admission(waits=True)
+
+    async def enter(self, tenant: str, run: str) -> tuple[Called, ...]:
+        """Lets a run that waited for others on its thread wait for a place; gives those that may begin."""
+        return called(await self._enter(args=[tenant, run]))
+
+    async def begun(self, tenant: str, run: str) -> None:
+        """Notes that a run that was called has begun."""
+        await self.redis.zrem(admission.CALLED, f"{tenant} {run}")
 
     async def next_in_line(self, tenant: str, line: str) -> str | None:
         """The first run in a line where nobody has begun to work on it; runs that Redis has forgotten are left out."""
@@ -301,14 +336,15 @@ class RunStore:
         version, state = await self.redis.hmget(run_key(tenant, run), ["state_v", "state"])
         return int(version or 0), state
 
-    async def save_state(self, tenant: str, run: str, change: StateChange) -> bool:
+    async def save_state(self, tenant: str, run: str, change: StateChange) -> Saved:
         """Stores the state if nobody else did since `change.version`.
 
         A finished run leaves only its state behind: context and stream parts go.
         """
         *head, finished = self._state_args(tenant, run, change)
         args = [*head, self._ttl, finished, "1" if change.resumed and change.line else ""]
-        return bool(await self._save(keys=self._keys(tenant, run, change.line), args=args))
+        done = await self._save(keys=self._keys(tenant, run, change.line), args=args)
+        return Saved(saved=True, called=called(done)) if isinstance(done, list) else Saved(saved=False)
 
     async def mark_cancelled(self, tenant: str, run: str) -> None:
         """Lets every service that picks up work of the run see that it was cancelled."""
@@ -354,6 +390,10 @@ class RunStore:
     async def drop_deadline(self, tenant: str, run: str) -> None:
         """Takes a run off the list of deadlines."""
         await self.redis.zrem(DEADLINES, f"{tenant} {run}")
+
+    async def forget(self, tenant: str, run: str) -> tuple[Called, ...]:
+        """Takes a run that is not there any more off all lists; gives those that may begin in its place."""
+        return called(await self._leave(keys=[DEADLINES], args=[tenant, run]))
 
     async def append_parts(self, tenant: str, run: str, entry: bytes) -> None:
         """Adds what the stream hooks received during one command to the run's log."""

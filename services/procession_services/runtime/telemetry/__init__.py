@@ -86,6 +86,15 @@ class Observer:
     def run_accepted(self, tenant: str, agent: str) -> None:
         """A run has been accepted."""
 
+    def request_rejected(self, tenant: str, limit: str) -> None:
+        """A request was refused because of a limit."""
+
+    def run_waited(self, tenant: str, seconds: float) -> None:
+        """A run begins that has waited for a place."""
+
+    def queues(self, running: Mapping[str, int], waiting: Mapping[str, int]) -> None:
+        """How many runs of each tenant are at work, and wait for a place."""
+
     def run_ends(self, tenant: str, result: RunResult, trace: Trace, accepted_at: str) -> None:
         """A run ends, or begins to wait for a person."""
 

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
@@ -77,6 +78,28 @@ class LiveObserver(Observer):
         """Counts it."""
         labels = self._meters.run_labels(tenant, agent)
         (self._meters.accepted.labels(**labels) if labels else self._meters.accepted).inc()
+
+    def request_rejected(self, tenant: str, limit: str) -> None:
+        """Counts it."""
+        self._meters.rejected.labels(limit=limit, **self._meters.tenant_labels(tenant)).inc()
+
+    def run_waited(self, tenant: str, seconds: float) -> None:
+        """Counts how long."""
+        labels, meter = self._meters.tenant_labels(tenant), self._meters.wait_seconds
+        (meter.labels(**labels) if labels else meter).observe(seconds)
+
+    def queues(self, running: Mapping[str, int], waiting: Mapping[str, int]) -> None:
+        """Sets what is now; tenants that have nothing any more are dropped."""
+        for gauge, counts in ((self._meters.at_work, running), (self._meters.queued, waiting)):
+            if not self._meters.by_tenant:
+                gauge.set(sum(counts.values()))
+                continue
+            sums: Counter[str] = Counter()
+            for tenant, number in counts.items():
+                sums[self._meters.name("tenant", tenant)] += number
+            gauge.clear()
+            for tenant, number in sums.items():
+                gauge.labels(tenant=tenant).set(number)
 
     def run_ends(self, tenant: str, result: RunResult, trace: Trace, accepted_at: str) -> None:
         """Counts it, and makes the span of a run that has ended."""

@@ -35,6 +35,14 @@ class Meters:
             return Gauge(f"procession_{name}", text, labels, registry=registry)
 
         self.accepted = counter("runs_accepted", "Runs accepted.", *self._more)
+        self.by_tenant = "tenant" in self._more
+        tenant = ["tenant"] if self.by_tenant else []
+        self.rejected = counter("requests_rejected", "Requests above a limit.", "limit", *tenant)
+        self.at_work = gauge("runs_running", "Runs that hold a place.", *tenant)
+        self.queued = gauge("runs_waiting", "Accepted runs that wait for a place.", *tenant)
+        self.wait_seconds = seconds(
+            "run_wait", "From acceptance to the place, of runs that waited.", _LONG, *tenant
+        )
         self.runs = counter("runs", "Runs that ended, or began to wait for a person.", "status", *self._more)
         self.run_seconds = seconds("run", "From acceptance to the end.", _LONG, "status", *self._more)
         self.retries = counter("run_retries", "Attempts of steps that were made again.", *self._more)
@@ -70,6 +78,10 @@ class Meters:
                 return "other"
             known.add(value)
         return value
+
+    def tenant_labels(self, tenant: str) -> dict[str, str]:
+        """The label of a tenant, if that was asked for."""
+        return {"tenant": self.name("tenant", tenant)} if self.by_tenant else {}
 
     def run_labels(self, tenant: str, agent: str) -> dict[str, str]:
         """The labels of a run that were asked for."""

@@ -8,6 +8,7 @@ import pytest
 import pytest_asyncio
 from redis.asyncio import Redis
 
+from procession_services.runtime.admission import Wanted
 from procession_services.runtime.embedded import Endpoints
 from procession_services.runtime.store import Admission, RunStore, StateChange, line_key, run_key
 
@@ -24,21 +25,23 @@ class Thread:
         self.tenant = f"t-{secrets.token_hex(6)}"
         self.line = line_key(self.tenant, "ann", "t")
 
-    async def admit(self, run: str, *, waiting: bytes = b"waits") -> Admission:
+    async def admit(self, run: str, *, alone: bool = False) -> Admission:
         return await self.store.admit(
-            self.tenant, run, state=b"begun", deadline_ms=FAR, line=self.line, waiting=waiting
-        )
+            self.tenant, run, state=b"begun", deadline_ms=FAR, wanted=Wanted(waiting=99, crowd=99),
+            line=self.line, alone=alone, queued=b"" if alone else b"waits",
+        )  # fmt: skip
 
     async def state(self, run: str) -> bytes | None:
         return (await self.store.load_state(self.tenant, run))[1]
 
     async def save(self, run: str, *, done: bool = False, resumed: bool = False, line: bool = True) -> bool:
         version, _ = await self.store.load_state(self.tenant, run)
-        return await self.store.save_state(
+        saved = await self.store.save_state(
             self.tenant,
             run,
             StateChange(version, b"next", FAR, done, self.line if line else "", resumed),
         )
+        return saved.saved
 
     async def runs(self) -> list[str]:
         return [key.decode().rpartition(":")[2] for key in await self.redis.lrange(self.line, 0, -1)]
@@ -55,8 +58,8 @@ async def thread(servers: Endpoints) -> AsyncIterator[Thread]:
 
 async def test_the_first_run_begins_and_the_next_ones_wait_in_order(thread: Thread) -> None:
     assert await thread.admit("one") == Admission()
-    assert (await thread.admit("two")).ahead == "one"
-    assert (await thread.admit("three")).ahead == "one"
+    assert (await thread.admit("two")).queued
+    assert (await thread.admit("three")).queued
     assert [await thread.state(run) for run in ("one", "two", "three")] == [b"begun", b"waits", b"waits"]
     assert await thread.runs() == ["one", "two", "three"]
     assert await thread.store.ahead(thread.tenant, "three", thread.line) == ["one", "two"]
@@ -64,7 +67,7 @@ async def test_the_first_run_begins_and_the_next_ones_wait_in_order(thread: Thre
 
 async def test_a_run_that_will_not_wait_leaves_nothing(thread: Thread) -> None:
     await thread.admit("one")
-    assert (await thread.admit("two", waiting=b"")).ahead == "one"
+    assert (await thread.admit("two", alone=True)).ahead == "one"
     assert await thread.state("two") is None
     assert await thread.runs() == ["one"]
 
@@ -82,7 +85,7 @@ async def test_a_run_leaves_with_the_save_that_ends_it_and_with_no_other(thread:
     assert await thread.save("one", line=False)
     assert await thread.runs() == ["one", "two"]
     stale = StateChange(0, b"next", FAR, True, thread.line)
-    assert not await thread.store.save_state(thread.tenant, "one", stale)
+    assert not (await thread.store.save_state(thread.tenant, "one", stale)).saved
     assert await thread.runs() == ["one", "two"]
     assert await thread.save("one", done=True)
     assert await thread.runs() == ["two"]

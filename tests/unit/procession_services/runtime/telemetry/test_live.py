@@ -281,6 +281,29 @@ def test_tenants_and_agents_are_labels_when_asked_for():
     assert watched.value("run_retries_total", tenant="t", agent="a") == 2
 
 
+def test_refusals_and_queues_are_counted_for_all_tenants_together():
+    watched = Watched()
+    watched.observer.request_rejected("t", "waitingRuns")
+    watched.observer.run_waited("t", 1.5)
+    watched.observer.queues({"t": 2, "u": 1}, {"t": 7})
+    assert watched.value("requests_rejected_total", limit="waitingRuns") == 1
+    assert watched.value("run_wait_seconds_sum") == 1.5
+    assert (watched.value("runs_running"), watched.value("runs_waiting")) == (3, 7)
+
+
+def test_refusals_and_queues_are_told_for_each_tenant_when_asked_for():
+    watched = Watched(labels=("tenant",))
+    watched.observer.request_rejected("t", "waitingRuns")
+    watched.observer.run_waited("t", 1.5)
+    watched.observer.queues({"t": 2, "u": 1}, {"t": 7})
+    assert watched.value("requests_rejected_total", limit="waitingRuns", tenant="t") == 1
+    assert watched.value("run_wait_seconds_count", tenant="t") == 1
+    assert [watched.value("runs_running", tenant=tenant) for tenant in "tu"] == [2, 1]
+    watched.observer.queues({"u": 1}, {})
+    assert watched.value("runs_running", tenant="t") is None
+    assert watched.value("runs_waiting", tenant="t") is None
+
+
 def test_names_from_requests_cannot_fill_the_memory():
     watched = Watched()
     for number in range(1000):

@@ -1,0 +1,54 @@
+"""Lets tenants' requests be handled in turns, so that nobody's comes behind all of another's."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+__all__ = ["Turns"]
+
+
+class Turns:
+    """So many at once; who waits gets a turn after at most one of each other tenant."""
+
+    def __init__(self, places: int) -> None:
+        self._free = places
+        self._queues: dict[str, deque[asyncio.Future[None]]] = {}  # whose turn is next comes first
+
+    def waiting(self, tenant: str) -> int:
+        """How many of a tenant wait."""
+        return len(self._queues.get(tenant, ()))
+
+    @asynccontextmanager
+    async def turn(self, tenant: str) -> AsyncIterator[None]:
+        """Waits for a turn, and has it for the length of the block."""
+        if self._free:
+            self._free -= 1
+        else:
+            await self._wait(tenant)
+        try:
+            yield
+        finally:
+            self._pass_on()
+
+    async def _wait(self, tenant: str) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queues.setdefault(tenant, deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():  # it came at the same moment
+                self._pass_on()
+            raise
+
+    def _pass_on(self) -> None:
+        while self._queues:
+            tenant = next(iter(self._queues))
+            queue = self._queues.pop(tenant)
+            turn = queue.popleft()
+            if queue:
+                self._queues[tenant] = queue  # behind the others
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._free += 1

@@ -1,0 +1,40 @@
+"""Says how many runs this process can work on at once, for as long as it can."""
+
+import asyncio
+import logging
+from typing import Final
+
+from redis.exceptions import RedisError
+
+from procession_services.processor_host.service import Host
+from procession_services.runtime.admission import Places
+
+__all__ = ["offer_places"]
+
+log = logging.getLogger(__name__)
+_EVERY_SECONDS: Final = 5.0
+
+
+async def offer_places(host: Host) -> None:
+    """Adds this process's work items to the places for runs (docs/adr/0014), until it stops."""
+    places, replica, number = Places(host.redis), host.settings.replica, host.settings.worker_concurrency
+
+    async def keep() -> None:
+        while True:
+            await asyncio.sleep(_EVERY_SECONDS)
+            try:
+                await places.offer(replica, number)
+            except RedisError as error:
+                log.warning("places are not offered, trying again: %r", error)
+
+    await places.offer(replica, number)
+    keeping = asyncio.create_task(keep())
+
+    async def withdraw() -> None:
+        keeping.cancel()
+        try:
+            await places.withdraw(replica, number)
+        except RedisError as error:
+            log.warning("places are not withdrawn, they expire: %r", error)
+
+    host.on_drain.append(withdraw)

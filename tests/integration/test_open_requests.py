@@ -1,0 +1,36 @@
+"""A service answers so many requests at once, and says so to whoever comes on top of them."""
+
+import asyncio
+
+import pytest
+
+from procession_services.bus import Bus
+from procession_services.processor_host import service
+from procession_services.processor_host.service import hosted
+from procession_services.runtime.settings import Settings
+
+pytestmark = pytest.mark.integration
+
+
+async def test_requests_above_the_bound_are_answered_with_busy(servers, monkeypatch):
+    monkeypatch.setattr(service, "_OPEN_REQUESTS", 2)
+    free = asyncio.Event()
+
+    async def slow(_subject: str, body: bytes) -> bytes:
+        await free.wait()
+        return body
+
+    async def start(host):
+        await host.answer("test.busy", slow, busy=b"busy")
+
+    settings = Settings(nats_url=servers.nats_url, redis_url=servers.redis_url)
+    async with hosted("test", settings, start):
+        bus = await Bus.connect(servers.nats_url, "asks")
+        first, second = (asyncio.create_task(bus.request("test.busy", b"%d" % n, 10)) for n in (1, 2))
+        await asyncio.sleep(0)
+        await bus.flush()
+        assert await bus.request("test.busy", b"3", 10) == b"busy"
+        free.set()
+        assert [await first, await second] == [b"1", b"2"]
+        assert await bus.request("test.busy", b"4", 10) == b"4"
+        await bus.close()
