@@ -16,7 +16,7 @@ _EVERY_SECONDS: Final = 5.0
 
 
 async def offer_places(host: Host) -> None:
-    """Adds this process's work items to the places for runs (docs/adr/0014), until it stops."""
+    """Adds this process's work items to the places for runs (docs/adr/0019), until it stops."""
     places, replica, number = Places(host.redis), host.settings.replica, host.settings.worker_concurrency
 
     async def keep() -> None:

@@ -1,4 +1,4 @@
-"""Places for runs: who may begin now, who waits, and who is next, in Redis (docs/adr/0014).
+"""Places for runs: who may begin now, who waits, and who is next, in Redis (docs/adr/0019).
 
 A run that has begun holds a place until it ends or waits for a person. There are so many places for each tenant, and
 so many in all; where there is none, an accepted run joins its tenant's queue. A place that is given back goes to the

@@ -16,85 +16,11 @@ from redis.backoff import ExponentialBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from procession_services.runtime import admission
+from procession_services.runtime import admission, scripts
 from procession_services.runtime.access import Access
 from procession_services.runtime.admission import Called, Over, Wanted, called
 
 _OPEN = Access()
-_STATE = (
-    admission.PLACES
-    + """
-local function first(line)
-  local run = redis.call('LINDEX', line, 0)
-  while run and redis.call('EXISTS', run) == 0 do
-    redis.call('LPOP', line)
-    run = redis.call('LINDEX', line, 0)
-  end
-  return run
-end
--- Returns the runs that may begin because this one has given back its place, or nothing where nothing was saved.
-local function save(keys, version, state, deadline, member, ttl, done_ttl)
-  local have = tonumber(redis.call('HGET', keys[1], 'state_v') or '0')
-  if have ~= tonumber(version) then return nil end
-  redis.call('HSET', keys[1], 'state_v', have + 1, 'state', state)
-  redis.call('EXPIRE', keys[1], done_ttl ~= '' and done_ttl or ttl)
-  if done_ttl ~= '' then redis.call('HDEL', keys[1], 'ctx', 'ctx_result'); redis.call('DEL', keys[3]) end
-  local goes_on = false
-  if deadline == '' then redis.call('ZREM', keys[2], member)
-  else goes_on = redis.call('ZADD', keys[2], deadline, member) == 1 end
-  if keys[4] then redis.call('LREM', keys[4], 1, keys[1]) end
-  local tenant, run = string.match(member, '^(%S+) (%S+)$')
-  if done_ttl ~= '' or deadline == '' then return leave(tenant, run) end
-  if goes_on then hold(tenant, run) end
-  return {}
-end
-"""
-)
-_COMMIT = (
-    _STATE
-    + """
-local have = redis.call('HMGET', KEYS[1], 'ctx_v', 'ctx_seq', 'claim')
-local seq, last = tonumber(ARGV[2]), tonumber(have[2] or '-1')
-if last == seq then return redis.call('HGET', KEYS[1], 'ctx_result') end
-if tonumber(have[1] or '0') ~= tonumber(ARGV[1]) or last > seq then return 0 end
-if have[3] and have[3] ~= ARGV[2] .. ':' .. ARGV[5] then return 0 end
-redis.call('HSET', KEYS[1], 'ctx_v', tonumber(ARGV[1]) + 1, 'ctx_seq', seq, 'ctx', ARGV[3], 'ctx_result', ARGV[4])
-redis.call('EXPIRE', KEYS[1], ARGV[6])
-if ARGV[7] == '' then return 1 end
-return save(KEYS, ARGV[7], ARGV[8], ARGV[9], ARGV[10], ARGV[6], ARGV[11]) or 1
-"""
-)
-_TAKE = """
-local fields = {'ctx_v', 'ctx_seq', 'ctx', 'ctx_result', 'cancelled', 'state_v', 'state', 'claim'}
-local have = redis.call('HMGET', KEYS[1], unpack(fields))
-local prefix, claim = ARGV[1] .. ':', have[8]
-if tonumber(have[2] or '-1') < tonumber(ARGV[1]) then
-  local other = claim and string.sub(claim, 1, #prefix) == prefix and claim ~= prefix .. ARGV[2]
-  if other and ARGV[3] == '' then return 0 end
-  if have[7] then redis.call('HSET', KEYS[1], 'claim', prefix .. ARGV[2]) end
-end
-return have
-"""
-_SAVE = (
-    _STATE
-    + """
-local names = save(KEYS, ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6])
-if not names then return 0 end
-if ARGV[7] ~= '' then
-  redis.call('LPUSH', KEYS[4], KEYS[1])
-  redis.call('EXPIRE', KEYS[4], ARGV[5])
-end
-return names
-"""
-)
-_ADMIT = _STATE + admission.ADMIT
-_NEXT = (
-    _STATE
-    + """
-local run = first(KEYS[1])
-return run and redis.call('HEXISTS', run, 'claim') == 0 and run
-"""
-)
 DEADLINES = "procession:deadlines"
 ANSWER_SECONDS = 5.0
 """How long somebody who asks is kept waiting by a Redis that is away; work in hand waits longer."""
@@ -215,11 +141,11 @@ class RunStore:
         self.redis: Any = redis  # redis-py's annotations cover every protocol and decoding at once
         self._ttl = ttl
         self._finished_ttl, self._told_ttl = finished_ttl, told_ttl
-        self._commit = redis.register_script(_COMMIT)
-        self._take = redis.register_script(_TAKE)
-        self._save = redis.register_script(_SAVE)
-        self._admit = redis.register_script(_ADMIT)
-        self._next = redis.register_script(_NEXT)
+        self._commit = redis.register_script(scripts.COMMIT)
+        self._take = redis.register_script(scripts.TAKE)
+        self._save = redis.register_script(scripts.SAVE)
+        self._admit = redis.register_script(scripts.ADMIT)
+        self._next = redis.register_script(scripts.NEXT)
         self._enter = redis.register_script(admission.ENTER)
         self._leave = redis.register_script(admission.LEAVE)
 
