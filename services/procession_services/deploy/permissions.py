@@ -108,7 +108,7 @@ _EXTRA_PUBLISHES: Final[dict[str, tuple[str, ...]]] = {
 
 def _subscribes(service: str) -> Iterator[str]:
     yield f"_INBOX.{service}.>"
-    yield subjects.admin("*")
+    yield from (subjects.admin("status"), subjects.admin("reload"))
     if service in _COMMANDED:
         yield f"{ROOT}.signal.cancel.*.*"
     if service in _STREAM_HOLDERS:
@@ -123,7 +123,11 @@ _EXTRA_SUBSCRIBES: Final[dict[str, tuple[str, ...]]] = {
         f"{ROOT}.api.input_processors.*.guard.*",
         f"{ROOT}.offer.input_processors",
     ),
-    "llm_gateway": (f"{ROOT}.api.llm_gateway.*.generate", f"{ROOT}.api.llm_gateway.*.embed"),
+    "llm_gateway": (
+        f"{ROOT}.api.llm_gateway.*.generate",
+        f"{ROOT}.api.llm_gateway.*.embed",
+        subjects.admin("models"),
+    ),
     "output_processors": (
         f"{ROOT}.lease.output_processors",
         f"{ROOT}.lease.output_processors.*",

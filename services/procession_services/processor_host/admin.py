@@ -89,14 +89,18 @@ class Admin:
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
         """Answers operators and looks after the files for the length of the block."""
-        subscription = await self._bus.subscribe(subjects.admin("*"), self._on_request)
+        subscriptions = [
+            await self._bus.subscribe(subjects.admin(operation), self._on_request)
+            for operation in ("status", "reload")
+        ]
         looking = asyncio.create_task(self._look())
         try:
             yield
         finally:
             looking.cancel()
             await asyncio.gather(looking, *self._answering, return_exceptions=True)
-            await self._bus.unsubscribe(subscription)
+            for subscription in subscriptions:
+                await self._bus.unsubscribe(subscription)
 
     async def _look(self) -> None:
         while self._watched:
@@ -108,11 +112,10 @@ class Admin:
 
     async def _on_request(self, subject: str, _body: bytes, reply: str) -> None:
         *_, operation = subjects.parse(subject)
-        operations = {"status": self.status, "reload": self.reload}
-        if operation in operations:
-            task = asyncio.create_task(self._answer(operations[operation], reply))
-            self._answering.add(task)
-            task.add_done_callback(self._answering.discard)
+        answer = self.reload if operation == "reload" else self.status
+        task = asyncio.create_task(self._answer(answer, reply))
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
 
     async def _answer(self, operation: Callable[[], Awaitable[ServiceStatus]], reply: str) -> None:
         status = await operation()
