@@ -1,7 +1,6 @@
 """The orchestrator service, put together."""
 
 import asyncio
-import contextlib
 from functools import partial
 
 from procession_schemas import subjects
@@ -15,6 +14,7 @@ from procession_services.processor_host.streams import StreamClient
 from procession_services.runtime.admission import Places
 from procession_services.runtime.check import checked_agents, models_of
 from procession_services.runtime.reload import Watched
+from procession_services.runtime.tasks import ended
 from procession_services.runtime.tenants import Tenants, load_tenants
 
 SERVICE = "orchestrator"
@@ -39,10 +39,7 @@ async def start(host: Host) -> None:
 
     async def stop() -> None:
         await streams.stop()
-        for task in watching:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await ended(*watching)
 
     host.on_stop.append(stop)
     root = subjects.ROOT

@@ -8,6 +8,7 @@ from redis.exceptions import RedisError
 
 from procession_services.processor_host.service import Host
 from procession_services.runtime.admission import Places
+from procession_services.runtime.tasks import ended
 
 __all__ = ["offer_places"]
 
@@ -31,7 +32,7 @@ async def offer_places(host: Host) -> None:
     keeping = asyncio.create_task(keep())
 
     async def withdraw() -> None:
-        keeping.cancel()
+        await ended(keeping)
         try:
             await places.withdraw(replica, number)
         except RedisError as error:

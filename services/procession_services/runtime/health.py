@@ -14,6 +14,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
+from procession_services.runtime.tasks import ended
+
 __all__ = ["FRESH_SECONDS", "is_ready", "keep_ready", "main"]
 
 log = logging.getLogger(__name__)
@@ -55,8 +57,7 @@ async def keep_ready(file: Path | None, works: Callable[[], Awaitable[bool]]) ->
     try:
         yield
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await ended(task)
         file.unlink(missing_ok=True)  # noqa: ASYNC240 - as above
 
 
