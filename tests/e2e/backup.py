@@ -6,22 +6,13 @@ from dataclasses import dataclass
 
 from procession.client import Procession
 from procession_schemas.agent import Agent
-from tests.e2e.load import REMEMBERING, Figures
-from tests.e2e.stack import TENANTS, Stack, documented
+from tests.e2e.load import TENANTS, Figures, remembering
+from tests.e2e.stack import Stack, documented
 
 __all__ = ["backed_up_and_restored"]
 
 TENANT = TENANTS[0]
 MEMORY = {"thread": "dogs", "resource": "ann"}
-CAREFUL = Agent.model_validate(
-    {
-        "name": "careful",
-        "model": "openai/demo",
-        "apiBase": "http://demo-model:8399/v1",
-        "tools": ["weather"],
-        "requireToolApproval": True,
-    }
-)
 _SCRIPT = """
 import json, sys, urllib.request
 def ask(path, body=None):
@@ -49,7 +40,7 @@ class Before:
 async def backed_up_and_restored(stack: Stack, figures: Figures) -> None:
     """Fills, backs up, destroys, restores without Chroma's volume, and looks whether it is all there."""
     async with stack.client(TENANT) as procession:
-        before = await _filled(procession)
+        before = await _filled(stack, procession)
     backup, restore = documented("Back up and restore")
     await stack.shell(backup)
     await stack.shell(restore.replace(" chroma;", ";"))
@@ -58,11 +49,13 @@ async def backed_up_and_restored(stack: Stack, figures: Figures) -> None:
         await _recalled(stack, procession, figures)
 
 
-async def _filled(procession: Procession) -> Before:
-    handle = await procession.start("My dog is called Rex", agent=REMEMBERING, memory=MEMORY)
+async def _filled(stack: Stack, procession: Procession) -> Before:
+    handle = await procession.start("My dog is called Rex", agent=remembering(stack), memory=MEMORY)
     finished = await handle.result(timeout=60)
     await handle.close()
-    waiting = await procession.start("What is the weather in Paris?", agent=CAREFUL)
+    careful = {"name": "careful", "model": "openai/demo", "apiBase": stack.api_base, "tools": ["weather"]}
+    agent = Agent.model_validate({**careful, "requireToolApproval": True})
+    waiting = await procession.start("What is the weather in Paris?", agent=agent)
     suspended = await waiting.result(timeout=60)
     await waiting.close()
     (call,) = (suspended.suspend_payload or {})["calls"]
@@ -95,7 +88,7 @@ async def _recalled(stack: Stack, procession: Procession, figures: Figures) -> N
     """Embeddings are made anew from Redis: another thread is told what this one said."""
     await stack.procession(TENANT, "memory", "reindex")
     await stack.python("demo-model", _SCRIPT, "set")
-    agent = REMEMBERING.model_copy(update={"model": "openai/script:recall"})
+    agent = remembering(stack, "openai/script:recall")
     memory = {"thread": "other", "resource": MEMORY["resource"]}
     handle = await procession.start("What is my dog called?", agent=agent, memory=memory)
     await handle.result(timeout=60)

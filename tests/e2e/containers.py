@@ -7,7 +7,8 @@ import tomllib
 from typing import Any, Final
 
 from tests.e2e.load import Figures
-from tests.e2e.stack import COMPOSED, ROOT, SERVERS, Stack
+from tests.e2e.scenario import SERVERS
+from tests.e2e.stack import COMPOSED, ROOT, Stack
 
 __all__ = ["confined", "slim"]
 

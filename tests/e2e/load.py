@@ -10,30 +10,22 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
-
-import nats
+from typing import TYPE_CHECKING, Any, Final
 
 from procession.client import Procession, RunHandle
 from procession.errors import ProcessionError
 from procession_schemas import subjects
 from procession_schemas.agent import Agent
-from procession_services.deploy.files import OPERATOR
-from tests.e2e.stack import TENANTS, Stack
 
-__all__ = ["REMEMBERING", "Figures", "answered_once", "load", "say", "some_runs"]
+if TYPE_CHECKING:
+    from tests.e2e.scenario import System
 
+__all__ = ["TENANTS", "Figures", "answered_once", "load", "remembering", "say", "some_runs"]
+
+TENANTS: Final = ("acme", "globex")
 CLIENTS: Final = 2
 """Of each tenant."""
 RUN_SECONDS: Final = 180.0
-REMEMBERING: Final = Agent.model_validate(
-    {
-        "name": "remembering",
-        "model": "openai/demo",
-        "apiBase": "http://demo-model:8399/v1",
-        "memory": {"lastMessages": 4, "semanticRecall": {"topK": 2}},
-    }
-)
 
 
 @dataclass
@@ -60,10 +52,20 @@ class Figures:
         """Notes what is wrong."""
         if not told:
             self.wrong.append(wrong)
+            say(f"wrong: {wrong}")
+
+    def told(self) -> int:
+        """Tells the figures in one line; 1 when something was wrong."""
+        figures = {
+            "runs": self.runs, "wrong": len(self.wrong), "chunks": self.chunks, "resets": self.resets,
+            "slowestRun": round(self.slowest, 1), "slowestStop": self.stopping, "seconds": self.seconds,
+        }  # fmt: skip
+        say(json.dumps(figures))
+        return 1 if self.wrong or not self.runs else 0
 
 
 @asynccontextmanager
-async def load(stack: Stack, figures: Figures) -> AsyncIterator[dict[str, list[str]]]:
+async def load(system: "System", figures: Figures) -> AsyncIterator[dict[str, list[str]]]:
     """Runs for the length of the block; gives their ids by tenant. Every one that was begun is waited for."""
     stopping = asyncio.Event()
     ids: dict[str, list[str]] = {tenant: [] for tenant in TENANTS}
@@ -72,13 +74,13 @@ async def load(stack: Stack, figures: Figures) -> AsyncIterator[dict[str, list[s
         for kind in itertools.count(number):
             if stopping.is_set():
                 return
-            ids[procession.tenant].append(await _noted(procession, kind, figures))
+            ids[procession.tenant].append(await _noted(system, procession, kind, figures))
 
     async with AsyncExitStack() as clients:
         working = [
             asyncio.create_task(client(procession, number))
             for tenant in TENANTS
-            for procession in [await clients.enter_async_context(stack.client(tenant))]
+            for procession in [await clients.enter_async_context(system.client(tenant))]
             for number in range(CLIENTS)
         ]
         try:
@@ -88,25 +90,32 @@ async def load(stack: Stack, figures: Figures) -> AsyncIterator[dict[str, list[s
             await asyncio.gather(*working)
 
 
-async def some_runs(stack: Stack, figures: Figures, many: int = 6) -> dict[str, list[str]]:
+async def some_runs(system: "System", figures: Figures, many: int = 6) -> dict[str, list[str]]:
     """A few runs of the first tenant, of every kind."""
-    async with stack.client(TENANTS[0]) as procession:
-        ids = [await _noted(procession, kind, figures) for kind in range(many)]
+    async with system.client(TENANTS[0]) as procession:
+        ids = [await _noted(system, procession, kind, figures) for kind in range(many)]
     return {TENANTS[0]: ids}
 
 
-async def _noted(procession: Procession, kind: int, figures: Figures) -> str:
+async def _noted(system: "System", procession: Procession, kind: int, figures: Figures) -> str:
     run = f"e2e-{secrets.token_hex(8)}"
     try:
         async with asyncio.timeout(RUN_SECONDS):
-            await _one(procession, run, kind, figures)
+            await _one(procession, run, _asked(system, run, kind), figures)
     except Exception as error:  # noqa: BLE001 - whatever it is, the run counts as lost
-        figures.wrong.append(f"{run}: {error!r}")
+        figures.expect(False, f"{run}: {error!r}")
     figures.runs += 1
     return run
 
 
-def _asked(run: str, kind: int) -> tuple[str, dict[str, Any]]:
+def remembering(system: "System", model: str = "openai/demo") -> Agent:
+    """An agent with memory."""
+    memory = {"lastMessages": 4, "semanticRecall": {"topK": 2}}
+    told = {"name": "remembering", "model": model, "apiBase": system.api_base, "memory": memory}
+    return Agent.model_validate(told)
+
+
+def _asked(system: "System", run: str, kind: int) -> tuple[str, dict[str, Any]]:
     """A tool's run, one whose first model call fails, and one that remembers: every service has its part."""
     match kind % 3:
         case 0:
@@ -116,13 +125,13 @@ def _asked(run: str, kind: int) -> tuple[str, dict[str, Any]]:
             return f"What is flaky about {run}?", {"agent": "demo"}
         case _:
             memory = {"thread": f"thread-{run[-1]}", "resource": "load"}
-            return f"What was {run} about?", {"agent": REMEMBERING, "memory": memory}
+            return f"What was {run} about?", {"agent": remembering(system), "memory": memory}
 
 
-async def _one(procession: Procession, run: str, kind: int, figures: Figures) -> None:
+async def _one(procession: Procession, run: str, asked: tuple[str, dict[str, Any]], figures: Figures) -> None:
     """One run: its result must be good, and its chunks must say what its result says."""
     started, shown = time.monotonic(), ""
-    handle = await _started(procession, run, kind)
+    handle = await _started(procession, run, *asked)
     async for chunk in handle:
         figures.chunks += 1
         if chunk["type"] == "reset":
@@ -137,9 +146,8 @@ async def _one(procession: Procession, run: str, kind: int, figures: Figures) ->
     figures.expect(told, f"{run}: showed {shown!r}, answered {result.text!r}")
 
 
-async def _started(procession: Procession, run: str, kind: int) -> RunHandle:
+async def _started(procession: Procession, run: str, text: str, options: dict[str, Any]) -> RunHandle:
     """NATS may be away: the same request under the same id is the same run."""
-    text, options = _asked(run, kind)
     while True:
         try:
             return await procession.start(text, run_id=run, **options)
@@ -147,11 +155,9 @@ async def _started(procession: Procession, run: str, kind: int) -> RunHandle:
             await asyncio.sleep(0.5)
 
 
-async def answered_once(stack: Stack, runs: dict[str, list[str]], figures: Figures) -> None:
+async def answered_once(system: "System", runs: dict[str, list[str]], figures: Figures) -> None:
     """Every run has exactly one terminal event in the stream."""
-    connection = await nats.connect(
-        stack.url, user=OPERATOR, password=stack.deployment.password("nats", OPERATOR)
-    )
+    connection = await system.operator()
     for tenant, ids in runs.items():
         pattern = subjects.event(tenant, "x", "run.finished").replace(".x.", ".*.")
         answer = await connection.request(

@@ -9,23 +9,33 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import nats
+from nats.aio.client import Client
+
 from procession.client import Procession
-from procession_services.deploy.files import Deployment
+from procession_services.deploy.files import OPERATOR, Deployment
 from procession_services.deploy.permissions import tenant_user
 from procession_services.runtime.access import Access
 from procession_services.supervisor import SERVICES
+from tests.e2e.load import TENANTS
 
-__all__ = ["COMPOSED", "ROOT", "SERVERS", "TENANTS", "Stack", "command", "documented"]
+__all__ = ["COMPOSED", "ROOT", "Stack", "command", "documented"]
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-TENANTS: Final = ("acme", "globex")
-COMPOSED: Final = tuple(service.replace("_", "-") for service in SERVICES)
-"""The services as compose.yaml names them."""
-SERVERS: Final = ("nats", "redis", "chroma")
+
+
+def composed(service: str) -> str:
+    """The service as compose.yaml names it."""
+    return service.replace("_", "-")
+
+
+COMPOSED: Final = tuple(map(composed, SERVICES))
+"""All of them."""
 _READY_SECONDS: Final = 240
 _PLACES: Final = ("infra", "requirements", "schemas", "services", "tests/e2e")
 _FILES: Final = ("*.yaml", "pyproject.toml", "README.md", ".dockerignore", "docs/operations.md")
@@ -40,6 +50,7 @@ class Stack:
         self.project = f"procession-e2e-{secrets.token_hex(3)}"
         self.port = _free_port()
         self.scheme = "nats"
+        self.api_base = "http://demo-model:8399/v1"
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("PROCESSION_")},
             "COMPOSE_PROJECT_NAME": self.project,
@@ -107,14 +118,24 @@ class Stack:
             while (await self.inspect(container))[0]["State"].get("Health", {}).get("Status") != status:  # noqa: ASYNC110
                 await asyncio.sleep(0.5)
 
+    async def healthy(self) -> None:
+        """Waits until every container is; `up --wait` gives up at one that has been without its servers."""
+        for container in await self.inspect():
+            if container["State"]["Running"]:
+                await self.health(container["Id"], "healthy")
+
     async def procession(self, tenant: str, *words: str) -> str:
         """Runs the command line as a tenant."""
-        return await self.run(
+        own = {
+            "PROCESSION_NATS_URL": self.url,
+            "PROCESSION_TENANT": tenant,
+            "PROCESSION_NATS_USER": tenant_user(tenant),
+            "PROCESSION_NATS_PASSWORD_FILE": str(self.deployment.directory / "clients" / tenant),
+        }
+        return await command(
             *(sys.executable, "-m", "procession_services", *words),
-            PROCESSION_NATS_URL=self.url,
-            PROCESSION_TENANT=tenant,
-            PROCESSION_NATS_USER=tenant_user(tenant),
-            PROCESSION_NATS_PASSWORD_FILE=str(self.deployment.directory / "clients" / tenant),
+            directory=self.directory,
+            environment={**os.environ, **own},
         )
 
     def client(self, tenant: str) -> Procession:
@@ -126,6 +147,63 @@ class Stack:
             authority=authority,
         )
         return Procession(self.url, tenant=tenant, **access.nats(self.url))
+
+    async def operator(self) -> Client:
+        """A connection to NATS that may ask everything."""
+        return await nats.connect(
+            self.url, user=OPERATOR, password=self.deployment.password("nats", OPERATOR)
+        )
+
+    async def scale(self, service: str, replicas: int) -> None:
+        """Starts or stops containers of a service until there are so many."""
+        await self.up("--no-recreate", "--scale", f"{composed(service)}={replicas}")
+
+    async def kill(self, service: str, replicas: int) -> None:
+        """Kills so many of its containers for good."""
+        await self.run("docker", "kill", *(await self.containers(composed(service)))[:replicas])
+
+    async def crash(self, service: str) -> None:
+        """Kills the only container from within, so that Docker's policy starts it again."""
+        (container,) = await self.containers(composed(service))
+        # Everything but the container's first process, which ends with its child.
+        await self.run("docker", "exec", container, "sh", "-c", "kill -9 -1 || true")
+        async with asyncio.timeout(60):
+            while not (await self.inspect(container))[0]["RestartCount"]:  # noqa: ASYNC110 - Docker changes it
+                await asyncio.sleep(0.1)
+        await self.health(container, "healthy")
+
+    async def kill_server(self, server: str) -> None:
+        """Kills a server and starts it again."""
+        await self.compose("kill", server)
+        await self.compose("start", server)
+        await self.healthy()
+
+    async def restart_server(self, server: str) -> None:
+        """Stops a server and starts it again."""
+        await self.compose("restart", server)
+        await self.healthy()
+
+    async def without_nats(self) -> None:
+        """Stops NATS until a service says that it is not ready, and starts it again."""
+        (container,) = await self.containers("input-processors")
+        await self.compose("stop", "nats")
+        await self.health(container, "unhealthy")
+        await self.compose("start", "nats")
+        await self.healthy()
+
+    async def upgrade(self, service: str) -> tuple[int, float]:
+        """As docs/operations.md says: the new version joins, then the old one is told to stop."""
+        image, name = f"procession-{composed(service)}", composed(service)
+        await self.run("docker", "tag", f"{image}:e2e", f"{image}:e2e-next")
+        (old,) = await self.containers(name)
+        next_ = {"PROCESSION_VERSION": "e2e-next"}
+        await self.up("--no-deps", "--no-recreate", "--scale", f"{name}=2", name, **next_)
+        asked = time.monotonic()
+        await self.run("docker", "stop", old)
+        took = time.monotonic() - asked
+        code = (await self.inspect(old))[0]["State"]["ExitCode"]
+        await self.run("docker", "rm", old)
+        return code, took
 
 
 async def command(

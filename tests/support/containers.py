@@ -13,7 +13,7 @@ from testcontainers.core.container import DockerContainer
 from procession_services.runtime.embedded import Endpoints
 from tests.support.probes import chroma_answers, free_port, nats_answers, redis_answers, until
 
-__all__ = ["ContainerChroma", "ContainerServers"]
+__all__ = ["Container", "ContainerChroma", "ContainerServers"]
 
 _COMPOSE: Final = Path(__file__).resolve().parents[2] / "compose.yaml"
 _NATS: Final = 4222
@@ -31,8 +31,8 @@ jetstream { store_dir: "/data", limits { default_max_consumers: 100000 } }
 testcontainers_config.ryuk_disabled = True
 
 
-class _Container:
-    """One server; keeps its ports and its data from start to start, as the embedded ones do."""
+class Container:
+    """One server of compose.yaml; keeps its ports and its data from start to start, as the embedded ones do."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class _Container:
         ports: Sequence[int],
         answers: Callable[[int], Awaitable[bool]],
         command: str | None = None,
-        file: tuple[Path, str] | None = None,
+        mounted: Sequence[Path] = (),
     ) -> None:
         self._name = name
         self._answers = answers
@@ -51,8 +51,8 @@ class _Container:
             self._container.with_bind_ports(port, outside)
         if command:
             self._container.with_command(command)
-        if file:
-            self._container.with_volume_mapping(*file)
+        for file in mounted:  # one by one: a test's directory is its owner's alone
+            self._container.with_volume_mapping(file, str(file))
 
     async def __aenter__(self) -> Self:
         await asyncio.to_thread(self._container.start)
@@ -98,12 +98,9 @@ class ContainerServers:
             directory.mkdir(parents=True, exist_ok=True)
             config = directory.resolve() / "nats.conf"
             config.write_text(_NATS_CONFIG, encoding="utf-8")
-            mounted = config, "/etc/nats/test.conf"
-            self._nats = _Container(
-                "nats", [_NATS, _MONITOR], nats_answers, "--config /etc/nats/test.conf", mounted
-            )
+            self._nats = Container("nats", [_NATS, _MONITOR], nats_answers, f"--config {config}", [config])
         if redis:
-            self._redis = _Container(
+            self._redis = Container(
                 "redis", [_REDIS], redis_answers, "redis-server --appendonly yes --save ''"
             )
         self._stack = AsyncExitStack()
@@ -158,7 +155,7 @@ class ContainerChroma:
     """Chroma in a container."""
 
     def __init__(self) -> None:
-        self._server = _Container("chroma", [_CHROMA], chroma_answers)
+        self._server = Container("chroma", [_CHROMA], chroma_answers)
 
     @property
     def url(self) -> str:

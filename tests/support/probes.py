@@ -9,7 +9,7 @@ from typing import Final
 
 __all__ = ["chroma_answers", "free_port", "nats_answers", "redis_answers", "until"]
 
-_SECONDS: Final = 30.0
+_SECONDS: Final = 60.0
 _PROBE_SECONDS: Final = 1.0
 _PORTS: Final = range(20_000, 32_000)
 """Below those that systems hand to outgoing connections, so that a server finds its port again after a restart."""
