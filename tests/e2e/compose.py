@@ -47,7 +47,7 @@ async def encrypted_and_observed(stack: Stack, figures: Figures) -> None:
     files = ("compose.yaml", "compose.tls.yaml", "infra/observability/compose.yaml", "tests/e2e/compose.yaml")
     stack.environment |= {"COMPOSE_FILE": ":".join(files), "PROCESSION_VERSION": "e2e-observed"}
     await stack.compose("build", "--quiet", *COMPOSED, "prometheus")
-    await stack.up(*COMPOSED, "demo-model", "prometheus")
+    await stack.up(*COMPOSED, "demo-model", "prometheus", "collector")
     for server, question in (("redis", "redis-cli ping 2>&1 || true"),):
         told = await stack.compose("exec", "-T", server, "sh", "-c", question)
         figures.expect("NOAUTH" not in told, f"{server} answers without TLS: {told}")

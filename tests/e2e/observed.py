@@ -1,4 +1,4 @@
-"""Prometheus with the project's own configuration, beside the services: targets, rules, and what the dashboard asks."""
+"""Metrics and traces: Prometheus with the project's own configuration, and who stands in for the collector."""
 
 import asyncio
 import json
@@ -18,10 +18,19 @@ _HAPPENED: Final = (
     "procession_model_tokens_total", "procession_tool_calls_total", "procession_chunks_total",
 )  # fmt: skip
 """Series that a few runs of every kind leave behind."""
+_TRACED: Final = {"orchestrator", "input_processors", "llm_gateway", "output_processors", "tools"}
+"""The services that have a part in a run with a tool."""
+_SPANS: Final = """
+import urllib.request
+print(urllib.request.urlopen("http://127.0.0.1:4318").read().decode())
+"""
 
 
 async def observed(stack: Stack, figures: Figures) -> None:
-    """Every replica is scraped, rules are in force, and the dashboard's questions are understood."""
+    """Every replica is scraped, rules are in force, the dashboard's questions are understood; traces are whole."""
+    async with asyncio.timeout(_SECONDS):
+        while not any(services >= _TRACED for services in await _traced(stack)):  # noqa: ASYNC110
+            await asyncio.sleep(1)
     checked = await stack.compose(
         "exec", "-T", "prometheus", "promtool", "check", "config", "/etc/prometheus/prometheus.yaml"
     )
@@ -39,6 +48,14 @@ async def observed(stack: Stack, figures: Figures) -> None:
             await _asked(stack, "query", query=asked)
         except RuntimeError as error:
             figures.wrong.append(f"the dashboard asks {asked}: {error}")
+
+
+async def _traced(stack: Stack) -> list[set[str]]:
+    """The services that each run's trace has spans of."""
+    services: dict[str, set[str]] = {}
+    for span in json.loads(await stack.python("collector", _SPANS)):
+        services.setdefault(span["trace"], set()).add(span["service"])
+    return list(services.values())
 
 
 async def _up(stack: Stack) -> set[str]:
