@@ -38,7 +38,7 @@ test: $(VENV)/.develops ## run the tests
 test-docker: $(VENV)/.develops ## integration tests that restart servers and use all of them, on containers
 	@$(BIN)/python -m tests.e2e.engine
 	@PROCESSION_TEST_SERVERS=containers $(BIN)/python -m pytest $(addprefix tests/integration/test_, \
-		$(addsuffix .py, runs restarts memory dead tls))
+		$(addsuffix .py, servers runs restarts memory dead tls))
 
 check: $(VENV)/.develops ## formatting, lint, types, import rules
 	@$(BIN)/ruff format --check

@@ -32,7 +32,7 @@ async def scenario(stack: Stack, figures: Figures) -> None:
         await confined(stack, figures)
     say(f"images, MB: {json.dumps(sizes)}")
     await under_load(stack, figures)
-    stack.environment["PROCESSION_VERSION"] = "e2e-next"
+    stack.environment["PROCESSION_VERSION"] = f"{stack.version}-next"
     with figures.phase("back up, destroy, restore"):
         await backed_up_and_restored(stack, figures)
     with figures.phase("with TLS and metrics"):
@@ -45,7 +45,7 @@ async def encrypted_and_observed(stack: Stack, figures: Figures) -> None:
     """The overrides of compose.yaml for TLS and for metrics."""
     await stack.shell("".join(documented("TLS")[:1]))
     files = ("compose.yaml", "compose.tls.yaml", "infra/observability/compose.yaml", "tests/e2e/compose.yaml")
-    stack.environment |= {"COMPOSE_FILE": ":".join(files), "PROCESSION_VERSION": "e2e-observed"}
+    stack.environment |= {"COMPOSE_FILE": ":".join(files), "PROCESSION_VERSION": f"{stack.version}-observed"}
     await stack.compose("build", "--quiet", *COMPOSED, "prometheus")
     await stack.up(*COMPOSED, "demo-model", "prometheus", "collector")
     for server, question in (("redis", "redis-cli ping 2>&1 || true"),):
@@ -61,7 +61,10 @@ async def encrypted_and_observed(stack: Stack, figures: Figures) -> None:
 async def clustered(stack: Stack, figures: Figures) -> None:
     """The override for three NATS servers, from empty volumes; each dies once under load."""
     await stack.compose("down", "--volumes", "--remove-orphans", "--timeout", "5")
-    stack.environment |= {"COMPOSE_FILE": "compose.yaml:compose.cluster.yaml", "PROCESSION_VERSION": "e2e"}
+    stack.environment |= {
+        "COMPOSE_FILE": "compose.yaml:compose.cluster.yaml",
+        "PROCESSION_VERSION": stack.version,
+    }
     await stack.up()
     async with load(stack, figures) as runs:
         await asyncio.sleep(5)
@@ -88,7 +91,7 @@ async def main() -> int:
             say(await stack.compose("ps", "-a"))
             say(await stack.compose("logs", "--tail", "20"))
         finally:
-            await stack.compose("down", "--volumes", "--remove-orphans", "--timeout", "5")
+            await stack.remove()
     return figures.told()
 
 

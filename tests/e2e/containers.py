@@ -133,7 +133,7 @@ async def slim(stack: Stack, figures: Figures) -> dict[str, int]:
     return {
         service: round(int(await stack.run("docker", "image", "inspect", "-f", "{{.Size}}", image)) / 1e6)
         for service in EXTRAS
-        for image in [f"procession-{service}:e2e"]
+        for image in [f"procession-{service}:{stack.version}"]
     }
 
 

@@ -47,7 +47,8 @@ class Stack:
     def __init__(self, directory: Path) -> None:
         self.directory = directory / "procession"
         self.deployment = Deployment(self.directory / "secrets")
-        self.project = f"procession-e2e-{secrets.token_hex(3)}"
+        self.version = f"e2e-{secrets.token_hex(3)}"
+        self.project = f"procession-{self.version}"
         self.port = _free_port()
         self.scheme = "nats"
         self.api_base = "http://demo-model:8399/v1"
@@ -56,7 +57,7 @@ class Stack:
             "COMPOSE_PROJECT_NAME": self.project,
             "COMPOSE_PROFILES": "demo",
             "NATS_PORT": str(self.port),
-            "PROCESSION_VERSION": "e2e",
+            "PROCESSION_VERSION": self.version,
             "PROCESSION_WORK_ACK_WAIT": "10",
         }
 
@@ -97,6 +98,14 @@ class Stack:
     async def up(self, *words: str, **environment: str) -> None:
         """Starts what is missing and waits until all of it is ready."""
         await self.compose("up", "-d", "--wait", "--wait-timeout", str(_READY_SECONDS), *words, **environment)
+
+    async def remove(self) -> None:
+        """Leaves nothing behind but what makes the next build fast."""
+        await self.compose("down", "--volumes", "--remove-orphans", "--timeout", "5")
+        filter_ = f"reference=procession-*:{self.version}*"
+        told = await self.run("docker", "images", "--format", "{{.Repository}}:{{.Tag}}", "--filter", filter_)
+        if images := told.split():
+            await self.run("docker", "rmi", *images)
 
     async def python(self, service: str, script: str, *words: str) -> str:
         """Runs a Python script in a service's container."""
@@ -194,9 +203,9 @@ class Stack:
     async def upgrade(self, service: str) -> tuple[int, float]:
         """As docs/operations.md says: the new version joins, then the old one is told to stop."""
         image, name = f"procession-{composed(service)}", composed(service)
-        await self.run("docker", "tag", f"{image}:e2e", f"{image}:e2e-next")
+        await self.run("docker", "tag", f"{image}:{self.version}", f"{image}:{self.version}-next")
         (old,) = await self.containers(name)
-        next_ = {"PROCESSION_VERSION": "e2e-next"}
+        next_ = {"PROCESSION_VERSION": f"{self.version}-next"}
         await self.up("--no-deps", "--no-recreate", "--scale", f"{name}=2", name, **next_)
         asked = time.monotonic()
         await self.run("docker", "stop", old)

@@ -55,11 +55,11 @@ class Chroma(Protocol):
 
 
 @functools.cache
-def in_containers() -> bool:
-    """Whether servers run in containers: as `PROCESSION_TEST_SERVERS` says, else when a Docker engine answers."""
-    if _CHOICE not in ("", "embedded", "containers"):
-        raise ValueError(f"PROCESSION_TEST_SERVERS={_CHOICE}: say `embedded` or `containers`")
-    return _CHOICE == "containers" or (not _CHOICE and _docker_runs())
+def in_containers(choice: str = _CHOICE) -> bool:
+    """Whether servers run in containers: as was chosen, else when a Docker engine answers."""
+    if choice not in ("", "embedded", "containers"):
+        raise ValueError(f"PROCESSION_TEST_SERVERS={choice}: say `embedded` or `containers`")
+    return choice == "containers" or (not choice and _docker_runs())
 
 
 def _docker_runs() -> bool:
