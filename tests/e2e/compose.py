@@ -18,7 +18,7 @@ from tests.e2e.engine import missing
 from tests.e2e.load import Figures, answered_once, load, say, some_runs
 from tests.e2e.observed import observed
 from tests.e2e.scenario import under_load
-from tests.e2e.stack import COMPOSED, Stack, documented
+from tests.e2e.stack import Stack, documented
 
 
 async def scenario(stack: Stack, figures: Figures) -> None:
@@ -46,8 +46,8 @@ async def encrypted_and_observed(stack: Stack, figures: Figures) -> None:
     await stack.shell("".join(documented("TLS")[:1]))
     files = ("compose.yaml", "compose.tls.yaml", "infra/observability/compose.yaml", "tests/e2e/compose.yaml")
     stack.environment |= {"COMPOSE_FILE": ":".join(files), "PROCESSION_VERSION": f"{stack.version}-observed"}
-    await stack.compose("build", "--quiet", *COMPOSED, "prometheus")
-    await stack.up(*COMPOSED, "demo-model", "prometheus", "collector")
+    await stack.compose("build", "--quiet")
+    await stack.up()
     for server, question in (("redis", "redis-cli ping 2>&1 || true"),):
         told = await stack.compose("exec", "-T", server, "sh", "-c", question)
         figures.expect("NOAUTH" not in told, f"{server} answers without TLS: {told}")

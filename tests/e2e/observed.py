@@ -18,8 +18,8 @@ _HAPPENED: Final = (
     "procession_model_tokens_total", "procession_tool_calls_total", "procession_chunks_total",
 )  # fmt: skip
 """Series that a few runs of every kind leave behind."""
-_TRACED: Final = {"orchestrator", "input_processors", "llm_gateway", "output_processors", "tools"}
-"""The services that have a part in a run with a tool."""
+_TRACED: Final = {"input_processors", "llm_gateway", "output_processors", "tools"}
+"""The services that have spans in a run with a tool."""
 _SPANS: Final = """
 import urllib.request
 print(urllib.request.urlopen("http://127.0.0.1:4318").read().decode())
@@ -30,7 +30,7 @@ async def observed(stack: Stack, figures: Figures) -> None:
     """Every replica is scraped, rules are in force, the dashboard's questions are understood; traces are whole."""
     async with asyncio.timeout(_SECONDS):
         while not any(services >= _TRACED for services in await _traced(stack)):  # noqa: ASYNC110
-            await asyncio.sleep(1)
+            await asyncio.sleep(2)
     checked = await stack.compose(
         "exec", "-T", "prometheus", "promtool", "check", "config", "/etc/prometheus/prometheus.yaml"
     )
