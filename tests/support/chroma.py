@@ -23,6 +23,12 @@ class ChromaProcess:
         """Where it listens."""
         return f"http://127.0.0.1:{self._port}"
 
+    @property
+    def pid(self) -> int:
+        """The process, which must have been started."""
+        assert self._process is not None
+        return self._process.pid
+
     async def __aenter__(self) -> Self:
         """Starts it."""
         await self.start()
