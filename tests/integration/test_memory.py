@@ -8,7 +8,6 @@ import pytest_asyncio
 
 from procession.client import MemoryRequestError, Procession
 from procession_schemas.agent import Agent
-from procession_services.runtime.embedded import embedded
 from procession_services.runtime.store import run_key
 from tests.support.servers import own_chroma, own_servers
 from tests.support.system import SERVICES, running_system
@@ -263,7 +262,10 @@ async def test_after_a_change_of_the_embedder_recall_waits_for_a_reindex(tmp_pat
     chroma, weights = tmp_path / "chroma", write_tiny_model(tmp_path / "weights")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OPENAI_API_KEY", "unused")
-        async with embedded(tmp_path / "own") as own, running_system(own, tmp_path) as system:
+        async with (
+            own_servers(tmp_path / "own") as own,
+            running_system(own.endpoints, tmp_path) as system,
+        ):
             async with system.inside(*SERVICES, chroma_path=chroma, embedder="lexical"):
                 await say(system, "the dog is Rex", RECALL, "t1", resource)
                 await indexed(system)
