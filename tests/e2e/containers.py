@@ -22,16 +22,18 @@ EXTRAS: Final = {
     "tools": set[str](),
     "demo-model": set[str](),
 }
-_CHROMA_NEEDS: Final = {
-    "opentelemetry-api",
-    "opentelemetry-sdk",
-}
 _STOP_SECONDS: Final = 30
 
 _INSTALLED: Final = """
 import importlib.metadata, json, re
-print(json.dumps([re.sub("[-_.]+", "-", each.name).lower() for each in importlib.metadata.distributions()]))
+def plain(text):
+    return re.sub("[-_.]+", "-", re.match(r"[\\w.-]+", text)[0]).lower()
+print(json.dumps({
+    plain(each.name): [plain(text) for text in each.requires or () if "extra ==" not in text]
+    for each in importlib.metadata.distributions()
+}))
 """
+"""The libraries of an image, and what each of them needs."""
 _WHO_RUNS: Final = """
 import json
 from procession.processor import INPUT_HOOKS, OUTPUT_HOOKS
@@ -119,12 +121,13 @@ async def slim(stack: Stack, figures: Figures) -> dict[str, int]:
     placed: dict[str, list[str]] = json.loads(await stack.python("orchestrator", _WHO_RUNS))
 
     async def look(service: str) -> None:
-        there = set(json.loads(await stack.python(service, _INSTALLED)))
+        there: dict[str, list[str]] = json.loads(await stack.python(service, _INSTALLED))
         wanted = {name for extra in EXTRAS[service] for name in extras[extra]}
-        others = {name for names in extras.values() for name in names} - wanted
-        others -= _CHROMA_NEEDS if service == "memory" else set()
-        figures.expect(wanted <= there, f"image {service} lacks {sorted(wanted - there)}")
-        figures.expect(not there & others, f"image {service} has {sorted(there & others)}")
+        lacking = wanted - there.keys()
+        figures.expect(not lacking, f"image {service} lacks {sorted(lacking)}")
+        others = {name for names in extras.values() for name in names} - _closure(wanted, there)
+        surplus = others & there.keys()
+        figures.expect(not surplus, f"image {service} has {sorted(surplus)}")
         runs = [name for name, services in placed.items() if service in services or service == "orchestrator"]
         if service != "demo-model":
             await stack.python(service, _LOADED, *runs)
@@ -135,6 +138,16 @@ async def slim(stack: Stack, figures: Figures) -> dict[str, int]:
         for service in EXTRAS
         for image in [f"procession-{service}:{stack.version}"]
     }
+
+
+def _closure(names: set[str], needs: dict[str, list[str]]) -> set[str]:
+    """These libraries and all that they need."""
+    found, open_ = set[str](), list(names)
+    while open_:
+        if (name := open_.pop()) not in found:
+            found.add(name)
+            open_ += needs.get(name, ())
+    return found
 
 
 def _name(requirement: str) -> str:
