@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo init chaos test e2e e2e-embedded check format schemas lock ci clean
+.PHONY: help demo init chaos test test-docker e2e e2e-embedded check format schemas lock ci clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -23,17 +23,22 @@ demo: $(VENV)/.runs ## run the whole system on this machine: no Docker, no key
 init: $(VENV)/.runs ## write keys and credentials for compose.yaml
 	@$(BIN)/procession init
 
-e2e: $(VENV)/.develops ## the stack of compose.yaml in containers: scale, kill, restart and upgrade under load
+e2e: $(VENV)/.develops ## the stack of compose.yaml in containers: scale, kill, restart, upgrade, restore
 	@$(BIN)/python -m tests.e2e.compose
 
-e2e-embedded: $(VENV)/.develops ## the same scenarios on processes, where Docker does not run
-	@$(BIN)/python -m pytest tests/integration/test_processes.py tests/integration/test_restarts.py
+e2e-embedded: $(VENV)/.develops ## the same under load on processes, where Docker does not run
+	@$(BIN)/python -m tests.e2e.processes
 
 chaos: $(VENV)/.develops ## kill, stop and cut off everything under load: RUNS=2000 SEED=1
 	@$(BIN)/python -m tests.chaos --runs $(or $(RUNS),2000) --seed $(or $(SEED),1)
 
 test: $(VENV)/.develops ## run the tests
 	@$(BIN)/python -m pytest
+
+test-docker: $(VENV)/.develops ## integration tests that restart servers and use all of them, on containers
+	@$(BIN)/python -m tests.e2e.engine
+	@PROCESSION_TEST_SERVERS=containers $(BIN)/python -m pytest $(addprefix tests/integration/test_, \
+		$(addsuffix .py, servers runs restarts memory dead tls))
 
 check: $(VENV)/.develops ## formatting, lint, types, import rules
 	@$(BIN)/ruff format --check

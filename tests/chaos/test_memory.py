@@ -14,7 +14,7 @@ from procession.errors import ProcessionError
 from procession_schemas import subjects
 from procession_services.runtime.embedded import EmbeddedServers, embedded
 from procession_services.runtime.store import connect
-from tests.support.chroma import running_chroma
+from tests.support.chroma import ChromaProcess
 from tests.support.system import SERVICES, Gate, finished, running_system
 
 pytestmark = [
@@ -177,7 +177,7 @@ async def test_who_asks_while_redis_is_down_is_told_so(servers, system):
 async def test_a_chroma_that_stands_still_costs_only_the_recall(tmp_path, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "unused")
     async with (
-        running_chroma(tmp_path / "chroma") as chroma,
+        ChromaProcess(tmp_path / "chroma") as chroma,
         embedded(tmp_path / "own") as own,
         running_system(own, tmp_path) as system,
         system.inside(*SERVICES, chroma_url=chroma.url, embedder="lexical", recall_timeout=4),
@@ -198,7 +198,7 @@ async def test_a_chroma_that_stands_still_costs_only_the_recall(tmp_path, monkey
 
         await say("my cat is called Tom", "t1")
         await caught_up()
-        pid = chroma._process.pid
+        pid = chroma.pid
         os.kill(pid, signal.SIGSTOP)
         try:
             assert await say("what is the cat called", "t2") == ("finished", 1, False)

@@ -12,7 +12,7 @@ from procession_services.memory.core.shards import LEVELS, shards
 from procession_services.memory.ports import Embedded, EmbedderChangedError, Index, VectorsUnavailableError
 from procession_services.memory.stores import chroma
 from procession_services.memory.stores.chroma import ChromaVectors
-from tests.support.chroma import running_chroma
+from tests.support.servers import own_chroma
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
 
@@ -188,7 +188,7 @@ async def test_a_change_of_the_embedder_is_refused_until_the_index_is_dropped(tm
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def chroma_server(tmp_path):
-    async with running_chroma(tmp_path / "data") as server:
+    async with own_chroma(tmp_path / "data") as server:
         yield server
 
 

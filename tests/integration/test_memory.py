@@ -8,9 +8,8 @@ import pytest_asyncio
 
 from procession.client import MemoryRequestError, Procession
 from procession_schemas.agent import Agent
-from procession_services.runtime.embedded import embedded
 from procession_services.runtime.store import run_key
-from tests.support.chroma import running_chroma
+from tests.support.servers import own_chroma, own_servers
 from tests.support.system import SERVICES, running_system
 from tests.support.tiny_model import write_tiny_model
 
@@ -231,14 +230,17 @@ async def test_another_tenant_cannot_tell_a_thread_from_a_missing_one(system, re
 @pytest_asyncio.fixture(loop_scope="session")
 async def chroma_server(tmp_path):
     """A Chroma server that can be killed and started again."""
-    async with running_chroma(tmp_path / "data") as server:
+    async with own_chroma(tmp_path / "data") as server:
         yield server
 
 
 async def test_runs_go_on_without_chroma_and_the_index_catches_up(chroma_server, tmp_path, resource):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OPENAI_API_KEY", "unused")
-        async with embedded(tmp_path / "own") as own, running_system(own, tmp_path) as system:
+        async with (
+            own_servers(tmp_path / "own") as own,
+            running_system(own.endpoints, tmp_path) as system,
+        ):
             settings = {"chroma_url": chroma_server.url, "embedder": "lexical", "recall_timeout": 2}
             async with system.inside(*SERVICES, **settings):
                 await say(system, "my cat is called Tom", RECALL, "t1", resource)
@@ -260,7 +262,10 @@ async def test_after_a_change_of_the_embedder_recall_waits_for_a_reindex(tmp_pat
     chroma, weights = tmp_path / "chroma", write_tiny_model(tmp_path / "weights")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OPENAI_API_KEY", "unused")
-        async with embedded(tmp_path / "own") as own, running_system(own, tmp_path) as system:
+        async with (
+            own_servers(tmp_path / "own") as own,
+            running_system(own.endpoints, tmp_path) as system,
+        ):
             async with system.inside(*SERVICES, chroma_path=chroma, embedder="lexical"):
                 await say(system, "the dog is Rex", RECALL, "t1", resource)
                 await indexed(system)

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 import pytest
 import pytest_asyncio
 
-from procession_services.runtime.embedded import EmbeddedServers
+from tests.support.servers import own_servers
 from tests.support.system import SERVICES, finished, running_system, text_of
 
 pytestmark = [
@@ -53,7 +53,7 @@ async def parts(tmp_path_factory, monkeypatch_module):
     monkeypatch_module.setenv("OPENAI_API_KEY", "unused")
     directory = tmp_path_factory.mktemp("processes")
     async with AsyncExitStack() as stack:
-        servers = await stack.enter_async_context(EmbeddedServers(directory))
+        servers = await stack.enter_async_context(own_servers(directory))
         system = await stack.enter_async_context(running_system(servers.endpoints, directory))
         servers.kill_nats()
         servers.kill_redis()

@@ -4,11 +4,12 @@ import asyncio
 
 import pytest
 import pytest_asyncio
+from redis.exceptions import RedisError
 
 from procession_services.processor_host import service as hosting
 from procession_services.processor_host.service import NotReachableError, hosted
-from procession_services.runtime.embedded import EmbeddedServers
 from procession_services.runtime.settings import Settings
+from tests.support.servers import own_servers
 from tests.support.system import SERVICES, finished, running_system, text_of
 
 pytestmark = [
@@ -25,7 +26,7 @@ SLOW = {"chunks": TEXT, "chunk_delay_ms": 15}
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def servers(tmp_path_factory):
-    async with EmbeddedServers(tmp_path_factory.mktemp("servers")) as servers:
+    async with own_servers(tmp_path_factory.mktemp("servers")) as servers:
         yield servers
 
 
@@ -128,3 +129,27 @@ async def test_a_service_does_not_wait_for_ever_for_its_servers(system, monkeypa
     with pytest.raises(NotReachableError, match=missing):
         async with hosted("memory", settings, never):
             pass
+
+
+async def works(host):
+    """What the health file is told: an error, or no answer in time, means no."""
+    try:
+        async with asyncio.timeout(3):
+            return await host.works()
+    except (RedisError, TimeoutError):
+        return False
+
+
+@pytest.mark.parametrize("server", ["nats", "redis"])
+async def test_a_service_says_that_it_cannot_work_while_a_server_is_away(servers, system, server):
+    async def nothing(_host):
+        pass
+
+    async with hosted("tools", system.settings("watched"), nothing) as host:
+        assert await works(host)
+        getattr(servers, f"kill_{server}")()
+        assert not await works(host)
+        await getattr(servers, f"restart_{server}")()
+        async with asyncio.timeout(30):
+            while not await works(host):  # noqa: ASYNC110 - another process changes it
+                await asyncio.sleep(0.1)

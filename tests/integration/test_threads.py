@@ -9,7 +9,7 @@ import pytest_asyncio
 from procession_services.memory.core import lexical
 from procession_services.memory.ports import Index
 from procession_services.memory.stores.chroma import ChromaVectors
-from tests.support.chroma import running_chroma
+from tests.support.servers import own_chroma
 from tests.support.system import SERVICES, finished, running_system
 
 pytestmark = [
@@ -24,7 +24,7 @@ NOTED = {"chunks": ["noted"]}
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def chroma(tmp_path_factory):
-    async with running_chroma(tmp_path_factory.mktemp("chroma")) as server:
+    async with own_chroma(tmp_path_factory.mktemp("chroma")) as server:
         yield server
 
 

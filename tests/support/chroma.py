@@ -1,55 +1,54 @@
-"""A Chroma server, as a process."""
+"""The Chroma server that comes with the package `chromadb`, as a process."""
 
 import asyncio
-import contextlib
-import socket
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Self
 
-import httpx
+from tests.support.probes import chroma_answers, free_port, until
 
-__all__ = ["ChromaServer", "running_chroma"]
+__all__ = ["ChromaProcess"]
 
 
-class ChromaServer:
-    """A server that can be killed and started again, on the same port and with the same data."""
+class ChromaProcess:
+    """A server on a port of its own; an asynchronous context manager."""
 
-    def __init__(self, data: Path) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self._port = free.getsockname()[1]
-        self.url, self._data = f"http://127.0.0.1:{self._port}", data
-        self._process: Any = None
+    def __init__(self, directory: Path) -> None:
+        self._port = free_port()
+        self._directory = directory
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{self._port}"
+
+    @property
+    def pid(self) -> int:
+        """The process, which must have been started."""
+        assert self._process is not None
+        return self._process.pid
+
+    async def __aenter__(self) -> Self:
+        """Starts it."""
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_exception: object) -> None:
+        """Ends it."""
+        await self.kill()
 
     async def start(self) -> None:
-        """Returns when it answers."""
+        """Starts it, and returns when it answers."""
         self._process = await asyncio.create_subprocess_exec(
-            Path(sys.executable).with_name("chroma"), "run", "--path", self._data, "--port", str(self._port),
+            Path(sys.executable).with_name("chroma"), "run", "--path", self._directory, "--port", str(self._port),
             "--host", "127.0.0.1", stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
         )  # fmt: skip
-        async with asyncio.timeout(60), httpx.AsyncClient() as client:
-            while True:
-                with contextlib.suppress(httpx.TransportError):
-                    if (await client.get(f"{self.url}/api/v2/heartbeat")).is_success:
-                        return
-                await asyncio.sleep(0.05)
+        await until(lambda: chroma_answers(self._port), "Chroma")
 
     async def kill(self) -> None:
-        """Takes it away, without a warning."""
-        if self._process.returncode is None:
-            self._process.kill()
-        await self._process.wait()
-
-
-@asynccontextmanager
-async def running_chroma(data: Path) -> AsyncIterator[ChromaServer]:
-    """A server that keeps its data in a directory."""
-    server = ChromaServer(data)
-    await server.start()
-    try:
-        yield server
-    finally:
-        await server.kill()
+        """As `kill -9` does."""
+        if self._process is not None:
+            if self._process.returncode is None:
+                self._process.kill()
+            await self._process.wait()

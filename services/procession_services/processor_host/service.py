@@ -46,6 +46,7 @@ log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _CLOSE_SECONDS = 5.0
 _LOOK_SECONDS = 0.2
+_ANSWER_SECONDS: Final = 2.0
 _OPEN_REQUESTS = 1_024
 """Requests on one subject that a process answers at once."""
 _GC_THRESHOLD = 20_000
@@ -218,8 +219,8 @@ class Host:
 
     async def works(self) -> bool:
         """Whether NATS and Redis answer now."""
-        await self.bus.flush()
-        return bool(await cast("Awaitable[Any]", self.redis.ping()))
+        nats = await self.bus.answers(_ANSWER_SECONDS)
+        return nats and bool(await cast("Awaitable[Any]", self.redis.ping()))
 
     async def stop(self) -> None:
         """Drains: finishes or hands back what is in flight, then closes."""
