@@ -17,7 +17,13 @@ async def start(*arguments):
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
+        preexec_fn=_hear_interrupts,
     )
+
+
+def _hear_interrupts():
+    """A shell has its background jobs, and whatever they start, ignore them."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 async def children_of(pid):
