@@ -6,6 +6,8 @@ import re
 from typing import Any, Final
 from urllib.parse import urlencode
 
+import yaml
+
 from tests.e2e.load import Figures
 from tests.e2e.stack import COMPOSED, ROOT, Stack
 
@@ -39,8 +41,10 @@ async def observed(stack: Stack, figures: Figures) -> None:
         while await _up(stack) != set(COMPOSED) or set(_HAPPENED) - await _names(stack):  # noqa: ASYNC110
             await asyncio.sleep(1)
     rules = (await _asked(stack, "rules"))["groups"][0]["rules"]
-    sick = [rule["name"] for rule in rules if rule["health"] == "err"]
-    figures.expect(len(rules) == 4 and not sick, f"rules {rules}")
+    told = yaml.safe_load((ROOT / "infra/observability/alerts.yaml").read_text())
+    wanted = [rule["alert"] for group in told["groups"] for rule in group["rules"]]
+    healthy = [rule["name"] for rule in rules if rule["health"] != "err"]
+    figures.expect(healthy == wanted, f"rules {rules}")
     board = json.loads((ROOT / "infra/observability/grafana/procession.json").read_text())
     for expression in (target["expr"] for panel in board["panels"] for target in panel.get("targets", [])):
         asked = re.sub(r"\$__\w+", "5m", expression)

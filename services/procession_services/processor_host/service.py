@@ -6,8 +6,9 @@ import gc
 import json
 import logging
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 from pydantic import ValidationError
@@ -52,6 +53,8 @@ _OPEN_REQUESTS = 1_024
 _GC_THRESHOLD = 20_000
 START_SECONDS: Final = 60.0
 """How long a service that starts waits for NATS, and for Redis."""
+_PREPARE_SECONDS: Final = 120.0
+"""How long it may take for the rest: the gateway loads LiteLLM."""
 
 
 class NotReachableError(ProcessionError):
@@ -234,7 +237,7 @@ class Host:
         await self.redis.aclose()
 
 
-Start = Callable[[Host], Awaitable[None]]
+Start = Callable[[Host], Coroutine[Any, Any, None]]
 
 
 async def serve(service: str, settings: Settings, start: Start) -> None:
@@ -303,7 +306,7 @@ async def _hosted(service: str, settings: Settings, start: Start) -> Any:
     bus.on_reconnect.append(host.reconnected)
     try:
         await _reached(f"Redis at {address(settings.redis_url)}", _answers(settings.redis_url, access))
-        await start(host)
+        await _reached(f"what {service} needs", start(host), _PREPARE_SECONDS)
         await bus.flush()
         async with keep_ready(settings.health_file, host.works), host.admin.serving():
             yield host
@@ -317,11 +320,26 @@ async def _hosted(service: str, settings: Settings, start: Start) -> Any:
             )
 
 
-async def _reached(what: str, reaching: Awaitable[_T]) -> _T:
+def _place(task: "asyncio.Task[Any]") -> str:
+    """The file and line at which a task waits."""
+    at: Any = task.get_coro()
+    while hasattr(inner := at.cr_await, "cr_await"):
+        at = inner
+    return f"{Path(at.cr_code.co_filename).name}:{at.cr_frame.f_lineno}"
+
+
+async def _reached(what: str, reaching: Coroutine[Any, Any, _T], seconds: float = START_SECONDS) -> _T:
+    """What comes of `reaching`, or NotReachableError, which tells where it stands."""
+    task = asyncio.create_task(reaching)
     try:
-        return await asyncio.wait_for(reaching, START_SECONDS)
-    except TimeoutError:
-        raise NotReachableError(f"{what} did not answer within {START_SECONDS:g} seconds") from None
+        done, _ = await asyncio.wait({task}, timeout=seconds)
+        if done:
+            return task.result()
+        raise NotReachableError(
+            f"{what} did not answer within {seconds:g} seconds (stands at {_place(task)})"
+        )
+    finally:
+        task.cancel()
 
 
 async def _answers(url: str, access: Access) -> None:
