@@ -10,6 +10,7 @@ import importlib
 import json
 import os
 import sys
+import traceback
 from typing import Any
 
 _MODULES = ("uvloop", "tests.chaos.plugin")
@@ -63,6 +64,8 @@ def _serve(asked: dict[str, Any]) -> None:
             importlib.import_module(f"procession_services.{asked['service']}.app").start,
         )
         code = 0
+    except BaseException:  # noqa: BLE001 - the process ends here, whatever it was
+        traceback.print_exc()
     finally:
         os._exit(code)
 

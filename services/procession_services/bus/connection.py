@@ -17,6 +17,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.errors import Error, NoRespondersError, OutboundBufferLimitError
+from nats.js.api import ConsumerConfig
 from nats.js.errors import (
     APIError,
     NoStreamResponseError,
@@ -269,6 +270,10 @@ class Bus:
                 await asyncio.shield(subscription.drain())  # type: ignore[no-untyped-call]  # nats-py forgot
         except (TimeoutError, Error) as error:
             log.warning("cannot unsubscribe from %s: %r", subscription.subject, error)
+
+    async def add_consumer(self, stream: str, config: ConsumerConfig) -> None:
+        """Creates a durable consumer if it is missing; waits while the stream has no leader."""
+        await self._retried(f"consumer {config.durable_name}", lambda: self.js.add_consumer(stream, config))
 
     async def last_body(self, stream: str, subject: str) -> bytes | None:
         """The newest message that a stream holds on a subject; of its leader, since copies may lag behind."""

@@ -114,7 +114,7 @@ class Worker:
             max_deliver=self._max_deliver + 1,
             max_ack_pending=100_000,
         )
-        await self._bus.js.add_consumer(self._stream, config)
+        await self._bus.add_consumer(self._stream, config)
 
     async def stop(self, grace: float) -> None:
         """Stops pulling, lets work in flight finish within `grace` seconds, and hands back the rest."""
