@@ -15,14 +15,15 @@ from procession_schemas.base import JsonObject
 class LeaseRequest(TypedDict):
     """Asks a replica to take one stream.
 
-    `kind` is `model` for a model's answer, `side` for what tools and hooks write. `command` is the sender's
-    WorkCommand without its operations, `messages` the conversation as the sender has it; one that is too long for a
-    message lies in Redis under `messagesKey`, and without both the committed one counts. `stream` numbers the streams
-    of the run. `resume`: another replica had this stream, so what clients have is held back (`after`: the
-    attempt that made it); with `anew` it is taken back and sent again, since time had a say in it; `chunks` are the
-    first frame, all raw chunks so far where the message can take them. `fence` is that of the chunk batches. `last`:
-    an answer without tool calls ends the run. `prelude` is what senders of before 0.2 gave in place of `messages`;
-    nobody reads it.
+    `command` is the sender's WorkCommand with the operations that the replica runs when the stream has ended well, the
+    first of them that of the model whose answer it is; without operations (`kind` `side`) it is what tools and hooks
+    write. `context` is that of the run as the sender has it; one that is too long for a message lies in Redis under
+    `contextKey`, and where that is gone the committed one counts. `resume`: another replica had this stream, so what
+    clients have is held back (`after`: the attempt that made it); with `anew` it is taken back and sent again, since
+    time had a say in it; `chunks` are the first frame, all raw chunks so far where the message can take them. `fence`
+    is that of the chunk batches.
+
+    Deprecated, from `messages` on: what leases said before they carried the context. Nobody reads it.
     """
 
     session: str
@@ -30,22 +31,24 @@ class LeaseRequest(TypedDict):
     attempt: int
     acks: str
     command: JsonObject
-    messages: NotRequired[JsonObject]
-    messagesKey: NotRequired[str]
-    prelude: NotRequired[list[JsonObject]]
-    tracingContext: NotRequired[JsonObject]
-    stream: NotRequired[int]
+    context: NotRequired[JsonObject]
+    contextKey: NotRequired[str]
     processors: list[JsonObject]
-    states: dict[str, JsonObject]
-    requestContext: JsonObject
-    stepNumber: int
-    retryCount: int
     outSeq: int
     fence: NotRequired[int]
     resume: NotRequired[bool]
     after: NotRequired[int]
     anew: NotRequired[bool]
     chunks: NotRequired[list[JsonObject]]
+    messages: NotRequired[JsonObject]
+    messagesKey: NotRequired[str]
+    prelude: NotRequired[list[JsonObject]]
+    tracingContext: NotRequired[JsonObject]
+    stream: NotRequired[int]
+    states: NotRequired[dict[str, JsonObject]]
+    requestContext: NotRequired[JsonObject]
+    stepNumber: NotRequired[int]
+    retryCount: NotRequired[int]
     last: NotRequired[bool]
     keepChunks: NotRequired[bool]
     objects: NotRequired[bool]
@@ -59,23 +62,11 @@ class LeaseReply(TypedDict):
     taken: NotRequired[int]
 
 
-class Lent(TypedDict):
-    """Operations that end a run, for the replica to run (docs/adr/0013), and the context that they start from.
-
-    A context that is too long for a message lies in Redis under `contextKey`.
-    """
-
-    ops: list[JsonObject]
-    context: NotRequired[JsonObject]
-    contextKey: NotRequired[str]
-
-
 class Frame(TypedDict):
     """Raw chunks `c` of session `s`, lease attempt `l`; `n` numbers the first; with `e` they are the last.
 
-    Numbers count raw chunks from 0 for every attempt and part. `k`: the session stays open for another part, whose
-    frames have a `p` one higher; `x`: there is none after all. `lent` comes in the place of chunks. The NATS reply
-    subject is where answers go.
+    `g`: the stream has ended well, so the replica goes on with the operations of the lease. The NATS reply subject is
+    where answers go. Deprecated, and read by nobody: `k`, `p`, `x` and `lent`.
     """
 
     s: str
@@ -83,20 +74,21 @@ class Frame(TypedDict):
     n: int
     c: list[JsonObject]
     e: NotRequired[bool]
+    g: NotRequired[bool]
     k: NotRequired[bool]
     p: NotRequired[int]
     x: NotRequired[bool]
-    lent: NotRequired[Lent]
+    lent: NotRequired[JsonObject]
 
 
 class StreamOutcome(TypedDict):
     """What came of a stream: everything that the output chain changed, for the sender to commit.
 
-    `response` are the facts of the answer, `parts` its part of the assistant message, `messages` the conversation if
-    a stream hook changed it, `rewritten` what became of tool results, `logged` that the stream counts. `tripwire` or
-    `error` say that a processor ended the stream early; the fields from `response` on are missing when the stream
-    could not even be opened. Of lent operations there are only `lent`, their WorkResult, and the `context` that they
-    left, None where the run is over.
+    Where the replica went on: `lent`, the WorkResult of its operations; `usage` of the answer; and the `context` that
+    they left, missing where the run is over. Otherwise `response` are the facts of the answer, `parts` its part of the
+    assistant message, `messages` the conversation if a stream hook changed it, `rewritten` what became of tool results,
+    `logged` that the stream counts; `tripwire` or `error` say that a processor ended the stream early, and the fields
+    from `response` on are missing when the stream could not even be opened. `finished` is deprecated; nobody reads it.
     """
 
     replica: str
@@ -110,12 +102,13 @@ class StreamOutcome(TypedDict):
     parts: NotRequired[list[JsonObject]]
     rewritten: NotRequired[dict[str, JsonObject]]
     response: NotRequired[JsonObject]
-    finished: NotRequired[bool]
     messages: NotRequired[JsonObject | None]
     tripwire: NotRequired[JsonObject]
     error: NotRequired[JsonObject]
     lent: NotRequired[JsonObject]
+    usage: NotRequired[JsonObject]
     context: NotRequired[JsonObject | None]
+    finished: NotRequired[bool]
 
 
 class FrameAnswer(TypedDict):

@@ -64,7 +64,7 @@ def cancelled(tenant: str, run_id: str) -> str:
 
 def lease(service: str, replica: str | None = None) -> str:
     """Request for a stream lease: of any replica (queue group) or of one."""
-    return f"{ROOT}.lease.{service}" + (f".{replica}" if replica else "")
+    return f"{ROOT}.stream.{service}" + (f".{replica}" if replica else "")
 
 
 def offer(service: str) -> str:

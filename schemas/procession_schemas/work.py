@@ -227,7 +227,7 @@ class WorkCommand(WireModel):
     ops: list[Op]
     lent: int | None = Field(
         default=None,
-        description="Index of the first operation that the output replica runs which has the model's stream.",
+        description="Deprecated: gateways of before looked here for the first operation that they lent.",
     )
 
     @property

@@ -4,7 +4,9 @@
 """
 
 import functools
+import gc
 import os
+import warnings
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
@@ -66,12 +68,15 @@ def _docker_runs() -> bool:
     import docker  # noqa: PLC0415 - only who asks pays for it
     from docker.errors import DockerException  # noqa: PLC0415
 
-    try:
-        client = docker.from_env(timeout=3)
-    except DockerException:
-        return False
-    client.close()
-    return True
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # it leaves its socket open where the engine is down
+        try:
+            docker.from_env(timeout=3).close()
+            runs = True
+        except DockerException:
+            runs = False
+        gc.collect()
+    return runs
 
 
 def own_servers(

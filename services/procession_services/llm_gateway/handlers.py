@@ -3,28 +3,34 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import orjson
 
 from procession.context import RunContext, add_usage
 from procession.errors import ProcessorError
 from procession.prompt import to_prompt
-from procession.response import ResponseCollector, local_calls
-from procession.structured import ObjectStream, parse_object
+from procession.response import ResponseCollector
+from procession.structured import ObjectStream
 from procession.usage import scope_keys
 from procession_schemas.agent import StructuredOutput
 from procession_schemas.chunks import HIDDEN_TYPES, Chunk
 from procession_schemas.run import ModelReport
-from procession_schemas.work import ModelOp, StepFacts, UnlessToolsOp
+from procession_schemas.work import ModelOp, StepFacts
 from procession_services.llm_gateway.core.call import ModelCall
 from procession_services.llm_gateway.core.failures import ProviderError
 from procession_services.llm_gateway.guards import Guards
 from procession_services.llm_gateway.providers import Provider
 from procession_services.llm_gateway.providers.retrying import stream_with_retries
-from procession_services.processor_host.errors import Cancelled, ModelFailed
+from procession_services.processor_host.answers import (
+    facts_of,
+    metadata_of,
+    take_answer,
+    take_response,
+)
+from procession_services.processor_host.errors import Cancelled, Lent, ModelFailed
 from procession_services.processor_host.job import Job
-from procession_services.processor_host.outcomes import raise_outcome, take_outcome
+from procession_services.processor_host.outcomes import raise_outcome, take_lent, take_outcome
 from procession_services.processor_host.stream_session import Session
 from procession_services.processor_host.streams import StreamClient
 from procession_services.runtime.ledger import Ledger
@@ -59,46 +65,24 @@ class ModelRunner:
             raise ProcessorError(
                 message, processor_id="", hook="", code="UNKNOWN_MODEL", name="UnknownModelError"
             )
+        await job.outbox.flush()
         answer = _Answer(op, job, self._streams)
         source = _guarded(_replay(cached) if cached is not None else self._live(call, op), ctx)
         if op.guards:
             source = self._guards.hold(
                 op.guards, job, source, lambda chunks: self._refused(job, call, chunks)
             )
-        failure: ProviderError | None = None
         async with answer:
-            try:
-                await answer.take(source)
-            except ProviderError as error:
-                failure = error
+            await answer.take(source)
+        if answer.lent is not None:
+            self._count(job, call, answer.lent["usage"])
+            raise Lent(take_lent(job, answer.lent))
         response = answer.response()
-        made = response.pop("object", None) or {}
-        ctx.object, ctx.used_fallback = made.get("object"), bool((made.get("metadata") or {}).get("fallback"))
-        response["fromCache"] = cached is not None
-        if cached is None:
-            self._count(job, call, response, booked=answer.started)
-        ctx.usage = add_usage(ctx.usage, response["usage"])
-        ctx.prompt = None
-        ctx.response = response
-        parts = [*ctx.pending_parts, *answer.parts()]
-        ctx.pending_parts = []
-        answer.raise_early_end()
-        if answer.cancelled:
-            _keep_partial(ctx, parts)
-        else:
-            ctx.messages.append_response_parts(parts, metadata=_metadata(call.model))
-        job.result.facts = StepFacts(
-            finish_reason=response["finishReason"],
-            tool_calls=len(local_calls(response["toolCalls"])),
-            started=answer.started,
-        )
-        if failure is not None:
-            response["error"] = failure.to_wire()
-            response["finishReason"] = "error"
-            raise ModelFailed(response["error"])
-        if answer.cancelled:
-            raise Cancelled
-        await self._structure(job, response)
+        self._count(job, call, response["usage"], booked=answer.started)
+        if answer.whole:
+            take_answer(job, response, answer.parts())
+            return
+        _break_off(job, answer, response)
 
     def _call(self, op: ModelOp, job: Job) -> ModelCall:
         ctx, config = job.ctx, job.ctx.config
@@ -138,10 +122,12 @@ class ModelRunner:
     def _live(self, call: ModelCall, op: ModelOp) -> AsyncIterator[list[Chunk]]:
         return stream_with_retries(self._provider, call, op.max_retries, asyncio.sleep)
 
-    def _count(self, job: Job, call: ModelCall, response: dict[str, Any], *, booked: bool) -> None:
+    def _count(self, job: Job, call: ModelCall, used: dict[str, Any], *, booked: bool = True) -> None:
         """Reports the usage of a call; a call that failed before it began to answer is not booked."""
-        cost = self._provider.cost(call, response["usage"])
-        usage: dict[str, int | None] = {k: v for k, v in response["usage"].items() if v is not None}
+        if job.ctx.cached is not None:
+            return
+        cost = self._provider.cost(call, used)
+        usage: dict[str, int | None] = {k: v for k, v in used.items() if v is not None}
         job.result.model = ModelReport(model=call.model, calls=1, usage=usage, cost=cost)
         if booked:
             scopes = scope_keys(job.ctx.request_context, job.ctx.run_id)
@@ -154,36 +140,8 @@ class ModelRunner:
         collector = ResponseCollector()
         for chunk in chunks:
             collector.arrived(chunk)
-        response = collector.to_dict()
-        self._count(job, call, response, booked=len(chunks) > 1)
-        job.ctx.usage = add_usage(job.ctx.usage, response["usage"])
-
-    async def _structure(self, job: Job, response: dict[str, Any]) -> None:
-        """Validates a structured answer (R-SO-2, R-SO-3)."""
-        structured = job.ctx.config.structured_output
-        if structured is None or response["toolCalls"] or response["finishReason"] == "tool-calls":
-            return
-        value, problem = parse_object(response["text"], structured.schema_)
-        if problem is None:
-            job.ctx.object = value
-            await job.emit({"type": "object-result", "object": value})
-        elif structured.error_strategy == "fallback":
-            job.ctx.object, job.ctx.used_fallback = structured.fallback_value, True
-            chunk: Chunk = {
-                "type": "object-result",
-                "object": structured.fallback_value,
-                "metadata": {"fallback": True},
-            }
-            await job.emit(chunk)
-        elif structured.error_strategy == "strict":
-            error = {"name": "StructuredOutputError", "message": problem, "kind": "structured-output"}
-            response["error"], response["finishReason"] = error, "error"
-            raise ModelFailed(error)
-
-
-def _metadata(model: str) -> dict[str, Any]:
-    provider, _, name = model.partition("/")
-    return {"modelId": name or model, "provider": provider if name else ""}
+        self._count(job, call, collector.usage, booked=len(chunks) > 1)
+        job.ctx.usage = add_usage(job.ctx.usage, collector.usage)
 
 
 def _schema_entry(structured: StructuredOutput) -> dict[str, Any]:
@@ -195,6 +153,20 @@ def _schema_entry(structured: StructuredOutput) -> dict[str, Any]:
     return {"role": "system", "content": f"{told}\n{schema}"}
 
 
+def _break_off(job: Job, answer: "_Answer", response: dict[str, Any]) -> NoReturn:
+    """Takes what there is of an answer that is not whole, and raises why."""
+    ctx = job.ctx
+    parts = take_response(ctx, response, answer.parts())
+    answer.raise_early_end()
+    job.result.facts = facts_of(response, started=answer.started)
+    if answer.failure is None:
+        _keep_partial(ctx, parts)
+        raise Cancelled
+    ctx.messages.append_response_parts(parts, metadata=metadata_of(ctx.config.model))
+    response["error"], response["finishReason"] = answer.failure.to_wire(), "error"
+    raise ModelFailed(response["error"])
+
+
 def _keep_partial(ctx: RunContext, parts: list[Any]) -> None:
     """Keeps what came before a cancellation, as a message of its own: it is no part of an accepted step (R-DM-2)."""
     if parts:
@@ -203,16 +175,28 @@ def _keep_partial(ctx: RunContext, parts: list[Any]) -> None:
 
 
 class _Answer:
-    """One answer on its way: through an output replica, or straight to the client when no processor wants it."""
+    """One answer on its way: through an output replica, or straight to the client when no processor wants it.
+
+    It is `whole`, or was cancelled, or there is a `failure`, or a processor has ended it early. A replica that got it
+    whole has taken it into the run and done what follows: `lent` is the outcome of that.
+    """
 
     def __init__(self, op: ModelOp, job: Job, streams: StreamClient) -> None:
-        self.started = self.cancelled = self._was_cut = False
+        self.started = self._was_cut = False
+        self.failure: ProviderError | None = None
+        self.lent: dict[str, Any] | None = None
         self._op, self._job, self._streams = op, job, streams
         self._collector = ResponseCollector(keep_chunks=op.keep_chunks)
         self._objects = ObjectStream() if job.ctx.config.structured_output else None
         self._session: Session | None = None
         self._opening: asyncio.Future[Session] | None = None
         self._pumping: asyncio.Future[None] | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether the source has come to its end."""
+        ended_early = {"tripwire", "error"} & self._outcome().keys()
+        return not (self._was_cut or self.failure or ended_early)
 
     async def __aenter__(self) -> Self:
         if not self._op.guards:
@@ -225,12 +209,8 @@ class _Answer:
 
     async def _open(self) -> Session:
         """Leases an output replica; done while the provider is still thinking."""
-        last = isinstance(self._job.next_op(self._op), UnlessToolsOp)
-        options = {"keepChunks": self._op.keep_chunks, "objects": self._objects is not None, "last": last}
-        session = await self._streams.open(
-            self._job, self._op.processors, kind="model", replica=self._op.replica, options=options
-        )
-        session.keep = last
+        op, job = self._op, self._job
+        session = await self._streams.open(job, op.processors, job.ops_from(op), replica=op.replica)
         session.ended_early.add_done_callback(lambda _: self._cut())
         self._session = session
         return session
@@ -246,29 +226,31 @@ class _Answer:
             return
         session = await self._opening
         try:
-            take_outcome(self._job, await self._streams.finish(session))
+            outcome = await self._streams.finish(session, well=self.whole)
         finally:
-            if session.keep and not {"tripwire", "error"} & (session.outcome or {"error": None}).keys():
-                self._streams.keep(self._job, session)
-            else:
-                self._streams.close(session)
+            self._streams.close(session)
+        if "lent" in outcome:
+            self.lent = outcome
+        else:
+            take_outcome(self._job, outcome)
 
     async def take(self, source: AsyncIterator[list[Chunk]]) -> None:
         """Reads the source to its end, or until a processor or the caller has had enough."""
         self._pumping = pump = asyncio.ensure_future(self._pump(source))
-        self._job.abort_signal.on_abort(lambda: self._cut(cancelled=True))
+        self._job.abort_signal.on_abort(self._cut)
         try:
             await pump
+        except ProviderError as error:
+            self.failure = error
         except asyncio.CancelledError:
             if not self._was_cut:
                 pump.cancel()
                 raise
 
-    def _cut(self, *, cancelled: bool = False) -> None:
+    def _cut(self) -> None:
         pump = self._pumping
         if pump is not None and not pump.done():
             self._was_cut = True
-            self.cancelled = self.cancelled or cancelled
             pump.cancel()
 
     async def _pump(self, source: AsyncIterator[list[Chunk]]) -> None:
@@ -285,7 +267,7 @@ class _Answer:
             if session is None:
                 session = await asyncio.shield(self._opening)
             end = chunks[-1]["type"] == "finish"  # always the last one
-            return await self._streams.send(session, chunks, end=end)
+            return await self._streams.send(session, chunks, end=end, well=end)
         job = self._job
         for chunk in chunks:
             if self._collector.repeated(chunk):

@@ -55,17 +55,17 @@ class LocalSink:
         self._job.outbox.put(chunk)
         self._job.keep_data(chunk)
 
-    async def send(self, chunks: list[Chunk], *, last: bool = False) -> None:  # noqa: ARG002 - the port's
+    async def send(self, chunks: list[Chunk], *, last: bool = False) -> None:
         """Hands chunks to the chain."""
         for chunk in chunks:
             self._results.sent(chunk)
             await self._chain.feed(chunk)
-        await self._job.outbox.flush()
+        if not last:
+            await self._job.outbox.flush()
 
     async def end(self) -> None:
         """Gives out what the chain holds back."""
         await self._chain.end()
-        await self._job.outbox.flush()
         self.rewritten = self._results.rewritten()
 
 

@@ -7,23 +7,23 @@ from typing import Any
 
 import orjson
 
-from procession.args import AbortSignal, RequestContext
+from procession.args import AbortSignal
 from procession.calls import Calls
 from procession.context import RunContext
-from procession.message_list import MessageList
 from procession.response import ResponseCollector
 from procession.stream import StreamChain
 from procession.structured import ObjectStream
 from procession_schemas.agent import ProcessorRef
 from procession_schemas.chunks import Chunk
-from procession_schemas.work import WorkCommand
+from procession_schemas.work import ModelOp, WorkCommand
 from procession_services.output_processors.local import ToolResults
 from procession_services.output_processors.parts import PartsStore, RunParts
 from procession_services.processor_host.carrying import unpacked
 from procession_services.processor_host.executor import Executor, id_maker, restore
+from procession_services.processor_host.job import Job
 from procession_services.processor_host.outbox import Outbox, last_sent
 from procession_services.processor_host.service import Host
-from procession_services.runtime.clock import monotonic_ns, now_iso
+from procession_services.runtime.clock import monotonic_ns
 
 
 @dataclass(slots=True)
@@ -44,8 +44,7 @@ class Session:
     before: list[int]
     number: int
     conversation: bytes
-    last: bool = False
-    part: int = 0
+    """The messages as they were lent, of a side stream."""
     first: dict[str, Any] | None = None
     results: ToolResults = field(default_factory=ToolResults)
     frames: "asyncio.Queue[dict[str, Any]]" = field(default_factory=asyncio.Queue)
@@ -53,8 +52,8 @@ class Session:
     processed: int = 0
     acked: int = 0
     missing: int = -1
-    borrowed: dict[str, Any] | None = None
-    """What came of operations that the sender has lent us, as it is told."""
+    job: Job | None = None
+    """What we went on with when the stream had ended well."""
     timed: bool = False
     task: "asyncio.Task[None] | None" = None
 
@@ -67,17 +66,14 @@ class Opener:
 
     async def open(self, lease: dict[str, Any], command: WorkCommand, address: str) -> Session:
         """The stream that a lease asks for; what comes of it goes to `address`."""
-        number = lease.get("stream", 0)
         links = self._executor.instances.links([ProcessorRef.model_validate(p) for p in lease["processors"]])
-        ctx, outbox, parts = await asyncio.gather(
-            self._context(lease, command),
-            self._outbox(lease, command),
-            self._parts.open(command.tenant, command.run, number, len(links)),
-        )
+        ctx, outbox = await self._context(lease, command), await self._outbox(lease, command)
+        parts = await self._parts.open(command.tenant, command.run, ctx.streams, len(links))
+        model = next((op for op in command.ops if isinstance(op, ModelOp)), ModelOp())
         calls = Calls(clock=monotonic_ns, abort_signal=AbortSignal(), environment=self._executor.environment)
         calls.violation = self._executor.violation_sink(command, ctx)
-        collector = ResponseCollector(keep_chunks=bool(lease.get("keepChunks")))
-        objects = ObjectStream() if lease.get("objects") else None
+        collector = ResponseCollector(keep_chunks=model.keep_chunks)
+        objects = ObjectStream() if command.ops and ctx.config.structured_output else None
         results = ToolResults()
         deliver = deliverer(outbox, objects, results)
         lists = parts.lists[: len(links)]
@@ -94,9 +90,8 @@ class Opener:
             outbox=outbox,
             parts=parts,
             before=[len(received) for received in lists],
-            number=number,
-            conversation=orjson.dumps(ctx.messages.serialize()),
-            last=bool(lease.get("last")),
+            number=ctx.streams,
+            conversation=b"" if command.ops else orjson.dumps(ctx.messages.serialize()),
             results=results,
         )
 
@@ -120,20 +115,11 @@ class Opener:
         return outbox
 
     async def _context(self, lease: dict[str, Any], command: WorkCommand) -> RunContext:
-        """The sender's context, as far as stream hooks see it."""
-        messages = await unpacked(self._executor.environment.store(command.tenant), lease, "messages")
-        new_id = id_maker(command, f".{lease.get('stream', 0)}")
-        if messages is None:
-            stored = await self._store.load_context(command.tenant, command.run)
-            ctx = restore(command, stored.data, new_id)
-        else:
-            ctx = restore(command, None, new_id)
-            ctx.messages = MessageList.deserialize(messages, new_id=new_id, now=now_iso)
-        ctx.request_context = RequestContext(lease["requestContext"])
-        ctx.tracing_context = lease.get("tracingContext", {})
-        ctx.states.update(lease["states"])
-        ctx.step_number, ctx.retry_count = lease["stepNumber"], lease["retryCount"]
-        return ctx
+        """The sender's context."""
+        data = await unpacked(self._executor.environment.store(command.tenant), lease, "context")
+        if data is None:
+            data = (await self._store.load_context(command.tenant, command.run)).data
+        return restore(command, data, id_maker(command, f".{data['streams'] if data else 0}"))
 
 
 def deliverer(outbox: Outbox, objects: ObjectStream | None, results: ToolResults) -> Callable[[Chunk], None]:

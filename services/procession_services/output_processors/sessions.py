@@ -6,30 +6,31 @@ import logging
 from typing import Any
 
 import orjson
-from pydantic import TypeAdapter
 
 from procession.errors import InvalidOptionsError, ProcessorError, TripWire, UnknownComponentError
-from procession.response import ResponseCollector, local_calls
 from procession.services import KeyValueStore
-from procession.stream import StreamChain
 from procession_schemas import subjects
-from procession_schemas.work import Op, WorkCommand
-from procession_services.output_processors.local import LocalSinks, ToolResults
-from procession_services.output_processors.opening import Opener, Session, deliverer
+from procession_schemas.work import ModelOp, UnlessToolsOp, WorkCommand
+from procession_services.output_processors.local import LocalSinks
+from procession_services.output_processors.opening import Opener, Session
 from procession_services.output_processors.parts import PartsStore
-from procession_services.processor_host.carrying import carried, unpacked
+from procession_services.processor_host.answers import take_answer
+from procession_services.processor_host.carrying import carried
 from procession_services.processor_host.executor import (
     Executor,
+    id_maker,
     wire_failure,
     wire_tripwire,
 )
+from procession_services.processor_host.job import Job
 from procession_services.processor_host.service import Host
 from procession_services.runtime import telemetry
 from procession_services.runtime.clock import monotonic_ns
 
 log = logging.getLogger(__name__)
-_OPS: TypeAdapter[list[Op]] = TypeAdapter(list[Op])
-_ACK_CHUNKS = 64
+_ACK_CHUNKS = 256
+_BATCH_CHUNKS = 256
+"""Most chunks that wait for others that have come with them."""
 _HEARTBEAT_SECONDS = 0.5
 _IDLE_BEATS = 10
 """A stream on which nothing moves beats less often: only to learn whether its sender still lives."""
@@ -94,11 +95,7 @@ class SessionServer:
         except Exception as error:  # whatever it is, the sender must not wait for ever
             log.exception("stream lease of %s could not be served", command.id)
             await self._bus.publish(reply, orjson.dumps(answer))
-            done = {
-                "kind": lease["kind"], "states": {}, "requestContext": lease["requestContext"], "parts": [],
-                "outSeq": lease["outSeq"], "replica": answer["replica"], "reports": [], "error": _failure(error),
-                "logged": False,
-            }  # fmt: skip
+            done = {"outSeq": lease["outSeq"], "replica": answer["replica"], "error": _failure(error)}
             await self._bus.publish(address, orjson.dumps({"l": lease["attempt"], "done": done}))
             return
         if other := self._sessions.get(session.id):
@@ -123,66 +120,38 @@ class SessionServer:
         session.frames.put_nowait(frame)
 
     async def _serve(self, session: Session) -> None:
-        """Serves a stream, and the parts that its sender adds to it."""
+        """Serves a stream and says what came of it."""
         try:
-            while await self._watched_part(session):
-                self._next_part(session)
-                session.first = await session.frames.get()
-                if session.first.get("x"):
-                    break
+            with telemetry.observer().stream(session):
+                await self._serve_stream(session)
         finally:
             self._forget(session)
             if _last(session):
                 self._parts.forget(session.ctx.tenant, session.ctx.run_id)
 
-    async def _watched_part(self, session: Session) -> bool:
-        with telemetry.observer().stream(session):
-            return await self._serve_part(session)
-
-    def _next_part(self, session: Session) -> None:
-        """Begins another part: chunks that are no model's answer, numbered from 0 again."""
-        session.ctx.messages.append_response_parts(session.collector.parts)
-        session.kind, session.part = "side", session.part + 1
-        session.received = session.processed = session.acked = 0
-        session.before = [len(received) for received in session.chain.parts]
-        session.number += 1
-        session.calls.reports.clear()
-        session.collector, session.results = ResponseCollector(), ToolResults()
-        session.chain = StreamChain(
-            session.chain.links,
-            session.ctx,
-            session.calls,
-            deliverer(session.outbox, None, session.results),
-            parts=session.chain.parts,
-            collector=session.collector,
-        )
-
-    async def _serve_part(self, session: Session) -> bool:
-        """Serves one part and says what came of it; True when there may be another."""
-        done: dict[str, Any] = {}
-        more = False
+    async def _serve_stream(self, session: Session) -> None:
+        failed: dict[str, Any] = {}
         try:
-            more = await self._consume(session)
+            await self._consume(session)
         except TripWire as tripwire:
-            done["tripwire"] = wire_tripwire(tripwire).model_dump(by_alias=True, exclude_none=True)
+            failed["tripwire"] = wire_tripwire(tripwire).model_dump(by_alias=True, exclude_none=True)
         except asyncio.CancelledError:
             self._parts.forget(session.ctx.tenant, session.ctx.run_id)
             raise
         except Exception as error:  # whatever it is, the sender must not wait for ever
             if not isinstance(error, ProcessorError):
                 log.exception("stream of %s failed", session.ctx.run_id)
-            done["error"] = _failure(error)
+            failed["error"] = _failure(error)
         await session.outbox.flush()
-        logged = (not _last(session) or bool(done)) and session.parts.grown(session.before)
-        done.update(self._outcome(session), logged=logged)
+        logged = not _last(session) and session.parts.grown(session.before)
         if logged:  # the run may go on elsewhere as soon as its sender knows
             await self._parts.save(
                 session.ctx.tenant, session.ctx.run_id, session.number, session.parts, session.before
             )
-        place = f"{session.id}.{session.attempt}.{session.part}"
+        done = self._outcome(session, logged=logged) | failed
+        place = f"{session.id}.{session.attempt}"
         told = await carried(self._bus, self._store(session), "done", done, place)
         await self._tell(session, {"a": session.processed, **told})
-        return more
 
     def _store(self, session: Session) -> KeyValueStore:
         return self._executor.environment.store(session.command.tenant)
@@ -206,12 +175,10 @@ class SessionServer:
             del self._sessions[session.id]
         self._bus.on_bounce.pop(self._address(session), None)
 
-    async def _consume(self, session: Session) -> bool:
-        """Takes frames until the last one; True when it says that another part may come."""
+    async def _consume(self, session: Session) -> None:
+        """Takes frames until the last one, and goes on behind it where the stream has ended well."""
         while True:
             frame = await self._next_frame(session)
-            if frame.get("p", 0) != session.part:
-                continue
             if frame["n"] > session.received:
                 await self._miss(session)
                 continue
@@ -221,28 +188,37 @@ class SessionServer:
                 session.results.sent(chunk)
                 await session.chain.feed(chunk)
                 session.processed += 1
-            if lent := frame.get("lent"):
-                session.borrowed = await self._run_lent(session, lent)
-            elif frame.get("e"):
-                await session.chain.end()
-            await session.outbox.flush()
             if frame.get("e"):
-                return bool(frame.get("k"))
+                await session.chain.end()
+                if frame.get("g"):
+                    await self._go_on(session)
+                return
+            if session.frames.empty() or session.outbox.waiting >= _BATCH_CHUNKS:
+                await session.outbox.flush()
             if session.processed - session.acked >= _ACK_CHUNKS:
                 await self._acknowledge(session)
 
-    async def _run_lent(self, session: Session, lent: dict[str, Any]) -> dict[str, Any]:
-        """Runs the operations that end the run; returns what came of them."""
+    async def _go_on(self, session: Session) -> None:
+        """Runs the operations of the lease, from that of the model whose answer this is."""
+        if not session.command.ops:
+            return
         session.received += 1  # so that heartbeats tell that we are at work
-        context = await unpacked(self._store(session), lent, "context")
-        command = session.command.model_copy(update={"ops": _OPS.validate_python(lent["ops"]), "lent": None})
-        sinks = LocalSinks(self._parts, logged=False)
-        job = await self._executor.borrowed(command, context, session.outbox, sinks.sink)
-        over = job.result.result is not None
-        return {
-            "lent": job.result.model_dump(by_alias=True, exclude_none=True),
-            "context": None if over else job.ctx.to_dict(),
-        }
+
+        async def take(_op: ModelOp, job: Job) -> None:
+            take_answer(job, session.collector.to_dict(), session.collector.parts)
+
+        job = Job(
+            command=session.command,
+            ctx=session.ctx,
+            calls=session.calls,
+            instances=self._executor.instances,
+            outbox=session.outbox,
+            result=self._executor.result_of(session.command, session.command.version + 1),
+            open_sink=LocalSinks(self._parts, logged=False).sink,
+            new_id=id_maker(session.command, ".lent"),
+        )
+        await self._executor.borrowed(job, {"model": take})
+        session.job = job
 
     async def _next_frame(self, session: Session) -> dict[str, Any]:
         """The next frame; until it comes, processors whose time is up are flushed."""
@@ -284,15 +260,21 @@ class SessionServer:
                 if session.processed or session.received or beat % _IDLE_BEATS == 0:
                     await self._acknowledge(session)
 
-    def _outcome(self, session: Session) -> dict[str, Any]:
-        told = {
+    def _outcome(self, session: Session, *, logged: bool) -> dict[str, Any]:
+        told: dict[str, Any] = {
             "replica": self._host.settings.replica,
             "outSeq": session.outbox.next_seq,
             "fence": session.outbox.fence,
+            "logged": logged,
         }
-        if session.borrowed:
-            return told | session.borrowed
-        ctx = session.ctx
+        ctx, job = session.ctx, session.job
+        if job is not None:
+            told["lent"] = orjson.Fragment(job.result.to_json())
+            told["usage"] = session.collector.usage
+            if job.result.result is None:
+                ctx.streams += logged
+                told["context"] = ctx.to_dict()
+            return told
         messages = ctx.messages.serialize()
         names = {link.id for link in session.chain.links}
         return told | {
@@ -301,7 +283,6 @@ class SessionServer:
             "requestContext": ctx.request_context,
             "response": session.collector.to_dict(),
             "parts": session.collector.parts,
-            "finished": session.collector.finished,
             "reports": [r.to_wire().model_dump(by_alias=True) for r in session.calls.reports.values()],
             "messages": messages if orjson.dumps(messages) != session.conversation else None,
             "rewritten": session.results.rewritten(),
@@ -309,9 +290,10 @@ class SessionServer:
 
 
 def _last(session: Session) -> bool:
-    """Whether no further stream of the run follows."""
-    answered = session.last and session.collector.finished and not local_calls(session.collector.tool_calls)
-    return session.part > 0 or answered or session.borrowed is not None
+    """Whether no further stream of the run follows: it has answered without tool calls, and nobody judges that."""
+    job = session.job
+    judged = not any(isinstance(op, UnlessToolsOp) for op in session.command.ops)
+    return job is not None and not judged and not job.result.stopped
 
 
 def _failure(error: Exception) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from procession_schemas.work import WorkResult
+
 
 class Suspended(Exception):  # noqa: N818 - a decision, not an error
     """Tool calls wait for a person; `entries` say which, and for what."""
@@ -25,3 +27,11 @@ class Cancelled(Exception):  # noqa: N818 - a result
 
 class Stopped(Exception):  # noqa: N818 - a result
     """The rest of the command is for an answer without tool calls, and this one has some."""
+
+
+class Lent(Exception):  # noqa: N818 - a result
+    """Somebody else has run the operation and all behind it; `result` is what came of them."""
+
+    def __init__(self, result: WorkResult) -> None:
+        super().__init__("run elsewhere")
+        self.result = result

@@ -1,10 +1,10 @@
 """Runs a command's operations on the run's context, exactly once for what it stores, and moves the run on."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -19,12 +19,12 @@ from procession.services import NO_ENVIRONMENT, Environment
 from procession_schemas import subjects
 from procession_schemas.events import ProcessorViolation
 from procession_schemas.run import Failure, Tripwire
-from procession_schemas.work import ANY_VERSION, WorkCommand, WorkResult
+from procession_schemas.work import ANY_VERSION, Op, WorkCommand, WorkResult
 from procession_services.bus import Bus, Delivery, LostError
 from procession_services.processor_host.driver import Driver, change
-from procession_services.processor_host.errors import Cancelled, ModelFailed, Stopped, Suspended
+from procession_services.processor_host.errors import Cancelled, Lent, ModelFailed, Stopped, Suspended
 from procession_services.processor_host.instances import Instances
-from procession_services.processor_host.job import Job, Lender, OpRunner, SinkFactory
+from procession_services.processor_host.job import Job, OpRunner, SinkFactory
 from procession_services.processor_host.ops import RUNNERS, failure_of
 from procession_services.processor_host.outbox import Outbox, fence_of
 from procession_services.runs.reducer import reduce
@@ -34,6 +34,8 @@ from procession_services.runtime.clock import monotonic_ns, new_token, now_iso
 from procession_services.runtime.store import RunStore, StoredContext
 
 log = logging.getLogger(__name__)
+_MAY_WAIT: Final = frozenset({"hook", "stop", "tools"})
+"""Operations that may wait for something, before which clients get what is ready; else it goes with what comes next."""
 
 
 class Executor:
@@ -48,13 +50,12 @@ class Executor:
         open_sink: SinkFactory,
         *,
         runners: dict[str, OpRunner] | None = None,
-        lender: Lender | None = None,
         environment: Environment = NO_ENVIRONMENT,
     ) -> None:
         self.service, self.bus, self.store, self.instances = service, bus, store, instances
         self.environment = environment
         self.driver = Driver(bus, store, self.execute)
-        self._open_sink, self._lender = open_sink, lender
+        self._open_sink = open_sink
         self._runners = {**RUNNERS, **(runners or {})}
         self._signals: dict[tuple[str, str], AbortSignal] = {}
 
@@ -118,20 +119,12 @@ class Executor:
             if self._signals.get(key) is signal:
                 del self._signals[key]
 
-    async def borrowed(
-        self, command: WorkCommand, context: dict[str, Any], outbox: Outbox, open_sink: SinkFactory
-    ) -> Job:
-        """Runs operations that whoever has the command has lent us; returns the job with their result.
-
-        What they did is for the lender to store.
-        """
-        stored = StoredContext(command.version, command.seq, context, result=None, cancelled=False)
-        with self._cancellable(command) as signal:
-            job = self._job(command, stored, signal, None, place=".lent")
-            job.outbox, job.open_sink = outbox, open_sink
-            await self._run(job)
+    async def borrowed(self, job: Job, runners: dict[str, OpRunner]) -> None:
+        """Runs operations that whoever has the command has lent us; what they did is for the lender to store."""
+        with self._cancellable(job.command) as signal:
+            job.calls.abort_signal = signal
+            await self._run(job, {**self._runners, **runners})
         _summed(job)
-        return job
 
     async def _worked(
         self, command: WorkCommand, stored: StoredContext, signal: AbortSignal, delivery: Delivery | None
@@ -144,11 +137,7 @@ class Executor:
             await job.outbox.renew(None)
         elif delivery and delivery.attempt > 1:
             await job.outbox.renew(command.out_seq, delivery.attempt)
-        try:
-            await self._run(job)
-        finally:
-            for end in job.on_end:
-                await end()
+        await self._run(job, self._runners)
         if not job.outbox.held():
             raise LostError
         _summed(job)
@@ -183,7 +172,7 @@ class Executor:
     def _context_body(self, job: Job, stored: StoredContext) -> bytes:
         """The context's JSON; one that is none fails the command and leaves the last one."""
         try:
-            return orjson.dumps(job.ctx.to_dict())
+            return orjson.dumps(job.ctx.to_dict() if job.left is None else job.left)
         except TypeError as error:
             job.result.outcome, job.result.error = "failed", _not_json(job.ctx, error)
             last = (
@@ -197,21 +186,11 @@ class Executor:
         stored: StoredContext,
         signal: AbortSignal,
         delivery: Delivery | None,
-        place: str = "",
     ) -> Job:
-        new_id = id_maker(command, place)
+        new_id = id_maker(command)
         ctx = restore(command, stored.data, new_id)
         calls = Calls(clock=monotonic_ns, abort_signal=signal, environment=self.environment)
         calls.violation = self.violation_sink(command, ctx)
-        result = WorkResult(
-            run=command.run,
-            tenant=command.tenant,
-            seq=command.seq,
-            service=self.service,
-            outcome="ok",
-            version=stored.version + 1,
-            out_seq=command.out_seq,
-        )
         return Job(
             command=command,
             ctx=ctx,
@@ -226,31 +205,31 @@ class Executor:
                 fence=fence_of(command.seq, delivery.attempt if delivery else 0),
                 held=delivery.held if delivery else lambda: True,
             ),
-            result=result,
+            result=self.result_of(command, stored.version + 1),
             open_sink=self._open_sink,
             new_id=new_id,
         )
 
-    async def _run(self, job: Job) -> None:
-        result, lent = job.result, job.command.lent
+    def result_of(self, command: WorkCommand, version: int) -> WorkResult:
+        """The result of a command of which nothing is done yet."""
+        return WorkResult(
+            run=command.run,
+            tenant=command.tenant,
+            seq=command.seq,
+            service=self.service,
+            outcome="ok",
+            version=version,
+            out_seq=command.out_seq,
+        )
+
+    async def _run(self, job: Job, runners: Mapping[str, OpRunner]) -> None:
+        result = job.result
         for at, op in enumerate(job.command.ops):
             try:
-                if at == lent and self._lender is not None:
-                    _take(result, await self._lender(job, at), at)
-                    return
-                await self._runners[op.op](op, job)
-            except TripWire as tripwire:
-                result.outcome, result.tripwire = "tripwire", wire_tripwire(tripwire)
-            except ModelFailed as failed:
-                result.outcome, result.error = "modelFailed", failure_of(failed.error)
-            except Suspended as suspended:
-                result.outcome, result.suspend = "suspended", suspended.entries
-            except Cancelled:
-                result.outcome = "cancelled"
-            except Stopped:
-                result.stopped = True
-            except (ProcessorError, UnknownComponentError, InvalidOptionsError, InvalidMessageError) as error:
-                result.outcome, result.error = "failed", wire_failure(error)
+                await _one(runners[op.op], op, job)
+            except Lent as lent:
+                _take(result, lent.result, at)
+                return
             if result.stopped or result.outcome != "ok":
                 result.at = at
                 await job.outbox.flush()
@@ -283,6 +262,31 @@ class Executor:
         return store
 
 
+async def _one(run: OpRunner, op: Op, job: Job) -> None:
+    """Runs one operation, and notes in the result how it has ended the command, if it has."""
+    result = job.result
+    try:
+        if op.op in _MAY_WAIT:
+            async with job.outbox.flushing():
+                await run(op, job)
+        else:
+            await run(op, job)
+        if op is job.command.ops[-1]:
+            await job.outbox.flush()
+    except TripWire as tripwire:
+        result.outcome, result.tripwire = "tripwire", wire_tripwire(tripwire)
+    except ModelFailed as failed:
+        result.outcome, result.error = "modelFailed", failure_of(failed.error)
+    except Suspended as suspended:
+        result.outcome, result.suspend = "suspended", suspended.entries
+    except Cancelled:
+        result.outcome = "cancelled"
+    except Stopped:
+        result.stopped = True
+    except (ProcessorError, UnknownComponentError, InvalidOptionsError, InvalidMessageError) as error:
+        result.outcome, result.error = "failed", wire_failure(error)
+
+
 def _summed(job: Job) -> None:
     job.result.reports = [tally.to_wire() for tally in job.calls.reports.values()]
     job.result.out_seq = job.outbox.next_seq
@@ -290,7 +294,8 @@ def _summed(job: Job) -> None:
 
 def _take(result: WorkResult, lent: WorkResult, start: int) -> None:
     """Takes over what came of the operations from `start` on."""
-    result.outcome, result.at, result.result = lent.outcome, start + lent.at, lent.result
+    result.outcome, result.at, result.stopped = lent.outcome, start + lent.at, lent.stopped
+    result.facts, result.result = lent.facts, lent.result
     result.tripwire, result.error = lent.tripwire, lent.error
 
 

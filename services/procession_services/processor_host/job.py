@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from procession.args import AbortSignal
@@ -11,7 +11,7 @@ from procession.context import RunContext
 from procession.registry import Registry
 from procession_schemas.agent import ProcessorRef
 from procession_schemas.chunks import Chunk
-from procession_schemas.work import WorkCommand, WorkResult
+from procession_schemas.work import Op, WorkCommand, WorkResult
 from procession_services.processor_host.instances import Instances
 from procession_services.processor_host.outbox import Outbox
 
@@ -26,7 +26,7 @@ class ChunkSink(Protocol):
     rewritten: dict[str, dict[str, Any]]
 
     async def send(self, chunks: list[Chunk], *, last: bool = False) -> None:
-        """Hands chunks on, in order; `last`: no more will come.
+        """Hands chunks on, in order; `last`: no more will come, and what follows sends them with its own.
 
         Raises:
             TripWire: An output processor aborted.
@@ -35,8 +35,6 @@ class ChunkSink(Protocol):
 
 
 SinkFactory = Callable[["Job", list[ProcessorRef]], Any]
-Lender = Callable[["Job", int], Awaitable[WorkResult]]
-"""Has somebody else run a job's operations from an index on, and takes what they did into its context."""
 
 
 @dataclass(slots=True)
@@ -52,15 +50,13 @@ class Job:
     open_sink: SinkFactory
     new_id: Callable[[], str]
     """Makes the ids of this command's messages."""
-    kept_stream: Any = None
-    """A stream through the output chain that the next sink of this command goes on with."""
-    on_end: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
+    left: dict[str, Any] | None = None
+    """The context as somebody else has left it, in the place of `ctx`."""
 
-    def next_op(self, op: Any) -> Any:
-        """The operation behind this one; None when it is the last."""
-        ops = self.command.ops
-        at = next(k for k, other in enumerate(ops) if other is op)
-        return ops[at + 1] if at + 1 < len(ops) else None
+    def ops_from(self, op: Op) -> list[Op]:
+        """The command's operations from this one on."""
+        at = next(k for k, other in enumerate(self.command.ops) if other is op)
+        return self.command.ops[at:]
 
     @property
     def registry(self) -> Registry:
@@ -72,11 +68,10 @@ class Job:
         """Fires when the run is cancelled."""
         return self.calls.abort_signal
 
-    async def emit(self, *chunks: Chunk) -> None:
-        """Sends chunks straight to the client."""
+    def emit(self, *chunks: Chunk) -> None:
+        """Sends chunks straight to the client, before anything that takes time."""
         for chunk in chunks:
             self.outbox.put(chunk)
-        await self.outbox.flush()
 
     @asynccontextmanager
     async def sink(self, processors: list[ProcessorRef]) -> AsyncIterator[ChunkSink]:
@@ -104,11 +99,12 @@ class _Direct:
         self.rewritten: dict[str, dict[str, Any]] = {}
         self._job = job
 
-    async def send(self, chunks: list[Chunk], *, last: bool = False) -> None:  # noqa: ARG002 - the port's
+    async def send(self, chunks: list[Chunk], *, last: bool = False) -> None:
         for chunk in chunks:
             self._job.outbox.put(chunk)
             self._job.keep_data(chunk)
-        await self._job.outbox.flush()
+        if not last:
+            await self._job.outbox.flush()
 
 
 class JobWriter:
@@ -123,6 +119,7 @@ class JobWriter:
         checked: Any = check_custom(chunk)
         async with self._job.sink(self._processors) as sink:
             await sink.send([checked])
+        await self._job.outbox.flush()
 
 
 OpRunner = Callable[[Any, Job], Awaitable[None]]

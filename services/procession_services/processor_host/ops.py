@@ -129,7 +129,7 @@ async def unless_tools(_op: work.UnlessToolsOp, job: Job) -> None:
 
 async def emit(op: work.EmitOp, job: Job) -> None:
     """Sends chunks to the client as they are."""
-    await job.emit(*op.chunks)  # type: ignore[arg-type]  # chunks from the wire
+    job.emit(*op.chunks)  # type: ignore[arg-type]  # chunks from the wire
 
 
 async def stream(op: work.StreamOp, job: Job) -> None:

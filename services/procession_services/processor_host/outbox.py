@@ -1,6 +1,8 @@
 """The chunks of one command on their way to the client: identity, numbers, batches."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import orjson
@@ -61,6 +63,11 @@ class Outbox:
         self._ready: list[dict[str, Any]] = []
 
     @property
+    def waiting(self) -> int:
+        """How many chunks are ready, and not sent yet."""
+        return len(self._ready)
+
+    @property
     def catching_up(self) -> bool:
         """Whether the next chunk is one that clients have."""
         return self.next_seq <= self._suppress
@@ -108,6 +115,31 @@ class Outbox:
         if reset is not None:
             marks["reset"] = reset
         await self._publish(self.next_seq - len(ready), ready, marks)
+
+    @asynccontextmanager
+    async def flushing(self) -> AsyncIterator[None]:
+        """Publishes what is ready as soon as the block waits for anything; else it goes with what comes next.
+
+        Raises what `flush` does, at the end of the block.
+        """
+        begun = False
+
+        async def flush() -> None:
+            nonlocal begun
+            begun = True
+            await self.flush()
+
+        if not self._ready:
+            yield
+            return
+        flushed = asyncio.ensure_future(flush())
+        try:
+            yield
+        finally:
+            if not begun:
+                flushed.cancel()
+            else:
+                await flushed
 
     async def _publish(self, seq: int, chunks: list[dict[str, Any]], marks: dict[str, Any]) -> None:
         """Publishes a batch, in halves while it is longer than the broker takes.

@@ -4,7 +4,6 @@ from typing import Any
 
 from procession.args import RequestContext
 from procession.calls import Tally
-from procession.context import RunContext
 from procession.errors import ProcessorError, TripWire
 from procession.message_list import MessageList
 from procession_schemas.run import HookReport
@@ -16,13 +15,16 @@ from procession_services.runtime.clock import now_iso
 def take_outcome(job: Job, outcome: dict[str, Any]) -> None:
     """Puts what the output chain changed into the run's context."""
     ctx = job.ctx
+    reports = [HookReport.model_validate(report) for report in outcome.get("reports", ())]
+    _take_stream(job, outcome, reports)
+    if "kind" not in outcome:
+        return  # there was no stream
     ctx.states.update(outcome["states"])
     ctx.request_context.clear()
     ctx.request_context.update(RequestContext(outcome["requestContext"]))
-    if outcome.get("messages") and outcome["kind"] == "model":
+    if outcome["messages"] and outcome["kind"] == "model":
         ctx.messages = MessageList.deserialize(outcome["messages"], new_id=job.new_id, now=now_iso)
-    ctx.streams += outcome.get("logged", True)
-    _take_stream(job, outcome, [HookReport.model_validate(report) for report in outcome["reports"]])
+    ctx.streams += outcome["logged"]
     if outcome["kind"] == "side":
         ctx.pending_parts.extend(outcome["parts"])
 
@@ -38,18 +40,10 @@ def _take_stream(job: Job, outcome: dict[str, Any], reports: list[HookReport]) -
 
 
 def take_lent(job: Job, outcome: dict[str, Any]) -> WorkResult:
-    """Puts what lent operations did into the run's context; returns their result.
-
-    Raises:
-        ProcessorError: The replica could not run them.
-    """
-    if "lent" not in outcome:
-        take_outcome(job, outcome)
-    raise_outcome(outcome)
+    """Takes over what the replica did behind the stream; returns the result of those operations."""
     result = WorkResult.model_validate(outcome["lent"])
-    if outcome["context"] is not None:
-        job.ctx = RunContext.from_dict(outcome["context"], new_id=job.new_id, now=now_iso)
     _take_stream(job, outcome, result.reports)
+    job.left = outcome.get("context")
     return result
 
 

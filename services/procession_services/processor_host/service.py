@@ -29,7 +29,7 @@ from procession_services.bus.streams import EVENTS_SECONDS
 from procession_services.processor_host.admin import Admin
 from procession_services.processor_host.executor import Executor
 from procession_services.processor_host.instances import Instances
-from procession_services.processor_host.job import Lender, OpRunner, SinkFactory
+from procession_services.processor_host.job import OpRunner, SinkFactory
 from procession_services.processor_host.models import GatewayModels
 from procession_services.processor_host.watch import counted, lag_watched
 from procession_services.runtime import logs, telemetry
@@ -150,7 +150,6 @@ class Host:
         self,
         open_sink: SinkFactory,
         runners: dict[str, OpRunner] | None = None,
-        lender: Lender | None = None,
     ) -> Executor:
         """What runs commands in this process."""
         return Executor(
@@ -160,7 +159,6 @@ class Host:
             self.instances,
             open_sink,
             runners=runners,
-            lender=lender,
             environment=self.environment,
         )
 
@@ -168,10 +166,9 @@ class Host:
         self,
         open_sink: SinkFactory,
         runners: dict[str, OpRunner] | None = None,
-        lender: Lender | None = None,
     ) -> Executor:
         """Takes the service's commands, runs them, and moves their runs on."""
-        executor = self.executor(open_sink, runners, lender)
+        executor = self.executor(open_sink, runners)
         await self.listen_for_cancel(executor)
 
         async def handle(delivery: Delivery) -> None:

@@ -30,14 +30,14 @@ class Session:
     processors: list[ProcessorRef]
     lease: Callable[[], Awaitable[dict[str, Any]]]
     store: KeyValueStore
-    lent: dict[str, Any] | None = None
-    """What the replica runs in the place of a chain: operations and the context that they start from."""
     resume: dict[str, Any] = field(default_factory=dict)
     raw: list[bytes] = field(default_factory=list)
     flying: int = 0
     sent: int = 0
     acked: int = 0
     ended: bool = False
+    well: bool = False
+    """It has ended as it should, so that the replica may go on with the operations of the lease."""
     attempt: int = 0
     inbox: str = ""
     replica: str | None = None
@@ -49,8 +49,6 @@ class Session:
     signal: AbortSignal = field(default_factory=AbortSignal)
     held: Callable[[], bool] = lambda: True
     end_sent: bool = False
-    keep: bool = False
-    part: int = 0
     outcome: dict[str, Any] | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     ended_early: "asyncio.Future[None]" = field(

@@ -8,7 +8,7 @@ start, and holds back what clients already have.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final
@@ -20,12 +20,12 @@ from procession.services import KeyValueStore
 from procession_schemas import subjects
 from procession_schemas.agent import ProcessorRef
 from procession_schemas.chunks import Chunk
-from procession_schemas.work import StepFinishOp, WorkResult
+from procession_schemas.work import Op
 from procession_services.bus import Bus, LostError, NoResponderError, RequestTimeoutError
 from procession_services.processor_host.carrying import carried, unpacked
 from procession_services.processor_host.errors import Cancelled
 from procession_services.processor_host.job import Job
-from procession_services.processor_host.outcomes import raise_outcome, take_lent, take_outcome
+from procession_services.processor_host.outcomes import raise_outcome, take_outcome
 from procession_services.processor_host.stream_session import Session
 from procession_services.runtime import telemetry
 from procession_services.runtime.clock import new_token
@@ -62,11 +62,8 @@ class StreamClient:
 
     @asynccontextmanager
     async def sink(self, job: Job, processors: list[ProcessorRef]) -> AsyncIterator[Any]:
-        """A way through the output chain for chunks of a command that is not a model's answer.
-
-        Goes on with the stream that the command has kept, where there is one.
-        """
-        session = await self._next_part(job, processors) or await self.open(job, processors, kind="side")
+        """A way through the output chain for chunks of a command that is not a model's answer."""
+        session = await self.open(job, processors)
         sink = _SideSink(self, session)
         try:
             yield sink
@@ -78,123 +75,50 @@ class StreamClient:
                 sink.rewritten = session.outcome.get("rewritten") or {}
         raise_outcome(session.outcome)
 
-    async def lend(self, job: Job, start: int) -> WorkResult:
-        """Has the replica that the command has leased run its operations from `start` on.
-
-        Raises:
-            LostError: The command is no longer ours.
-            ProcessorError: The replica could not do it.
-        """
-        ops = job.command.ops[start:]
-        assert isinstance(ops[0], StepFinishOp)
-        processors = ops[0].processors
-        session = await self._next_part(job, processors) or await self.open(job, processors, kind="side")
-        session.lent = {
-            "ops": [op.model_dump(by_alias=True) for op in ops],
-            **await carried(self._bus, session.store, "context", job.ctx.to_dict(), session.id),
-        }
-        try:
-            outcome = await self.finish(session)
-        finally:
-            self.close(session)
-        return take_lent(job, outcome)
-
     async def open(
         self,
         job: Job,
         processors: list[ProcessorRef],
+        ops: Sequence[Op] = (),
         *,
-        kind: str,
         replica: str | None = None,
-        options: dict[str, Any] | None = None,
     ) -> Session:
-        """Leases a replica; waits while there is none.
+        """Leases a replica, which goes on with `ops` when the stream has ended well; waits while there is none.
 
         Raises:
             Cancelled: The run was cancelled while there was none.
         """
+        await job.outbox.flush()
         token = new_token(16)
         session = Session(
             token,
             processors,
-            partial(self._lease_of, job, processors, token, kind, options or {}),
+            partial(self._lease_of, job, processors, ops, token),
             _store_of(job),
             replica=replica,
             signal=job.abort_signal,
             held=job.outbox.held,
             reconnects=self._bus.reconnects,
         )
-        self._enter(session)
+        self._sessions[session.id] = session
+        self._bus.on_bounce[f"{self._address}.{session.id}"] = lambda: self._lose(session, gone=True)
         await self._lease(session, replica)
         return session
 
     async def _lease_of(
-        self, job: Job, processors: list[ProcessorRef], id_: str, kind: str, options: dict[str, Any]
+        self, job: Job, processors: list[ProcessorRef], ops: Sequence[Op], id_: str
     ) -> dict[str, Any]:
-        command, ctx = job.command, job.ctx
-        names = {ref.instance for ref in processors}
         lease = {
             "session": id_,
-            "kind": kind,
+            "kind": "model" if ops else "side",
             "acks": self._address,
-            "command": {**command.model_dump(by_alias=True, exclude={"ops"}), "ops": []},
+            "command": orjson.Fragment(job.command.model_copy(update={"ops": list(ops)}).to_json()),
             "outSeq": job.outbox.next_seq,
             "fence": job.outbox.fence,
             "processors": [ref.model_dump(by_alias=True) for ref in processors],
-            "states": {name: state for name, state in ctx.states.items() if name in names},
-            "requestContext": ctx.request_context,
-            "tracingContext": ctx.tracing_context,
-            "stepNumber": ctx.step_number,
-            "retryCount": ctx.retry_count,
-            "stream": ctx.streams,
-            **options,
         }
-        return lease | await carried(self._bus, _store_of(job), "messages", ctx.messages.serialize(), id_)
-
-    def _enter(self, session: Session) -> None:
-        self._sessions[session.id] = session
-        self._bus.on_bounce[f"{self._address}.{session.id}"] = lambda: self._lose(session, gone=True)
-
-    async def _next_part(self, job: Job, processors: list[ProcessorRef]) -> Session | None:
-        """The stream that the command has kept, for another part; None when there is none that fits."""
-        kept, job.kept_stream = job.kept_stream, None
-        if kept is None:
-            return None
-        if kept.lost or kept.processors != processors:
-            await self._release(kept)
-            return None
-        session = Session(
-            kept.id,
-            processors,
-            partial(self._lease_of, job, processors, kept.id, "side", {}),
-            kept.store,
-            attempt=kept.attempt,
-            inbox=kept.inbox,
-            replica=kept.replica,
-            heard=asyncio.get_running_loop().time(),
-            signal=kept.signal,
-            timed=kept.timed,
-            held=kept.held,
-            reconnects=kept.reconnects,
-            part=kept.part + 1,
-        )
-        self._enter(session)
-        return session
-
-    def keep(self, job: Job, session: Session) -> None:
-        """Keeps a stream for the command's next sink; without one it is released when the command ends."""
-        job.kept_stream = session
-
-        async def end() -> None:
-            if job.kept_stream is session:
-                await self._release(session)
-
-        job.on_end.append(end)
-
-    async def _release(self, session: Session) -> None:
-        self.close(session)
-        frame = {"s": session.id, "l": session.attempt, "n": 0, "c": [], "x": True}
-        await self._bus.publish(session.inbox, orjson.dumps(frame))
+        context = job.ctx.to_dict() | {"prompt": None, "cached": None if job.ctx.cached is None else {}}
+        return lease | await carried(self._bus, _store_of(job), "context", context, id_)
 
     async def _lease(self, session: Session, replica: str | None, *, asking: bool = False) -> None:
         """Leases that replica, or any; after a failure, and when `asking`, one that says that it lives."""
@@ -220,7 +144,7 @@ class StreamClient:
     async def _lease_from(self, session: Session, replica: str | None) -> None:
         session.attempt += 1
         session.sent, session.acked, session.flying, session.end_sent = 0, 0, 0, False
-        session.inbox, session.part = "", 0
+        session.inbox = ""
         request = {**await session.lease(), **session.resume, "attempt": session.attempt}
         body = orjson.dumps(request)
         whole = len(body) + session.size(0, len(session.raw)) + len(session.raw) + _ENVELOPE
@@ -231,10 +155,16 @@ class StreamClient:
         session.flying = session.size(session.acked, session.sent)
         session.lost, session.heard = False, asyncio.get_running_loop().time()
 
-    async def send(self, session: Session, chunks: list[Chunk], *, end: bool = False) -> bool:
-        """Sends raw chunks; waits while the window is full. False means that the replica has ended the stream."""
+    async def send(
+        self, session: Session, chunks: list[Chunk], *, end: bool = False, well: bool = False
+    ) -> bool:
+        """Sends raw chunks; waits while the window is full. False means that the replica has ended the stream.
+
+        With the `end` of a stream goes whether it has ended `well`.
+        """
         session.add(chunks)
-        session.ended = session.ended or end
+        if end and not session.ended:
+            session.ended, session.well = True, well
         await self._push(session, lambda: not (session.lost or session.due))
         return session.outcome is None
 
@@ -267,14 +197,10 @@ class StreamClient:
             "n": start,
             "c": session.chunks(start, stop),
         }
-        if session.part:
-            frame["p"] = session.part
         if session.ended and stop == len(session.raw):
             frame["e"] = True
-            if session.keep:
-                frame["k"] = True
-            if session.lent:
-                frame["lent"] = session.lent
+            if session.well:
+                frame["g"] = True
         body = orjson.dumps(frame)
         if len(body) <= self._bus.max_payload:
             await self._bus.publish(session.inbox, body, reply=f"{self._address}.{session.id}")
@@ -319,13 +245,9 @@ class StreamClient:
             lost, "is gone" if gone else "stands still", session.replica, session.id, len(session.raw), millis,
         )  # fmt: skip
 
-    async def finish(self, session: Session) -> dict[str, Any]:
-        """Ends the stream and waits for what came of it."""
-        await self.send(session, [], end=True)
-        return await self.outcome(session)
-
-    async def outcome(self, session: Session) -> dict[str, Any]:
-        """Waits for the replica's last word, over failovers."""
+    async def finish(self, session: Session, *, well: bool = False) -> dict[str, Any]:
+        """Ends the stream, unless that was done, and waits for the replica's last word, over failovers."""
+        await self.send(session, [], end=True, well=well)
         await self._push(session, lambda: False)
         assert session.outcome is not None
         return session.outcome

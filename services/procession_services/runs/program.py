@@ -129,10 +129,8 @@ def _last_step(state: RunState) -> list[PlannedOp]:
 
 
 def _lent(ops: list[PlannedOp]) -> list[PlannedOp]:
-    """Lends the first operations to the output replica, where some of them are for its service."""
+    """Lends the first operations to the output replica that has the model's stream."""
     lent = list(takewhile(lambda planned: planned.host in {None, OUTPUT}, ops))
-    if all(planned.host is None for planned in lent):
-        return ops
     return [*(planned.model_copy(update={"lent": True}) for planned in lent), *ops[len(lent) :]]
 
 

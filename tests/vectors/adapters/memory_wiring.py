@@ -162,7 +162,7 @@ class _Runs:
         with on_stage(self.store):
             while state.outstanding is not None:
                 job = executor._job(state.outstanding, context, AbortSignal(), None)
-                await executor._run(job)
+                await executor._run(job, executor._runners)
                 seq = job.command.seq
                 context = StoredContext(context.next_version, seq, job.ctx.to_dict(), None, cancelled=False)
                 state, _ = reduce(state, job.result)

@@ -139,7 +139,7 @@ async def _run(script: Script, options: dict[str, Any], *, at_step: bool) -> Run
     context = StoredContext(0, -1, None, None, cancelled=False)
     while state.outstanding is not None:
         job = executor._job(state.outstanding, context, AbortSignal(), None)
-        await executor._run(job)
+        await executor._run(job, executor._runners)
         context = StoredContext(
             context.next_version, job.command.seq, job.ctx.to_dict(), None, cancelled=False
         )

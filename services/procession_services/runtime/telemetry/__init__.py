@@ -56,12 +56,11 @@ class StreamSession(Protocol):
 
     kind: str
     attempt: int
-    part: int
     processed: int
 
     @property
     def calls(self) -> Any:
-        """Its `Calls`, whose tallies are those of this part."""
+        """Its `Calls`, with its tallies."""
 
 
 class Observer:
@@ -115,7 +114,7 @@ class Observer:
         return _NOTHING
 
     def stream(self, _session: StreamSession) -> AbstractContextManager[Any]:
-        """Around one part of a stream through the output chain."""
+        """Around a stream through the output chain."""
         return _NOTHING
 
     def model(self, _call: Any) -> ModelWatch:

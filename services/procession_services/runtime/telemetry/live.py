@@ -255,7 +255,6 @@ class LiveObserver(Observer):
         attributes = {
             "procession.stream.kind": session.kind,
             "procession.stream.attempt": session.attempt,
-            "procession.stream.part": session.part,
         }
         with self._spans.current(f"stream {session.kind}", attributes) as span:
             try:

@@ -50,23 +50,24 @@ def test_a_stream_chain_adds_no_command():
     assert [service for service, _ in run.shapes()] == ["llm_gateway", "tools", "llm_gateway"]
 
 
-def test_what_ends_the_run_is_lent_to_the_replica_that_has_the_stream():
+def test_what_ends_the_run_is_in_the_command_of_the_model_whose_stream_a_replica_has():
     run = Run(output=[placed("out", Hook.OUTPUT_STREAM, Hook.OUTPUT_RESULT)]).until("model")
-    assert run.ops[run.command.lent :] == ["stepFinish", "accept", "processOutputResult", "result"]
+    assert run.ops[-5:] == ["unlessTools", "stepFinish", "accept", "processOutputResult", "result"]
     assert [service for service, _ in run.to_end().shapes()] == ["llm_gateway"]
 
 
-def test_what_another_service_has_to_do_at_the_end_is_not_lent():
+def test_what_another_service_has_to_do_at_the_end_is_a_command_of_its_own():
     saves = placed("out2", Hook.OUTPUT_RESULT).model_copy(update={"host": "memory"})
     output = [placed("out", Hook.OUTPUT_STREAM, Hook.OUTPUT_RESULT), saves]
     run = Run(output=output).until("model")
-    assert run.ops[run.command.lent :] == ["stepFinish", "accept", "processOutputResult"]
+    assert run.ops[-4:] == ["unlessTools", "stepFinish", "accept", "processOutputResult"]
     assert [service for service, _ in run.to_end().shapes()] == ["llm_gateway", "memory"]
 
 
-def test_nothing_is_lent_where_no_stream_is_or_its_replica_has_no_hook_to_run():
-    assert Run(output=[placed("out", Hook.OUTPUT_RESULT)]).until("model").command.lent is None
-    assert Run(output=[placed("out", Hook.OUTPUT_STREAM)]).until("model").command.lent is None
+def test_without_a_stream_its_service_has_a_command_of_its_own_for_what_ends_the_run():
+    run = Run(output=[placed("out", Hook.OUTPUT_RESULT)]).until("model")
+    assert run.ops[-3:] == ["unlessTools", "stepFinish", "accept"]
+    assert [service for service, _ in run.to_end().shapes()] == ["llm_gateway", "output_processors"]
 
 
 def test_an_answer_that_is_judged_does_not_end_the_run_in_its_own_command():
