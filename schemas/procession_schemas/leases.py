@@ -20,8 +20,8 @@ class LeaseRequest(TypedDict):
     write. `context` is that of the run as the sender has it; one that is too long for a message lies in Redis under
     `contextKey`, and where that is gone the committed one counts. `resume`: another replica had this stream, so what
     clients have is held back (`after`: the attempt that made it); with `anew` it is taken back and sent again, since
-    time had a say in it; `chunks` are the first frame, all raw chunks so far where the message can take them. `fence`
-    is that of the chunk batches.
+    time had a say in it; `chunks`, `e` and `g` are the first frame, with all raw chunks so far where the message can
+    take them. `fence` is that of the chunk batches.
 
     Deprecated, from `messages` on: what leases said before they carried the context. Nobody reads it.
     """
@@ -40,6 +40,8 @@ class LeaseRequest(TypedDict):
     after: NotRequired[int]
     anew: NotRequired[bool]
     chunks: NotRequired[list[JsonObject]]
+    e: NotRequired[bool]
+    g: NotRequired[bool]
     messages: NotRequired[JsonObject]
     messagesKey: NotRequired[str]
     prelude: NotRequired[list[JsonObject]]

@@ -50,7 +50,7 @@ def _publishes(service: str) -> Iterator[str]:
     yield f"_INBOX.{OPERATOR}.>"  # tells how it is doing
     yield USER_INFO
     if service in _STREAM_HOLDERS:
-        yield from (f"{ROOT}.stream.output_processors", f"{ROOT}.lease.output_processors.*")
+        yield from (f"{ROOT}.stream.output_processors", f"{ROOT}.stream.output_processors.*")
         yield from (f"{ROOT}.offer.output_processors", f"{ROOT}.inbox.*", f"{ROOT}.inbox.*.*.*")
     if service in _JUDGES:
         yield f"{ROOT}.violation.*.*"

@@ -11,4 +11,4 @@ async def start(host: Host) -> None:
     streams = StreamClient(host.bus, SERVICE, host.settings.replica)
     await streams.start()
     host.on_stop.append(streams.stop)
-    await host.work_on_commands(streams.sink)
+    await host.work_on_commands(streams.sink, lender=streams.lend)

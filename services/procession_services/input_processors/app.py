@@ -14,7 +14,7 @@ async def start(host: Host) -> None:
     streams = StreamClient(host.bus, SERVICE, host.settings.replica)
     await streams.start()
     host.on_stop.append(streams.stop)
-    executor = await host.work_on_commands(streams.sink)
+    executor = await host.work_on_commands(streams.sink, lender=streams.lend)
     guards = GuardAnswers(executor, host.bus.publish, max_reply=host.bus.max_payload)
     replica = host.settings.replica
     offer = GuardOffer(replica=replica).to_json()

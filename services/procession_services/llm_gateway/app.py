@@ -28,7 +28,7 @@ async def start(host: Host) -> None:
     models = observed(provider)
     runner = ModelRunner(models, streams, host.ledger, Guards(host.bus))
     host.on_stop += [provider.aclose, streams.stop]
-    await host.work_on_commands(streams.sink, {"model": runner.run})
+    await host.work_on_commands(streams.sink, {"model": runner.run}, streams.lend)
     await offer_places(host)
     generator = Generator(models, host.ledger, host.settings.api_base, max_reply=host.bus.max_payload)
     await host.answer(subjects.api(SERVICE, "*", "generate"), generator.answer, busy=GENERATOR_BUSY)

@@ -46,7 +46,7 @@ async def start(host: Host) -> None:
     async def answer(tenant: str, operation: str, body: dict[str, Any]) -> dict[str, Any]:
         return await handle(store, operation, body, tenant, recall=recall)
 
-    await host.work_on_commands(streams.sink, {"hook": hook})
+    await host.work_on_commands(streams.sink, {"hook": hook}, streams.lend)
     await host.bus.serve_api(SERVICE, answer)
 
 

@@ -69,11 +69,11 @@ class Opener:
         links = self._executor.instances.links([ProcessorRef.model_validate(p) for p in lease["processors"]])
         ctx, outbox = await self._context(lease, command), await self._outbox(lease, command)
         parts = await self._parts.open(command.tenant, command.run, ctx.streams, len(links))
-        model = next((op for op in command.ops if isinstance(op, ModelOp)), ModelOp())
+        model = next((op for op in command.ops[:1] if isinstance(op, ModelOp)), None)
         calls = Calls(clock=monotonic_ns, abort_signal=AbortSignal(), environment=self._executor.environment)
         calls.violation = self._executor.violation_sink(command, ctx)
-        collector = ResponseCollector(keep_chunks=model.keep_chunks)
-        objects = ObjectStream() if command.ops and ctx.config.structured_output else None
+        collector = ResponseCollector(keep_chunks=model is not None and model.keep_chunks)
+        objects = ObjectStream() if model is not None and ctx.config.structured_output else None
         results = ToolResults()
         deliver = deliverer(outbox, objects, results)
         lists = parts.lists[: len(links)]

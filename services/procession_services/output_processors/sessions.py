@@ -103,7 +103,7 @@ class SessionServer:
                 return  # this lease took so long that the sender has asked again
             self._end(other)
         if "chunks" in lease:
-            session.first = {"n": 0, "c": lease["chunks"]}
+            session.first = {"n": 0, "c": lease["chunks"], "e": lease.get("e"), "g": lease.get("g")}
             answer["taken"] = len(lease["chunks"])
         self._sessions[session.id] = session
         self._bus.on_bounce[self._address(session)] = lambda: self._end(session)

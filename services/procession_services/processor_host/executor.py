@@ -19,7 +19,15 @@ from procession.services import NO_ENVIRONMENT, Environment
 from procession_schemas import subjects
 from procession_schemas.events import ProcessorViolation
 from procession_schemas.run import Failure, Tripwire
-from procession_schemas.work import ANY_VERSION, Op, WorkCommand, WorkResult
+from procession_schemas.work import (
+    ANY_VERSION,
+    Op,
+    StepFinishOp,
+    StreamOp,
+    ToolResultsOp,
+    WorkCommand,
+    WorkResult,
+)
 from procession_services.bus import Bus, Delivery, LostError
 from procession_services.processor_host.driver import Driver, change
 from procession_services.processor_host.errors import Cancelled, Lent, ModelFailed, Stopped, Suspended
@@ -50,12 +58,13 @@ class Executor:
         open_sink: SinkFactory,
         *,
         runners: dict[str, OpRunner] | None = None,
+        lender: OpRunner | None = None,
         environment: Environment = NO_ENVIRONMENT,
     ) -> None:
         self.service, self.bus, self.store, self.instances = service, bus, store, instances
         self.environment = environment
         self.driver = Driver(bus, store, self.execute)
-        self._open_sink = open_sink
+        self._open_sink, self._lender = open_sink, lender
         self._runners = {**RUNNERS, **(runners or {})}
         self._signals: dict[tuple[str, str], AbortSignal] = {}
 
@@ -226,7 +235,7 @@ class Executor:
         result = job.result
         for at, op in enumerate(job.command.ops):
             try:
-                await _one(runners[op.op], op, job)
+                await _one(self._lender_of(job, op) or runners[op.op], op, job)
             except Lent as lent:
                 _take(result, lent.result, at)
                 return
@@ -234,6 +243,12 @@ class Executor:
                 result.at = at
                 await job.outbox.flush()
                 return
+
+    def _lender_of(self, job: Job, op: Op) -> OpRunner | None:
+        """Who has a replica of the output chain run this operation and all behind it, where any service could."""
+        streams = isinstance(op, ToolResultsOp | StepFinishOp | StreamOp) and op.processors
+        portable = streams and all(other.op in RUNNERS and other.op != "hook" for other in job.ops_from(op))
+        return self._lender if portable else None
 
     def runner(self, op: str) -> OpRunner:
         """The function that runs operations of that kind here."""
@@ -295,7 +310,8 @@ def _summed(job: Job) -> None:
 def _take(result: WorkResult, lent: WorkResult, start: int) -> None:
     """Takes over what came of the operations from `start` on."""
     result.outcome, result.at, result.stopped = lent.outcome, start + lent.at, lent.stopped
-    result.facts, result.result = lent.facts, lent.result
+    result.facts, result.stop = lent.facts or result.facts, lent.stop
+    result.result = lent.result
     result.tripwire, result.error = lent.tripwire, lent.error
 
 

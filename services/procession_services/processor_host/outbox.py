@@ -142,27 +142,27 @@ class Outbox:
                 await flushed
 
     async def _publish(self, seq: int, chunks: list[dict[str, Any]], marks: dict[str, Any]) -> None:
-        """Publishes a batch, in halves while it is longer than the broker takes.
+        """Publishes a batch, in halves while the broker does not take it.
 
         Raises:
             ProcessorError: A single chunk is too long, or holds what is not JSON.
         """
+        batch = {"run": self._run, "seq": seq, "fence": self.fence, "chunks": chunks, **marks}
         try:
-            body = orjson.dumps(
-                {"run": self._run, "seq": seq, "fence": self.fence, "chunks": chunks, **marks}
-            )
+            body = orjson.dumps(batch)
+            too_long = len(body) + _ENVELOPE > self._bus.max_payload
+            why = f"has {len(body)} bytes; the broker takes {self._bus.max_payload}"
         except TypeError as error:
-            raise _unsendable(chunks, f"holds what is not JSON: {error}") from error
-        if len(body) + _ENVELOPE <= self._bus.max_payload:
+            body, too_long, why = b"", True, f"holds what is not JSON: {error}"
+        if not too_long:
             await self._bus.publish_kept(self._subject, body)
             return
         if len(chunks) == 1:
-            raise _unsendable(chunks, f"has {len(body)} bytes; the broker takes {self._bus.max_payload}")
+            self.next_seq = seq  # nobody gets what has numbers from here on
+            kind = chunks[0]["type"]
+            raise ProcessorError(
+                f"a chunk ({kind}) {why}", processor_id="", hook="", code="CHUNK_NOT_SENDABLE"
+            )
         middle = len(chunks) // 2
         await self._publish(seq, chunks[:middle], {k: v for k, v in marks.items() if k == "reset"})
         await self._publish(seq + middle, chunks[middle:], {k: v for k, v in marks.items() if k == "end"})
-
-
-def _unsendable(chunks: list[dict[str, Any]], why: str) -> ProcessorError:
-    kinds = ", ".join(sorted({chunk["type"] for chunk in chunks}))
-    return ProcessorError(f"a chunk ({kinds}) {why}", processor_id="", hook="", code="CHUNK_NOT_SENDABLE")

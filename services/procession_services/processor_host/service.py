@@ -150,6 +150,7 @@ class Host:
         self,
         open_sink: SinkFactory,
         runners: dict[str, OpRunner] | None = None,
+        lender: OpRunner | None = None,
     ) -> Executor:
         """What runs commands in this process."""
         return Executor(
@@ -159,6 +160,7 @@ class Host:
             self.instances,
             open_sink,
             runners=runners,
+            lender=lender,
             environment=self.environment,
         )
 
@@ -166,9 +168,10 @@ class Host:
         self,
         open_sink: SinkFactory,
         runners: dict[str, OpRunner] | None = None,
+        lender: OpRunner | None = None,
     ) -> Executor:
         """Takes the service's commands, runs them, and moves their runs on."""
-        executor = self.executor(open_sink, runners)
+        executor = self.executor(open_sink, runners, lender)
         await self.listen_for_cancel(executor)
 
         async def handle(delivery: Delivery) -> None:

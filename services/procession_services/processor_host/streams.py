@@ -11,7 +11,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import orjson
 
@@ -20,12 +20,12 @@ from procession.services import KeyValueStore
 from procession_schemas import subjects
 from procession_schemas.agent import ProcessorRef
 from procession_schemas.chunks import Chunk
-from procession_schemas.work import Op
+from procession_schemas.work import ModelOp, Op
 from procession_services.bus import Bus, LostError, NoResponderError, RequestTimeoutError
 from procession_services.processor_host.carrying import carried, unpacked
-from procession_services.processor_host.errors import Cancelled
+from procession_services.processor_host.errors import Cancelled, Lent
 from procession_services.processor_host.job import Job
-from procession_services.processor_host.outcomes import raise_outcome, take_outcome
+from procession_services.processor_host.outcomes import raise_outcome, take_lent, take_outcome
 from procession_services.processor_host.stream_session import Session
 from procession_services.runtime import telemetry
 from procession_services.runtime.clock import new_token
@@ -75,6 +75,22 @@ class StreamClient:
                 sink.rewritten = session.outcome.get("rewritten") or {}
         raise_outcome(session.outcome)
 
+    async def lend(self, op: Any, job: Job) -> NoReturn:
+        """Has a replica run the command's operations from this one on, which sends chunks through the chain.
+
+        Raises:
+            Lent: It has; or a processor ended it early.
+        """
+        session = await self.open(job, op.processors, job.ops_from(op), ended=True)
+        try:
+            outcome = await self.finish(session)
+        finally:
+            self.close(session)
+        if "lent" not in outcome:
+            take_outcome(job, outcome)
+            raise_outcome(outcome)
+        raise Lent(take_lent(job, outcome))
+
     async def open(
         self,
         job: Job,
@@ -82,8 +98,11 @@ class StreamClient:
         ops: Sequence[Op] = (),
         *,
         replica: str | None = None,
+        ended: bool = False,
     ) -> Session:
         """Leases a replica, which goes on with `ops` when the stream has ended well; waits while there is none.
+
+        A stream that has `ended` has no chunks: the replica goes on at once.
 
         Raises:
             Cancelled: The run was cancelled while there was none.
@@ -99,6 +118,8 @@ class StreamClient:
             signal=job.abort_signal,
             held=job.outbox.held,
             reconnects=self._bus.reconnects,
+            ended=ended,
+            well=ended,
         )
         self._sessions[session.id] = session
         self._bus.on_bounce[f"{self._address}.{session.id}"] = lambda: self._lose(session, gone=True)
@@ -110,7 +131,7 @@ class StreamClient:
     ) -> dict[str, Any]:
         lease = {
             "session": id_,
-            "kind": "model" if ops else "side",
+            "kind": "model" if ops and isinstance(ops[0], ModelOp) else "side",
             "acks": self._address,
             "command": orjson.Fragment(job.command.model_copy(update={"ops": list(ops)}).to_json()),
             "outSeq": job.outbox.next_seq,
@@ -148,8 +169,10 @@ class StreamClient:
         request = {**await session.lease(), **session.resume, "attempt": session.attempt}
         body = orjson.dumps(request)
         whole = len(body) + session.size(0, len(session.raw)) + len(session.raw) + _ENVELOPE
-        if session.raw and whole <= self._bus.max_payload:
-            body = orjson.dumps({**request, "chunks": session.chunks()})
+        if (session.raw or session.ended) and whole <= self._bus.max_payload:
+            ends = {"e": True, "g": session.well} if session.ended else {}
+            body = orjson.dumps({**request, **ends, "chunks": session.chunks()})
+            session.end_sent = session.ended
         reply = orjson.loads(await self._bus.request(subjects.lease(SERVICE, replica), body, _LEASE_SECONDS))
         session.inbox, session.replica, session.sent = reply["inbox"], reply["replica"], reply.get("taken", 0)
         session.flying = session.size(session.acked, session.sent)

@@ -19,4 +19,4 @@ async def start(host: Host) -> None:
             kind, "connected", None
         ):  # a tool of another service, which it asks over the bus
             host.registry.add_tool(connected(host.bus.request))
-    await host.work_on_commands(streams.sink, {"tools": run_tools})
+    await host.work_on_commands(streams.sink, {"tools": run_tools}, streams.lend)
