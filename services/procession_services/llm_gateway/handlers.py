@@ -199,8 +199,6 @@ class _Answer:
         return not (self._was_cut or self.failure or ended_early)
 
     async def __aenter__(self) -> Self:
-        if not self._op.guards:
-            self._begin_opening()
         return self
 
     def _begin_opening(self) -> None:
@@ -208,7 +206,7 @@ class _Answer:
             self._opening = asyncio.ensure_future(self._open())
 
     async def _open(self) -> Session:
-        """Leases an output replica; done while the provider is still thinking."""
+        """Leases an output replica."""
         op, job = self._op, self._job
         session = await self._streams.open(job, op.processors, job.ops_from(op), replica=op.replica)
         session.ended_early.add_done_callback(lambda _: self._cut())
@@ -237,6 +235,8 @@ class _Answer:
     async def take(self, source: AsyncIterator[list[Chunk]]) -> None:
         """Reads the source to its end, or until a processor or the caller has had enough."""
         self._pumping = pump = asyncio.ensure_future(self._pump(source))
+        if not self._op.guards:  # asked behind the provider, while that is still thinking
+            self._begin_opening()
         self._job.abort_signal.on_abort(self._cut)
         try:
             await pump

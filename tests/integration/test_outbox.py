@@ -1,0 +1,95 @@
+"""Chunks that are ready together go together, and numbers are not lost."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from procession.errors import ProcessorError
+from procession_schemas import subjects
+from procession_services.bus import Bus
+from procession_services.processor_host.outbox import Outbox
+from procession_services.runtime.embedded import EmbeddedServers
+
+pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def bus(tmp_path):
+    async with EmbeddedServers(tmp_path, redis=False) as servers:
+        bus = await Bus.connect(servers.endpoints.nats_url, "test")
+        yield bus
+        await bus.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def batches(bus):
+    """What clients of the run get, as it comes."""
+    heard: asyncio.Queue[Any] = asyncio.Queue()
+
+    async def hear(_subject, body, _reply):
+        heard.put_nowait(json.loads(body))
+
+    await bus.subscribe(subjects.chunk("acme", "r1"), hear)
+    await bus.flush()
+    return heard
+
+
+def outbox(bus):
+    return Outbox(bus, "acme", "r1", 5, live=True)
+
+
+def named(*names):
+    return [{"type": "text-delta", "payload": {"text": name}} for name in names]
+
+
+def told(batch):
+    return batch["seq"], [chunk["payload"].get("text", "")[:5] for chunk in batch["chunks"]]
+
+
+async def test_an_operation_that_does_not_wait_shares_its_message_with_what_was_ready(bus, batches):
+    box = outbox(bus)
+    box.put(*named("one"))
+    async with box.flushing():
+        box.put(*named("two"))
+    await box.flush()
+    assert told(await batches.get()) == (5, ["one", "two"])
+
+
+async def test_what_is_ready_does_not_wait_for_an_operation_that_waits(bus, batches):
+    box = outbox(bus)
+    box.put(*named("one"))
+    async with box.flushing():
+        assert told(await batches.get()) == (5, ["one"])
+        box.put(*named("two"))
+    await box.flush()
+    assert told(await batches.get()) == (6, ["two"])
+
+
+async def test_what_cannot_be_sent_while_an_operation_waits_is_an_error_of_that_operation(bus):
+    box = outbox(bus)
+    box.put({"type": "data-bad", "data": object()})
+    with pytest.raises(ProcessorError, match="data-bad"):
+        async with box.flushing():
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("bad", [object(), "x" * 9_000_000], ids=["no-json", "too-long"])
+async def test_chunks_before_one_that_cannot_be_sent_are_sent_and_its_number_is_given_again(
+    bus, batches, bad
+):
+    box = outbox(bus)
+    for chunk in [*named("one", "two"), {"type": "data-bad", "data": bad}, *named("four")]:
+        box.put(chunk)
+    with pytest.raises(ProcessorError, match="data-bad"):
+        await box.flush()
+    got: list[tuple[int, str]] = []
+    while len(got) < 2:
+        first, names = told(await batches.get())
+        got += list(enumerate(names, first))
+    assert got == [(5, "one"), (6, "two")]
+    box.put(*named("instead"))
+    await box.flush()
+    assert told(await batches.get()) == (7, ["inste"])
