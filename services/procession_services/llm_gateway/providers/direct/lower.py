@@ -133,12 +133,15 @@ def dumped(parse: Callable[[dict[str, Any]], Any]) -> Parse:
     return parsed
 
 
-def reused(parse: Parse, plain: Plain) -> Parse:
+def reused(
+    parse: Parse, plain: Plain, besides: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+) -> Parse:
     """A parser that asks `parse` only about the first of several pieces of text that belong to the same.
 
-    The others differ in nothing but the text, and LiteLLM's parsers build half a dozen objects for each.
+    The others differ in nothing but the text and what `besides` finds in them, and LiteLLM's parsers build half a
+    dozen objects for each.
     """
-    known: tuple[object, dict[str, Any]] | None = None
+    known: tuple[object, str, dict[str, Any]] | None = None
 
     def parsed(event: dict[str, Any]) -> dict[str, Any] | None:
         nonlocal known
@@ -147,15 +150,21 @@ def reused(parse: Parse, plain: Plain) -> Parse:
             return parse(event)
         about, text = found
         if known is not None and known[0] == about:
-            choice = known[1]["choices"][0]
-            return {**known[1], "choices": [{**choice, "delta": {**choice["delta"], "content": text}}]}
+            _, name, first = known
+            choice = first["choices"][0]
+            again = {**first, "choices": [{**choice, "delta": {**choice["delta"], name: text}}]}
+            return {**again, **besides(event)} if besides else again
         made = parse(event)
-        if (
-            made is not None
-            and len(made["choices"]) == 1
-            and made["choices"][0]["delta"].get("content") == text
-        ):
-            known = about, made
+        if made is not None and (field := _field(made, text)) is not None:
+            known = about, field, made
         return made
 
     return parsed
+
+
+def _field(made: dict[str, Any], text: str) -> str | None:
+    """The only field of the only delta that holds the text."""
+    if len(made["choices"]) != 1:
+        return None
+    fields = [name for name, value in made["choices"][0]["delta"].items() if value == text]
+    return fields[0] if len(fields) == 1 else None
