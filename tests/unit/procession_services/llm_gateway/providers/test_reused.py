@@ -43,13 +43,9 @@ reports = st.fixed_dictionaries(
         "candidatesTokensDetails": st.just([{"modality": "TEXT", "tokenCount": 1}]),
     },
 )
-changes = st.fixed_dictionaries(
-    {},
-    optional={
-        "candidatesTokenCount": st.integers(0, 9),
-        "totalTokenCount": st.integers(0, 9),
-        "thoughtsTokenCount": counts,
-    },
+more_text = counts.map(lambda more: {"candidatesTokenCount": more, "totalTokenCount": 9 + more})
+changes = more_text | st.fixed_dictionaries(
+    {}, optional={name: counts for name in ("candidatesTokenCount", "totalTokenCount", "thoughtsTokenCount")}
 )
 parts = st.fixed_dictionaries(
     {"text": st.sampled_from(["a", "assistant", "é"])}, optional={"thought": st.booleans()}
