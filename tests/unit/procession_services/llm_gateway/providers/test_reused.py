@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from procession_services.llm_gateway.core.call import ModelCall
@@ -43,24 +43,31 @@ reports = st.fixed_dictionaries(
         "candidatesTokensDetails": st.just([{"modality": "TEXT", "tokenCount": 1}]),
     },
 )
-more_text = counts.map(lambda more: {"candidatesTokenCount": more, "totalTokenCount": 9 + more})
-changes = more_text | st.fixed_dictionaries(
-    {}, optional={name: counts for name in ("candidatesTokenCount", "totalTokenCount", "thoughtsTokenCount")}
+changes = st.fixed_dictionaries(
+    {}, optional=dict.fromkeys(("candidatesTokenCount", "totalTokenCount", "thoughtsTokenCount"), counts)
 )
-parts = st.fixed_dictionaries(
-    {"text": st.sampled_from(["a", "assistant", "é"])}, optional={"thought": st.booleans()}
-)
+texts = st.sampled_from(["a", "assistant", "é"])
+kinds = st.sampled_from([{}, {"thought": True}, {"thought": False}])
 
 
-@given(reports, st.lists(st.tuples(parts, st.none() | changes), min_size=2, max_size=8))
+@given(reports, kinds, st.lists(st.tuples(texts, st.just({}) | changes | st.none()), min_size=4, max_size=9))
+@example(
+    {"promptTokenCount": 9},
+    {},
+    [("a", {}), ("a", {"candidatesTokenCount": 0, "totalTokenCount": 9}), ("a", {})],
+)
 @settings(deadline=None)
-def test_an_event_of_gemini_gives_what_it_gives_alone(report: dict[str, Any], pieces: list[Any]) -> None:
+def test_an_event_of_gemini_gives_what_it_gives_alone(
+    report: dict[str, Any], kind: dict[str, bool], events: list[Any]
+) -> None:
     parse = reader()
-    for part, change in pieces:
-        candidate = {"content": {"parts": [part], "role": "model"}, "index": 0}
-        event = {"candidates": [candidate], "responseId": "r", "modelVersion": "g"}
-        told = event if change is None else {**event, "usageMetadata": {**report, **change}}
-        assert parsed(parse, told) == parsed(reader(), told)
+    for number, (text, change) in enumerate(events, 1):
+        candidate = {"content": {"parts": [{"text": text, **kind}], "role": "model"}, "index": 0}
+        event: dict[str, Any] = {"candidates": [candidate], "responseId": "r", "modelVersion": "g"}
+        if change is not None:
+            usage = {"candidatesTokenCount": number, "totalTokenCount": 9 + number, **change}
+            event["usageMetadata"] = {**report, **usage}
+        assert parsed(parse, event) == parsed(reader(), event)
 
 
 def test_gemini_counts_tokens_without_asking(monkeypatch: pytest.MonkeyPatch) -> None:
