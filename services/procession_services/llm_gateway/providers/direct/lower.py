@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 import httpx
@@ -17,6 +18,8 @@ _APART: Final = frozenset(
     {"model", "messages", "num_retries", "max_retries", "extra_headers", "api_base", "api_key", "extra_body"}
 )
 """Arguments of `acompletion` that are no parameters of the answer."""
+_SHORT: Final = 32_768
+"""Bytes of parameters, tools among them, whose translation is worth remembering."""
 _STATUSES: Final = {"rate_limit_error": 429, "api_error": 500, "timeout_error": 504, "overloaded_error": 529}
 """Errors that Anthropic reports in a stream that it has opened already."""
 
@@ -52,14 +55,15 @@ class Target:
         except ValueError:
             return None
 
-    def optional(self) -> dict[str, Any]:
+    def optional(self, **besides: Any) -> dict[str, Any]:
         """The parameters of the answer in the provider's words."""
-        given = {name: value for name, value in self.kwargs.items() if name not in _APART}
-        return dict(
-            self.litellm.utils.get_optional_params(
-                model=self.model, custom_llm_provider=self.provider, messages=self.messages, **given
-            )
-        )
+        given = {name: value for name, value in self.kwargs.items() if name not in _APART} | besides
+        try:
+            asked = orjson.dumps(given)
+        except TypeError:
+            return _translated(self.model, self.provider, given)
+        known = _known_translation(self.model, self.provider, asked) if len(asked) < _SHORT else None
+        return _translated(self.model, self.provider, given) if known is None else orjson.loads(known)
 
     def needs_responses(self) -> bool:
         """Whether LiteLLM would take another API of the provider for this model."""
@@ -80,6 +84,23 @@ class Target:
             for part in message["content"]
             for url in _urls(part)
         )
+
+
+@lru_cache(maxsize=256)
+def _known_translation(model: str, provider: str, asked: bytes) -> bytes | None:
+    """The same in JSON, as whoever gets them may change them; None if that loses something."""
+    made = _translated(model, provider, orjson.loads(asked))
+    try:
+        told = orjson.dumps(made)
+    except TypeError:
+        return None
+    return told if orjson.loads(told) == made else None
+
+
+def _translated(model: str, provider: str, given: dict[str, Any]) -> dict[str, Any]:
+    from litellm.utils import get_optional_params  # noqa: PLC0415 - takes seconds
+
+    return dict(get_optional_params(model=model, custom_llm_provider=provider, **given))
 
 
 def _urls(part: dict[str, Any]) -> Iterator[str | None]:
