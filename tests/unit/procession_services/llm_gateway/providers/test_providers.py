@@ -275,6 +275,16 @@ async def test_both_ways_ask_the_same(
     assert telling(ours) == telling(theirs)
 
 
+async def test_cookies_are_not_kept(direct: LiteLLMProvider) -> None:
+    answer = Answer(recorded("openai-text.sse").pieces, headers={"set-cookie": "who=a"})
+    async with ModelServer(answer) as server:
+        named = server.base.replace("127.0.0.1", "localhost")  # an address has no cookies anyway
+        for _ in range(2):
+            async for _ in direct.stream(asked(server, "openai/gpt-4o", api_base=named)):
+                pass
+        assert [request.headers.get("cookie") for request in server.requests] == [None, None]
+
+
 @pytest.mark.parametrize("model", EVERY_MODEL)
 async def test_parameters_are_translated_once(
     direct: LiteLLMProvider, monkeypatch: pytest.MonkeyPatch, model: str
