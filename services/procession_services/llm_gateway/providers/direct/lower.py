@@ -88,7 +88,7 @@ class Target:
 
 @lru_cache(maxsize=256)
 def _known_translation(model: str, provider: str, asked: bytes) -> bytes | None:
-    """The same in JSON, as whoever gets them may change them; None if that loses something."""
+    """A translation as JSON, since whoever gets the parameters may change them; None if JSON loses something."""
     made = _translated(model, provider, orjson.loads(asked))
     try:
         told = orjson.dumps(made)
