@@ -1,8 +1,9 @@
 """`python -m benchmarks.providers`: the CPU that a model's answer costs its reader, our own way and `acompletion`.
 
-A process of its own serves answers in each provider's form; this one reads them, one at a time, alternating between
-the ways, and counts its own CPU time: the request, the reading, and the chunks that are made. `--calls N` says how many
-answers a round reads, `--rounds N` how many rounds.
+A process of its own serves answers in each provider's form; this one reads them, alternating between the ways, and
+counts its own CPU time: the request, the reading, and the chunks that are made. Answers are read one at a time where
+they come as fast as they can (what is there together is read together), and eight at a time where every chunk comes
+alone, 4 ms after the one before. `--calls N` says how many answers a round reads, `--rounds N` how many rounds.
 """
 
 import argparse
@@ -16,8 +17,11 @@ import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final
+
+import uvloop
 
 from procession_services.llm_gateway.core.call import ModelCall
 from procession_services.llm_gateway.providers.litellm_provider import LiteLLMProvider
@@ -29,7 +33,9 @@ _MODELS: Final = {
     "Gemini": "gemini/gemini-2.5-flash",
     "Bedrock": "bedrock/us.anthropic.claude-sonnet-4-5-20250929-v1:0",
 }
-_SIZES: Final = (1, 100)
+_CHUNKS: Final = 100
+_PACE_MS: Final = 4
+_AT_ONCE: Final = 8
 _WORD: Final = "token "
 _AMAZON: Final = {
     "AWS_ACCESS_KEY_ID": "none",
@@ -134,6 +140,8 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
             for event in make(int(headers["x-chunks"])):
                 writer.write(b"%x\r\n%b\r\n" % (len(event), event))
                 await writer.drain()
+                if pace := int(headers.get("x-pace", 0)):
+                    await asyncio.sleep(pace / 1000)
             writer.write(b"0\r\n\r\n")
     except (ConnectionError, asyncio.IncompleteReadError):
         pass
@@ -144,42 +152,60 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 # --- the measurement -------------------------------------------------------------------------
 
 
-async def _cpu_ms(provider: LiteLLMProvider, call: ModelCall, calls: int) -> float:
+@dataclass(frozen=True)
+class Load:
+    """Answers of so many chunks, so many at once; with a pace every chunk comes alone."""
+
+    chunks: int
+    pace_ms: int = 0
+    at_once: int = 1
+
+
+_ONE: Final = Load(1)
+_FAST: Final = Load(_CHUNKS)
+_PACED: Final = Load(_CHUNKS, _PACE_MS, _AT_ONCE)
+
+
+async def _cpu_ms(provider: LiteLLMProvider, call: ModelCall, load: Load, calls: int) -> float:
     """The milliseconds of CPU that one answer costs."""
-    expected, begin = int(call.headers["x-chunks"]), time.process_time()
-    for _ in range(calls):
+
+    async def read() -> None:
         texts = 0
         async with aclosing(provider.stream(call)) as answer:
             async for batch in answer:
                 texts += sum(chunk["type"] == "text-delta" for chunk in batch)
-        if texts != expected:
-            raise RuntimeError(f"{call.model} gave {texts} texts instead of {expected}")
-    return (time.process_time() - begin) * 1000 / calls
+        if texts != load.chunks:
+            raise RuntimeError(f"{call.model} gave {texts} texts instead of {load.chunks}")
+
+    begin = time.process_time()
+    for _ in range(calls // load.at_once):
+        await asyncio.gather(*(read() for _ in range(load.at_once)))
+    return (time.process_time() - begin) * 1000 / (calls // load.at_once * load.at_once)
 
 
 async def _measure(base: str, models: Sequence[str], calls: int, rounds: int) -> None:
     ways = {"direct": LiteLLMProvider(), "acompletion": LiteLLMProvider(direct=False)}
     prompt = [{"role": "user", "content": "Say something."}]
-    print("| provider | chunks | direct, ms | acompletion, ms | direct, us/chunk | acompletion, us/chunk |")  # noqa: T201
-    print("| --- | --: | --: | --: | --: | --: |")  # noqa: T201
+    heads = ["a call, ms", "further chunk, us", "chunk that comes alone, us"]
+    columns = [f"{head}: {way}" for head in heads for way in ways]
+    print(f"| provider | {' | '.join(columns)} |\n| --- |{' --: |' * len(columns)}")  # noqa: T201
     for name in models:
-        found: dict[tuple[str, int], list[float]] = {(way, size): [] for way in ways for size in _SIZES}
+        found: dict[tuple[str, Load], list[float]] = {
+            (way, load): [] for load in (_ONE, _FAST, _PACED) for way in ways
+        }
         for number in range(rounds + 1):
-            for (way, size), samples in found.items():
+            for (way, load), samples in found.items():
                 key = None if name == "Bedrock" else "none"
-                headers = {"x-chunks": str(size)}
+                headers = {"x-chunks": str(load.chunks), "x-pace": str(load.pace_ms)}
                 call = ModelCall(_MODELS[name], prompt, api_base=base, api_key=key, headers=headers)
-                sample = await _cpu_ms(ways[way], call, calls)
+                sample = await _cpu_ms(ways[way], call, load, calls)
                 if number:  # the first round warms up
                     samples.append(sample)
-        for size in _SIZES:
-            per_call = [median(found[way, size]) for way in ways]
-            growth = [
-                1000 * (median(found[way, size]) - median(found[way, _SIZES[0]])) / (size - 1 or 1)
-                for way in ways
-            ]
-            told = [f"{ms:.2f}" for ms in per_call] + [f"{us:.0f}" if size > 1 else "" for us in growth]
-            print(f"| {name} | {size} | {' | '.join(told)} |", flush=True)  # noqa: T201
+        middle = {case: median(samples) for case, samples in found.items()}
+        told = [f"{middle[way, _ONE]:.2f}" for way in ways]
+        for load in (_FAST, _PACED):
+            told += [f"{1000 * (middle[way, load] - middle[way, _ONE]) / (_CHUNKS - 1):.0f}" for way in ways]
+        print(f"| {name} | {' | '.join(told)} |", flush=True)  # noqa: T201
     for provider in ways.values():
         await provider.aclose()
 
@@ -200,7 +226,7 @@ def main() -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:  # noqa: S603 - this very program
         try:
             base = server.stdout.readline().strip() if server.stdout else ""
-            asyncio.run(_measure(base, options.models, options.calls, options.rounds))
+            uvloop.run(_measure(base, options.models, options.calls, options.rounds))
         finally:
             server.terminate()
 

@@ -312,7 +312,8 @@ async def _guarded(source: AsyncIterator[list[Chunk]], ctx: RunContext) -> Async
     async with aclosing(source) as chunks:  # type: ignore[type-var]  # an async generator
         try:
             async for batch in chunks:
-                _mark_repeated(batch, used)
+                if used:
+                    _mark_repeated(batch, used)
                 yield batch if begun else [start, *batch]
                 begun = True
         except ProviderError:

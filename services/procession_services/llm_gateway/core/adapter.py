@@ -21,6 +21,7 @@ _REASONS: Final = {
 }
 _CUT_OFF: Final = frozenset({"length", "content_filter", "error"})
 _YEAR_3000: Final = 32_503_680_000
+_ONLY_TEXT: Final = frozenset({"role", "content"})
 _BLOCK_IDS: Final = {"text": "txt", "reasoning": "rsn"}
 
 
@@ -52,20 +53,22 @@ class ChunkAdapter:
         `event` is a `chat.completion.chunk` as a dict; keys without a value may be missing. Only its first
         choice counts.
         """
-        raw: list[Chunk] = [{"type": "raw", "payload": event}] if self._include_raw else []
         if usage := event.get("usage"):
             _merge_usage(self._usage, usage)
-        self._metadata.update(event.get("provider_specific_fields") or {})
-        choice: dict[str, Any] = next(iter(event.get("choices") or ()), {})
+        if metadata := event.get("provider_specific_fields"):
+            self._metadata.update(metadata)
+        choices = event.get("choices")
+        choice: dict[str, Any] = choices[0] if choices else {}
         reason = choice.get("finish_reason")
         if reason and self._reason in (None, "stop"):  # some send "stop" with every event
             self._reason = reason
-        self._response_id = self._response_id or event.get("id") or ""
+        if not self._response_id:
+            self._response_id = event.get("id") or ""
         chunks = self._delta(choice.get("delta") or {})
         if not self._begun and (chunks or self._response_id):
             self._begun = True
             chunks.insert(0, self._response_metadata(event))
-        return raw + chunks
+        return [{"type": "raw", "payload": event}, *chunks] if self._include_raw else chunks
 
     def finish(self) -> list[Chunk]:
         """Return the last chunks: the ends of what is still open, and `finish`."""
@@ -89,8 +92,11 @@ class ChunkAdapter:
         return {"type": "response-metadata", "payload": known}
 
     def _delta(self, delta: dict[str, Any]) -> list[Chunk]:
+        text = delta.get("content")
+        if delta.keys() <= _ONLY_TEXT:  # most are
+            return self._text("text", text) if text else []
         chunks = self._reasoning(delta)
-        if text := delta.get("content") or delta.get("refusal"):
+        if text := text or delta.get("refusal"):
             chunks += self._text("text", text)
         for annotation in delta.get("annotations") or ():
             chunks += self._source(annotation)
@@ -105,15 +111,15 @@ class ChunkAdapter:
     def _text(self, kind: str, text: str) -> list[Chunk]:
         """Add text to the open block of this kind, and open one if there is none."""
         chunks = self._open_block(kind)
-        if text:
-            payload = {"id": self._block_id(), "text": valid_unicode(text)}
-            chunks.append({"type": f"{kind}-delta", "payload": payload})
+        payload = {"id": self._block_id(), "text": valid_unicode(text)}
+        chunks.append({"type": f"{kind}-delta", "payload": payload})
         return chunks
 
     def _reasoning(self, delta: dict[str, Any]) -> list[Chunk]:
         blocks = delta.get("thinking_blocks") or ()
         text = delta.get("reasoning_content") or delta.get("reasoning")
-        text = text or "".join(block.get("thinking") or "" for block in blocks)
+        if not text and blocks:
+            text = "".join(block.get("thinking") or "" for block in blocks)
         chunks = self._text("reasoning", text) if isinstance(text, str) and text else []
         for block in blocks:
             if signature := block.get("signature"):

@@ -23,7 +23,6 @@ from procession_services.llm_gateway.core.failures import ProviderError
 from procession_services.llm_gateway.core.request import Timeouts, litellm_kwargs, timeouts
 from procession_services.llm_gateway.providers.direct import (
     Connections,
-    Request,
     build_request,
     direct_events,
 )
@@ -69,7 +68,7 @@ class LiteLLMProvider:
         adapter = ChunkAdapter(call.provider, include_raw=call.include_raw_chunks)
         begun = False
         try:
-            async with aclosing(self._events(call)) as events:
+            async with aclosing(await self._events(call)) as events:
                 async for batch in events:
                     begun = True
                     if chunks := [chunk for event in batch for chunk in adapter.feed(event)]:
@@ -128,56 +127,57 @@ class LiteLLMProvider:
             await shared.close()
 
     async def _events(self, call: ModelCall) -> AsyncGenerator[list[dict[str, Any]], None]:
-        """Open the stream and give its events; the connection is closed when this generator is."""
+        """The events of the answer; nothing has been sent yet, and the connection is closed when they are."""
         await self.prepare()
         try:
             kwargs = litellm_kwargs(call)
         except ValueError as error:
             raise ProviderError(str(error), provider=call.provider, model=call.model) from error
         deadlines = _Deadlines(timeouts(call.model_settings))
-        if request := await self._request(call, kwargs, deadlines):
-            async with aclosing(direct_events(request, self._connections)) as batches:
-                async for batch in _within(deadlines, batches):
-                    yield batch
-            return
-        async with deadlines.next():
-            answer = await _litellm().acompletion(**kwargs, _skip_mcp_handler=True)
-        try:
+        request = None
+        if self._direct:
             async with deadlines.next():
-                if answer.completion_stream is None:
-                    await answer.fetch_stream()
-            source = answer.completion_stream
-            if isinstance(source, _openai_stream()):
-                items = openai_events(source)
-            else:
-                items = aiter(source if hasattr(source, "__aiter__") else answer)
-            while True:
-                async with deadlines.next():
-                    item = await anext(items, _END)
-                if item is _END:
-                    return
-                deadlines.begun = True
-                if isinstance(item, list):
-                    yield item
-                elif (event := _event(item, answer)) is not None:
-                    yield [event]
-        finally:
-            await answer.aclose()
+                request = await build_request(_litellm(), call, kwargs)
+        if request is None:
+            return _litellm_events(kwargs, deadlines)
+        batches = direct_events(request, self._connections)
+        return _within(deadlines, batches) if deadlines.limited else batches
 
-    async def _request(
-        self, call: ModelCall, kwargs: dict[str, Any], deadlines: "_Deadlines"
-    ) -> Request | None:
-        """Build the request of a call that our own client can send."""
-        if not self._direct:
-            return None
+
+async def _litellm_events(
+    kwargs: dict[str, Any], deadlines: "_Deadlines"
+) -> AsyncGenerator[list[dict[str, Any]], None]:
+    """Has LiteLLM open the stream, and reads it."""
+    async with deadlines.next():
+        answer = await _litellm().acompletion(**kwargs, _skip_mcp_handler=True)
+    try:
         async with deadlines.next():
-            return await build_request(_litellm(), call, kwargs)
+            if answer.completion_stream is None:
+                await answer.fetch_stream()
+        source = answer.completion_stream
+        if isinstance(source, _openai_stream()):
+            items = openai_events(source)
+        else:
+            items = aiter(source if hasattr(source, "__aiter__") else answer)
+        while True:
+            async with deadlines.next():
+                item = await anext(items, _END)
+            if item is _END:
+                return
+            deadlines.begun = True
+            if isinstance(item, list):
+                yield item
+            elif (event := _event(item, answer)) is not None:
+                yield [event]
+    finally:
+        await answer.aclose()
 
 
 class _Deadlines:
     """The moments until which the next event may take."""
 
     def __init__(self, limits: Timeouts) -> None:
+        self.limited = limits != Timeouts()
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._start = self._loop.time()
@@ -199,13 +199,14 @@ class _Deadlines:
 async def _within(
     deadlines: _Deadlines, batches: AsyncGenerator[list[dict[str, Any]], None]
 ) -> AsyncGenerator[list[dict[str, Any]], None]:
-    while True:
-        async with deadlines.next():
-            batch = await anext(batches, None)
-        if batch is None:
-            return
-        deadlines.begun = True
-        yield batch
+    async with aclosing(batches):
+        while True:
+            async with deadlines.next():
+                batch = await anext(batches, None)
+            if batch is None:
+                return
+            deadlines.begun = True
+            yield batch
 
 
 def _event(item: Any, answer: Any) -> dict[str, Any] | None:

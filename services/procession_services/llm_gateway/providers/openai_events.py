@@ -4,8 +4,7 @@ The OpenAI SDK would build a model object of every event, for many times the cos
 apart.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterable, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterator
 from typing import Any, Final, Protocol
 
 import orjson
@@ -64,30 +63,30 @@ async def event_batches(
     Raises:
         Exception: Whatever `parse` raises.
     """
-    async with aclosing(_cut(source, reader)) as reads:
-        async for bodies in reads:
-            events: list[dict[str, Any]] = []
-            failure: Exception | None = None
-            for body in bodies:
-                try:
-                    event = parse(body)
-                except Exception as error:  # noqa: BLE001 - parsers raise what they like
-                    failure = error
-                    break
-                if event is not None:
-                    events.append(event)
-            if events:
-                yield events
-            if failure is not None:
-                raise failure
-
-
-async def _cut(source: AsyncIterable[bytes], reader: Reader) -> AsyncGenerator[list[bytes], None]:
     async for data in source:
-        yield reader.feed(data)
+        for events in _parsed(reader.feed(data), parse):
+            yield events
         if reader.done:
             return
-    yield reader.end()
+    for events in _parsed(reader.end(), parse):
+        yield events
+
+
+def _parsed(
+    bodies: list[bytes], parse: Callable[[bytes], dict[str, Any] | None]
+) -> Iterator[list[dict[str, Any]]]:
+    """Yields all events at once, unless there are none."""
+    events: list[dict[str, Any]] = []
+    try:
+        for body in bodies:
+            if (event := parse(body)) is not None:
+                events.append(event)  # noqa: PERF401 - what came before an error counts
+    except Exception:
+        if events:
+            yield events
+        raise
+    if events:
+        yield events
 
 
 def openai_events(stream: Any) -> AsyncGenerator[list[dict[str, Any]], None]:

@@ -29,7 +29,8 @@ def request(target: Target) -> Request | None:
     config = target.config()
     if config.should_fake_stream(target.model, stream=True, custom_llm_provider="azure"):
         return None
-    optional = target.optional()
+    # LiteLLM would look the version up itself, and what it translates would depend on the environment.
+    optional = target.optional(api_version=version)
     extra = {**optional.pop("extra_body", {}), **target.kwargs.get("extra_body", {})}
     optional.pop("json_mode", None)
     headers = {"content-type": "application/json", "api-key": key, **target.headers}

@@ -1,6 +1,7 @@
 """Gemini of Google AI Studio; Vertex AI, with its access tokens, stays LiteLLM's."""
 
 import os
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -10,6 +11,20 @@ from procession_services.llm_gateway.providers.direct.lower import Parse, Target
 _KEYS: Final = ("GOOGLE_API_KEY", "GEMINI_API_KEY", "PALM_API_KEY")
 _PLAIN: Final = frozenset({"candidates", "usageMetadata", "modelVersion", "responseId"})
 """What an event has that is nothing but a piece of text."""
+_TEXT: Final = "candidatesTokenCount"
+_ALL: Final = "totalTokenCount"
+_COUNTS: Final = frozenset(
+    {
+        _TEXT,
+        _ALL,
+        "promptTokenCount",
+        "promptTokensDetails",
+        "thoughtsTokenCount",
+        "cachedContentTokenCount",
+        "cacheTokensDetails",
+    }
+)
+"""What a report of usage has whose only tokens of text are those of the answer."""
 
 
 def request(target: Target) -> Request | None:
@@ -60,8 +75,9 @@ def request(target: Target) -> Request | None:
 
 
 def _parser(iterator: Any, calculate_usage: Any) -> Parse:
-    """Parses text and usage apart, as the usage grows with every piece of text; takes off invented reasons."""
+    """Takes off invented reasons; the usage, which comes with every piece of text, is read apart from it."""
     told = dumped(iterator.chunk_parser)
+    usage = _usage_reader(dumped(calculate_usage))
 
     def parse(event: dict[str, Any]) -> dict[str, Any] | None:
         made = told(event)
@@ -71,16 +87,39 @@ def _parser(iterator: Any, calculate_usage: Any) -> Parse:
                 choice.pop("finish_reason", None)
         return made
 
-    again = reused(parse, _plain)
+    return reused(parse, _plain, lambda event: {"usage": usage(event)} if "usageMetadata" in event else {})
 
-    def parsed(event: dict[str, Any]) -> dict[str, Any] | None:
-        if "usageMetadata" not in event or _plain(event) is None:
-            return again(event)
-        made = again({name: value for name, value in event.items() if name != "usageMetadata"})
-        usage = calculate_usage(completion_response=event)
-        return made and {**made, "usage": usage.model_dump(exclude_none=True, warnings=False)}
 
-    return parsed
+def _usage_reader(calculate: Parse) -> Callable[[dict[str, Any]], dict[str, Any] | None]:
+    """Asks LiteLLM about the first of several reports that differ in nothing but the tokens of the text."""
+    known: tuple[dict[str, Any], dict[str, Any]] | None = None
+
+    def usage(event: dict[str, Any]) -> dict[str, Any] | None:
+        nonlocal known
+        report = event["usageMetadata"]
+        more = _more_text(known[0], report) if known is not None else None
+        if known is not None and more is not None:
+            first = known[1]
+            details = first["completion_tokens_details"]
+            return {
+                **first,
+                "completion_tokens": first["completion_tokens"] + more,
+                "total_tokens": first["total_tokens"] + more,
+                "completion_tokens_details": {**details, "text_tokens": details["text_tokens"] + more},
+            }
+        made = calculate(event)
+        known = (report, made) if made and report.keys() <= _COUNTS and report.get(_TEXT) else None
+        return made
+
+    return usage
+
+
+def _more_text(before: dict[str, Any], now: dict[str, Any]) -> int | None:
+    """How many tokens of text a report tells more than another; None if they differ in more than that."""
+    if not now.get(_TEXT) or not isinstance(now.get(_ALL), int) or _ALL not in before:
+        return None
+    more: int = now[_TEXT] - before[_TEXT]
+    return more if {**before, _TEXT: now[_TEXT], _ALL: before[_ALL] + more} == now else None
 
 
 def _plain(event: dict[str, Any]) -> tuple[object, str] | None:
@@ -88,6 +127,13 @@ def _plain(event: dict[str, Any]) -> tuple[object, str] | None:
     if not event.keys() <= _PLAIN or len(candidates) != 1 or not candidates[0].keys() <= {"content", "index"}:
         return None
     parts = candidates[0].get("content", {}).get("parts") or []
-    if len(parts) != 1 or parts[0].keys() != {"text"} or not parts[0]["text"]:
+    if len(parts) != 1 or not parts[0].keys() <= {"text", "thought"} or not parts[0].get("text"):
         return None
-    return (event.get("responseId"), event.get("modelVersion"), candidates[0].get("index")), parts[0]["text"]
+    about = (
+        event.get("responseId"),
+        event.get("modelVersion"),
+        candidates[0].get("index"),
+        parts[0].get("thought"),
+        "usageMetadata" in event,
+    )
+    return about, parts[0]["text"]

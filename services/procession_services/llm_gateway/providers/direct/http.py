@@ -58,7 +58,8 @@ class Connections:
         if self._session is None or self._session.closed:
             limits = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS)
             connector = aiohttp.TCPConnector(limit=0)
-            self._session = aiohttp.ClientSession(connector=connector, timeout=limits)
+            cookies = aiohttp.DummyCookieJar()  # none of one call goes along with another's
+            self._session = aiohttp.ClientSession(connector=connector, timeout=limits, cookie_jar=cookies)
         return self._session
 
     async def aclose(self) -> None:

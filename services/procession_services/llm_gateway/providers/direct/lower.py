@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 import httpx
@@ -17,6 +18,8 @@ _APART: Final = frozenset(
     {"model", "messages", "num_retries", "max_retries", "extra_headers", "api_base", "api_key", "extra_body"}
 )
 """Arguments of `acompletion` that are no parameters of the answer."""
+_SHORT: Final = 32_768
+"""Bytes of parameters, tools among them, whose translation is worth remembering."""
 _STATUSES: Final = {"rate_limit_error": 429, "api_error": 500, "timeout_error": 504, "overloaded_error": 529}
 """Errors that Anthropic reports in a stream that it has opened already."""
 
@@ -52,14 +55,15 @@ class Target:
         except ValueError:
             return None
 
-    def optional(self) -> dict[str, Any]:
+    def optional(self, **besides: Any) -> dict[str, Any]:
         """The parameters of the answer in the provider's words."""
-        given = {name: value for name, value in self.kwargs.items() if name not in _APART}
-        return dict(
-            self.litellm.utils.get_optional_params(
-                model=self.model, custom_llm_provider=self.provider, messages=self.messages, **given
-            )
-        )
+        given = {name: value for name, value in self.kwargs.items() if name not in _APART} | besides
+        try:
+            asked = orjson.dumps(given)
+        except TypeError:
+            return _translated(self.model, self.provider, given)
+        known = _known_translation(self.model, self.provider, asked) if len(asked) < _SHORT else None
+        return _translated(self.model, self.provider, given) if known is None else orjson.loads(known)
 
     def needs_responses(self) -> bool:
         """Whether LiteLLM would take another API of the provider for this model."""
@@ -80,6 +84,23 @@ class Target:
             for part in message["content"]
             for url in _urls(part)
         )
+
+
+@lru_cache(maxsize=256)
+def _known_translation(model: str, provider: str, asked: bytes) -> bytes | None:
+    """A translation as JSON, since whoever gets the parameters may change them; None if JSON loses something."""
+    made = _translated(model, provider, orjson.loads(asked))
+    try:
+        told = orjson.dumps(made)
+    except TypeError:
+        return None
+    return told if orjson.loads(told) == made else None
+
+
+def _translated(model: str, provider: str, given: dict[str, Any]) -> dict[str, Any]:
+    from litellm.utils import get_optional_params  # noqa: PLC0415 - takes seconds
+
+    return dict(get_optional_params(model=model, custom_llm_provider=provider, **given))
 
 
 def _urls(part: dict[str, Any]) -> Iterator[str | None]:
@@ -133,12 +154,15 @@ def dumped(parse: Callable[[dict[str, Any]], Any]) -> Parse:
     return parsed
 
 
-def reused(parse: Parse, plain: Plain) -> Parse:
+def reused(
+    parse: Parse, plain: Plain, besides: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+) -> Parse:
     """A parser that asks `parse` only about the first of several pieces of text that belong to the same.
 
-    The others differ in nothing but the text, and LiteLLM's parsers build half a dozen objects for each.
+    The others differ in nothing but the text and what `besides` finds in them, and LiteLLM's parsers build half a
+    dozen objects for each.
     """
-    known: tuple[object, dict[str, Any]] | None = None
+    known: tuple[object, str, dict[str, Any]] | None = None
 
     def parsed(event: dict[str, Any]) -> dict[str, Any] | None:
         nonlocal known
@@ -147,15 +171,21 @@ def reused(parse: Parse, plain: Plain) -> Parse:
             return parse(event)
         about, text = found
         if known is not None and known[0] == about:
-            choice = known[1]["choices"][0]
-            return {**known[1], "choices": [{**choice, "delta": {**choice["delta"], "content": text}}]}
+            _, name, first = known
+            choice = first["choices"][0]
+            again = {**first, "choices": [{**choice, "delta": {**choice["delta"], name: text}}]}
+            return {**again, **besides(event)} if besides else again
         made = parse(event)
-        if (
-            made is not None
-            and len(made["choices"]) == 1
-            and made["choices"][0]["delta"].get("content") == text
-        ):
-            known = about, made
+        if made is not None and (field := _field(made, text)) is not None:
+            known = about, field, made
         return made
 
     return parsed
+
+
+def _field(made: dict[str, Any], text: str) -> str | None:
+    """The only field of the only delta that holds the text."""
+    if len(made["choices"]) != 1:
+        return None
+    fields = [name for name, value in made["choices"][0]["delta"].items() if value == text]
+    return fields[0] if len(fields) == 1 else None

@@ -275,6 +275,39 @@ async def test_both_ways_ask_the_same(
     assert telling(ours) == telling(theirs)
 
 
+async def test_cookies_are_not_kept(direct: LiteLLMProvider) -> None:
+    answer = Answer(recorded("openai-text.sse").pieces, headers={"set-cookie": "who=a"})
+    async with ModelServer(answer) as server:
+        named = server.base.replace("127.0.0.1", "localhost")  # an address has no cookies anyway
+        for _ in range(2):
+            async for _ in direct.stream(asked(server, "openai/gpt-4o", api_base=named)):
+                pass
+        assert [request.headers.get("cookie") for request in server.requests] == [None, None]
+
+
+@pytest.mark.parametrize("model", EVERY_MODEL)
+async def test_parameters_are_translated_once(
+    direct: LiteLLMProvider, monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    name = next(name for name, other in TEXTS if other == model)
+    fields = FULL | {"model_settings": {"temperature": 0.25, "seed": 7}}
+    first = (await outcome(direct, model, recorded(name), **fields)).request
+    monkeypatch.setattr("litellm.utils.get_optional_params", None)
+    again = (await outcome(direct, model, recorded(name), **fields)).request
+    assert again.body == first.body
+    other = [{"role": "user", "content": "hey"}]
+    changed = (await outcome(direct, model, recorded(name), **{**fields, "prompt": other})).request
+    assert changed.body != first.body
+
+
+async def test_other_parameters_are_translated_anew(direct: LiteLLMProvider) -> None:
+    asked_for = []
+    for settings in ({"temperature": 0.25}, {"temperature": 0.5}, {}):
+        answer = await outcome(direct, GEMINI, recorded("gemini-text.sse"), model_settings=settings)
+        asked_for.append(answer.request.body.get("generationConfig", {}).get("temperature"))
+    assert asked_for == [0.25, 0.5, None]
+
+
 async def test_bedrock_gets_what_was_signed(direct: LiteLLMProvider) -> None:
     request = (await outcome(direct, BEDROCK, recorded("bedrock-text.bin"))).request
     assert request.path == "/model/us.anthropic.claude-sonnet-4-5-20250929-v1%3A0/converse-stream"
