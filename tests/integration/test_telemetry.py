@@ -115,7 +115,7 @@ async def test_a_run_through_every_service_is_one_trace(traced):
         ("processAPIError retry", "command error_recovery"),
         ("execute_tool echo", "command tools"),
         ("processOutputStream upper", "stream model"),
-        ("processOutputResult beside", "stream side"),
+        ("processOutputResult beside", "stream model"),
         ("processOutputResult message-history", "command memory"),
     ]
     found = {(each.name, above(spans, each).name) for each in spans if each is not root}
