@@ -1,7 +1,7 @@
 """The Redis client of a service: commands of all its callers over one connection, in one write and one read.
 
 redis-py lends a connection for each command and waits for its answer. Here whatever is asked in one turn of the event
-loop is written at once, and answers are matched by their order (docs/adr/0024). Commands that nobody waits for ride
+loop is written at once, and answers are matched by their order (docs/adr/0020). Commands that nobody waits for ride
 with the next write. redis-py still makes the connection (TLS, user, database, retries), names the commands, and reads
 what their answers mean; its pipelines, and commands that wait on the server, have connections of their own.
 """

@@ -73,6 +73,13 @@ async def test_a_reader_sees_what_its_process_has_booked(ledger, tenant):
     assert (await ledger.read(tenant, "run", "r", None)).calls == 1
 
 
+async def test_others_see_what_was_booked_before_something_else_was_written(servers, ledger, redis, tenant):
+    ledger.add(tenant, {"run": "r"}, "a/b", USED, 0.01)
+    await redis.set(f"procession:{tenant}:step", "saved", ex=60)
+    async with connect(servers.redis_url) as other:
+        assert (await Ledger(other).read(tenant, "run", "r", None)).calls == 1
+
+
 async def test_a_reader_that_gives_up_stops_no_booking(ledger, tenant):
     ledger.add(tenant, {"run": "r"}, "a/b", USED, 0.01)
     reader = asyncio.create_task(ledger.read(tenant, "run", "r", None))
