@@ -88,6 +88,8 @@ class _Line(asyncio.Protocol):
         self._answered = 0
         self._watch: asyncio.TimerHandle | None = None
         transport.set_protocol(self)
+        if transport.is_closing():  # it may have told that to redis-py's protocol
+            asyncio.get_running_loop().call_soon(self.connection_lost, None)
 
     def send(self, calls: list[_Call]) -> None:
         """Writes calls at once."""
@@ -121,6 +123,8 @@ class _Line(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Has unanswered calls sent again."""
+        if self.gone.done():
+            return
         if self._watch is not None:
             self._watch.cancel()
         self.gone.set_result(None)
