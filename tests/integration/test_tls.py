@@ -205,9 +205,13 @@ async def in_front_of(url, cert, key):
         writers.extend((writer, here))
         await asyncio.gather(relay(reader, here), relay(there, writer))
 
+    def cut():
+        for each in writers:
+            each.transport.abort()
+
     server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
     try:
-        yield server.sockets[0].getsockname()[1], lambda: [each.transport.abort() for each in writers]
+        yield server.sockets[0].getsockname()[1], cut
     finally:
         server.close()
 
