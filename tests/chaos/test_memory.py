@@ -13,7 +13,7 @@ from procession.client import MemoryRequestError
 from procession.errors import ProcessionError
 from procession_schemas import subjects
 from procession_services.runtime.embedded import EmbeddedServers, embedded
-from procession_services.runtime.store import connect
+from procession_services.runtime.redis_client import connect
 from tests.support.chroma import ChromaProcess
 from tests.support.system import SERVICES, Gate, finished, running_system
 

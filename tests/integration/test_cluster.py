@@ -8,7 +8,6 @@ from typing import Any
 import nats
 import pytest
 import pytest_asyncio
-from redis.asyncio import Redis
 
 from procession.client import Procession
 from procession_schemas import subjects
@@ -19,6 +18,7 @@ from procession_services.deploy.files import OPERATOR, Deployment
 from procession_services.deploy.permissions import tenant_user
 from procession_services.runtime.access import Access
 from procession_services.runtime.embedded import Endpoints, embedded
+from procession_services.runtime.redis_client import connect
 from procession_services.runtime.settings import Settings
 from tests.support.deployed import Node, cluster
 from tests.support.forked import Forked, Nursery, nursery
@@ -83,7 +83,7 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
     async with AsyncExitStack() as stack:
         nodes = await stack.enter_async_context(cluster(deployment, directory))
         servers = await stack.enter_async_context(embedded(directory, nats=False))
-        redis = await stack.enter_async_context(Redis.from_url(servers.redis_url))
+        redis = await stack.enter_async_context(connect(servers.redis_url))
         models = await stack.enter_async_context(await serve())
         everywhere = Endpoints(nats_url=",".join(node.url for node in nodes), redis_url=servers.redis_url)
         access: Any = {"user": tenant_user(TENANT), "password": deployment.password("clients", TENANT)}

@@ -2,6 +2,7 @@
 
 import pytest
 
+from procession_services.processor_host.service import hosted
 from procession_services.runtime.ledger import Ledger
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
@@ -87,3 +88,12 @@ async def test_a_limiter_trims_what_the_model_gets_and_cuts_what_the_client_gets
     assert result.text == "one two "
     (told,) = [chunk for chunk in chunks if chunk["type"] == "data-token-limit-reached"]
     assert told["data"]["tokens"] == 3
+
+
+async def test_a_service_that_stops_has_booked_all(system):
+    async def nothing(_host):
+        pass
+
+    async with hosted("tools", system.settings("stops"), nothing) as host:
+        host.ledger.add(system.client.tenant, {"run": "stopped"}, "a/b", {"inputTokens": 1}, 0.5)
+    assert (await Ledger(system.redis).read(system.client.tenant, "run", "stopped", None)).calls == 1

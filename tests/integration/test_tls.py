@@ -1,10 +1,13 @@
 """NATS and Redis with TLS: services and clients check certificates against the authority that they are given."""
 
+import asyncio
 import contextlib
 import datetime as dt
 import ipaddress
 import shutil
+import ssl
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from cryptography import x509
@@ -19,6 +22,7 @@ from procession.client import NotConnectedError, Procession
 from procession_services.bus import Bus
 from procession_services.runtime import embedded
 from procession_services.runtime.access import Access
+from procession_services.runtime.redis_client import connect
 from tests.support.containers import Container
 from tests.support.servers import in_containers
 
@@ -180,3 +184,46 @@ async def test_a_redis_of_another_authority_is_not_trusted(redis_server, tmp_pat
     ) as redis:
         with pytest.raises(RedisConnectionError, match="certificate"):
             await redis.ping()
+
+
+@contextlib.asynccontextmanager
+async def in_front_of(url, cert, key):
+    """A port that speaks TLS for a Redis that does not, and what closes all connections to it."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(cert, key)
+    address = urlsplit(url)
+    writers: list[asyncio.StreamWriter] = []
+
+    async def relay(reader, writer):
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65536):
+                writer.write(data)
+        writer.transport.abort()
+
+    async def serve(reader, writer):
+        there, here = await asyncio.open_connection(address.hostname, address.port)
+        writers.extend((writer, here))
+        await asyncio.gather(relay(reader, here), relay(there, writer))
+
+    def cut():
+        for each in writers:
+            each.transport.abort()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    try:
+        yield server.sockets[0].getsockname()[1], cut
+    finally:
+        server.close()
+
+
+async def test_the_connection_that_commands_share_is_made_anew_with_tls(servers, tmp_path):
+    cert, key = certificate(tmp_path, "front")
+    async with (
+        in_front_of(servers.redis_url, cert, key) as (port, cut),
+        connect(f"rediss://127.0.0.1:{port}/0", Access(authority=cert)) as redis,
+    ):
+        for _ in range(2):
+            assert await asyncio.gather(*(redis.echo(number) for number in range(50))) == [
+                str(number).encode() for number in range(50)
+            ]
+            cut()

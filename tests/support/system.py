@@ -23,6 +23,7 @@ from procession_schemas.agent import Agent
 from procession_services.demo_model import Server, serve
 from procession_services.processor_host.service import hosted
 from procession_services.runtime.embedded import Endpoints
+from procession_services.runtime.redis_client import RedisClient, connect
 from procession_services.runtime.settings import Settings
 
 __all__ = ["ROOT", "SERVICES", "Gate", "ServiceProcess", "System", "deltas", "running_system", "text_of"]
@@ -137,7 +138,7 @@ class System:
     """Servers, a model, and whatever of the services a test starts."""
 
     def __init__(
-        self, servers: Endpoints, models: Server, client: Procession, redis: Redis, logs: Path
+        self, servers: Endpoints, models: Server, client: Procession, redis: RedisClient, logs: Path
     ) -> None:
         self.servers, self.models, self.client, self.redis = servers, models, client, redis
         self._logs = logs
@@ -260,7 +261,7 @@ async def running_system(servers: Endpoints, logs: Path) -> AsyncIterator[System
     tenant = f"it-{os.getpid()}-{next(_numbers)}"
     async with (
         await serve() as models,
-        Redis.from_url(servers.redis_url) as redis,
+        connect(servers.redis_url) as redis,
         Procession(servers.nats_url, tenant=tenant) as client,
     ):
         yield System(servers, models, client, redis, logs)

@@ -98,7 +98,7 @@ class Driver:
             for effect in effects:
                 await self._do(state, effect)
             if state.status == "done":
-                await self._store.mark_told(state.tenant, state.run, state.fingerprint)
+                self._store.mark_told(state.tenant, state.run, state.fingerprint)
 
     async def _do(self, state: RunState, effect: Effect) -> None:
         match effect:

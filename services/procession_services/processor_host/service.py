@@ -38,9 +38,10 @@ from procession_services.runtime.clock import seconds
 from procession_services.runtime.health import keep_ready
 from procession_services.runtime.ledger import Ledger
 from procession_services.runtime.redis_check import redis_problems
+from procession_services.runtime.redis_client import connect
 from procession_services.runtime.secrets import Secrets
 from procession_services.runtime.settings import Settings
-from procession_services.runtime.store import RunStore, connect
+from procession_services.runtime.store import RunStore
 from procession_services.runtime.values import RedisValues
 
 log = logging.getLogger(__name__)
@@ -87,7 +88,7 @@ class Host:
         self.workers: list[Worker] = []
         self.consumers: list[tuple[str, str]] = []
         self.on_drain: list[Callable[[], Awaitable[None]]] = []
-        self.on_stop: list[Callable[[], Awaitable[None]]] = [self.ledger.drain]
+        self.on_stop: list[Callable[[], Awaitable[None]]] = [self.redis.settled]
 
     async def add_worker(self, **options: Any) -> Worker:
         """Starts pulling from a stream."""

@@ -13,21 +13,16 @@ has one hash without slots. Costs are whole picodollars, so that sums are exact.
 """
 
 import asyncio
-import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from redis.asyncio import Redis
-from redis.exceptions import RedisError
-
 from procession.usage import ModelUsage, Scope, UsageSum
 from procession_services.runtime.clock import seconds
+from procession_services.runtime.redis_client import RedisClient, Script
 
-log = logging.getLogger(__name__)
-
-_ADD = """
+_ADD: Final = Script("""
 local measures = {'n', 'u', 'c', 'i', 'o'}
 for k, key in ipairs(KEYS) do
   local slot, ttl = ARGV[5 + 2 * k], ARGV[6 + 2 * k]
@@ -37,7 +32,7 @@ for k, key in ipairs(KEYS) do
   end
   redis.call('EXPIRE', key, ttl)
 end
-"""
+""")
 SPENT: Final = """
 -- The tokens and the picodollars in one hash of the books.
 local function spent(key)
@@ -81,12 +76,9 @@ _RUN_TTL: Final = 30 * _DAY
 class Ledger:
     """Books what model calls used, and reads the sums (`UsageBooks`)."""
 
-    def __init__(self, redis: "Redis", now: Callable[[], float] = seconds) -> None:
+    def __init__(self, redis: RedisClient, now: Callable[[], float] = seconds) -> None:
         self._redis: Any = redis  # redis-py's annotations cover every protocol and decoding at once
-        self._add = redis.register_script(_ADD)
         self._now = now
-        self._pending: list[tuple[list[str], list[str | int]]] = []
-        self._writer: asyncio.Task[None] | None = None
 
     def add(
         self,
@@ -96,7 +88,10 @@ class Ledger:
         usage: Mapping[str, int | None],
         cost: float | None,
     ) -> None:
-        """Books one call for every scope and for the tenant, without waiting for Redis; see `drain`.
+        """Books one call for every scope and for the tenant, without waiting for Redis.
+
+        It is written before whatever else this process asks of Redis next, such as to save the step that made the
+        call: who works on the next step reads it. Where nothing is asked, it is written after a moment (`drain`).
 
         Args:
             tenant: Who pays.
@@ -115,14 +110,16 @@ class Ledger:
         booked = {**scopes, "tenant": tenant}
         hashes = list(_hashes(tenant, booked, self._now()))
         places = [value for _, *place in hashes for value in place]
-        self._pending.append(([key for key, *_ in hashes], [model, *amounts, *places]))
-        if self._writer is None or self._writer.done():
-            self._writer = asyncio.create_task(self._write())
+        self._redis.run_later(
+            "the usage of a model call is not booked",
+            _ADD,
+            keys=[key for key, *_ in hashes],
+            args=[model, *amounts, *places],
+        )
 
     async def drain(self) -> None:
         """Waits until all that was booked is written."""
-        if self._writer is not None:
-            await asyncio.shield(self._writer)
+        await self._redis.settled()
 
     async def read(self, tenant: str, scope: Scope, key: str, window_seconds: float | None) -> UsageSum:
         """The sum over the last seconds, rounded up to whole slots; None, or a longer window, is all that is kept.
@@ -136,22 +133,9 @@ class Ledger:
         series = next((s for s in _SERIES if window <= s.longest), _SERIES[-1])
         now = self._now()
         since = now - min(window, series.longest)
-        async with self._redis.pipeline(transaction=False) as pipe:
-            for number in range(int(since // series.span), int(now // series.span) + 1):
-                pipe.hgetall(_key(tenant, series, number, scope, key))
-            return _sum(await pipe.execute(), first_slot=int(since // series.slot))
-
-    async def _write(self) -> None:
-        """Writes what is pending, all of a moment in one request, until nothing is."""
-        while self._pending:
-            batch, self._pending = self._pending, []
-            try:
-                async with self._redis.pipeline(transaction=False) as pipe:
-                    for keys, values in batch:
-                        await self._add(keys=keys, args=values, client=pipe)
-                    await pipe.execute()
-            except RedisError as error:
-                log.warning("the usage of %d model calls is not booked: %s", len(batch), error)
+        numbers = range(int(since // series.span), int(now // series.span) + 1)
+        reading = [self._redis.hgetall(_key(tenant, series, number, scope, key)) for number in numbers]
+        return _sum(await asyncio.gather(*reading), first_slot=int(since // series.slot))
 
 
 def day_of(tenant: str, now: float) -> tuple[str, float]:

@@ -6,38 +6,19 @@ write is a compare-and-set in a script.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
 import orjson
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import ExponentialBackoff
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from procession_services.runtime import admission, scripts
-from procession_services.runtime.access import Access
 from procession_services.runtime.admission import Called, Over, Wanted, called
+from procession_services.runtime.redis_client import RedisClient, Script
 
-_OPEN = Access()
 DEADLINES = "procession:deadlines"
 ANSWER_SECONDS = 5.0
 """How long somebody who asks is kept waiting by a Redis that is away; work in hand waits longer."""
-
-
-def connect(url: str, access: Access = _OPEN) -> "Redis":
-    """A Redis client that retries over restarts of the server."""
-    retry = Retry(ExponentialBackoff(cap=1, base=0.05), 12)
-    errors: list[type[Exception]] = [RedisConnectionError, RedisTimeoutError, ConnectionError, TimeoutError]
-    return Redis.from_url(
-        url,
-        retry=retry,
-        retry_on_error=errors,
-        health_check_interval=30,
-        max_connections=512,
-        **access.redis(url),
-    )
 
 
 def line_key(tenant: str, resource: str, thread: str) -> str:
@@ -137,17 +118,17 @@ class RunStore:
         told_ttl: Seconds that its id is not for reuse: as long as its end can be read.
     """
 
-    def __init__(self, redis: "Redis", *, ttl: int, finished_ttl: int, told_ttl: int) -> None:
+    def __init__(self, redis: RedisClient, *, ttl: int, finished_ttl: int, told_ttl: int) -> None:
         self.redis: Any = redis  # redis-py's annotations cover every protocol and decoding at once
         self._ttl = ttl
         self._finished_ttl, self._told_ttl = finished_ttl, told_ttl
-        self._commit = redis.register_script(scripts.COMMIT)
-        self._take = redis.register_script(scripts.TAKE)
-        self._save = redis.register_script(scripts.SAVE)
-        self._admit = redis.register_script(scripts.ADMIT)
-        self._next = redis.register_script(scripts.NEXT)
-        self._enter = redis.register_script(admission.ENTER)
-        self._leave = redis.register_script(admission.LEAVE)
+        self._commit = partial(redis.run, Script(scripts.COMMIT))
+        self._take = partial(redis.run, Script(scripts.TAKE))
+        self._save = partial(redis.run, Script(scripts.SAVE))
+        self._admit = partial(redis.run, Script(scripts.ADMIT))
+        self._next = partial(redis.run, Script(scripts.NEXT))
+        self._enter = partial(redis.run, Script(admission.ENTER))
+        self._leave = partial(redis.run, Script(admission.LEAVE))
 
     async def load_context(self, tenant: str, run: str) -> StoredContext:
         """The context as last committed; version 0 when there is none yet."""
@@ -286,14 +267,14 @@ class RunStore:
         known = await self.redis.hget(key, "refused")
         return known is not None and known.decode() != by
 
-    async def mark_told(self, tenant: str, run: str, digest: str) -> None:
-        """Notes that everybody can read the end of a run, which `digest` asked for: its id is not for reuse.
+    def mark_told(self, tenant: str, run: str, digest: str) -> None:
+        """Notes soon that everybody can read the end of a run, which `digest` asked for: its id is not for reuse.
 
         Nobody needs to tell it any more, so the run has no deadline.
         """
-        async with self.redis.pipeline(transaction=False) as pipe:
-            pipe.set(_told_key(tenant, run), digest, ex=self._told_ttl)
-            await pipe.zrem(DEADLINES, f"{tenant} {run}").execute()
+        what = f"the end of run {run} was told, and is told again at its deadline"
+        self.redis.later(what, "SET", _told_key(tenant, run), digest, "EX", self._told_ttl)
+        self.redis.later(what, "ZREM", DEADLINES, f"{tenant} {run}")
 
     async def told(self, tenant: str, run: str) -> str | None:
         """The digest of the request whose run under this id has ended."""

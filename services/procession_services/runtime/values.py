@@ -3,26 +3,26 @@
 from typing import Any
 
 import orjson
-from redis.asyncio import Redis
 
-_ADD = """
+from procession_services.runtime.redis_client import RedisClient, Script
+
+_ADD = Script("""
 local old = redis.call('GET', KEYS[1])
 local sum = string.format('%.17g', tonumber(old or '0') + tonumber(ARGV[1]))
 if old then redis.call('SET', KEYS[1], sum, 'KEEPTTL')
 elseif ARGV[2] ~= '' then redis.call('SET', KEYS[1], sum, 'PX', ARGV[2])
 else redis.call('SET', KEYS[1], sum) end
 return sum
-"""
+""")
 # INCRBYFLOAT in a script kills Redis 6.2.14 when it writes an append-only file.
 
 
 class RedisValues:
     """The `KeyValueStore` of one tenant."""
 
-    def __init__(self, redis: "Redis", tenant: str) -> None:
+    def __init__(self, redis: RedisClient, tenant: str) -> None:
         self._redis: Any = redis  # redis-py's annotations cover every protocol and decoding at once
         self._prefix = f"procession:{tenant}:kv:"
-        self._add = redis.register_script(_ADD)
 
     async def get(self, key: str) -> Any:
         """The value, or None."""
@@ -44,7 +44,7 @@ class RedisValues:
     async def add(self, key: str, amount: float, *, ttl: float | None = None) -> float:
         """Adds to a number atomically and returns the sum; `ttl` counts from its creation."""
         milliseconds = "" if ttl is None else max(1, int(ttl * 1000))
-        return float(await self._add(keys=[self._prefix + key], args=[amount, milliseconds]))
+        return float(await self._redis.run(_ADD, keys=[self._prefix + key], args=[amount, milliseconds]))
 
     async def insert(self, key: str, *members: str, ttl: float | None = None) -> None:
         """Puts strings into a set and renews its `ttl`."""

@@ -9,11 +9,11 @@ import pytest
 import pytest_asyncio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from redis.asyncio import Redis
 
 from procession_services.runtime.admission import CALLED, Called, Over, Places, Wanted
 from procession_services.runtime.embedded import Endpoints
 from procession_services.runtime.ledger import PICO, Ledger, day_of
+from procession_services.runtime.redis_client import RedisClient, connect
 from procession_services.runtime.store import (
     DEADLINES,
     Admission,
@@ -32,7 +32,7 @@ OPEN = Wanted(waiting=100, crowd=1000)
 class Office:
     """A store and its places in a database of their own."""
 
-    def __init__(self, redis: "Redis") -> None:
+    def __init__(self, redis: RedisClient) -> None:
         self.redis = redis
         self.store = RunStore(redis, ttl=600, finished_ttl=600, told_ttl=600)
         self.places = Places(redis)
@@ -69,7 +69,7 @@ class Office:
 
 @pytest_asyncio.fixture
 async def office(servers: Endpoints) -> AsyncIterator[Office]:
-    async with Redis.from_url(servers.redis_url, db=9) as redis:
+    async with connect(f"{servers.redis_url.removesuffix('/0')}/9") as redis:
         office = Office(redis)
         await office.clear()
         yield office
@@ -302,7 +302,7 @@ def test_whatever_happens_no_place_is_lost_and_turns_go_round(servers, operation
 
 
 async def _played(url: str, operations: list[tuple[str, int]]) -> None:
-    async with Redis.from_url(url, db=9) as redis:
+    async with connect(f"{url.removesuffix('/0')}/9") as redis:
         office, book = Office(redis), Book()
         await office.clear()
         await office.limit(in_all=2, by_default=2)

@@ -1,14 +1,15 @@
 import asyncio
 import secrets
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
-from redis.asyncio import Redis
 
 from procession.usage import UsageSum
 from procession_services.runtime.embedded import Endpoints
 from procession_services.runtime.ledger import Ledger
+from procession_services.runtime.redis_client import RedisClient, connect
 
 pytestmark = pytest.mark.integration
 
@@ -26,8 +27,8 @@ class Clock:
 
 
 @pytest_asyncio.fixture
-async def redis(servers: Endpoints) -> AsyncIterator["Redis"]:
-    async with Redis.from_url(servers.redis_url) as client:
+async def redis(servers: Endpoints) -> AsyncIterator[RedisClient]:
+    async with connect(servers.redis_url) as client:
         yield client
 
 
@@ -58,7 +59,8 @@ async def test_a_call_counts_for_each_scope_and_for_the_tenant(ledger, tenant):
 
 
 async def test_a_burst_of_calls_takes_one_connection(servers, tenant, clock):
-    async with Redis.from_url(servers.redis_url, max_connections=1) as narrow:
+    narrow: Any = RedisClient.from_url(servers.redis_url, max_connections=1)
+    async with narrow:
         ledger = Ledger(narrow, clock)
         for _ in range(300):
             ledger.add(tenant, {}, "a/b", USED, 0.01)
@@ -69,6 +71,13 @@ async def test_a_burst_of_calls_takes_one_connection(servers, tenant, clock):
 async def test_a_reader_sees_what_its_process_has_booked(ledger, tenant):
     ledger.add(tenant, {"run": "r"}, "a/b", USED, 0.01)
     assert (await ledger.read(tenant, "run", "r", None)).calls == 1
+
+
+async def test_others_see_what_was_booked_before_something_else_was_written(servers, ledger, redis, tenant):
+    ledger.add(tenant, {"run": "r"}, "a/b", USED, 0.01)
+    await redis.set(f"procession:{tenant}:step", "saved", ex=60)
+    async with connect(servers.redis_url) as other:
+        assert (await Ledger(other).read(tenant, "run", "r", None)).calls == 1
 
 
 async def test_a_reader_that_gives_up_stops_no_booking(ledger, tenant):
@@ -156,7 +165,7 @@ async def test_a_key_with_colons_is_no_other_key(ledger, tenant):
 
 
 async def test_booking_waits_for_nothing_and_a_failure_is_logged(tenant, caplog):
-    nowhere = Redis.from_url("redis://127.0.0.1:1", retry=None)
+    nowhere: Any = RedisClient.from_url("redis://127.0.0.1:1", retry=None)
     ledger = Ledger(nowhere)
     ledger.add(tenant, {}, "a/b", USED, 1.0)
     assert not caplog.records

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from redis.asyncio import Redis
 
 from procession_services.runtime.admission import Wanted
 from procession_services.runtime.embedded import Endpoints
+from procession_services.runtime.redis_client import connect
 from procession_services.runtime.store import Admission, RunStore, StateChange, line_key, run_key
 
 pytestmark = pytest.mark.integration
@@ -52,7 +52,7 @@ class Thread:
 
 @pytest_asyncio.fixture
 async def thread(servers: Endpoints) -> AsyncIterator[Thread]:
-    async with Redis.from_url(servers.redis_url) as redis:
+    async with connect(servers.redis_url) as redis:
         yield Thread(redis)
 
 

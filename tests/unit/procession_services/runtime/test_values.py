@@ -5,17 +5,17 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from redis.asyncio import Redis
 
 from procession_services.runtime.embedded import Endpoints
+from procession_services.runtime.redis_client import RedisClient, connect
 from procession_services.runtime.values import RedisValues
 
 pytestmark = pytest.mark.integration
 
 
 @pytest_asyncio.fixture
-async def redis(servers: Endpoints) -> AsyncIterator["Redis"]:
-    async with Redis.from_url(servers.redis_url) as client:
+async def redis(servers: Endpoints) -> AsyncIterator[RedisClient]:
+    async with connect(servers.redis_url) as client:
         yield client
 
 

@@ -1,0 +1,308 @@
+"""The Redis client of a service: commands of all its callers over one connection, in one write and one read.
+
+redis-py lends a connection for each command and waits for its answer. Here whatever is asked in one turn of the event
+loop is written at once, and answers are matched by their order (docs/adr/0020). Commands that nobody waits for ride
+with the next write. redis-py still makes the connection (TLS, user, database, retries), names the commands, and reads
+what their answers mean; its pipelines, and commands that wait on the server, have connections of their own.
+"""
+
+import asyncio
+import hashlib
+import logging
+from collections import deque
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any, Final, cast
+
+import hiredis
+from redis.asyncio import Redis
+from redis.asyncio.connection import DefaultParser
+from redis.asyncio.retry import Retry
+from redis.backoff import ExponentialBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import DataError, InvalidResponse, NoScriptError, RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from procession_services.runtime.access import Access
+from procession_services.runtime.tasks import ended
+
+__all__ = ["RedisClient", "Script", "connect"]
+
+log = logging.getLogger(__name__)
+_OPEN: Final = Access()
+_ANSWER_SECONDS: Final = 5.0
+"""How long an answer may take before the connection is given up."""
+_LATER_SECONDS: Final = 0.1
+"""How long a command that nobody waits for may lie until something else is written."""
+_RETRIES: Final = 12
+_BACKOFF: Final = ExponentialBackoff(cap=1, base=0.05)
+_WAITING: Final = frozenset(
+    {"XREAD", "XREADGROUP", "BLPOP", "BRPOP", "BLMOVE", "BZPOPMIN", "BZPOPMAX", "WAIT"}
+)
+"""Commands that may wait on the server, where they would hold up all that are behind them."""
+
+
+def connect(url: str, access: Access = _OPEN) -> "RedisClient":
+    """A Redis client that retries over restarts of the server."""
+    errors: list[type[Exception]] = [RedisConnectionError, RedisTimeoutError, ConnectionError, TimeoutError]
+    client = RedisClient.from_url(
+        url,
+        protocol=2,  # in which nothing comes that was not asked for
+        retry=Retry(_BACKOFF, _RETRIES),
+        retry_on_error=errors,
+        health_check_interval=30,
+        socket_timeout=_ANSWER_SECONDS,
+        max_connections=512,
+        **access.redis(url),
+    )
+    return cast("RedisClient", client)
+
+
+class Script:
+    """A Lua script; `RedisClient.run` runs it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+
+class _Call:
+    """A command, until it is answered; `whole` is what to send where Redis has forgotten its script."""
+
+    __slots__ = ("answer", "failures", "packed", "whole")
+
+    def __init__(self, packed: bytes, answer: "asyncio.Future[Any]", whole: tuple[Any, ...] | None) -> None:
+        self.packed, self.answer, self.whole = packed, answer, whole
+        self.failures = 0
+
+
+class _Line(asyncio.Protocol):
+    """One connection: calls that were sent are answered in their order."""
+
+    def __init__(self, client: "RedisClient", transport: asyncio.Transport, seconds: float) -> None:
+        self.calls: deque[_Call] = deque()
+        self.gone = asyncio.get_running_loop().create_future()
+        self._client, self._transport, self._seconds = client, transport, seconds
+        self._reader = hiredis.Reader(protocolError=InvalidResponse, replyError=DefaultParser.parse_error)
+        self._error: Exception | None = None
+        self._answered = 0
+        self._watch: asyncio.TimerHandle | None = None
+        transport.set_protocol(self)
+        if transport.is_closing():  # it may have told that to redis-py's protocol
+            asyncio.get_running_loop().call_soon(self.connection_lost, None)
+
+    def send(self, calls: list[_Call]) -> None:
+        """Writes calls at once."""
+        self.calls.extend(calls)
+        self._transport.write(b"".join([call.packed for call in calls]))
+        if self._watch is None:
+            self._look_later()
+
+    def close(self, error: Exception | None = None) -> None:
+        """Ends the connection now; `error` is why."""
+        self._error = self._error or error
+        self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Gives answers to those who wait for them."""
+        self._reader.feed(data)
+        while (reply := self._reader.gets()) is not False:
+            if isinstance(reply, RedisConnectionError):  # for one, a server that still loads its data
+                self.close(reply)
+                return
+            self._answered += 1
+            call = self.calls.popleft()
+            if isinstance(reply, NoScriptError) and call.whole:
+                self._client.send_whole(call)
+            elif call.answer.done():  # who asked has gone
+                pass
+            elif isinstance(reply, RedisError):
+                call.answer.set_exception(reply)
+            else:
+                call.answer.set_result(reply)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Has unanswered calls sent again."""
+        if self.gone.done():
+            return
+        if self._watch is not None:
+            self._watch.cancel()
+        self.gone.set_result(None)
+        why = self._error or RedisConnectionError(str(exc or "Redis has closed the connection"))
+        self._client.lost(self, why)
+
+    def _look_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._watch = loop.call_later(self._seconds, self._look, self._answered)
+
+    def _look(self, answered: int) -> None:
+        """Gives the connection up when nothing came since the last look although something is awaited."""
+        self._watch = None
+        if self.calls and answered == self._answered:
+            self.close(RedisTimeoutError(f"Redis did not answer within {self._seconds:g} seconds"))
+        elif self.calls:
+            self._look_later()
+
+
+class RedisClient(Redis):
+    """A client whose commands share a connection; it belongs to one event loop."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._retries = _RETRIES if (retry := self.get_retry()) is None else retry.get_retries()
+        self._connection: Any = None
+        self._line: _Line | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._calls: list[_Call] = []
+        self._later: list[_Call] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._unsettled: set[asyncio.Future[Any]] = set()
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        """What redis-py's methods come down to."""
+        if args[0] in _WAITING:
+            return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+        reply = await self._ask(args)
+        read = self.response_callbacks.get(args[0])
+        options.pop("keys", None)
+        return reply if read is None else read(reply, **options)
+
+    def run(
+        self, script: Script, *, keys: Sequence[str] = (), args: Iterable[Any] = ()
+    ) -> "asyncio.Future[Any]":
+        """Runs a script; what it answers can be awaited."""
+        return self._ask(*_run(script, keys, args))
+
+    def later(self, what: str, *command: Any) -> None:
+        """Sends a command before the next other one of this client, or after a moment.
+
+        `settled` waits for it; where it fails, the log has `what` and why.
+        """
+        self._put_off(what, command, None)
+
+    def run_later(self, what: str, script: Script, *, keys: Sequence[str], args: Iterable[Any]) -> None:
+        """Runs a script in the same way."""
+        self._put_off(what, *_run(script, keys, args))
+
+    async def settled(self) -> None:
+        """Waits until all that was put off before is done."""
+        self._flush()
+        if self._unsettled:
+            await asyncio.wait(set(self._unsettled))
+
+    async def aclose(self, close_connection_pool: bool | None = None) -> None:  # noqa: FBT001 - redis-py's
+        """Closes the connections; who still waits gets a ConnectionError."""
+        if self._connecting is not None:
+            await ended(self._connecting)
+        calls = [*self._later, *self._calls]
+        self._later, self._calls = [], []
+        if (line := self._line) is not None:
+            self._line = None
+            calls += line.calls
+            line.close()
+            await line.gone
+        _fail(calls, RedisConnectionError("the client is closed"))
+        if self._connection is not None:
+            await self._connection.disconnect(nowait=True)
+        await super().aclose(close_connection_pool)
+
+    def send_whole(self, call: _Call) -> None:
+        """Sends a script again, with its text."""
+        call.packed, call.whole = _packed(call.whole or ()), None
+        self._put(call)
+
+    def lost(self, line: _Line, error: Exception) -> None:
+        """Sends again what was not answered on a connection, a limited number of times."""
+        if self._line is not line:
+            return
+        self._line = None
+        calls = [call for call in line.calls if not call.answer.done()]
+        for call in calls:
+            call.failures += 1
+        _fail((call for call in calls if call.failures > self._retries), error)
+        self._calls[:0] = [call for call in calls if call.failures <= self._retries]
+        self._flush()
+
+    def _ask(self, command: Sequence[Any], whole: tuple[Any, ...] | None = None) -> "asyncio.Future[Any]":
+        answer = asyncio.get_running_loop().create_future()
+        self._put(_Call(_packed(command), answer, whole))
+        return answer
+
+    def _put(self, call: _Call) -> None:
+        if not self._calls:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._take_along()
+        self._calls.append(call)
+
+    def _put_off(self, what: str, command: Sequence[Any], whole: tuple[Any, ...] | None) -> None:
+        loop = asyncio.get_running_loop()
+        answer = loop.create_future()
+        self._later.append(_Call(_packed(command), answer, whole))
+        self._unsettled.add(answer)
+        answer.add_done_callback(partial(self._settle, what))
+        if self._timer is None:
+            self._timer = loop.call_later(_LATER_SECONDS, self._flush)
+
+    def _settle(self, what: str, answer: "asyncio.Future[Any]") -> None:
+        self._unsettled.discard(answer)
+        if not answer.cancelled() and (error := answer.exception()):
+            log.warning("%s: %s", what, error)
+
+    def _take_along(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._calls += self._later
+        self._later.clear()
+
+    def _flush(self) -> None:
+        """Writes all that waits; without a connection, makes one first."""
+        self._take_along()
+        self._calls = [call for call in self._calls if not call.answer.done()]
+        if not self._calls:
+            return
+        if self._line is not None:
+            calls, self._calls = self._calls, []
+            self._line.send(calls)
+        elif self._connecting is None:
+            self._connecting = asyncio.create_task(self._connect())
+
+    async def _connect(self) -> None:
+        """Makes the connection, for as long as redis-py tries."""
+        try:
+            if failures := max(call.failures for call in self._calls):
+                await asyncio.sleep(_BACKOFF.compute(failures))
+            pool: Any = self.connection_pool
+            connection = self._connection = self._connection or pool.make_connection()
+            await connection.disconnect(nowait=True)
+            await connection.connect()
+            transport = connection._writer.transport  # noqa: SLF001 - redis-py makes the connection, we read it
+            self._line = _Line(self, transport, connection.socket_timeout)
+        except Exception as error:  # noqa: BLE001 - whoever waits is told
+            calls, self._calls = self._calls, []
+            _fail(calls, error)
+        finally:
+            self._connecting = None
+        self._flush()
+
+
+def _run(script: Script, keys: Sequence[str], args: Iterable[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """The command that runs a script, and the one that does so when Redis does not know it."""
+    rest = (len(keys), *keys, *args)
+    return ("EVALSHA", script.digest, *rest), ("EVAL", script.text, *rest)
+
+
+def _packed(command: Sequence[Any]) -> bytes:
+    name = command[0]
+    if " " in name:
+        command = (*name.split(), *command[1:])
+    try:
+        return bytes(hiredis.pack_command(tuple(command)))
+    except TypeError as error:
+        raise DataError(f"{name}: {error}") from None
+
+
+def _fail(calls: Iterable[_Call], error: Exception) -> None:
+    for call in calls:
+        if not call.answer.done():
+            call.answer.set_exception(error)
