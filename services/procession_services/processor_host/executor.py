@@ -36,7 +36,7 @@ from procession_services.processor_host.job import Job, OpRunner, SinkFactory
 from procession_services.processor_host.ops import RUNNERS, failure_of
 from procession_services.processor_host.outbox import Outbox, fence_of
 from procession_services.runs.reducer import reduce
-from procession_services.runs.state import RunState
+from procession_services.runs.stored import read_state
 from procession_services.runtime import telemetry
 from procession_services.runtime.clock import monotonic_ns, new_token, now_iso
 from procession_services.runtime.store import RunStore, StoredContext
@@ -158,8 +158,8 @@ class Executor:
         body = self._context_body(job, stored)
         reduced, changed = None, None
         if stored.state is not None:
-            reduced = reduce(RunState.model_validate_json(stored.state), result)
-            changed = change(reduced[0], stored.state_version)
+            reduced = reduce(read_state(stored.state, stored.plan), result)
+            changed = change(reduced[0], stored.state_version, with_plan=stored.plan is None)
         done = await self.store.commit_context(
             command.tenant,
             command.run,

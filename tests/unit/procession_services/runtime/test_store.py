@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 
 from procession_services.runtime.admission import Wanted
 from procession_services.runtime.embedded import Endpoints
-from procession_services.runtime.store import Admission, RunStore, StateChange, line_key, run_key
+from procession_services.runtime.store import Admission, RunStore, StateChange, StoredState, line_key, run_key
 
 pytestmark = pytest.mark.integration
 FAR = 4_000_000_000_000
@@ -27,19 +27,21 @@ class Thread:
 
     async def admit(self, run: str, *, alone: bool = False) -> Admission:
         return await self.store.admit(
-            self.tenant, run, state=b"begun", deadline_ms=FAR, wanted=Wanted(waiting=99, crowd=99),
+            self.tenant, run, state=b"begun", plan=b"plan", deadline_ms=FAR, wanted=Wanted(waiting=99, crowd=99),
             line=self.line, alone=alone, queued=b"" if alone else b"waits",
         )  # fmt: skip
 
     async def state(self, run: str) -> bytes | None:
-        return (await self.store.load_state(self.tenant, run))[1]
+        stored = await self.store.load_state(self.tenant, run)
+        return stored.state if stored else None
 
     async def save(self, run: str, *, done: bool = False, resumed: bool = False, line: bool = True) -> bool:
-        version, _ = await self.store.load_state(self.tenant, run)
+        stored = await self.store.load_state(self.tenant, run)
+        assert stored is not None
         saved = await self.store.save_state(
             self.tenant,
             run,
-            StateChange(version, b"next", FAR, done, self.line if line else "", resumed),
+            StateChange(stored.version, b"next", FAR, done, self.line if line else "", resumed),
         )
         return saved.saved
 
@@ -75,7 +77,7 @@ async def test_a_run_that_will_not_wait_leaves_nothing(thread: Thread) -> None:
 async def test_a_run_that_comes_again_keeps_its_place(thread: Thread) -> None:
     for run in ("one", "two", "three"):
         await thread.admit(run)
-    assert (await thread.admit("two")).state == b"waits"
+    assert (await thread.admit("two")).state == StoredState(1, b"waits", b"plan")
     assert await thread.runs() == ["one", "two", "three"]
 
 
