@@ -1,6 +1,9 @@
 """Compiles phases of a run into operations (core.md 2.1)."""
 
+from collections.abc import Callable
+from functools import wraps
 from itertools import takewhile
+from typing import TypeVar, cast
 
 from procession.processor import Hook
 from procession_schemas.run import Failure, Tripwire
@@ -29,6 +32,7 @@ from procession_services.runs.state import Bare, ByPlan, HookByPlan, Plan, Plann
 
 GATEWAY = "llm_gateway"
 OUTPUT = "output_processors"
+T = TypeVar("T")
 _BASELINE = PlannedOp(op=BaselineOp())
 _BEGIN = PlannedOp(op=ByPlan(op="begin"))
 _MODEL = PlannedOp(op=ByPlan(op="model"), host=GATEWAY)
@@ -43,6 +47,19 @@ def anywhere(*ops: Bare) -> list[PlannedOp]:
     return [PlannedOp(op=op) for op in ops]
 
 
+def _once(make: Callable[[Plan], T]) -> Callable[[Plan], T]:
+    """For what depends on the plan alone: it is made once for each, and never changed."""
+
+    @wraps(make)
+    def made(plan: Plan) -> T:
+        if make.__name__ not in plan.made:
+            plan.made[make.__name__] = make(plan)
+        return cast("T", plan.made[make.__name__])
+
+    return made
+
+
+@_once
 def guards(plan: Plan) -> list[Guard]:
     """The input processors that run beside the model."""
     return [Guard(processor=p.ref, index=index) for index, p in enumerate(plan.input) if p.beside]
@@ -74,6 +91,7 @@ def _start_chunk(state: RunState) -> dict[str, object]:
     return {"type": "start", "payload": {"id": state.agent, "messageId": state.message_id}}
 
 
+@_once
 def attempt(plan: Plan) -> list[PlannedOp]:
     """From processInputStep to the model's answer."""
     return [
@@ -97,11 +115,13 @@ def _lent(ops: list[PlannedOp]) -> list[PlannedOp]:
     return [*(planned.model_copy(update={"lent": True}) for planned in lent), *ops[len(lent) :]]
 
 
+@_once
 def judge(plan: Plan) -> list[PlannedOp]:
     """processLLMResponse, then processOutputStep."""
     return [*hook_ops(plan, Hook.LLM_RESPONSE), *hook_ops(plan, Hook.OUTPUT_STEP)]
 
 
+@_once
 def tools(plan: Plan) -> list[PlannedOp]:
     """The tools of the accepted response and what becomes of their results."""
     host = OUTPUT if Hook.TOOL_RESULT in plan.stretches else None

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -89,6 +89,11 @@ class Plan(WireModel):
     def stored(self) -> bytes:
         """As it is stored beside the states of its runs."""
         return self.to_json()
+
+    @cached_property
+    def made(self) -> dict[str, Any]:
+        """What has been made of the plan (`runs/program.py`)."""
+        return {}
 
     @cached_property
     def chain(self) -> list[ProcessorRef]:
