@@ -6,12 +6,13 @@ and compare-and-set make harmless.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from datetime import datetime
 
 from procession_schemas import subjects
 from procession_schemas.events import RunFinished, RunSuspended
 from procession_schemas.run import RunResult
-from procession_schemas.work import Control, WorkCommand
+from procession_schemas.work import Control, WorkCommand, WorkResult
 from procession_services.bus import Bus
 from procession_services.runs.events import (
     Effect,
@@ -30,7 +31,7 @@ from procession_services.runs.stored import read_state
 from procession_services.runtime import telemetry
 from procession_services.runtime.admission import Called
 from procession_services.runtime.clock import iso, now
-from procession_services.runtime.store import RunStore, StateChange, StoredState, line_key
+from procession_services.runtime.store import RunStore, StateChange, StoredContext, StoredState, line_key
 
 _LONGEST_TEXT = 200_000
 """Characters of text in a result that had to be shortened."""
@@ -85,6 +86,11 @@ class Driver:
             telemetry.observer().run_waited(after.tenant, waited.total_seconds())
         await self.perform(after, effects)
         await self.begin(names)
+
+    async def go_on(self, moved: "Moved", called: Iterable[Called]) -> None:
+        """Says what follows from a result with which the run is saved."""
+        await self.perform(moved.state, moved.effects)
+        await self.begin(called)
 
     async def begin(self, names: Iterable[Called]) -> None:
         """Begins runs that have waited and got a place; doing it again is harmless."""
@@ -183,6 +189,23 @@ def change(state: RunState, version: int, *, resumed: bool = False, with_plan: b
         resumed=resumed,
         plan=state.plan.stored if with_plan else b"",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A run as a result moves it on, what is to be done then, and how that is saved."""
+
+    state: RunState
+    effects: list[Effect]
+    change: StateChange
+
+
+def moved(stored: StoredContext, result: WorkResult) -> Moved | None:
+    """What a result makes of the run; None where its state is gone."""
+    if stored.state is None:
+        return None
+    state, effects = reduce(read_state(stored.state, stored.plan), result)
+    return Moved(state, effects, change(state, stored.state_version, with_plan=stored.plan is None))
 
 
 def shortened(result: RunResult) -> RunResult:

@@ -2,7 +2,7 @@
 
 from procession_services.runtime import admission
 
-__all__ = ["ADMIT", "COMMIT", "NEXT", "SAVE", "TAKE"]
+__all__ = ["ADMIT", "COMMIT", "END", "NEXT", "SAVE", "TAKE"]
 
 _STATE = (
     admission.PLACES
@@ -46,6 +46,19 @@ redis.call('HSET', KEYS[1], 'ctx_v', tonumber(ARGV[1]) + 1, 'ctx_seq', seq, 'ctx
 redis.call('EXPIRE', KEYS[1], ARGV[6])
 if ARGV[7] == '' then return 1 end
 return save(KEYS, ARGV[7], ARGV[8], ARGV[9], ARGV[10], ARGV[6], ARGV[11], ARGV[12]) or 1
+"""
+)
+END = (
+    _STATE
+    + """
+local have = redis.call('HMGET', KEYS[1], 'ctx_v', 'ctx_seq', 'claim')
+if tonumber(have[2] or '-1') >= tonumber(ARGV[2]) then return 0 end
+if tonumber(have[1] or '0') ~= tonumber(ARGV[1]) then return 0 end
+if have[3] and have[3] ~= ARGV[2] .. ':' .. ARGV[3] then return 0 end
+local names = save(KEYS, ARGV[4], ARGV[5], ARGV[6], ARGV[7], '', ARGV[8], ARGV[9])
+if not names then return 0 end
+redis.call('HSET', KEYS[1], 'ctx_v', tonumber(ARGV[1]) + 1, 'ctx_seq', ARGV[2])
+return names
 """
 )
 TAKE = """

@@ -155,6 +155,7 @@ class RunStore:
         self._ttl = ttl
         self._finished_ttl, self._told_ttl = finished_ttl, told_ttl
         self._commit = redis.register_script(scripts.COMMIT)
+        self._end = redis.register_script(scripts.END)
         self._take = redis.register_script(scripts.TAKE)
         self._save = redis.register_script(scripts.SAVE)
         self._admit = redis.register_script(scripts.ADMIT)
@@ -206,6 +207,19 @@ class RunStore:
         if isinstance(done, list):
             return Committed(result, state_saved=True, called=called(done))
         return Committed(result, state_saved=False) if done else None
+
+    async def end_run(
+        self, tenant: str, run: str, *, version: int, seq: int, owner: str, change: StateChange
+    ) -> tuple[Called, ...] | None:
+        """Saves the end of a run that command `seq` has brought, without the context, which nobody reads any more.
+
+        Returns:
+            Who may begin now; None where it has to be committed as any other command: its claim is somebody else's,
+            or somebody has changed the state meanwhile.
+        """
+        args = [version, seq, owner, *self._state_args(tenant, run, change)]
+        done = await self._end(keys=self._keys(tenant, run, change.line), args=args)
+        return called(done) if isinstance(done, list) else None
 
     def _keys(self, tenant: str, run: str, line: str = "") -> list[str]:
         key = run_key(tenant, run)

@@ -143,3 +143,59 @@ async def test_a_line_does_not_outlive_its_runs(thread: Thread) -> None:
 
 async def test_names_with_separators_are_different_lines() -> None:
     assert line_key("t", "a:b", "c") != line_key("t", "a", "b:c")
+
+
+class TestTheEnd:
+    """A command that ends the run stores no context, unless somebody may read it."""
+
+    async def begun(self, thread: Thread) -> StateChange:
+        await thread.admit("one")
+        await thread.store.take_context(thread.tenant, "one", seq=1, owner="me", anyway=True)
+        await thread.store.commit_context(
+            thread.tenant, "one", version=0, seq=1, owner="me", data=b'{"a":1}', result=b"{}",
+            change=StateChange(1, b"going", FAR, False),
+        )  # fmt: skip
+        await thread.store.take_context(thread.tenant, "one", seq=2, owner="me", anyway=True)
+        return StateChange(2, b"done", FAR, True, thread.line)
+
+    async def end(self, thread: Thread, change: StateChange, *, owner: str = "me", seq: int = 2) -> Any:
+        return await thread.store.end_run(
+            thread.tenant, "one", version=1, seq=seq, owner=owner, change=change
+        )
+
+    async def test_it_leaves_the_state_and_the_plan_and_nothing_else(self, thread: Thread) -> None:
+        change = await self.begun(thread)
+        assert await self.end(thread, change) == ()
+        assert await thread.store.load_state(thread.tenant, "one") == StoredState(3, b"done", b"plan")
+        stored = await thread.store.load_context(thread.tenant, "one")
+        assert (stored.version, stored.seq, stored.data, stored.result) == (2, 2, None, None)
+        assert await thread.runs() == []
+
+    async def test_it_is_the_end_once(self, thread: Thread) -> None:
+        change = await self.begun(thread)
+        await self.end(thread, change)
+        assert await self.end(thread, change) is None
+
+    @pytest.mark.parametrize("wrong", [{"owner": "other"}, {"seq": 1}])
+    async def test_who_has_not_the_command_ends_nothing(self, thread: Thread, wrong: dict[str, Any]) -> None:
+        change = await self.begun(thread)
+        assert await self.end(thread, change, **wrong) is None
+        assert await thread.state("one") == b"going"
+
+    async def test_a_run_that_was_changed_meanwhile_keeps_its_context(self, thread: Thread) -> None:
+        change = await self.begun(thread)
+        await thread.save("one")
+        assert await self.end(thread, change) is None
+        stored = await thread.store.load_context(thread.tenant, "one")
+        assert (stored.seq, stored.data, await thread.state("one")) == (1, {"a": 1}, b"next")
+
+
+async def test_a_plan_is_added_to_a_run_that_has_none(thread: Thread) -> None:
+    """The version before kept it in the state."""
+    await thread.admit("one")
+    await thread.redis.hdel(run_key(thread.tenant, "one"), "plan")
+    change = StateChange(1, b"next", FAR, False, plan=b"made")
+    assert (await thread.store.save_state(thread.tenant, "one", change)).saved
+    assert await thread.store.load_state(thread.tenant, "one") == StoredState(2, b"next", b"made")
+    await thread.save("one")
+    assert await thread.store.load_state(thread.tenant, "one") == StoredState(3, b"next", b"made")
