@@ -267,10 +267,11 @@ async def test_who_got_a_place_from_somebody_who_died_begins(own_servers, tmp_pa
         gate, first = await held(system)
         second = await accepted(await system.start(HELLO))
         store, tenant = RunStore(system.redis, ttl=600, finished_ttl=600, told_ttl=600), system.client.tenant
-        version, _ = await store.load_state(tenant, first.run_id)
+        stored = await store.load_state(tenant, first.run_id)
+        assert stored is not None
         # as whoever ends the first run and dies before anything else
         done = await store.save_state(
-            tenant, first.run_id, StateChange(version, b'{"status":"done"}', None, finished=True)
+            tenant, first.run_id, StateChange(stored.version, b'{"status":"done"}', None, finished=True)
         )
         assert [each.run for each in done.called] == [second.run_id]
         await system.redis.zadd(CALLED, {f"{tenant} {second.run_id}": 1})

@@ -37,7 +37,6 @@ BESIDE = st.just(
 
 PLANS = st.builds(
     Plan,
-    open=st.just(OpenOp(input=["hello"])),
     config=st.just(StepConfig(model="m/0")),
     input=st.lists(placed("in", INPUT, ["input_processors", "memory"]) | BESIDE, max_size=2),
     output=st.lists(placed("out", OUTPUT, ["output_processors", "memory"]), max_size=2),
@@ -47,7 +46,6 @@ PLANS = st.builds(
     max_steps=st.sampled_from([2, 3, 1]),
 ) | st.builds(
     Plan,
-    open=st.just(OpenOp(input=["hello"])),
     config=st.just(StepConfig(model="m/0")),
     models=st.just([ModelEntry(model="m/0")]),
     budget=st.sampled_from([1, None]),
@@ -82,12 +80,13 @@ class RunMachine(RuleBasedStateMachine):
         choices: list[int],
     ) -> None:
         self.random = random.Random(seed)
-        plan = plan.model_copy(update={"line": line})
         fresh = RunState(
             run="r",
             tenant="t",
             agent="a",
             plan=plan,
+            open=OpenOp(input=["hello"]),
+            line=line,
             message_id="msg-r",
             fingerprint="f",
             accepted_at="2026-01-01T00:00:00Z",
@@ -212,13 +211,13 @@ class RunMachine(RuleBasedStateMachine):
             elif state.status == "suspended":
                 self.answer(state.waiting[0], self.random.choice([0, 1]))
             else:
-                assert world.store.listed or world.buried, f"nobody works on {state.outstanding}"
+                assert world.store.listed or world.buried, f"nobody works on {state.sent}"
                 world.finish(world.pass_deadline())
         final = world.state()
         assert final is not None
         assert final.status == "done"
         assert world.finished == [world.finished[0]] * len(world.finished)
-        assert world.passed or not world.fresh.plan.line, "nobody lets the next one on the thread begin"
+        assert world.passed or not world.fresh.line, "nobody lets the next one on the thread begin"
         for message in world.archive:  # and late repeats of anything change nothing
             world.repeat(message)
             world.finish(world.deliver(world.queue[-1]))

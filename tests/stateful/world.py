@@ -22,8 +22,10 @@ from procession_services.runs.events import (
     TellFinished,
     TellSuspended,
 )
+from procession_services.runs.program import command
 from procession_services.runs.reducer import LOCAL, outstanding, reduce
 from procession_services.runs.state import RunState
+from procession_services.runs.stored import read_state
 from tests.stateful.services import Choose, Services, Steps, Store
 
 
@@ -142,7 +144,7 @@ class World:
 
     def state(self) -> RunState | None:
         """The run as stored."""
-        return None if self.store.state is None else RunState.model_validate_json(self.store.state)
+        return None if self.store.state is None else read_state(self.store.state, self.fresh.plan.stored)
 
     # --- the shell (processor_host/executor.py, processor_host/driver.py, orchestrator/handlers.py)
 
@@ -262,7 +264,7 @@ def reduce_by_law(before: RunState, event: RunEvent) -> tuple[RunState, list[Eff
     after, effects = reduce(before, event)
     assert before.to_json() == given, "the reducer changed the state it was given"
     assert event == asked, "the reducer changed the event it was given"
-    assert RunState.model_validate_json(after.to_json()) == after, "the state does not survive storing"
+    assert read_state(after.to_json(), after.plan.stored) == after, "the state does not survive storing"
     _check_event(before, event, after, effects)
     _check_progress(before, after, effects)
     _check_bounds(before, after)
@@ -275,13 +277,13 @@ def _check_event(before: RunState, event: RunEvent, after: RunState, effects: li
     if before.status == "done":
         assert after == before, "something changed after the end"
         assert effects == outstanding(before)
-    if isinstance(event, WorkResult) and (before.outstanding is None or event.seq != before.outstanding.seq):
+    if isinstance(event, WorkResult) and (before.sent is None or event.seq != before.seq):
         assert after == before, "an answer to a command that is not outstanding was taken"
 
 
 def _check_progress(before: RunState, after: RunState, effects: list[Effect]) -> None:
     """Whatever happened, somebody has the word."""
-    turn = [PassTurn] if after.plan.line else []
+    turn = [PassTurn] if after.line else []
     match after.status:
         case "done":
             assert [type(effect) for effect in effects] == [TellFinished, *turn]
@@ -290,14 +292,15 @@ def _check_progress(before: RunState, after: RunState, effects: list[Effect]) ->
             assert after.waiting
             assert not after.cancel
         case "running" if after.queued:
-            assert (after.seq, after.outstanding) == (0, None)
+            assert (after.seq, after.sent) == (0, None)
         case "running":
-            assert after.outstanding
-            assert effects[-1] == Send(after.outstanding)
+            assert after.sent
+            assert effects[-1] == Send(command(after, after.sent))
     assert after.seq - before.seq in (0, 1)
-    if after.seq > before.seq and after.outstanding:
-        assert after.outstanding.seq == after.seq
-        barred = [op for op in after.outstanding.ops if isinstance(op, ModelOp | ToolsOp)]
+    if after.seq > before.seq and after.sent:
+        sent = command(after, after.sent)
+        assert sent.seq == after.seq
+        barred = [op for op in sent.ops if isinstance(op, ModelOp | ToolsOp)]
         assert not (after.cancel and barred), "a cancelled run begins a model call or tools"
 
 

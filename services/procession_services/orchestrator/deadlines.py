@@ -4,8 +4,6 @@ import asyncio
 import contextlib
 import logging
 
-from pydantic import ValidationError
-
 from procession_services.orchestrator.handlers import Orchestrator
 from procession_services.processor_host.driver import Driver
 from procession_services.runtime.clock import now
@@ -52,6 +50,6 @@ class Deadlines:
             _, tenant, run = found
             try:
                 await self._orchestrator.on_deadline(tenant, run)
-            except ValidationError:  # it must not keep others from their end
+            except ValueError:  # it must not keep others from their end
                 log.exception("run %s of tenant %s cannot be read and is left alone", run, tenant)
             await self._store.drop_deadline(tenant, run)

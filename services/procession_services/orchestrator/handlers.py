@@ -4,27 +4,22 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
-from pydantic import ValidationError
-
-from procession.args import RequestContext
-from procession.errors import UnknownComponentError
 from procession_schemas import subjects
-from procession_schemas.agent import Agent, FactoryRef, ProcessorRef
+from procession_schemas.agent import Agent
 from procession_schemas.events import RequestRejected, RunAccepted
 from procession_schemas.run import Failure, RunRequest, RunResult
 from procession_schemas.work import Control, WorkResult
 from procession_services.bus import Delivery
 from procession_services.orchestrator.core.fingerprint import fingerprint
 from procession_services.orchestrator.core.plan import (
-    Arrays,
     Invalid,
     asked_id,
-    from_validation,
-    make_plan,
+    opening,
     parse_request,
 )
 from procession_services.orchestrator.limits import refusal, wanted
 from procession_services.orchestrator.places import PlaceKeeper
+from procession_services.orchestrator.planner import Planner
 from procession_services.orchestrator.turns import Turns
 from procession_services.processor_host.driver import Driver, change, line_of
 from procession_services.processor_host.outbox import Outbox
@@ -32,6 +27,7 @@ from procession_services.processor_host.service import Host
 from procession_services.runs.events import DeadlinePassed, Effect, Started
 from procession_services.runs.reducer import outstanding, reduce
 from procession_services.runs.state import RunState
+from procession_services.runs.stored import read_state
 from procession_services.runtime import telemetry
 from procession_services.runtime.admission import Over
 from procession_services.runtime.clock import iso, now, seconds
@@ -63,7 +59,8 @@ class Orchestrator:
         self, host: Host, driver: Driver, agents: Watched[dict[str, Agent]], keeper: PlaceKeeper
     ) -> None:
         self._agents = agents
-        self._host, self._driver, self._keeper = host, driver, keeper
+        self._planner = Planner(host.registry, host.settings, agents)
+        self._driver, self._keeper = driver, keeper
         self._turns = Turns(_AT_ONCE)
         self._bus, self._store, self._settings = host.bus, host.store, host.settings
 
@@ -119,12 +116,13 @@ class Orchestrator:
 
     async def _admit(self, fresh: RunState) -> tuple[Admission, RunState, list[Effect]]:
         """Saves a new run, begun or waiting for its turn; gives what was known of it, and how it was saved."""
-        line = fresh.plan.line
+        line = fresh.line
         begun, effects = reduce(fresh, Started())
         queued = fresh.model_copy(update={"queued": True})
         limits = self._keeper.tenants.of(fresh.tenant)
         asked: dict[str, Any] = {
             "state": begun.to_json(),
+            "plan": fresh.plan.stored,
             "deadline_ms": fresh.deadline_ms,
             "wanted": wanted(fresh.tenant, limits, self._settings.waiting_runs, seconds()),
             "line": line_of(fresh),
@@ -147,10 +145,8 @@ class Orchestrator:
         if agent is None:
             known = ", ".join(sorted(self._agents.value)) or "none"
             raise Invalid("UNKNOWN_AGENT", f"unknown agent {agent_name!r}; configured: {known}", "agent")
-        arrays = await self._arrays(request, agent)
-        settings = self._settings
-        defaults = {"api_base": settings.api_base, "vectors": settings.chroma_url or settings.chroma_path}
-        plan = make_plan(request, agent, arrays, self._host.registry, defaults)
+        first, line = opening(request, agent)
+        plan = await self._planner.plan(request, agent, first)
         at = now()
         trace = telemetry.observer().run_begins(
             delivery.traceparent or request.tracing_context.get("traceparent")
@@ -162,6 +158,8 @@ class Orchestrator:
             tenant=tenant,
             agent=agent.name,
             plan=plan,
+            open=first,
+            line=line,
             message_id=f"msg-{run_id}",
             fingerprint=digest,
             accepted_at=iso(at),
@@ -171,36 +169,10 @@ class Orchestrator:
             timeout_ms=int(timeout * 1000),
         )
 
-    async def _arrays(self, request: RunRequest, agent: Agent) -> Arrays:
-        """The effective processor arrays; a factory is called once per request (R-CF-2, R-CF-4)."""
-        arrays: Arrays = {}
-        context = RequestContext(request.request_context)
-        for kind in ("input", "output", "error"):
-            name = f"{kind}_processors"
-            asked = getattr(request, name)
-            value = asked if asked is not None else getattr(agent, name)
-            if isinstance(value, FactoryRef):
-                value = await self._made(value, context, f"{kind}Processors")
-            arrays[kind] = value or []
-        return arrays
-
-    async def _made(self, factory: FactoryRef, context: RequestContext, field: str) -> list[ProcessorRef]:
-        try:
-            made = await self._host.registry.make_array(factory.factory, context, factory.options)
-            return [ProcessorRef.model_validate({"id": m} if isinstance(m, str) else m) for m in made]
-        except UnknownComponentError as error:
-            raise Invalid("UNKNOWN_COMPONENT", str(error), f"{field}.factory") from error
-        except ValidationError as error:
-            raise from_validation(error, field) from error
-        except Exception as error:  # a factory is a user's code: its failure is the requester's answer
-            raise Invalid(
-                "FACTORY_FAILED", f"factory {factory.factory}: {error!r}", f"{field}.factory"
-            ) from error
-
     async def _known(self, known: Admission, asked: RunState, delivery: Delivery) -> None:
         """A request under an id that is taken; `asked` is what it would have begun."""
         if known.state is not None:
-            await self._repeated(RunState.model_validate_json(known.state), asked.fingerprint, delivery)
+            await self._repeated(read_state(known.state.state, known.state.plan), asked.fingerprint, delivery)
         elif known.told == asked.fingerprint:
             await self._tell_accepted(asked, str(delivery.sequence))
         else:
@@ -248,11 +220,11 @@ class Orchestrator:
         """Answers a request that cannot run: an error chunk and the terminal event."""
         digest = fingerprint(delivery.body)
         async with asyncio.timeout(ANSWER_SECONDS):
-            _, stored = await self._store.load_state(tenant, run_id)
+            stored = await self._store.load_state(tenant, run_id)
             told = await self._store.told(tenant, run_id)
             taken = stored is None and told is None and await self._store.refused(tenant, run_id, by=digest)
         if stored is not None:
-            await self._repeated(RunState.model_validate_json(stored), digest, delivery)
+            await self._repeated(read_state(stored.state, stored.plan), digest, delivery)
             return
         if told == digest:
             return  # the same request again; its end can still be read

@@ -6,12 +6,13 @@ and compare-and-set make harmless.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from datetime import datetime
 
 from procession_schemas import subjects
 from procession_schemas.events import RunFinished, RunSuspended
 from procession_schemas.run import RunResult
-from procession_schemas.work import Control, WorkCommand
+from procession_schemas.work import Control, WorkCommand, WorkResult
 from procession_services.bus import Bus
 from procession_services.runs.events import (
     Effect,
@@ -26,10 +27,11 @@ from procession_services.runs.events import (
 )
 from procession_services.runs.reducer import LOCAL, outstanding, reduce
 from procession_services.runs.state import RunState
+from procession_services.runs.stored import read_state
 from procession_services.runtime import telemetry
 from procession_services.runtime.admission import Called
 from procession_services.runtime.clock import iso, now
-from procession_services.runtime.store import RunStore, StateChange, line_key
+from procession_services.runtime.store import RunStore, StateChange, StoredContext, StoredState, line_key
 
 _LONGEST_TEXT = 200_000
 """Characters of text in a result that had to be shortened."""
@@ -44,38 +46,39 @@ class Driver:
 
     async def event(self, tenant: str, run: str, event: RunEvent) -> bool:
         """Takes an event into a run; False when there is no such run."""
-        version, stored = await self._store.load_state(tenant, run)
+        stored = await self._store.load_state(tenant, run)
         if stored is None:
             return False
-        await self.apply(RunState.model_validate_json(stored), version, event)
+        await self._apply(tenant, run, stored, event)
         return True
 
     async def again(self, tenant: str, run: str) -> None:
         """Says again what follows from the run's state: who said it first may have died in the middle."""
-        _, stored = await self._store.load_state(tenant, run)
+        stored = await self._store.load_state(tenant, run)
         if stored is not None:
-            state = RunState.model_validate_json(stored)
+            state = read_state(stored.state, stored.plan)
             await self.perform(state, outstanding(state))
 
-    async def apply(self, state: RunState, version: int, event: RunEvent) -> None:
+    async def _apply(self, tenant: str, run: str, stored: StoredState, event: RunEvent) -> None:
         """Reduces, saves and acts; starts over when somebody else saved first."""
         names: tuple[Called, ...] = ()
         while True:
+            state = read_state(stored.state, stored.plan)
             after, effects = reduce(state, event)
             resumed = state.status == "suspended" and after.status == "running"
             if resumed:
                 after.deadline_ms = int(now().timestamp() * 1000) + after.timeout_ms
             if after == state:
                 break
-            wanted = change(after, version, resumed=resumed)
-            done = await self._store.save_state(state.tenant, state.run, wanted)
+            wanted = change(after, stored.version, resumed=resumed, with_plan=stored.plan is None)
+            done = await self._store.save_state(tenant, run, wanted)
             if done.saved:
                 names = done.called
                 break
-            version, stored = await self._store.load_state(state.tenant, state.run)
-            if stored is None:
+            newer = await self._store.load_state(tenant, run)
+            if newer is None:
                 return
-            state = RunState.model_validate_json(stored)
+            stored = newer
         if resumed:
             self.on_deadline_added(after.deadline_ms)
         if state.queued and not after.queued:
@@ -83,6 +86,11 @@ class Driver:
             telemetry.observer().run_waited(after.tenant, waited.total_seconds())
         await self.perform(after, effects)
         await self.begin(names)
+
+    async def go_on(self, moved: "Moved", called: Iterable[Called]) -> None:
+        """Says what follows from a result with which the run is saved."""
+        await self.perform(moved.state, moved.effects)
+        await self.begin(called)
 
     async def begin(self, names: Iterable[Called]) -> None:
         """Begins runs that have waited and got a place; doing it again is harmless."""
@@ -161,11 +169,11 @@ def _observe(state: RunState, result: RunResult) -> None:
 
 def line_of(state: RunState) -> str:
     """The key of the line on the run's thread; empty for a run that takes no turns."""
-    line = state.plan.line
+    line = state.line
     return line_key(state.tenant, line.resource, line.thread) if line else ""
 
 
-def change(state: RunState, version: int, *, resumed: bool = False) -> StateChange:
+def change(state: RunState, version: int, *, resumed: bool = False, with_plan: bool = False) -> StateChange:
     """The state as it is saved over `version`.
 
     A run that waits for a person has no deadline; one that is over keeps it until its end has been told, so that
@@ -179,7 +187,25 @@ def change(state: RunState, version: int, *, resumed: bool = False) -> StateChan
         finished=state.status == "done",
         line=line_of(state) if resumed or state.status != "running" else "",
         resumed=resumed,
+        plan=state.plan.stored if with_plan else b"",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A run as a result moves it on, what is to be done then, and how that is saved."""
+
+    state: RunState
+    effects: list[Effect]
+    change: StateChange
+
+
+def moved(stored: StoredContext, result: WorkResult) -> Moved | None:
+    """What a result makes of the run; None where its state is gone."""
+    if stored.state is None:
+        return None
+    state, effects = reduce(read_state(stored.state, stored.plan), result)
+    return Moved(state, effects, change(state, stored.state_version, with_plan=stored.plan is None))
 
 
 def shortened(result: RunResult) -> RunResult:

@@ -29,14 +29,12 @@ from procession_schemas.work import (
     WorkResult,
 )
 from procession_services.bus import Bus, Delivery, LostError
-from procession_services.processor_host.driver import Driver, change
+from procession_services.processor_host.driver import Driver, moved
 from procession_services.processor_host.errors import Cancelled, Lent, ModelFailed, Stopped, Suspended
 from procession_services.processor_host.instances import Instances
 from procession_services.processor_host.job import Job, OpRunner, SinkFactory
 from procession_services.processor_host.ops import RUNNERS, failure_of
 from procession_services.processor_host.outbox import Outbox, fence_of
-from procession_services.runs.reducer import reduce
-from procession_services.runs.state import RunState
 from procession_services.runtime import telemetry
 from procession_services.runtime.clock import monotonic_ns, new_token, now_iso
 from procession_services.runtime.store import RunStore, StoredContext
@@ -154,40 +152,38 @@ class Executor:
 
     async def _settle(self, job: Job, stored: StoredContext, owner: str) -> None:
         """Stores the context with the result and the run's next state, then says what comes next."""
-        command, result = job.command, job.result
-        body = self._context_body(job, stored)
-        reduced, changed = None, None
-        if stored.state is not None:
-            reduced = reduce(RunState.model_validate_json(stored.state), result)
-            changed = change(reduced[0], stored.state_version)
+        command, after = job.command, moved(stored, job.result)
+        about: dict[str, Any] = {"version": stored.version, "seq": command.seq, "owner": owner}
+        if after is not None and after.state.status == "done":
+            called = await self.store.end_run(command.tenant, command.run, **about, change=after.change)
+            if called is not None:
+                await self.driver.go_on(after, called)
+                return
+        body = self._context_body(job)
+        if body is None:
+            body, after = _last_context(job, stored), moved(stored, job.result)
         done = await self.store.commit_context(
             command.tenant,
             command.run,
-            version=stored.version,
-            seq=command.seq,
-            owner=owner,
+            **about,
             data=body,
-            result=result.to_json(),
-            change=changed,
+            result=job.result.to_json(),
+            change=None if after is None else after.change,
         )
         if done is None:
             return
-        if done.state_saved and reduced is not None:
-            await self.driver.perform(*reduced)
-            await self.driver.begin(done.called)
+        if done.state_saved and after is not None:
+            await self.driver.go_on(after, done.called)
         else:
             await self.driver.event(command.tenant, command.run, WorkResult.model_validate_json(done.result))
 
-    def _context_body(self, job: Job, stored: StoredContext) -> bytes:
-        """The context's JSON; one that is none fails the command and leaves the last one."""
+    def _context_body(self, job: Job) -> bytes | None:
+        """The context's JSON; one that is none fails the command."""
         try:
             return orjson.dumps(job.ctx.to_dict() if job.left is None else job.left)
         except TypeError as error:
             job.result.outcome, job.result.error = "failed", _not_json(job.ctx, error)
-            last = (
-                stored.data if stored.data is not None else restore(job.command, None, job.new_id).to_dict()
-            )
-            return orjson.dumps(last)
+            return None
 
     def _job(
         self,
@@ -300,6 +296,13 @@ async def _one(run: OpRunner, op: Op, job: Job) -> None:
         result.stopped = True
     except (ProcessorError, UnknownComponentError, InvalidOptionsError, InvalidMessageError) as error:
         result.outcome, result.error = "failed", wire_failure(error)
+
+
+def _last_context(job: Job, stored: StoredContext) -> bytes:
+    """The context as it was before the command."""
+    return orjson.dumps(
+        stored.data if stored.data is not None else restore(job.command, None, job.new_id).to_dict()
+    )
 
 
 def _summed(job: Job) -> None:

@@ -1,9 +1,11 @@
 """Compiles phases of a run into operations (core.md 2.1)."""
 
-from itertools import groupby, takewhile
+from collections.abc import Callable
+from functools import wraps
+from itertools import takewhile
+from typing import TypeVar, cast
 
 from procession.processor import Hook
-from procession_schemas.agent import ProcessorRef
 from procession_schemas.run import Failure, Tripwire
 from procession_schemas.work import (
     AcceptOp,
@@ -15,6 +17,7 @@ from procession_schemas.work import (
     HookOp,
     ModelOp,
     Op,
+    OpenOp,
     RejectOp,
     ResultOp,
     StepFinishOp,
@@ -23,62 +26,64 @@ from procession_schemas.work import (
     ToolResultsOp,
     ToolsOp,
     UnlessToolsOp,
+    WorkCommand,
 )
-from procession_services.runs.merging import deep_merge
-from procession_services.runs.state import Placed, Plan, PlannedOp, RunState
+from procession_services.runs.state import Bare, ByPlan, HookByPlan, Plan, PlannedOp, RunState, Sent
 
 GATEWAY = "llm_gateway"
 OUTPUT = "output_processors"
+T = TypeVar("T")
+_BASELINE = PlannedOp(op=BaselineOp())
+_BEGIN = PlannedOp(op=ByPlan(op="begin"))
+_MODEL = PlannedOp(op=ByPlan(op="model"), host=GATEWAY)
+_UNLESS_TOOLS = PlannedOp(op=UnlessToolsOp())
+_ACCEPT = PlannedOp(op=AcceptOp())
+_TOOLS = PlannedOp(op=ByPlan(op="tools"), host="tools")
+_STOP = PlannedOp(op=ByPlan(op="stop"))
 
 
-def anywhere(*ops: Op) -> list[PlannedOp]:
+def anywhere(*ops: Bare) -> list[PlannedOp]:
     """Operations that join whatever service comes next."""
     return [PlannedOp(op=op) for op in ops]
 
 
-def refs_with(placed: list[Placed], hook: Hook) -> list[ProcessorRef]:
-    """The processors of an array that have a hook."""
-    return [p.ref for p in placed if hook in p.hooks]
+def _once(make: Callable[[Plan], T]) -> Callable[[Plan], T]:
+    """For what depends on the plan alone: it is made once for each, and never changed."""
+
+    @wraps(make)
+    def made(plan: Plan) -> T:
+        if make.__name__ not in plan.made:
+            plan.made[make.__name__] = make(plan)
+        return cast("T", plan.made[make.__name__])
+
+    return made
 
 
-def stream_refs(plan: Plan) -> list[ProcessorRef]:
-    """The output chain."""
-    return refs_with(plan.output, Hook.OUTPUT_STREAM)
-
-
+@_once
 def guards(plan: Plan) -> list[Guard]:
     """The input processors that run beside the model."""
     return [Guard(processor=p.ref, index=index) for index, p in enumerate(plan.input) if p.beside]
 
 
-def hook_ops(
-    plan: Plan, array: list[Placed], hook: Hook, finish_reason: str | None = None
-) -> list[PlannedOp]:
+def hook_ops(plan: Plan, hook: Hook, finish_reason: str | None = None) -> list[PlannedOp]:
     """One operation for each stretch of the array that one service runs; none when no processor has the hook."""
-    having = [(index, placed) for index, placed in enumerate(array) if hook in placed.hooks]
-    data_chain = stream_refs(plan) if plan.data_parts else []
-    ops = []
-    for host, group in groupby(having, key=lambda entry: entry[1].host):
-        members = list(group)
-        op = HookOp(
-            hook=hook.value,
-            processors=[placed.ref for _, placed in members],
-            offset=members[0][0],
-            finish_reason=finish_reason,
-            stream_processors=data_chain,
-        )
-        ops.append(PlannedOp(op=op, host=host))
-    return ops
-
-
-def start(state: RunState) -> list[PlannedOp]:
-    """From the request to the first attempt."""
-    plan = state.plan
     return [
-        *anywhere(plan.open),
-        *hook_ops(plan, plan.input, Hook.INPUT),
-        *anywhere(BaselineOp(), EmitOp(chunks=[_start_chunk(state)])),
-        *attempt(state),
+        PlannedOp(
+            op=HookByPlan(hook=hook.value, offset=stretch.offset, finish_reason=finish_reason),
+            host=stretch.host,
+        )
+        for stretch in plan.stretches.get(hook, ())
+    ]
+
+
+def start(state: RunState, first: OpenOp) -> list[PlannedOp]:
+    """From the request to the first attempt."""
+    return [
+        PlannedOp(op=first),
+        *hook_ops(state.plan, Hook.INPUT),
+        _BASELINE,
+        *anywhere(EmitOp(chunks=[_start_chunk(state)])),
+        *attempt(state.plan),
     ]
 
 
@@ -86,46 +91,22 @@ def _start_chunk(state: RunState) -> dict[str, object]:
     return {"type": "start", "payload": {"id": state.agent, "messageId": state.message_id}}
 
 
-def attempt(state: RunState) -> list[PlannedOp]:
+@_once
+def attempt(plan: Plan) -> list[PlannedOp]:
     """From processInputStep to the model's answer."""
-    plan = state.plan
-    entry = plan.models[state.model_index]
-    config = plan.config.model_copy(
-        update={
-            "model": entry.model,
-            "model_settings": {**plan.config.model_settings, **entry.model_settings},
-            "provider_options": deep_merge(plan.config.provider_options, entry.provider_options),
-        }
-    )
-    model = ModelOp(
-        processors=stream_refs(plan),
-        guards=[] if state.guarded else guards(plan),
-        keep_chunks=bool(refs_with(plan.input, Hook.LLM_RESPONSE)),
-        entry=entry,
-        max_retries=plan.max_retries if entry.max_retries is None else entry.max_retries,
-        api_base=plan.api_base,
-        include_raw_chunks=plan.include_raw_chunks,
-        replica=state.replica,
-    )
     return [
-        *anywhere(
-            BeginOp(step=state.step, retry_count=state.retries, feedback=state.feedback, config=config)
-        ),
-        *hook_ops(plan, plan.input, Hook.INPUT_STEP),
-        *hook_ops(plan, plan.input, Hook.LLM_REQUEST),
-        PlannedOp(op=model, host=GATEWAY),
-        *(_last_step(state) if not judge(state) else []),
+        _BEGIN,
+        *hook_ops(plan, Hook.INPUT_STEP),
+        *hook_ops(plan, Hook.LLM_REQUEST),
+        _MODEL,
+        *(_last_step(plan) if not judge(plan) else []),
     ]
 
 
-def _last_step(state: RunState) -> list[PlannedOp]:
+def _last_step(plan: Plan) -> list[PlannedOp]:
     """What follows an answer without tool calls that nobody judges: it joins the command of the model."""
-    chain = stream_refs(state.plan)
-    ops = [
-        *anywhere(StepFinishOp(is_continued=False, processors=chain), AcceptOp()),
-        *finish(state, None),
-    ]
-    return [*anywhere(UnlessToolsOp()), *(_lent(ops) if chain else ops)]
+    ops = [step_finish(None, continued=False), _ACCEPT, *finish(plan, None)]
+    return [_UNLESS_TOOLS, *(_lent(ops) if plan.chain else ops)]
 
 
 def _lent(ops: list[PlannedOp]) -> list[PlannedOp]:
@@ -134,54 +115,45 @@ def _lent(ops: list[PlannedOp]) -> list[PlannedOp]:
     return [*(planned.model_copy(update={"lent": True}) for planned in lent), *ops[len(lent) :]]
 
 
-def judge(state: RunState) -> list[PlannedOp]:
+@_once
+def judge(plan: Plan) -> list[PlannedOp]:
     """processLLMResponse, then processOutputStep."""
-    plan = state.plan
-    return [*hook_ops(plan, plan.input, Hook.LLM_RESPONSE), *hook_ops(plan, plan.output, Hook.OUTPUT_STEP)]
+    return [*hook_ops(plan, Hook.LLM_RESPONSE), *hook_ops(plan, Hook.OUTPUT_STEP)]
 
 
-def tools(state: RunState) -> list[PlannedOp]:
+@_once
+def tools(plan: Plan) -> list[PlannedOp]:
     """The tools of the accepted response and what becomes of their results."""
-    plan, chain = state.plan, stream_refs(state.plan)
-    run = ToolsOp(require_approval=plan.require_tool_approval, decisions=state.decisions, processors=chain)
-    record = ToolResultsOp(result_processors=refs_with(plan.output, Hook.TOOL_RESULT), processors=chain)
-    return [
-        PlannedOp(op=run, host="tools"),
-        PlannedOp(op=record, host=OUTPUT if record.result_processors else None),
-    ]
+    host = OUTPUT if Hook.TOOL_RESULT in plan.stretches else None
+    return [_TOOLS, PlannedOp(op=ByPlan(op="toolResults"), host=host)]
 
 
-def stop_conditions(state: RunState) -> list[PlannedOp]:
+def stop_conditions() -> list[PlannedOp]:
     """The stop conditions, which need the step that was just accepted."""
-    return anywhere(AcceptOp(), StopOp(conditions=state.plan.stop_when))
+    return [_ACCEPT, _STOP]
 
 
-def step_finish(
-    state: RunState, reason: str, *, continued: bool, tripwire: Tripwire | None = None
-) -> PlannedOp:
+def step_finish(reason: str | None, *, continued: bool, tripwire: Tripwire | None = None) -> PlannedOp:
     """`step-finish`, through the output chain."""
-    op = StepFinishOp(
-        reason=reason, is_continued=continued, tripwire=tripwire, processors=stream_refs(state.plan)
-    )
-    return PlannedOp(op=op)
+    return PlannedOp(op=StepFinishOp(reason=reason, is_continued=continued, tripwire=tripwire))
 
 
-def step_over(state: RunState, reason: str, *, continued: bool, accepted: bool) -> list[PlannedOp]:
+def step_over(reason: str, *, continued: bool, accepted: bool) -> list[PlannedOp]:
     """The end of a step; it is accepted only when the output chain has let `step-finish` pass."""
-    finished = step_finish(state, reason, continued=continued)
-    return [finished] if accepted else [finished, *anywhere(AcceptOp())]
+    finished = step_finish(reason, continued=continued)
+    return [finished] if accepted else [finished, _ACCEPT]
 
 
-def retry(state: RunState, tripwire: Tripwire | None) -> list[PlannedOp]:
+def retry(tripwire: Tripwire | None) -> list[PlannedOp]:
     """The end of a rejected attempt whose retry was granted (R-AB-28)."""
-    finish = step_finish(state, "retry", continued=True, tripwire=tripwire)
+    finish = step_finish("retry", continued=True, tripwire=tripwire)
     return [finish, *anywhere(RejectOp(tripwire=tripwire, finish_reason="retry"))]
 
 
-def finish(state: RunState, reason: str | None) -> list[PlannedOp]:
+def finish(plan: Plan, reason: str | None) -> list[PlannedOp]:
     """ProcessOutputResult and the normal end."""
     return [
-        *hook_ops(state.plan, state.plan.output, Hook.OUTPUT_RESULT, reason),
+        *hook_ops(plan, Hook.OUTPUT_RESULT, reason),
         *anywhere(ResultOp(finish_reason=reason, status="finished")),
     ]
 
@@ -212,24 +184,22 @@ def error_chunk(error: Failure) -> dict[str, object]:
     return {"type": "error", "payload": {"error": error.model_dump(by_alias=True, exclude_none=True)}}
 
 
-def model_failed(state: RunState, error: Failure) -> list[PlannedOp]:
+def model_failed(plan: Plan, error: Failure) -> list[PlannedOp]:
     """The end of a run whose model failed for good: the result hooks run, memory keeps what there is (R-AE-13, 14)."""
-    plan = state.plan
-    stream = StreamOp(chunks=[error_chunk(error)], processors=stream_refs(plan))
     return [
-        PlannedOp(op=stream),
-        step_finish(state, "error", continued=False),
+        *anywhere(StreamOp(chunks=[error_chunk(error)])),
+        step_finish("error", continued=False),
         *anywhere(FailOp(error=error)),
-        *hook_ops(plan, plan.output, Hook.OUTPUT_RESULT, "error"),
+        *hook_ops(plan, Hook.OUTPUT_RESULT, "error"),
         *anywhere(ResultOp(finish_reason="error", status="failed", error=error)),
     ]
 
 
-def cancelled(state: RunState) -> list[PlannedOp]:
+def cancelled(plan: Plan) -> list[PlannedOp]:
     """The end of a cancelled run (R-CX-3, R-CX-4)."""
     return [
         *anywhere(EmitOp(chunks=[{"type": "abort", "payload": {}}])),
-        *hook_ops(state.plan, state.plan.output, Hook.OUTPUT_RESULT, "aborted"),
+        *hook_ops(plan, Hook.OUTPUT_RESULT, "aborted"),
         *anywhere(ResultOp(finish_reason="aborted", status="cancelled")),
     ]
 
@@ -248,9 +218,7 @@ def suspended(state: RunState) -> list[PlannedOp]:
     for entry in state.waiting:
         kind = "tool-call-approval" if entry["kind"] == "approval" else "tool-call-suspended"
         chunks.append({"type": kind, "payload": {k: v for k, v in entry.items() if k != "kind"}})
-    approvals = StreamOp(
-        chunks=[c for c in chunks if c["type"] == "tool-call-approval"], processors=stream_refs(state.plan)
-    )
+    approvals = StreamOp(chunks=[c for c in chunks if c["type"] == "tool-call-approval"])
     others = EmitOp(chunks=[c for c in chunks if c["type"] != "tool-call-approval"])
     payload = {"calls": state.waiting}
     return [
@@ -260,3 +228,75 @@ def suspended(state: RunState) -> list[PlannedOp]:
             ResultOp(finish_reason="suspended", status="suspended", finish=False, suspend_payload=payload)
         ),
     ]
+
+
+def command(state: RunState, sent: Sent) -> WorkCommand:
+    """The command that is out: the same one as long as it is."""
+    pending = state.pending[: sent.ops]
+    return WorkCommand(
+        run=state.run,
+        tenant=state.tenant,
+        agent=state.agent,
+        seq=state.seq,
+        service=sent.service,
+        version=sent.version,
+        out_seq=state.out_seq,
+        message_id=state.message_id,
+        stream=state.plan.stream,
+        ops=[_whole(planned.op, state) for planned in pending],
+        lent=next((at for at, planned in enumerate(pending) if planned.lent), None),
+    )
+
+
+def _whole(op: Bare, state: RunState) -> Op:
+    """The operation with what the plan says of it."""
+    plan = state.plan
+    if isinstance(op, HookByPlan):
+        stretch = next(each for each in plan.stretches[op.hook] if each.offset == op.offset)
+        return HookOp(
+            hook=op.hook,
+            processors=stretch.refs,
+            offset=op.offset,
+            finish_reason=op.finish_reason,
+            stream_processors=plan.chain if plan.data_parts else [],
+        )
+    if isinstance(op, StepFinishOp | StreamOp):
+        return op.model_copy(update={"processors": plan.chain})
+    return _by_plan(op, state) if isinstance(op, ByPlan) else op
+
+
+def _by_plan(op: ByPlan, state: RunState) -> Op:
+    plan = state.plan
+    match op.op:
+        case "begin":
+            config = plan.configs[state.model_index]
+            return BeginOp(step=state.step, retry_count=state.retries, feedback=state.feedback, config=config)
+        case "model":
+            return _model(state)
+        case "tools":
+            return ToolsOp(
+                require_approval=plan.require_tool_approval,
+                decisions=state.decisions,
+                processors=plan.chain,
+            )
+        case "toolResults":
+            stretches = plan.stretches.get(Hook.TOOL_RESULT, [])
+            wanting = [ref for stretch in stretches for ref in stretch.refs]
+            return ToolResultsOp(result_processors=wanting, processors=plan.chain)
+        case "stop":
+            return StopOp(conditions=plan.stop_when)
+
+
+def _model(state: RunState) -> ModelOp:
+    plan = state.plan
+    entry = plan.models[state.model_index]
+    return ModelOp(
+        processors=plan.chain,
+        guards=[] if state.guarded else guards(plan),
+        keep_chunks=Hook.LLM_RESPONSE in plan.stretches,
+        entry=entry,
+        max_retries=plan.max_retries if entry.max_retries is None else entry.max_retries,
+        api_base=plan.api_base,
+        include_raw_chunks=plan.include_raw_chunks,
+        replica=state.replica,
+    )

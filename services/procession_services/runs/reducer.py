@@ -9,13 +9,8 @@ from procession_schemas.run import COUNTERS, Failure, HookReport, ModelReport, R
 from procession_schemas.work import (
     ANY_VERSION,
     Control,
-    HookOp,
-    ModelOp,
     StepFacts,
     StepFinishOp,
-    ToolsOp,
-    UnlessToolsOp,
-    WorkCommand,
     WorkResult,
 )
 from procession_services.runs import program
@@ -31,7 +26,7 @@ from procession_services.runs.events import (
     TellFinished,
     TellSuspended,
 )
-from procession_services.runs.state import PlannedOp, RunState, Then
+from procession_services.runs.state import Bare, HookByPlan, PlannedOp, RunState, Sent, Then
 
 LOCAL = "orchestrator"
 """The service name of operations that need no other service."""
@@ -41,6 +36,7 @@ FEEDBACK = (
 )
 """The system message of a retried attempt (R-AB-29)."""
 _NO_RETRY = frozenset({Hook.INPUT.value, Hook.OUTPUT_RESULT.value})
+_BARRED = frozenset({"model", "tools"})
 _ENDING_REASONS = frozenset({"error", "length", "content-filter"})
 
 
@@ -69,23 +65,22 @@ def _own(state: RunState) -> RunState:
 
 def outstanding(state: RunState) -> list[Effect]:
     """What follows from a state alone; doing it again is harmless."""
-    turn: list[Effect] = [PassTurn()] if state.plan.line else []
+    turn: list[Effect] = [PassTurn()] if state.line else []
     if state.status == "done" and state.result:
         return [TellFinished(state.result), *turn]
     if state.status == "suspended" and state.result:
         return [TellSuspended(state.result), *turn]
-    if state.queued and state.plan.line and state.plan.line.policy == "interrupt":
+    if state.queued and state.line and state.line.policy == "interrupt":
         return [Interrupt()]
-    return [Send(state.outstanding)] if state.outstanding else []
+    return [Send(program.command(state, state.sent))] if state.sent else []
 
 
 def _begin(state: RunState) -> None:
+    first, state.open = state.open, None
+    assert first is not None
     if state.queued:
-        state.queued = False
-        state.plan = state.plan.model_copy(
-            update={"open": state.plan.open.model_copy(update={"waited": True})}
-        )
-    _go(state, program.start(state), "modelled")
+        state.queued, first = False, first.model_copy(update={"waited": True})
+    _go(state, program.start(state, first), "modelled")
 
 
 def _go(state: RunState, ops: list[PlannedOp], then: Then) -> None:
@@ -95,13 +90,13 @@ def _go(state: RunState, ops: list[PlannedOp], then: Then) -> None:
         _decide(state)
     if _barred(state, state.pending[0]):
         state.ending = True
-        state.pending, state.then = program.cancelled(state), "done"
+        state.pending, state.then = program.cancelled(state.plan), "done"
     _send(state)
 
 
 def _barred(state: RunState, planned: PlannedOp) -> bool:
     """Whether a cancelled run must not begin this any more (R-CX-2)."""
-    return state.cancel and not state.ending and isinstance(planned.op, ModelOp | ToolsOp)
+    return state.cancel and not state.ending and planned.op.op in _BARRED
 
 
 def _send(state: RunState, *, version: int | None = None) -> None:
@@ -116,71 +111,58 @@ def _send(state: RunState, *, version: int | None = None) -> None:
         host = host or wanted
         count += 1
     state.seq += 1
-    state.outstanding = WorkCommand(
-        run=state.run,
-        tenant=state.tenant,
-        agent=state.agent,
-        seq=state.seq,
-        service=host or LOCAL,
-        version=state.version if version is None else version,
-        out_seq=state.out_seq,
-        message_id=state.message_id,
-        stream=state.plan.stream,
-        ops=[planned.op for planned in state.pending[:count]],
-        lent=next((at for at, planned in enumerate(state.pending[:count]) if planned.lent), None),
-    )
+    state.sent = Sent(service=host or LOCAL, ops=count, version=state.version if version is None else version)
 
 
 def _answered(state: RunState, result: WorkResult) -> tuple[RunState, list[Effect]]:
-    command = state.outstanding
-    if command is None or result.seq != command.seq:
+    sent = state.sent
+    if sent is None or result.seq != state.seq:
         return state, outstanding(state)
+    ops = [planned.op for planned in state.pending[: sent.ops]]
     state.version, state.out_seq = result.version, max(result.out_seq, state.out_seq)
     state.replica = result.replica or state.replica
     state.guarded = state.guarded or result.verdict is not None
     _count(state, result)
-    if result.facts and any(isinstance(op, ToolsOp) for op in command.ops):
+    if result.facts and any(op.op == "tools" for op in ops):
         state.facts = state.facts.model_copy(update={"outcomes": result.facts.outcomes})
     elif result.facts:
         state.facts = result.facts
-    _take_outcome(state, command, result)
+    _take_outcome(state, sent, ops, result)
     return state, outstanding(state)
 
 
-def _take_outcome(state: RunState, command: WorkCommand, result: WorkResult) -> None:
+def _take_outcome(state: RunState, sent: Sent, ops: list[Bare], result: WorkResult) -> None:
     match result.outcome:
         case "ok":
-            _through(state, command, result)
+            _through(state, ops, result)
         case "tripwire":
             assert result.tripwire is not None
             guarded = result.verdict == "blocked"
-            _tripped(
-                state, result.tripwire, command.ops[min(result.at, len(command.ops) - 1)], guarded=guarded
-            )
+            _tripped(state, result.tripwire, ops[min(result.at, len(ops) - 1)], guarded=guarded)
         case "modelFailed":
             state.error = result.error or _unknown()
-            _go(state, program.hook_ops(state.plan, state.plan.error, Hook.API_ERROR), "recovered")
+            _go(state, program.hook_ops(state.plan, Hook.API_ERROR), "recovered")
         case "cancelled":
             state.ending = True
-            _go(state, program.cancelled(state), "done")
+            _go(state, program.cancelled(state.plan), "done")
         case "suspended" if state.cancel:
             state.ending = True
-            _go(state, program.cancelled(state), "done")
+            _go(state, program.cancelled(state.plan), "done")
         case "suspended":
             state.waiting = result.suspend or []
             _go(state, program.suspended(state), "suspended")
         case "failed":
-            _failed(state, result.error or _unknown(), command)
+            _failed(state, result.error or _unknown(), sent)
 
 
 def _unknown() -> Failure:
     return Failure(code="INTERNAL", message="the service gave no reason")
 
 
-def _through(state: RunState, command: WorkCommand, result: WorkResult) -> None:
+def _through(state: RunState, ops: list[Bare], result: WorkResult) -> None:
     """The command did all its operations, or stopped because tools have to run."""
-    state.pending = [] if result.stopped else state.pending[len(command.ops) :]
-    if not result.stopped and any(isinstance(op, UnlessToolsOp) for op in command.ops):
+    state.pending = [] if result.stopped else state.pending[len(ops) :]
+    if not result.stopped and any(op.op == "unlessTools" for op in ops):
         state.ending, state.then = True, "done"  # it was the last step
         state.feedback, state.facts, state.decisions, state.model_index = [], StepFacts(), {}, 0
     if result.retry:  # the first error processor that says so decides (R-AE-6)
@@ -189,7 +171,7 @@ def _through(state: RunState, command: WorkCommand, result: WorkResult) -> None:
         state.facts = state.facts.model_copy(update={"stop": True})
     if state.cancel and not state.ending and not state.pending and state.then != "recovered":
         state.ending = True
-        _go(state, program.cancelled(state), "done")
+        _go(state, program.cancelled(state.plan), "done")
     elif result.result is not None and not state.pending:
         _told(state, result.result)
     else:
@@ -205,7 +187,7 @@ def _told(state: RunState, result: RunResult) -> None:
             "retries": state.retries,
         }
     )
-    state.result, state.outstanding = final, None
+    state.result, state.sent = final, None
     state.status = "suspended" if result.status == "suspended" else "done"
 
 
@@ -213,10 +195,10 @@ def _decide(state: RunState) -> None:
     """What comes after the pending operations."""
     match state.then:
         case "modelled":
-            state.pending, state.then = program.judge(state), "judged"
+            state.pending, state.then = program.judge(state.plan), "judged"
         case "judged":
             if state.facts.tool_calls:
-                state.pending, state.then = program.tools(state), "tooled"
+                state.pending, state.then = program.tools(state.plan), "tooled"
             else:
                 _accepted(state)
         case "tooled":
@@ -231,7 +213,7 @@ def _decide(state: RunState) -> None:
 
 def _accepted(state: RunState) -> None:
     if state.plan.stop_when and _may_continue(state):
-        state.pending, state.then = program.stop_conditions(state), "decide"
+        state.pending, state.then = program.stop_conditions(), "decide"
     else:
         _step_over(state, accepted=False)
 
@@ -246,14 +228,14 @@ def _may_continue(state: RunState) -> bool:
 def _step_over(state: RunState, *, accepted: bool) -> None:
     """The step is accepted: the next one, or the end."""
     continued, reason = _may_continue(state), state.facts.finish_reason
-    ops = program.step_over(state, reason, continued=continued, accepted=accepted)
+    ops = program.step_over(reason, continued=continued, accepted=accepted)
     state.feedback, state.facts, state.decisions, state.model_index = [], StepFacts(), {}, 0
     if continued:
         state.step += 1
-        state.pending, state.then = [*ops, *program.attempt(state)], "modelled"
+        state.pending, state.then = [*ops, *program.attempt(state.plan)], "modelled"
     else:
         state.ending = True
-        state.pending, state.then = [*ops, *program.finish(state, reason)], "done"
+        state.pending, state.then = [*ops, *program.finish(state.plan, reason)], "done"
 
 
 def _has_budget(state: RunState) -> bool:
@@ -262,30 +244,30 @@ def _has_budget(state: RunState) -> bool:
 
 def _again(state: RunState, tripwire: Tripwire | None) -> list[PlannedOp]:
     """Grants a retry of the same step (R-AB-28)."""
-    ending = program.retry(state, tripwire)
+    ending = program.retry(tripwire)
     state.retries += 1
     state.facts, state.decisions = StepFacts(), {}
     if tripwire:
         state.feedback = [*state.feedback, FEEDBACK.format(reason=tripwire.reason)]
-    return [*ending, *program.attempt(state)]
+    return [*ending, *program.attempt(state.plan)]
 
 
-def _tripped(state: RunState, tripwire: Tripwire, op: object, *, guarded: bool) -> None:
+def _tripped(state: RunState, tripwire: Tripwire, op: Bare, *, guarded: bool) -> None:
     """A processor aborted in an operation; `guarded`: as processInput beside it, so there is no step to try again."""
     plain = state.ending or state.cancel or guarded or not _replayable(op)
     if tripwire.retry and not plain and _has_budget(state):
         _go(state, _again(state, tripwire), "modelled")
         return
-    responded = isinstance(op, HookOp) and op.hook == Hook.OUTPUT_STEP
+    responded = isinstance(op, HookByPlan) and op.hook == Hook.OUTPUT_STEP
     state.ending = True
     _go(state, program.blocked(tripwire, responded=responded), "done")
 
 
-def _replayable(op: object) -> bool:
+def _replayable(op: Bare) -> bool:
     """Whether there is a step to try again: none before the loop and after it, nor when a step is over (R-AB-27)."""
     if isinstance(op, StepFinishOp):
         return op.reason == "retry"
-    return not (isinstance(op, HookOp) and op.hook in _NO_RETRY)
+    return not (isinstance(op, HookByPlan) and op.hook in _NO_RETRY)
 
 
 def _recovered(state: RunState) -> None:
@@ -294,19 +276,19 @@ def _recovered(state: RunState) -> None:
     state.error, state.recover = None, False
     if wants and _has_budget(state) and state.cancel:
         state.ending = True
-        state.pending, state.then = program.cancelled(state), "done"
+        state.pending, state.then = program.cancelled(state.plan), "done"
     elif wants and _has_budget(state):
         state.pending, state.then = _again(state, None), "modelled"
     elif not state.facts.started and state.model_index + 1 < len(state.plan.models) and not state.cancel:
         state.model_index += 1
-        state.pending, state.then = program.attempt(state), "modelled"
+        state.pending, state.then = program.attempt(state.plan), "modelled"
     else:
         state.ending = True
-        state.pending, state.then = program.model_failed(state, error), "done"
+        state.pending, state.then = program.model_failed(state.plan, error), "done"
 
 
-def _failed(state: RunState, error: Failure, command: WorkCommand) -> None:
-    if command.version == ANY_VERSION:  # what was to tell of a failure failed
+def _failed(state: RunState, error: Failure, sent: Sent) -> None:
+    if sent.version == ANY_VERSION:  # what was to tell of a failure failed
         _told(state, _bare_result(state, error))
         return
     state.ending = True
@@ -327,7 +309,7 @@ def _cancel(state: RunState) -> tuple[RunState, list[Effect]]:
         _go(state, program.never_begun(state), "done")
     if state.status == "suspended":
         state.status, state.result, state.ending, state.waiting = "running", None, True, []
-        _go(state, program.cancelled(state), "done")
+        _go(state, program.cancelled(state.plan), "done")
     return state, [SignalCancel(), *outstanding(state)]
 
 
@@ -342,7 +324,7 @@ def _resume(state: RunState, control: Control) -> tuple[RunState, list[Effect]]:
     state.waiting = others
     if not others:
         state.status, state.result = "running", None
-        _go(state, program.tools(state), "tooled")
+        _go(state, program.tools(state.plan), "tooled")
     return state, outstanding(state)
 
 
@@ -352,7 +334,7 @@ def _deadline(state: RunState) -> tuple[RunState, list[Effect]]:
         return state, outstanding(state)
     told = "the run waited for its turn" if state.queued else "the run did not end"
     error = Failure(code="DEADLINE_EXCEEDED", message=f"{told} within its timeout")
-    if state.ending and state.outstanding and state.outstanding.service == LOCAL:
+    if state.ending and state.sent and state.sent.service == LOCAL:
         _told(state, _bare_result(state, error))
         return state, outstanding(state)
     state.ending, state.queued = True, False

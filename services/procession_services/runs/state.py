@@ -1,15 +1,32 @@
 """What the orchestrator knows of a run."""
 
-from typing import Literal
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
-from procession.processor import Hook
+from procession.processor import INPUT_HOOKS, OUTPUT_HOOKS, Hook
 from procession_schemas.agent import ModelEntry, ProcessorRef
 from procession_schemas.base import JsonObject, WireModel
 from procession_schemas.memory import Concurrency
 from procession_schemas.run import Failure, HookReport, ModelReport, RunResult
-from procession_schemas.work import Op, OpenOp, StepConfig, StepFacts, WorkCommand
+from procession_schemas.work import (
+    AcceptOp,
+    BaselineOp,
+    EmitOp,
+    FailOp,
+    OpenOp,
+    RejectOp,
+    ResultOp,
+    StepConfig,
+    StepFacts,
+    StepFinishOp,
+    StreamOp,
+    UnlessToolsOp,
+)
+from procession_services.runs.merging import deep_merge
 
 Then = Literal["modelled", "judged", "tooled", "decide", "recovered", "suspended", "done"]
 """What the run does when its pending operations are through."""
@@ -36,10 +53,23 @@ class Line(WireModel):
     policy: Concurrency = "queue"
 
 
-class Plan(WireModel):
-    """The run's configuration, frozen when the run was accepted: which hooks run where."""
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The processors of an array that have a hook and stand together as far as one service runs them."""
 
-    open: OpenOp
+    host: str
+    offset: int
+    refs: list[ProcessorRef]
+
+
+class Plan(WireModel):
+    """The run's configuration, frozen when the run was accepted: which hooks run where.
+
+    Runs share it, so nothing in it is ever changed, and nothing of a single request is in it.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
     input: list[Placed] = Field(default_factory=list)
     output: list[Placed] = Field(default_factory=list)
     error: list[Placed] = Field(default_factory=list)
@@ -54,7 +84,76 @@ class Plan(WireModel):
     api_base: str | None = None
     data_parts: bool = False
     stream: bool = True
-    line: Line | None = None
+
+    @cached_property
+    def stored(self) -> bytes:
+        """As it is stored beside the states of its runs."""
+        return self.to_json()
+
+    @cached_property
+    def made(self) -> dict[str, Any]:
+        """What has been made of the plan (`runs/program.py`)."""
+        return {}
+
+    @cached_property
+    def chain(self) -> list[ProcessorRef]:
+        """The output processors that the stream goes through."""
+        return [placed.ref for placed in self.output if Hook.OUTPUT_STREAM in placed.hooks]
+
+    @cached_property
+    def stretches(self) -> dict[str, list[Stretch]]:
+        """Who runs each hook, in order; a hook that nobody has is not among the keys."""
+        arrays = {Hook.API_ERROR: self.error}
+        arrays |= dict.fromkeys(INPUT_HOOKS, self.input) | dict.fromkeys(OUTPUT_HOOKS, self.output)
+        found = {hook.value: _stretches(array, hook) for hook, array in arrays.items()}
+        return {hook: stretches for hook, stretches in found.items() if stretches}
+
+    @cached_property
+    def configs(self) -> list[StepConfig]:
+        """What a step is run with, for each of the models."""
+        own = self.config
+        return [
+            own.model_copy(
+                update={
+                    "model": entry.model,
+                    "model_settings": {**own.model_settings, **entry.model_settings},
+                    "provider_options": deep_merge(own.provider_options, entry.provider_options),
+                }
+            )
+            for entry in self.models
+        ]
+
+
+def _stretches(array: list[Placed], hook: Hook) -> list[Stretch]:
+    having = [(index, placed) for index, placed in enumerate(array) if hook in placed.hooks]
+    made = []
+    for host, group in groupby(having, key=lambda entry: entry[1].host):
+        members = list(group)
+        made.append(Stretch(host, members[0][0], [placed.ref for _, placed in members]))
+    return made
+
+
+class ByPlan(WireModel):
+    """An operation that the plan and the state say all about."""
+
+    op: Literal["begin", "model", "tools", "toolResults", "stop"]
+
+
+class HookByPlan(WireModel):
+    """A hook of the stretch of processors that begins at `offset`."""
+
+    op: Literal["hook"] = "hook"
+    hook: str
+    offset: int = 0
+    finish_reason: str | None = None
+
+
+Bare = Annotated[
+    ByPlan | HookByPlan | OpenOp | BaselineOp | EmitOp | StreamOp | UnlessToolsOp | RejectOp | AcceptOp | StepFinishOp
+    | FailOp | ResultOp,
+    Field(discriminator="op"),
+]  # fmt: skip
+"""An operation without what the plan says of it: processors, models, settings."""
 
 
 class PlannedOp(WireModel):
@@ -63,18 +162,28 @@ class PlannedOp(WireModel):
     `lent`: in a command of the gateway, the output replica that has the model's stream may run it.
     """
 
-    op: Op
+    op: Bare
     host: str | None = None
     lent: bool = False
 
 
+class Sent(WireModel):
+    """The command that is out: the first `ops` of the pending operations, on that version of the context."""
+
+    service: str
+    ops: int
+    version: int
+
+
 class RunState(WireModel):
-    """A run, as stored between events."""
+    """A run between events. The plan is stored beside it, once (`runs/stored.py`)."""
 
     run: str
     tenant: str
     agent: str
-    plan: Plan
+    plan: Plan = Field(exclude=True)
+    open: OpenOp | None = Field(default=None, description="What the run begins with, until it has begun.")
+    line: Line | None = None
     message_id: str
     fingerprint: str
     accepted_at: str
@@ -93,7 +202,7 @@ class RunState(WireModel):
     model_index: int = 0
     pending: list[PlannedOp] = Field(default_factory=list)
     then: Then = "modelled"
-    outstanding: WorkCommand | None = None
+    sent: Sent | None = None
     facts: StepFacts = Field(default_factory=StepFacts)
     ending: bool = False
     cancel: bool = False

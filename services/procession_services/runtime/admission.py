@@ -163,11 +163,11 @@ local function spend_turn(tenant, wanted)
   local due = math.max(tonumber(redis.call('GET', key) or '0'), now) + gap
   redis.call('SET', key, string.format('%.3f', due), 'PX', math.ceil(due - now) + 1000)
 end
-local have = redis.call('HMGET', KEYS[1], 'state_v', 'state', 'refused', 'cancelled')
+local have = redis.call('HMGET', KEYS[1], 'state_v', 'state', 'refused', 'cancelled', 'plan')
 local told = redis.call('GET', KEYS[1] .. ':told')
-if have[2] or have[3] or told then return {'known', have[1], have[2], have[3], told} end
+if have[2] or have[3] or told then return {'known', have[1], have[2], have[3], told, have[5]} end
 local tenant, run = string.match(ARGV[3], '^(%S+) (%S+)$')
-local queued, wanted = ARGV[5], wanted_from(7)
+local queued, wanted = ARGV[5], wanted_from(8)
 local ahead = KEYS[4] and first(KEYS[4])
 local waits = ahead or must_wait(tenant)
 local why = over(tenant, wanted)
@@ -176,7 +176,7 @@ why = why or waits and crowded(tenant, wanted)
 if why then return {'over', unpack(why)} end
 if waits and queued == '' then return {'wait'} end
 spend_turn(tenant, wanted)
-redis.call('HSET', KEYS[1], 'state_v', 1, 'state', waits and queued or ARGV[1])
+redis.call('HSET', KEYS[1], 'state_v', 1, 'state', waits and queued or ARGV[1], 'plan', ARGV[7])
 redis.call('EXPIRE', KEYS[1], ARGV[4])
 redis.call('ZADD', KEYS[2], ARGV[2], ARGV[3])
 if KEYS[4] then

@@ -1,4 +1,4 @@
-"""A run in Redis: the orchestrator's state and the context, each with its own version (design.md 6).
+"""A run in Redis: its plan, its state and its context; the latter two have each a version (design.md 6).
 
 One hash per run, `procession:<tenant>:run:<run>`, so that one command reads or writes all that belongs together, and a
 sorted set of deadlines. A list per thread, the line, has the runs that are at work there or wait for their turn. Every
@@ -46,6 +46,7 @@ class StoredContext:
     cancelled: bool
     state_version: int = 0
     state: bytes | None = None
+    plan: bytes | None = None
 
     @property
     def next_version(self) -> int:
@@ -54,11 +55,23 @@ class StoredContext:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredState:
+    """What Redis holds of a run's order: its state with a version, and the plan, which stays the same.
+
+    The version before had the plan in the state; then there is none.
+    """
+
+    version: int
+    state: bytes
+    plan: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
 class StateChange:
     """The orchestration state of a run as it is to be saved, over the version that it was made from.
 
     A deadline (milliseconds since the epoch) of None takes the run off the list of deadlines. `line` is the key of a
-    line that the run leaves, or with `resumed` goes to the head of.
+    line that the run leaves, or with `resumed` goes to the head of. `plan` is given where none is stored.
     """
 
     version: int
@@ -67,6 +80,7 @@ class StateChange:
     finished: bool
     line: str = ""
     resumed: bool = False
+    plan: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +102,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What was known of a run id when a request came: its state and version, or that a request was refused.
+    """What was known of a run id when a request came: its state, or that a request was refused.
 
     Of a run whose end was told a while ago only the digest of its request is left, in `told`. Or nothing was saved:
     because of a limit (`over`), because of a run that is `ahead` on its thread, or because it `waits` and nobody said
@@ -96,8 +110,7 @@ class Admission:
     somebody cancelled the run before it was accepted, `called` are runs that may begin now.
     """
 
-    version: int = 0
-    state: bytes | None = None
+    state: StoredState | None = None
     refused: bytes | None = None
     over: Over | None = None
     ahead: str | None = None
@@ -123,6 +136,7 @@ class RunStore:
         self._ttl = ttl
         self._finished_ttl, self._told_ttl = finished_ttl, told_ttl
         self._commit = partial(redis.run, Script(scripts.COMMIT))
+        self._end = partial(redis.run, Script(scripts.END))
         self._take = partial(redis.run, Script(scripts.TAKE))
         self._save = partial(redis.run, Script(scripts.SAVE))
         self._admit = partial(redis.run, Script(scripts.ADMIT))
@@ -144,7 +158,7 @@ class RunStore:
             None when another owner has claimed the command; with `anyway` the claim is taken over.
         """
         got = await self._take(keys=[run_key(tenant, run)], args=[seq, owner, "1" if anyway else ""])
-        return _stored(got[:7]) if isinstance(got, list) else None
+        return _stored(got[:8]) if isinstance(got, list) else None
 
     async def commit_context(
         self,
@@ -167,13 +181,26 @@ class RunStore:
             stale (another one has moved on) and must say nothing.
         """
         args: list[Any] = [version, seq, data, result, owner, self._ttl]
-        args += self._state_args(tenant, run, change) if change else [""] * 5
+        args += self._state_args(tenant, run, change) if change else [""] * 6
         done = await self._commit(keys=self._keys(tenant, run, change.line if change else ""), args=args)
         if isinstance(done, bytes):
             return Committed(done, state_saved=False)
         if isinstance(done, list):
             return Committed(result, state_saved=True, called=called(done))
         return Committed(result, state_saved=False) if done else None
+
+    async def end_run(
+        self, tenant: str, run: str, *, version: int, seq: int, owner: str, change: StateChange
+    ) -> tuple[Called, ...] | None:
+        """Saves the end of a run that command `seq` has brought, without the context, which nobody reads any more.
+
+        Returns:
+            Who may begin now; None where it has to be committed as any other command: its claim is somebody else's,
+            or somebody has changed the state meanwhile.
+        """
+        args = [version, seq, owner, *self._state_args(tenant, run, change)]
+        done = await self._end(keys=self._keys(tenant, run, change.line), args=args)
+        return called(done) if isinstance(done, list) else None
 
     def _keys(self, tenant: str, run: str, line: str = "") -> list[str]:
         key = run_key(tenant, run)
@@ -187,6 +214,7 @@ class RunStore:
             deadline,
             f"{tenant} {run}",
             self._finished_ttl if change.finished else "",
+            change.plan,
         ]
 
     async def admit(
@@ -195,6 +223,7 @@ class RunStore:
         run: str,
         *,
         state: bytes,
+        plan: bytes,
         deadline_ms: int,
         wanted: Wanted,
         line: str = "",
@@ -206,11 +235,20 @@ class RunStore:
         With a `line` the run joins it. Where others are in it, or there is no place, it is saved as `queued` instead;
         without that it is not admitted, and neither is one that wants to be `alone` in its line.
         """
-        head: list[Any] = [state, deadline_ms, f"{tenant} {run}", self._ttl, queued, "1" if alone else ""]
+        head: list[Any] = [
+            state,
+            deadline_ms,
+            f"{tenant} {run}",
+            self._ttl,
+            queued,
+            "1" if alone else "",
+            plan,
+        ]
         match await self._admit(keys=self._keys(tenant, run, line), args=[*head, *wanted.arguments()]):
-            case [b"known", version, stored, refused, told]:
+            case [b"known", version, state, refused, told, stored_plan]:
                 digest = told.decode() if told else None
-                return Admission(int(version or 0), stored, refused, told=digest)
+                known = StoredState(int(version or 0), state, stored_plan) if state is not None else None
+                return Admission(known, refused, told=digest)
             case [b"over", limit, current, wait_ms]:
                 return Admission(over=Over(limit.decode(), int(current), int(wait_ms)))
             case [b"ahead", first]:
@@ -238,18 +276,18 @@ class RunStore:
         runs = [_run_of(tenant, key) for key in await self.redis.lrange(line, 0, -1)]
         return runs[: runs.index(run)] if run in runs else []
 
-    async def load_state(self, tenant: str, run: str) -> tuple[int, bytes | None]:
-        """The orchestrator's state of a run with its version; (0, None) when there is none."""
-        version, state = await self.redis.hmget(run_key(tenant, run), ["state_v", "state"])
-        return int(version or 0), state
+    async def load_state(self, tenant: str, run: str) -> StoredState | None:
+        """The orchestrator's state of a run; None when there is none."""
+        version, state, plan = await self.redis.hmget(run_key(tenant, run), ["state_v", "state", "plan"])
+        return None if state is None else StoredState(int(version or 0), state, plan)
 
     async def save_state(self, tenant: str, run: str, change: StateChange) -> Saved:
         """Stores the state if nobody else did since `change.version`.
 
-        A finished run leaves only its state behind: context and stream parts go.
+        A finished run leaves only its state and its plan behind: context and stream parts go.
         """
-        *head, finished = self._state_args(tenant, run, change)
-        args = [*head, self._ttl, finished, "1" if change.resumed and change.line else ""]
+        *head, finished, plan = self._state_args(tenant, run, change)
+        args = [*head, self._ttl, finished, "1" if change.resumed and change.line else "", plan]
         done = await self._save(keys=self._keys(tenant, run, change.line), args=args)
         return Saved(saved=True, called=called(done)) if isinstance(done, list) else Saved(saved=False)
 
@@ -320,7 +358,7 @@ def _run_of(tenant: str, key: bytes) -> str:
 def _stored(fields: list[Any]) -> StoredContext:
     version, seq, ctx, result, cancelled, *state = fields
     data = orjson.loads(ctx) if ctx else None
-    state_version, body = state or (None, None)
+    state_version, body, plan = state or (None, None, None)
     return StoredContext(
         int(version or 0),
         -1 if seq is None else int(seq),
@@ -329,4 +367,5 @@ def _stored(fields: list[Any]) -> StoredContext:
         bool(cancelled),
         int(state_version or 0),
         body,
+        plan,
     )

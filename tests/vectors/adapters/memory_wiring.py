@@ -30,12 +30,13 @@ from procession_schemas.work import ModelOp, StepFacts
 from procession_services.memory.history import MessageHistory
 from procession_services.memory.input_filter import MemoryInputFilter
 from procession_services.orchestrator.core.memory_wiring import NoVectorStoreError, merged_options, wire
-from procession_services.orchestrator.core.plan import make_plan
+from procession_services.orchestrator.core.plan import make_plan, opening
 from procession_services.processor_host.executor import Executor
 from procession_services.processor_host.instances import Instances
 from procession_services.processor_host.job import Job
 from procession_services.processors.moderation import Moderation
 from procession_services.runs.events import Started
+from procession_services.runs.program import command
 from procession_services.runs.reducer import reduce
 from procession_services.runs.state import RunState
 from procession_services.runtime.store import StoredContext
@@ -147,6 +148,7 @@ class _Runs:
             tenant="test",
             agent="a",
             plan=make_plan(request, agent, refs, self.registry, {}),
+            open=opening(request, agent)[0],
             message_id=f"msg-{number}",
             fingerprint="f",
             accepted_at="2026-01-01T00:00:00Z",
@@ -160,8 +162,8 @@ class _Runs:
         state, _ = reduce(state, Started())
         context = StoredContext(0, -1, None, None, cancelled=False)
         with on_stage(self.store):
-            while state.outstanding is not None:
-                job = executor._job(state.outstanding, context, AbortSignal(), None)
+            while state.sent is not None:
+                job = executor._job(command(state, state.sent), context, AbortSignal(), None)
                 await executor._run(job, executor._runners)
                 seq = job.command.seq
                 context = StoredContext(context.next_version, seq, job.ctx.to_dict(), None, cancelled=False)

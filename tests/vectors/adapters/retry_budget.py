@@ -11,12 +11,13 @@ from procession.testing import answers
 from procession_schemas.agent import Agent, ProcessorRef
 from procession_schemas.run import RunRequest, RunResult
 from procession_schemas.work import ModelOp, StepFacts
-from procession_services.orchestrator.core.plan import make_plan
+from procession_services.orchestrator.core.plan import make_plan, opening
 from procession_services.processor_host.errors import ModelFailed
 from procession_services.processor_host.executor import Executor
 from procession_services.processor_host.instances import Instances
 from procession_services.processor_host.job import Job
 from procession_services.runs.events import Started
+from procession_services.runs.program import command
 from procession_services.runs.reducer import reduce
 from procession_services.runs.state import RunState
 from procession_services.runtime.store import StoredContext
@@ -126,6 +127,7 @@ async def _run(script: Script, options: dict[str, Any], *, at_step: bool) -> Run
         tenant="t",
         agent="a",
         plan=make_plan(request, agent, arrays, registry, {}),
+        open=opening(request, agent)[0],
         message_id="msg-r",
         fingerprint="f",
         accepted_at="2026-01-01T00:00:00Z",
@@ -137,8 +139,8 @@ async def _run(script: Script, options: dict[str, Any], *, at_step: bool) -> Run
     )
     state, _ = reduce(state, Started())
     context = StoredContext(0, -1, None, None, cancelled=False)
-    while state.outstanding is not None:
-        job = executor._job(state.outstanding, context, AbortSignal(), None)
+    while state.sent is not None:
+        job = executor._job(command(state, state.sent), context, AbortSignal(), None)
         await executor._run(job, executor._runners)
         context = StoredContext(
             context.next_version, job.command.seq, job.ctx.to_dict(), None, cancelled=False

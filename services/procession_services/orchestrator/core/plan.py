@@ -104,7 +104,7 @@ def _path(problem: ErrorDetails, body: Any) -> list[str]:
 def make_plan(
     request: RunRequest, agent: Agent, arrays: Arrays, registry: Registry, defaults: dict[str, Any]
 ) -> Plan:
-    """Freezes the configuration of a run.
+    """Freezes the configuration of a run; what the request says to this run alone is in its `opening`.
 
     `arrays` are the effective `input`, `output` and `error` arrays, factories already called. `defaults` holds
     `api_base`.
@@ -142,7 +142,6 @@ def make_plan(
     max_steps = request.max_steps or agent.max_steps or (None if stop_when else DEFAULT_STEPS)
     retries = _retries(config.model_settings.pop("maxRetries", None))
     return Plan(
-        open=_open(request, agent, memory.context if memory is not None else None),
         input=placed["input"],
         output=placed["output"],
         error=placed["error"],
@@ -157,7 +156,6 @@ def make_plan(
         api_base=agent.api_base or defaults.get("api_base"),
         data_parts=any(registry.processor(p.ref.id).sees_data_parts(p.ref.options) for p in stream_order),
         stream=request.stream,
-        line=_line(memory) if memory is not None else None,
     )
 
 
@@ -346,23 +344,31 @@ def _add_memory(
     return wiring.tools
 
 
+def opening(request: RunRequest, agent: Agent) -> tuple[OpenOp, Line | None]:
+    """What a run begins with, and where it takes turns with others.
+
+    Raises:
+        Invalid: The request asks for memory that there is not, or only half says which.
+    """
+    memory = _memory(request, agent)
+    first = OpenOp(
+        instructions=_listed(
+            request.instructions if request.instructions is not None else agent.instructions
+        ),
+        system=_listed(request.system),
+        context=_listed(request.context),
+        input=_listed(request.input),
+        request_context=request.request_context,
+        tracing_context=request.tracing_context,
+        memory=memory.context if memory is not None else None,
+    )
+    return first, _line(memory) if memory is not None else None
+
+
 def _listed(value: Any) -> list[Any]:
     if value is None:
         return []
     return value if isinstance(value, list) else [value]
 
 
-def _open(request: RunRequest, agent: Agent, memory: dict[str, Any] | None) -> OpenOp:
-    instructions = request.instructions if request.instructions is not None else agent.instructions
-    return OpenOp(
-        instructions=_listed(instructions),
-        system=_listed(request.system),
-        context=_listed(request.context),
-        input=_listed(request.input),
-        request_context=request.request_context,
-        tracing_context=request.tracing_context,
-        memory=memory,
-    )
-
-
-__all__ = ["Arrays", "Invalid", "from_validation", "make_plan", "parse_request"]
+__all__ = ["Arrays", "Invalid", "from_validation", "make_plan", "opening", "parse_request"]

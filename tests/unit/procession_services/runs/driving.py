@@ -8,7 +8,6 @@ from procession_schemas.agent import ModelEntry, ProcessorRef
 from procession_schemas.run import Failure, RunResult, Tripwire
 from procession_schemas.work import (
     Control,
-    HookOp,
     ModelOp,
     OpenOp,
     ResultOp,
@@ -17,9 +16,10 @@ from procession_schemas.work import (
     WorkCommand,
     WorkResult,
 )
+from procession_services.runs import program
 from procession_services.runs.events import Effect, RunEvent, Started
 from procession_services.runs.reducer import reduce
-from procession_services.runs.state import Placed, Plan, RunState
+from procession_services.runs.state import Line, Placed, Plan, RunState
 
 HOSTS = {"in": "input_processors", "out": "output_processors", "err": "error_recovery", "mem": "memory"}
 
@@ -35,33 +35,40 @@ def make_plan(*models: ModelEntry | str, **fields: Any) -> Plan:
     """A plan without processors and tools, but for what is given."""
     entries = [ModelEntry(model=m) if isinstance(m, str) else m for m in models or ("m/one",)]
     config = fields.pop("config", StepConfig(model=entries[0].model))
-    return Plan(open=OpenOp(input=["hello"]), config=config, models=entries, **{"max_steps": 5, **fields})
+    return Plan(config=config, models=entries, **{"max_steps": 5, **fields})
 
 
-def make_state(plan: Plan) -> RunState:
+def make_state(plan: Plan, **fields: Any) -> RunState:
     """A run that was just accepted."""
     return RunState(
         run="r",
         tenant="t",
         agent="a",
         plan=plan,
+        open=OpenOp(input=["hello"]),
         message_id="msg-r",
         fingerprint="f",
         accepted_at="2026-01-01T00:00:00Z",
         deadline_ms=1,
+        **fields,
     )
+
+
+def command_of(state: RunState) -> WorkCommand | None:
+    """The outstanding command of a run."""
+    return program.command(state, state.sent) if state.sent else None
 
 
 def name_of(op: Any) -> str:
     """`model`, or the hook of a hook operation."""
-    return op.hook if isinstance(op, HookOp) else op.op
+    return str(op.hook if op.op == "hook" else op.op)
 
 
 class Run:
     """A run in the hands of a test. Every command that was ever sent is in `sent`."""
 
-    def __init__(self, plan: Plan | None = None, **fields: Any) -> None:
-        self.state = make_state(plan or make_plan(**fields))
+    def __init__(self, plan: Plan | None = None, *, line: Line | None = None, **fields: Any) -> None:
+        self.state = make_state(plan or make_plan(**fields), line=line)
         self.effects: list[Effect] = []
         self.sent: list[WorkCommand] = []
         self.tell(Started())
@@ -69,7 +76,7 @@ class Run:
     def tell(self, event: RunEvent) -> "Run":
         """Gives the reducer an event."""
         self.state, self.effects = reduce(self.state, event)
-        command = self.state.outstanding
+        command = command_of(self.state)
         if command and (not self.sent or command.seq > self.sent[-1].seq):
             self.sent.append(command)
         return self
@@ -77,8 +84,9 @@ class Run:
     @property
     def command(self) -> WorkCommand:
         """The outstanding command."""
-        assert self.state.outstanding is not None
-        return self.state.outstanding
+        command = command_of(self.state)
+        assert command is not None
+        return command
 
     @property
     def ops(self) -> list[str]:

@@ -1,11 +1,13 @@
 """Which operations a phase becomes, where they run, and how many messages that costs."""
 
+from typing import Any
+
 import pytest
 
 from procession.processor import Hook
 from procession_schemas.agent import ModelEntry
 from procession_schemas.run import Failure, Tripwire
-from procession_schemas.work import HookOp, StepConfig
+from procession_schemas.work import HookOp, OpenOp, StepConfig, StepFacts
 from procession_services.runs import program
 from procession_services.runs.state import Placed, PlannedOp
 from tests.unit.procession_services.runs.driving import (
@@ -130,9 +132,7 @@ def test_a_hook_in_the_wrong_array_is_never_called():
 
 def test_processors_of_a_hook_keep_the_order_of_their_array():
     array = [placed("in-1", Hook.INPUT), placed("in-2", Hook.INPUT_STEP), placed("in-3", Hook.INPUT)]
-    (planned,) = program.hook_ops(make_plan(input=array), array, Hook.INPUT)
-    assert isinstance(planned.op, HookOp)
-    assert ids(planned.op.processors) == ["in-1", "in-3"]
+    assert ids(Run(input=array).op("processInput").processors) == ["in-1", "in-3"]
 
 
 def test_an_array_over_several_services_is_cut_where_the_service_changes():
@@ -142,8 +142,9 @@ def test_an_array_over_several_services_is_cut_where_the_service_changes():
         placed("in-2", Hook.INPUT),
         placed("mem-2", Hook.INPUT),
     ]
-    ops = program.hook_ops(make_plan(input=array), array, Hook.INPUT)
-    assert [(p.host, p.op.offset, ids(p.op.processors)) for p in ops if isinstance(p.op, HookOp)] == [
+    sent = Run(input=array).until("model").sent
+    hooks = [(command.service, op) for command in sent for op in command.ops if isinstance(op, HookOp)]
+    assert [(service, op.offset, ids(op.processors)) for service, op in hooks] == [
         ("memory", 0, ["mem-1"]),
         ("input_processors", 1, ["in-1", "in-2"]),
         ("memory", 3, ["mem-2"]),
@@ -166,7 +167,7 @@ def test_memory_first_and_last_are_two_messages_of_the_memory_service():
 
 def test_nothing_is_sent_to_the_client_before_process_input_has_passed():
     """R-LC-4: an abort there is the only chunk of the stream."""
-    ops = program.start(make_state(make_plan(input=[placed("in", Hook.INPUT)])))
+    ops = program.start(make_state(make_plan(input=[placed("in", Hook.INPUT)])), OpenOp())
     assert names(ops)[:4] == ["open", "processInput", "baseline", "emit"]
 
 
@@ -255,8 +256,8 @@ def test_a_failed_run_sends_one_error_chunk_and_no_finish():
 
 def test_a_model_that_failed_for_good_passes_the_output_chain_and_the_result_hooks():
     """R-AE-13, R-AE-14."""
-    state = make_state(make_plan(output=[placed("out", Hook.OUTPUT_STREAM, Hook.OUTPUT_RESULT)]))
-    ops = program.model_failed(state, Failure(code="MODEL_FAILED", message="no"))
+    plan = make_plan(output=[placed("out", Hook.OUTPUT_STREAM, Hook.OUTPUT_RESULT)])
+    ops = program.model_failed(plan, Failure(code="MODEL_FAILED", message="no"))
     assert names(ops) == ["stream", "stepFinish", "fail", "processOutputResult", "result"]
     assert [planned.host for planned in ops] == [None, None, None, "output_processors", None]
     assert (ops[3].op.finish_reason, ops[4].op.finish) == ("error", True)  # type: ignore[union-attr]
@@ -264,30 +265,31 @@ def test_a_model_that_failed_for_good_passes_the_output_chain_and_the_result_hoo
 
 def test_a_cancelled_run_sends_abort_and_still_lets_the_result_hooks_save():
     """R-CX-3, R-CX-4."""
-    state = make_state(make_plan(output=[placed("mem", Hook.OUTPUT_RESULT)]))
-    abort, hook, result = (planned.op for planned in program.cancelled(state))
+    plan = make_plan(output=[placed("mem", Hook.OUTPUT_RESULT)])
+    abort, hook, result = (planned.op for planned in program.cancelled(plan))
     assert abort.chunks == [{"type": "abort", "payload": {}}]  # type: ignore[union-attr]
     assert hook.finish_reason == "aborted"  # type: ignore[union-attr]
     assert (result.status, result.finish_reason, result.finish) == ("cancelled", "aborted", True)  # type: ignore[union-attr]
 
 
 def test_approvals_pass_the_output_chain_and_other_suspensions_do_not():
-    state = make_state(make_plan(output=[placed("out", Hook.OUTPUT_STREAM)]))
-    state.waiting = [
+    run = Run(output=[placed("out", Hook.OUTPUT_STREAM)]).says(calls=2).until("tools")
+    waiting: list[dict[str, Any]] = [
         {"toolCallId": "1", "toolName": "t", "kind": "approval"},
         {"toolCallId": "2", "toolName": "t", "kind": "suspended", "suspendPayload": 1},
     ]
-    stream, emit, result = program.suspended(state)
-    assert ids(stream.op.processors) == ["out"]  # type: ignore[union-attr]
-    assert [c["type"] for c in stream.op.chunks] == ["tool-call-approval"]  # type: ignore[union-attr]
-    assert emit.op.chunks == [  # type: ignore[union-attr]
+    run.answer("suspended", at="tools", suspend=waiting, facts=StepFacts())
+    stream, emit, result = (run.op(name) for name in ("stream", "emit", "result"))
+    assert ids(stream.processors) == ["out"]
+    assert [c["type"] for c in stream.chunks] == ["tool-call-approval"]
+    assert emit.chunks == [
         {
             "type": "tool-call-suspended",
             "payload": {"toolCallId": "2", "toolName": "t", "suspendPayload": 1},
         }
     ]
-    assert result.op.suspend_payload == {"calls": state.waiting}  # type: ignore[union-attr]
-    assert result.op.finish is False  # type: ignore[union-attr]
+    assert result.suspend_payload == {"calls": waiting}
+    assert result.finish is False
 
 
 def beside(name: str, *hooks: Hook) -> Placed:

@@ -20,6 +20,7 @@ from procession_services.runs.events import (
 )
 from procession_services.runs.reducer import outstanding
 from procession_services.runs.state import Line
+from procession_services.runs.stored import read_state
 from tests.unit.procession_services.runs.driving import Run, ids, make_plan, make_state, placed
 
 ERR = placed("err", Hook.API_ERROR)
@@ -425,7 +426,7 @@ class TestApproval:
         run.answer()
         assert run.effects == [TellSuspended(run.result)]
         assert (run.state.status, run.result.status) == ("suspended", "suspended")
-        assert run.state.outstanding is None
+        assert run.state.sent is None
 
     @pytest.mark.parametrize(
         ("fields", "decision"),
@@ -531,7 +532,7 @@ class TestCancel:
     def test_a_run_cancelled_before_it_began_opens_and_ends(self):
         """R-CX-5: `start`, `abort`, `finish`."""
         run = Run(make_plan())
-        run.state = run.state.model_copy(update={"cancel": True, "seq": 0, "outstanding": None})
+        run.state = make_state(make_plan(), cancel=True)
         run.sent.clear()
         run.tell(Started()).to_end()
         assert run.shapes() == [
@@ -618,9 +619,12 @@ class TestTurns:
     LINE = Line(resource="ann", thread="t")
 
     def queued(self, **fields: Any) -> Run:
-        plan = make_plan(line=self.LINE.model_copy(update=fields))
+        line, plan = (
+            self.LINE.model_copy(update=fields),
+            make_plan(output=[placed("mem", Hook.OUTPUT_RESULT)]),
+        )
         run = Run(plan)
-        run.state, run.effects = make_state(plan).model_copy(update={"queued": True}), []
+        run.state, run.effects = make_state(plan, line=line, queued=True), []
         run.sent.clear()
         return run
 
@@ -632,7 +636,7 @@ class TestTurns:
         assert run.effects == [Send(run.command)]
         assert run.ops[0] == "open"
         assert run.op("open").waited
-        assert not Run(make_plan(line=self.LINE)).op("open").waited
+        assert not Run(line=self.LINE).op("open").waited
 
     def test_it_begins_once(self):
         run = self.queued().tell(Started())
@@ -647,7 +651,6 @@ class TestTurns:
 
     def test_cancelled_while_it_waits_it_ends_without_a_hook(self):
         run = self.queued()
-        run.state.plan.output.append(placed("mem", Hook.OUTPUT_RESULT))
         run.cancel()
         assert run.shapes() == [("orchestrator", ["emit", "result"])]
         assert [chunk["type"] for chunk in run.op("emit").chunks] == ["start", "abort"]
@@ -663,7 +666,7 @@ class TestTurns:
         assert run.effects == [TellFinished(run.result), PassTurn()]
 
     def test_the_turn_is_passed_on_at_the_end_and_when_a_person_is_waited_for(self):
-        run = Run(make_plan(line=self.LINE)).waits("1").answer()
+        run = Run(line=self.LINE).waits("1").answer()
         assert run.effects == [TellSuspended(run.result), PassTurn()]
         run.approve("1").to_end()
         assert run.effects == [TellFinished(run.result), PassTurn()]
@@ -705,8 +708,7 @@ class TestEnd:
     def test_the_state_survives_storing_at_every_point(self):
         run = Run(budget=1, input=[placed("in", Hook.INPUT_STEP)], output=[placed("out", Hook.OUTPUT_STEP)])
         run.trips("processOutputStep", retry=True).waits("1")
-        stored = type(run.state).model_validate_json(run.state.to_json())
-        assert stored == run.state
+        assert read_state(run.state.to_json(), run.state.plan.stored) == run.state
 
 
 def _late(seq: int) -> WorkResult:

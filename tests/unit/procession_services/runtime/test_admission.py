@@ -20,6 +20,7 @@ from procession_services.runtime.store import (
     RunStore,
     Saved,
     StateChange,
+    StoredState,
     line_key,
     run_key,
 )
@@ -49,14 +50,15 @@ class Office:
 
     async def ask(self, tenant: str, run: str, wanted: Wanted = OPEN, *, queue: bool = True) -> Admission:
         """A request, as the orchestrator handles it."""
-        asked: dict[str, Any] = {"state": b"begun", "deadline_ms": 99, "wanted": wanted}
+        asked: dict[str, Any] = {"state": b"begun", "plan": b"plan", "deadline_ms": 99, "wanted": wanted}
         known = await self.store.admit(tenant, run, **asked)
         if known.waits and queue:
             known = await self.store.admit(tenant, run, **asked, queued=b"queued")
         return known
 
     async def end(self, tenant: str, run: str, *, finished: bool = True) -> Saved:
-        version, _ = await self.store.load_state(tenant, run)
+        stored = await self.store.load_state(tenant, run)
+        version = stored.version if stored else 0
         deadline = 99 if finished else None
         return await self.store.save_state(
             tenant, run, StateChange(version, b"over", deadline, finished=finished)
@@ -88,9 +90,9 @@ async def test_a_run_without_a_place_is_not_saved_until_it_is_said_how_it_waits(
     await office.limit(in_all=1)
     await office.ask("a", "1")
     assert (await office.ask("a", "2", queue=False)).waits
-    assert await office.store.load_state("a", "2") == (0, None)
+    assert await office.store.load_state("a", "2") is None
     await office.ask("a", "2")
-    assert await office.store.load_state("a", "2") == (1, b"queued")
+    assert await office.store.load_state("a", "2") == StoredState(1, b"queued", b"plan")
     assert await office.counts() == ({"a": 1}, {"a": 1})
 
 
@@ -190,7 +192,7 @@ async def test_the_place_of_a_run_that_has_vanished_is_given_away(office):
 async def test_the_same_request_again_takes_no_second_place(office):
     await office.limit(in_all=2)
     await office.ask("a", "1")
-    assert (await office.ask("a", "1")).state == b"begun"
+    assert (await office.ask("a", "1")).state == StoredState(1, b"begun", b"plan")
     assert await office.counts() == ({"a": 1}, {})
 
 
@@ -206,7 +208,7 @@ async def test_a_full_queue_refuses_and_tells_how_full_it_is(office):
     everybody = (await office.ask("c", "1", wanted)).over
     assert everybody is not None
     assert (everybody.limit, everybody.current) == ("waitingRunsInAll", 2)
-    assert await office.store.load_state("a", "3") == (0, None)
+    assert await office.store.load_state("a", "3") is None
 
 
 async def test_a_request_above_the_rate_is_refused_and_told_when_to_come_back(office):
@@ -341,7 +343,13 @@ async def _one(office: Office, book: Book, what: str, pick: int, name: str) -> t
 async def test_a_run_behind_others_on_its_thread_takes_a_place_when_it_is_its_turn_there(office):
     await office.limit(in_all=1)
     line = line_key("a", "ann", "t")
-    fields: dict[str, Any] = {"state": b"begun", "deadline_ms": 99, "wanted": OPEN, "queued": b"queued"}
+    fields: dict[str, Any] = {
+        "state": b"begun",
+        "plan": b"plan",
+        "deadline_ms": 99,
+        "wanted": OPEN,
+        "queued": b"queued",
+    }
     assert not (await office.store.admit("a", "1", **fields, line=line)).queued
     assert (await office.store.admit("a", "2", **fields, line=line)).queued
     await office.ask("b", "1")
@@ -361,7 +369,13 @@ async def test_a_run_behind_others_on_its_thread_takes_a_place_when_it_is_its_tu
 async def test_a_run_that_ends_behind_others_on_its_thread_waits_no_more(office):
     await office.limit()
     line = line_key("a", "ann", "t")
-    fields: dict[str, Any] = {"state": b"begun", "deadline_ms": 99, "wanted": OPEN, "queued": b"queued"}
+    fields: dict[str, Any] = {
+        "state": b"begun",
+        "plan": b"plan",
+        "deadline_ms": 99,
+        "wanted": OPEN,
+        "queued": b"queued",
+    }
     for run in ("1", "2"):
         await office.store.admit("a", run, **fields, line=line)
     await office.end("a", "2")
@@ -371,7 +385,13 @@ async def test_a_run_that_ends_behind_others_on_its_thread_waits_no_more(office)
 async def test_a_run_that_wants_its_thread_alone_is_not_admitted_behind_another(office):
     await office.limit(in_all=1)
     line = line_key("a", "ann", "t")
-    fields: dict[str, Any] = {"state": b"begun", "deadline_ms": 99, "wanted": OPEN, "line": line}
+    fields: dict[str, Any] = {
+        "state": b"begun",
+        "plan": b"plan",
+        "deadline_ms": 99,
+        "wanted": OPEN,
+        "line": line,
+    }
     await office.store.admit("a", "1", **fields, alone=True)
     assert (await office.store.admit("a", "2", **fields, alone=True, queued=b"queued")).ahead == "1"
     assert await office.counts() == ({"a": 1}, {})

@@ -10,7 +10,7 @@ import pytest_asyncio
 from procession_services.runtime.admission import Wanted
 from procession_services.runtime.embedded import Endpoints
 from procession_services.runtime.redis_client import connect
-from procession_services.runtime.store import Admission, RunStore, StateChange, line_key, run_key
+from procession_services.runtime.store import Admission, RunStore, StateChange, StoredState, line_key, run_key
 
 pytestmark = pytest.mark.integration
 FAR = 4_000_000_000_000
@@ -27,19 +27,21 @@ class Thread:
 
     async def admit(self, run: str, *, alone: bool = False) -> Admission:
         return await self.store.admit(
-            self.tenant, run, state=b"begun", deadline_ms=FAR, wanted=Wanted(waiting=99, crowd=99),
+            self.tenant, run, state=b"begun", plan=b"plan", deadline_ms=FAR, wanted=Wanted(waiting=99, crowd=99),
             line=self.line, alone=alone, queued=b"" if alone else b"waits",
         )  # fmt: skip
 
     async def state(self, run: str) -> bytes | None:
-        return (await self.store.load_state(self.tenant, run))[1]
+        stored = await self.store.load_state(self.tenant, run)
+        return stored.state if stored else None
 
     async def save(self, run: str, *, done: bool = False, resumed: bool = False, line: bool = True) -> bool:
-        version, _ = await self.store.load_state(self.tenant, run)
+        stored = await self.store.load_state(self.tenant, run)
+        assert stored is not None
         saved = await self.store.save_state(
             self.tenant,
             run,
-            StateChange(version, b"next", FAR, done, self.line if line else "", resumed),
+            StateChange(stored.version, b"next", FAR, done, self.line if line else "", resumed),
         )
         return saved.saved
 
@@ -75,7 +77,7 @@ async def test_a_run_that_will_not_wait_leaves_nothing(thread: Thread) -> None:
 async def test_a_run_that_comes_again_keeps_its_place(thread: Thread) -> None:
     for run in ("one", "two", "three"):
         await thread.admit(run)
-    assert (await thread.admit("two")).state == b"waits"
+    assert (await thread.admit("two")).state == StoredState(1, b"waits", b"plan")
     assert await thread.runs() == ["one", "two", "three"]
 
 
@@ -141,3 +143,59 @@ async def test_a_line_does_not_outlive_its_runs(thread: Thread) -> None:
 
 async def test_names_with_separators_are_different_lines() -> None:
     assert line_key("t", "a:b", "c") != line_key("t", "a", "b:c")
+
+
+class TestTheEnd:
+    """A command that ends the run stores no context, unless somebody may read it."""
+
+    async def begun(self, thread: Thread) -> StateChange:
+        await thread.admit("one")
+        await thread.store.take_context(thread.tenant, "one", seq=1, owner="me", anyway=True)
+        await thread.store.commit_context(
+            thread.tenant, "one", version=0, seq=1, owner="me", data=b'{"a":1}', result=b"{}",
+            change=StateChange(1, b"going", FAR, False),
+        )  # fmt: skip
+        await thread.store.take_context(thread.tenant, "one", seq=2, owner="me", anyway=True)
+        return StateChange(2, b"done", FAR, True, thread.line)
+
+    async def end(self, thread: Thread, change: StateChange, *, owner: str = "me", seq: int = 2) -> Any:
+        return await thread.store.end_run(
+            thread.tenant, "one", version=1, seq=seq, owner=owner, change=change
+        )
+
+    async def test_it_leaves_the_state_and_the_plan_and_nothing_else(self, thread: Thread) -> None:
+        change = await self.begun(thread)
+        assert await self.end(thread, change) == ()
+        assert await thread.store.load_state(thread.tenant, "one") == StoredState(3, b"done", b"plan")
+        stored = await thread.store.load_context(thread.tenant, "one")
+        assert (stored.version, stored.seq, stored.data, stored.result) == (2, 2, None, None)
+        assert await thread.runs() == []
+
+    async def test_it_is_the_end_once(self, thread: Thread) -> None:
+        change = await self.begun(thread)
+        await self.end(thread, change)
+        assert await self.end(thread, change) is None
+
+    @pytest.mark.parametrize("wrong", [{"owner": "other"}, {"seq": 1}])
+    async def test_who_has_not_the_command_ends_nothing(self, thread: Thread, wrong: dict[str, Any]) -> None:
+        change = await self.begun(thread)
+        assert await self.end(thread, change, **wrong) is None
+        assert await thread.state("one") == b"going"
+
+    async def test_a_run_that_was_changed_meanwhile_keeps_its_context(self, thread: Thread) -> None:
+        change = await self.begun(thread)
+        await thread.save("one")
+        assert await self.end(thread, change) is None
+        stored = await thread.store.load_context(thread.tenant, "one")
+        assert (stored.seq, stored.data, await thread.state("one")) == (1, {"a": 1}, b"next")
+
+
+async def test_a_plan_is_added_to_a_run_that_has_none(thread: Thread) -> None:
+    """The version before kept it in the state."""
+    await thread.admit("one")
+    await thread.redis.hdel(run_key(thread.tenant, "one"), "plan")
+    change = StateChange(1, b"next", FAR, False, plan=b"made")
+    assert (await thread.store.save_state(thread.tenant, "one", change)).saved
+    assert await thread.store.load_state(thread.tenant, "one") == StoredState(2, b"next", b"made")
+    await thread.save("one")
+    assert await thread.store.load_state(thread.tenant, "one") == StoredState(3, b"next", b"made")

@@ -10,13 +10,21 @@ from procession.registry import Registry
 from procession.tools import Tool
 from procession_schemas.agent import Agent
 from procession_schemas.run import RunRequest
+from procession_schemas.work import OpenOp
 from procession_services.memory.history import MessageHistory
 from procession_services.memory.input_filter import MemoryInputFilter
 from procession_services.memory.semantic import SemanticRecall
 from procession_services.memory.working import WorkingMemory
 from procession_services.memory.working_state import WorkingMemoryState
 from procession_services.memory.working_tool import SetWorkingMemory, UpdateWorkingMemory
-from procession_services.orchestrator.core.plan import Arrays, Invalid, asked_id, make_plan, parse_request
+from procession_services.orchestrator.core.plan import (
+    Arrays,
+    Invalid,
+    asked_id,
+    make_plan,
+    opening,
+    parse_request,
+)
 from procession_services.processors.structured_output import StructuredOutput
 from procession_services.runs.state import Line, Placed, Plan
 from tests.unit.procession_services.runs.driving import Run
@@ -150,10 +158,14 @@ def make_registry() -> Registry:
     return registry
 
 
+def parsed(request: dict[str, Any] | None, agent: dict[str, Any]) -> tuple[RunRequest, Agent]:
+    asked = RunRequest.model_validate({"input": "hello", **(request or {})})
+    return asked, Agent.model_validate({"name": "a", "model": "m/one", **agent})
+
+
 def planned(request: dict[str, Any] | None = None, /, *, vectors: bool = False, **agent: Any) -> Plan:
     """The plan of a request for an agent with a model; arrays as the shell resolves them (R-CF-4)."""
-    asked = RunRequest.model_validate({"input": "hello", **(request or {})})
-    configured = Agent.model_validate({"name": "a", "model": "m/one", **agent})
+    asked, configured = parsed(request, agent)
     arrays: Arrays = {}
     for kind in ("input", "output", "error"):
         own, over = (getattr(each, f"{kind}_processors") for each in (configured, asked))
@@ -174,10 +186,16 @@ def order(placed: list[Placed]) -> list[str]:
     return [each.ref.instance for each in placed]
 
 
-def memory_of(plan: Plan) -> dict[str, Any]:
+def opened(request: dict[str, Any], /, **agent: Any) -> tuple[OpenOp, Line | None]:
+    """What a run of that request begins with, and where it takes its turn."""
+    return opening(*parsed(request, agent))
+
+
+def memory_of(request: dict[str, Any], /, **agent: Any) -> dict[str, Any]:
     """What memory processors read from the request context."""
-    assert plan.open.memory is not None
-    return plan.open.memory
+    memory = opened(request, **agent)[0].memory
+    assert memory is not None
+    return memory
 
 
 MEMORY = {"memory": {"thread": "t", "resource": "r"}}
@@ -378,7 +396,7 @@ class TestDefaults:
         assert (plan.config.tool_choice, plan.config.active_tools, plan.config.tools) == ("auto", None, {})
         assert (plan.api_base, plan.stream, plan.data_parts) == ("http://default", True, False)
         assert (plan.require_tool_approval, plan.include_raw_chunks) == (False, False)
-        assert plan.open.memory is None
+        assert opened({})[0].memory is None
 
     def test_the_plan_makes_a_run(self):
         assert Run(planned(inputProcessors=["both"])).to_end().result.status == "finished"
@@ -478,13 +496,16 @@ class TestOverrides:
             ("structuredOutput", {"schema": {"type": "object"}}, {"schema": {"type": "array"}}),
             ("requireToolApproval", True, False),
             ("includeRawChunks", True, False),
-            ("instructions", "Be brief.", "Be long."),
         ],
     )
     def test_the_request_wins(self, name, agent, request_):
         assert planned({name: request_}, **{name: agent}) == planned({name: request_})
         assert planned(**{name: agent}) == planned({name: agent})
         assert planned({name: request_}) != planned({name: agent})
+
+    def test_instructions_of_the_request_win(self):
+        first, _ = opened({"instructions": "Be long."}, instructions="Be brief.")
+        assert first.instructions == ["Be long."]
 
     def test_a_demand_for_one_tool_travels_in_the_contracts_spelling(self):
         choice = planned({"toolChoice": {"type": "tool", "toolName": "search"}}).config.tool_choice
@@ -506,9 +527,9 @@ class TestOverrides:
             "tracingContext": {"s": 2},
             "stream": False,
         }
-        plan = planned(given, instructions=["Be brief.", "Be kind."])
-        assert plan.stream is False
-        assert plan.open.model_dump(exclude_none=True, exclude={"waited"}) == {
+        assert planned(given).stream is False
+        first, _ = opened(given, instructions=["Be brief.", "Be kind."])
+        assert first.model_dump(exclude_none=True, exclude={"waited"}) == {
             "op": "open",
             "instructions": ["Be brief.", "Be kind."],
             "system": ["Now."],
@@ -599,7 +620,7 @@ class TestMemory:
 
     def test_memory_without_a_thread_is_no_memory(self):
         plan = planned(memory={})
-        assert (plan.input, plan.output, plan.open.memory) == ([], [], None)
+        assert (plan.input, plan.output, opened({}, memory={})[0].memory) == ([], [], None)
 
     @pytest.mark.parametrize(
         ("request_", "config", "thread", "resource"),
@@ -619,9 +640,9 @@ class TestMemory:
     )
     def test_whose_thread_it_is(self, request_, config, thread, resource):
         """R-RX-2: the request context overrides the options of the request, and these the agent's."""
-        plan = planned(request_, memory=config)
-        assert memory_of(plan)["thread"] == {"id": thread}
-        assert memory_of(plan)["resourceId"] == resource
+        memory = memory_of(request_, memory=config)
+        assert memory["thread"] == {"id": thread}
+        assert memory["resourceId"] == resource
 
     @pytest.mark.parametrize(
         ("asked", "config", "last", "read_only"),
@@ -634,12 +655,13 @@ class TestMemory:
         ],
     )
     def test_how_much_is_recalled_and_whether_anything_is_saved(self, asked, config, last, read_only):
-        plan = planned({"memory": {**MEMORY["memory"], **asked}}, memory=config)
-        assert memory_of(plan)["memoryConfig"] == {"lastMessages": last, "readOnly": read_only}
+        request = {"memory": {**MEMORY["memory"], **asked}}
+        plan, memory = planned(request, memory=config), memory_of(request, memory=config)
+        assert memory["memoryConfig"] == {"lastMessages": last, "readOnly": read_only}
         assert [placed.ref.options for placed in plan.input if placed.ref.id == "message-history"] == (
             [{"lastMessages": last}] if last else []
         )
-        assert type(memory_of(plan)["memoryConfig"]["lastMessages"]) is type(last)
+        assert type(memory["memoryConfig"]["lastMessages"]) is type(last)
 
     @pytest.mark.parametrize(
         ("own", "asked", "policy"),
@@ -648,11 +670,11 @@ class TestMemory:
     )  # fmt: skip
     def test_runs_on_a_thread_take_turns(self, own, asked, policy):
         request = {"memory": {"thread": "t", "resource": "r", **asked}}
-        assert planned(request, memory=own).line == Line(resource="r", thread="t", policy=policy)
+        assert opened(request, memory=own)[1] == Line(resource="r", thread="t", policy=policy)
 
     def test_a_run_that_only_reads_takes_none(self):
-        assert planned(MEMORY, memory={"readOnly": True}).line is None
-        assert planned({}, memory={}).line is None
+        assert opened(MEMORY, memory={"readOnly": True})[1] is None
+        assert opened({}, memory={})[1] is None
 
     def test_working_memory_brings_its_tool(self):
         """R-WIRE-7; a tool of the agent with that name stays."""

@@ -1,0 +1,106 @@
+"""Plans of runs: those of configured agents are made once for each set of options that requests bring."""
+
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from procession.args import RequestContext
+from procession.errors import UnknownComponentError
+from procession.registry import Registry
+from procession_schemas.agent import Agent, FactoryRef, ProcessorRef
+from procession_schemas.run import RunRequest
+from procession_schemas.work import OpenOp
+from procession_services.orchestrator.core.plan import Arrays, Invalid, from_validation, make_plan
+from procession_services.runs.state import Plan
+from procession_services.runtime.reload import Watched
+from procession_services.runtime.settings import Settings
+
+__all__ = ["Planner"]
+
+_KEPT: Final = 256
+_LONGEST_KEY: Final = 4096
+_KINDS: Final = ("input", "output", "error")
+_OF_THE_RUN: Final = (
+    *("run_id", "input", "agent", "system", "context", "instructions", "timeout"),
+    *("request_context", "tracing_context"),
+)
+_NOT_IN_PLANS: Final[dict[str, Any]] = {
+    **dict.fromkeys(_OF_THE_RUN, True),
+    "memory": {"thread", "resource"},
+}
+"""What of a request is about its run alone: `opening` has it, or the run's state."""
+
+
+class Planner:
+    """Makes the plans of one orchestrator.
+
+    Args:
+        registry: What is installed.
+        settings: For the defaults.
+        agents: The agents whose plans are kept until they are read anew.
+    """
+
+    def __init__(self, registry: Registry, settings: Settings, agents: Watched[dict[str, Agent]]) -> None:
+        self._registry, self._agents = registry, agents
+        vectors = settings.chroma_url or settings.chroma_path
+        self._defaults = {"api_base": settings.api_base, "vectors": vectors}
+        self._of = agents.value
+        self._plans: dict[tuple[str, bool, str], Plan] = {}
+
+    async def plan(self, request: RunRequest, agent: Agent, first: OpenOp) -> Plan:
+        """The plan of a request that begins with `first`; not only its own, so it is not to be changed.
+
+        An agent that comes with its request, and arrays that a factory makes, are planned each time.
+
+        Raises:
+            Invalid: Something named is unknown or wrong.
+        """
+        arrays = {kind: _array(kind, request, agent) for kind in _KINDS}
+        made = any(isinstance(array, FactoryRef) for array in arrays.values())
+        if made or self._agents.value.get(agent.name) is not agent:
+            return await self._make(request, agent, arrays)
+        if self._of is not self._agents.value:
+            self._of, self._plans = self._agents.value, {}
+        asked = request.model_dump_json(exclude=_NOT_IN_PLANS, exclude_unset=True)
+        key = (agent.name, first.memory is None, asked)
+        if (known := self._plans.get(key)) is not None:
+            return known
+        plan = await self._make(request, agent, arrays)
+        if len(asked) <= _LONGEST_KEY:
+            if len(self._plans) >= _KEPT:
+                del self._plans[next(iter(self._plans))]
+            self._plans[key] = plan
+        return plan
+
+    async def _make(
+        self, request: RunRequest, agent: Agent, arrays: dict[str, list[ProcessorRef] | FactoryRef]
+    ) -> Plan:
+        context = RequestContext(request.request_context)
+        called: Arrays = {}
+        for kind, array in arrays.items():
+            if isinstance(array, FactoryRef):
+                called[kind] = await self._called(array, context, f"{kind}Processors")
+            else:
+                called[kind] = array
+        return make_plan(request, agent, called, self._registry, self._defaults)
+
+    async def _called(self, factory: FactoryRef, context: RequestContext, field: str) -> list[ProcessorRef]:
+        """What a factory makes of a request: it is called once for each (R-CF-2)."""
+        try:
+            made = await self._registry.make_array(factory.factory, context, factory.options)
+            return [ProcessorRef.model_validate({"id": m} if isinstance(m, str) else m) for m in made]
+        except UnknownComponentError as error:
+            raise Invalid("UNKNOWN_COMPONENT", str(error), f"{field}.factory") from error
+        except ValidationError as error:
+            raise from_validation(error, field) from error
+        except Exception as error:  # a factory is a user's code: its failure is the requester's answer
+            raise Invalid(
+                "FACTORY_FAILED", f"factory {factory.factory}: {error!r}", f"{field}.factory"
+            ) from error
+
+
+def _array(kind: str, request: RunRequest, agent: Agent) -> list[ProcessorRef] | FactoryRef:
+    """The effective array (R-CF-4)."""
+    name = f"{kind}_processors"
+    asked = getattr(request, name)
+    return (asked if asked is not None else getattr(agent, name)) or []

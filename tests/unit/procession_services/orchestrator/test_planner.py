@@ -1,0 +1,140 @@
+"""When a plan is made, and when one is there already."""
+
+from typing import Any
+
+import pytest
+
+from procession.processor import Options, Processor
+from procession.registry import Registry
+from procession_schemas.agent import Agent
+from procession_schemas.run import RunRequest
+from procession_services.memory.history import MessageHistory
+from procession_services.memory.input_filter import MemoryInputFilter
+from procession_services.orchestrator.core.plan import Invalid, opening
+from procession_services.orchestrator.planner import Planner
+from procession_services.runs.state import Plan
+from procession_services.runtime.reload import Watched
+from procession_services.runtime.settings import Settings
+
+
+class Upper(Processor[Options]):
+    """A processor of the input."""
+
+    id = "upper"
+
+    def process_input(self, args):
+        return args.messages
+
+
+class Office:
+    """A planner with one configured agent."""
+
+    def __init__(self, **agent: Any) -> None:
+        self.calls = 0
+        registry = Registry()
+        for processor in (Upper, MemoryInputFilter, MessageHistory):
+            registry.add_processor(processor)
+        registry.factories["made"] = self._made
+        self.agents = Watched("agents", None, lambda _path: {}, {"a": self.agent(**agent)})
+        self.planner = Planner(registry, Settings(), self.agents)
+
+    def agent(self, **fields: Any) -> Agent:
+        return Agent.model_validate({"name": "a", "model": "m/one", "inputProcessors": ["upper"], **fields})
+
+    def _made(self, _context: Any, _options: Any) -> list[Any]:
+        self.calls += 1
+        return ["upper"]
+
+    async def plan(self, **request: Any) -> Plan:
+        asked = RunRequest.model_validate({"input": "hello", **request})
+        agent = asked.agent or self.agents.value["a"]
+        return await self.planner.plan(asked, agent, opening(asked, agent)[0])
+
+
+async def test_requests_that_differ_in_what_is_said_share_a_plan():
+    office = Office(memory={"lastMessages": 3}, instructions="Be kind.")
+    first = await office.plan(runId="1", input="one", memory={"thread": "t1", "resource": "r1"})
+    assert first is await office.plan(
+        runId="2",
+        input=["two"],
+        memory={"thread": "t2", "resource": "r2"},
+        context=["c"],
+        system="s",
+        instructions="Be brief.",
+        requestContext={"k": 1},
+        tracingContext={"t": 1},
+        timeout=5,
+    )
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"model": "m/two"},
+        {"inputProcessors": []},
+        {"modelSettings": {"temperature": 1}},
+        {"maxSteps": 9},
+        {"stream": False},
+        {"includeRawChunks": True},
+        {"memory": {"thread": "t", "resource": "r"}},
+        {"memory": {"thread": "t", "resource": "r", "lastMessages": 7}},
+    ],
+)
+async def test_requests_that_ask_for_something_else_have_another_plan(request_):
+    office, alone = Office(memory={"lastMessages": 3}), Office(memory={"lastMessages": 3})
+    plain = await office.plan()
+    other = await office.plan(**request_)
+    assert other == await alone.plan(**request_)
+    assert other != plain or request_.get("memory")
+    assert await office.plan() is plain
+    assert await office.plan(**request_) is other
+
+
+async def test_an_agent_that_is_read_anew_is_planned_anew():
+    office = Office()
+    await office.plan()
+    office.agents.value = {"a": office.agent(inputProcessors=[])}
+    assert (await office.plan()).input == []
+
+
+async def test_an_agent_that_comes_along_is_planned_each_time():
+    office = Office()
+    configured = await office.plan()
+    brought = await office.plan(agent={"name": "a", "model": "m/two"})
+    assert (brought.config.model, brought.input) == ("m/two", [])
+    assert await office.plan() is configured
+
+
+@pytest.mark.parametrize("fields", [{"agent": {}}, {"request": {}}])
+async def test_a_factory_is_called_for_each_request(fields):
+    """R-CF-2."""
+    made = {"inputProcessors": {"factory": "made"}}
+    office = Office(**made) if "agent" in fields else Office()
+    asked = made if "request" in fields else {}
+    for times in (1, 2):
+        assert [placed.ref.id for placed in (await office.plan(**asked)).input] == ["upper"]
+        assert office.calls == times
+
+
+async def test_a_wrong_request_is_refused_each_time():
+    office = Office()
+    for _ in range(2):
+        with pytest.raises(Invalid, match="none-such"):
+            await office.plan(inputProcessors=["none-such"])
+
+
+async def test_so_many_plans_are_kept_and_no_more():
+    office = Office()
+    plain = await office.plan()
+    assert await office.plan() is plain
+    for number in range(300):
+        await office.plan(maxSteps=number + 1)
+    again = await office.plan()
+    assert again is not plain
+    assert again == plain
+
+
+async def test_a_plan_for_long_options_is_not_kept():
+    office = Office()
+    long = {"modelSettings": {"stop": ["x" * 5000]}}
+    assert await office.plan(**long) is not await office.plan(**long)

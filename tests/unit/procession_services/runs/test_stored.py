@@ -1,0 +1,94 @@
+"""Runs as they are stored: the plan once, the state without it, and what the version before has stored."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from procession.processor import Hook
+from procession_schemas.work import OpenOp, StepConfig, WorkCommand
+from procession_services.runs.events import Started
+from procession_services.runs.program import command
+from procession_services.runs.reducer import outstanding, reduce
+from procession_services.runs.stored import read_state
+from tests.unit.procession_services.runs.driving import Run, make_plan, make_state, placed
+
+BEFORE: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("states_with_plans.json").read_text())
+"""States as the version before stored them, by what the run does."""
+
+
+def test_a_state_holds_neither_the_plan_nor_what_operations_have_of_it():
+    config = StepConfig(model="m/one", model_settings={"temperature": 0.25})
+    plan = make_plan(config=config, output=[placed("out-long-name", Hook.OUTPUT_STREAM, Hook.OUTPUT_RESULT)])
+    state = Run(plan).state.to_json()
+    assert b"out-long-name" not in state
+    assert b"temperature" not in state
+
+
+def test_what_the_request_says_is_gone_once_the_run_is_open():
+    run = Run(input=[placed("in", Hook.INPUT)])
+    assert run.state.to_json().count(b'"hello"') == 1
+    assert b'"hello"' not in run.until("model").state.to_json()
+
+
+def test_runs_of_one_plan_share_it():
+    plan, other = make_plan(), make_plan(max_steps=7)
+    first, second = (read_state(make_state(plan).to_json(), plan.stored) for _ in range(2))
+    assert first.plan is second.plan
+    assert read_state(make_state(other).to_json(), other.stored).plan == other
+
+
+def test_a_long_plan_is_not_kept():
+    plan = make_plan(config=StepConfig(model="m/one", model_settings={"x": "y" * 40_000}))
+    first, second = (read_state(make_state(plan).to_json(), plan.stored) for _ in range(2))
+    assert first.plan == plan
+    assert first.plan is not second.plan
+
+
+@pytest.mark.parametrize(("state", "plan"), [(b"{", None), (b"{}", None), (b"{}", b"{}"), (b"{}", b"{")])
+def test_what_is_no_run_is_refused(state, plan):
+    with pytest.raises(ValueError):  # noqa: PT011 - JSON's, or pydantic's
+        read_state(state, plan)
+
+
+def test_a_state_whose_plan_is_gone_is_refused():
+    with pytest.raises(ValidationError, match="plan"):
+        read_state(make_state(make_plan()).to_json(), None)
+
+
+class TestTheVersionBefore:
+    @pytest.mark.parametrize("name", BEFORE)
+    def test_what_is_out_stays_the_same_command(self, name):
+        before = BEFORE[name]
+        state = read_state(json.dumps(before).encode(), None)
+        out = command(state, state.sent) if state.sent else None
+        told = before.get("outstanding")
+        assert out == (told and WorkCommand.model_validate(told))
+
+    @pytest.mark.parametrize("name", BEFORE)
+    def test_a_state_is_read_once_and_stored_as_now(self, name):
+        state = read_state(json.dumps(BEFORE[name]).encode(), None)
+        assert read_state(state.to_json(), state.plan.stored) == state
+        assert state.line is not None
+
+    def test_a_run_that_waits_for_its_turn_begins_with_its_request(self):
+        state = read_state(json.dumps(BEFORE["waits for its turn"]).encode(), None)
+        begun, _ = reduce(state, Started())
+        first = begun.pending[0].op
+        assert isinstance(first, OpenOp)
+        assert (first.input, first.waited) == (["hello"], True)
+
+    @pytest.mark.parametrize("name", BEFORE)
+    def test_every_run_goes_on_to_its_end(self, name):
+        run = Run()
+        run.state = read_state(json.dumps(BEFORE[name]).encode(), None)
+        run.sent.clear()
+        if name == "waits for a person":
+            run.approve("1")
+        elif name == "waits for its turn":
+            run.tell(Started())
+        run.to_end()
+        assert run.state.status == "done"
+        assert outstanding(run.state)
