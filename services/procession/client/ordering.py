@@ -23,6 +23,7 @@ class ChunkOrder:
         self._fences: dict[int, int] = {}
         self._handed: list[tuple[int, int]] = []
         self._total: int | None = None
+        self._ended_by = -1
 
     def add(self, batch: Mapping[str, Any]) -> None:
         """Takes a ChunkBatch as a dict; chunks that were handed out or wait already are ignored.
@@ -34,10 +35,12 @@ class ChunkOrder:
         first, chunks, fence = int(batch["seq"]), batch.get("chunks", ()), int(batch.get("fence") or 0)
         self._fences[fence] = min(first, self._fences.get(fence, first))
         limit = min((start for other, start in self._fences.items() if other > fence), default=None)
-        if limit is not None and first + len(chunks) > limit:
+        if limit is not None:
             chunks = chunks[: max(0, limit - first)]
         elif batch.get("end"):
-            self._total = first + len(chunks)
+            self._total, self._ended_by = first + len(chunks), fence
+        elif fence > self._ended_by:
+            self._total = None  # who does the end again will say so
         if batch.get("reset") is not None and (limit is None or first < limit):
             self._reset(batch, first, fence)
         for number, chunk in enumerate(chunks, first):

@@ -139,11 +139,13 @@ class Executor:
         """Runs the operations; returns the job with its result."""
         if stored.cancelled:
             signal.abort()
-        job = self._job(command, stored, signal, delivery)
+        # NATS may forget deliveries, and Redis claims, when they are killed.
+        attempt = max(delivery.attempt if delivery else 0, stored.claims)
+        job = self._job(command, stored, signal, delivery, attempt)
         if command.version == ANY_VERSION:
             await job.outbox.renew(None)
-        elif delivery and delivery.attempt > 1:
-            await job.outbox.renew(command.out_seq, delivery.attempt)
+        elif attempt > 1:
+            await job.outbox.renew(command.out_seq, attempt)
         await self._run(job, self._runners)
         if not job.outbox.held():
             raise LostError
@@ -191,6 +193,7 @@ class Executor:
         stored: StoredContext,
         signal: AbortSignal,
         delivery: Delivery | None,
+        attempt: int,
     ) -> Job:
         new_id = id_maker(command)
         ctx = restore(command, stored.data, new_id)
@@ -207,7 +210,7 @@ class Executor:
                 command.run,
                 command.out_seq,
                 live=command.stream,
-                fence=fence_of(command.seq, delivery.attempt if delivery else 0),
+                fence=fence_of(command.seq, attempt),
                 held=delivery.held if delivery else lambda: True,
             ),
             result=self.result_of(command, stored.version + 1),

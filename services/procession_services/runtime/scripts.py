@@ -62,13 +62,18 @@ return names
 """
 )
 TAKE = """
-local fields = {'ctx_v', 'ctx_seq', 'ctx', 'ctx_result', 'cancelled', 'state_v', 'state', 'plan', 'claim'}
+local fields = {'ctx_v', 'ctx_seq', 'ctx', 'ctx_result', 'cancelled', 'state_v', 'state', 'plan', 'claims', 'claim'}
 local have = redis.call('HMGET', KEYS[1], unpack(fields))
-local prefix, claim = ARGV[1] .. ':', have[9]
+local prefix, claims, claim = ARGV[1] .. ':', have[9], have[10]
+have[9] = 0
 if tonumber(have[2] or '-1') < tonumber(ARGV[1]) then
   local other = claim and string.sub(claim, 1, #prefix) == prefix and claim ~= prefix .. ARGV[2]
   if other and ARGV[3] == '' then return 0 end
-  if have[7] then redis.call('HSET', KEYS[1], 'claim', prefix .. ARGV[2]) end
+  if have[7] then
+    local before = claims and string.sub(claims, 1, #prefix) == prefix and string.sub(claims, #prefix + 1)
+    have[9] = tonumber(before or '0') + 1
+    redis.call('HSET', KEYS[1], 'claim', prefix .. ARGV[2], 'claims', prefix .. have[9])
+  end
 end
 return have
 """

@@ -37,7 +37,10 @@ def _told_key(tenant: str, run: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StoredContext:
-    """What Redis holds of a run's context; `result` answers command `seq`."""
+    """What Redis holds of a run's context; `result` answers command `seq`.
+
+    `claims` is how often the command that it was taken for has been claimed, this time included.
+    """
 
     version: int
     seq: int
@@ -47,6 +50,7 @@ class StoredContext:
     state_version: int = 0
     state: bytes | None = None
     plan: bytes | None = None
+    claims: int = 0
 
     @property
     def next_version(self) -> int:
@@ -158,7 +162,7 @@ class RunStore:
             None when another owner has claimed the command; with `anyway` the claim is taken over.
         """
         got = await self._take(keys=[run_key(tenant, run)], args=[seq, owner, "1" if anyway else ""])
-        return _stored(got[:8]) if isinstance(got, list) else None
+        return _stored(got[:9]) if isinstance(got, list) else None
 
     async def commit_context(
         self,
@@ -358,7 +362,7 @@ def _run_of(tenant: str, key: bytes) -> str:
 def _stored(fields: list[Any]) -> StoredContext:
     version, seq, ctx, result, cancelled, *state = fields
     data = orjson.loads(ctx) if ctx else None
-    state_version, body, plan = state or (None, None, None)
+    state_version, body, plan, claims = state or (None, None, None, 0)
     return StoredContext(
         int(version or 0),
         -1 if seq is None else int(seq),
@@ -368,4 +372,5 @@ def _stored(fields: list[Any]) -> StoredContext:
         int(state_version or 0),
         body,
         plan,
+        claims,
     )

@@ -163,7 +163,7 @@ class _Runs:
         context = StoredContext(0, -1, None, None, cancelled=False)
         with on_stage(self.store):
             while state.sent is not None:
-                job = executor._job(command(state, state.sent), context, AbortSignal(), None)
+                job = executor._job(command(state, state.sent), context, AbortSignal(), None, 1)
                 await executor._run(job, executor._runners)
                 seq = job.command.seq
                 context = StoredContext(context.next_version, seq, job.ctx.to_dict(), None, cancelled=False)

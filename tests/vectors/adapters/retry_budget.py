@@ -140,7 +140,7 @@ async def _run(script: Script, options: dict[str, Any], *, at_step: bool) -> Run
     state, _ = reduce(state, Started())
     context = StoredContext(0, -1, None, None, cancelled=False)
     while state.sent is not None:
-        job = executor._job(command(state, state.sent), context, AbortSignal(), None)
+        job = executor._job(command(state, state.sent), context, AbortSignal(), None, 1)
         await executor._run(job, executor._runners)
         context = StoredContext(
             context.next_version, job.command.seq, job.ctx.to_dict(), None, cancelled=False

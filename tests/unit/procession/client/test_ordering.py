@@ -173,3 +173,17 @@ def test_numbers_that_are_left_out_before_anything_was_shown_are_no_reset():
     order.add(batch(1000, "b", reset=1, fence=2, end=True))
     assert drain(order) == ["b"]
     assert order.ended
+
+
+def test_an_end_that_is_done_again_is_none():
+    ended = batch(0, "a", "b", fence=1, end=True)
+    begun_again = [batch(2, fence=2, reset=0), batch(2, "a", fence=2)]
+    for before in ([ended, *begun_again], [*begun_again, ended]):
+        order = ChunkOrder()
+        for one in before:
+            order.add(one)
+        assert drain(order) == ["a", "b", "reset", "a"]
+        assert not order.ended
+        order.add(batch(3, "b", fence=2, end=True))
+        assert drain(order) == ["b"]
+        assert order.ended

@@ -127,6 +127,18 @@ async def test_who_has_begun_is_not_begun_again(thread: Thread) -> None:
     assert await thread.first() is None
 
 
+async def test_claims_of_a_command_are_counted_whatever_nats_says_of_its_deliveries(thread: Thread) -> None:
+    await thread.admit("one")
+
+    async def claims(seq: int, owner: str, *, anyway: bool = True) -> int | None:
+        took = await thread.store.take_context(thread.tenant, "one", seq=seq, owner=owner, anyway=anyway)
+        return None if took is None else took.claims
+
+    assert [await claims(1, "a"), await claims(1, "b"), await claims(1, "c", anyway=False)] == [1, 2, None]
+    assert await claims(1, "d") == 3
+    assert await claims(2, "a") == 1
+
+
 async def test_runs_that_are_gone_keep_nobody(thread: Thread) -> None:
     for run in ("one", "two", "three"):
         await thread.admit(run)
