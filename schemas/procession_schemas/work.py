@@ -128,6 +128,12 @@ class UnlessToolsOp(WireModel):
     op: Literal["unlessTools"] = "unlessTools"
 
 
+class IfOutcomesOp(WireModel):
+    """Ends the command here unless a tool gave an outcome: what follows is for a run that goes on."""
+
+    op: Literal["ifOutcomes"] = "ifOutcomes"
+
+
 class ToolsOp(WireModel):
     """Runs the tool calls of the accepted response (R-TX)."""
 
@@ -203,7 +209,7 @@ class ResultOp(WireModel):
 
 Op = Annotated[
     OpenOp | HookOp | BaselineOp | BeginOp | EmitOp | StreamOp | ModelOp | UnlessToolsOp | ToolsOp | ToolResultsOp
-    | StopOp | RejectOp | AcceptOp | StepFinishOp | FailOp | ResultOp,
+    | IfOutcomesOp | StopOp | RejectOp | AcceptOp | StepFinishOp | FailOp | ResultOp,
     Field(discriminator="op"),
 ]  # fmt: skip
 

@@ -17,6 +17,7 @@ from procession_schemas.work import (
     ANY_VERSION,
     BeginOp,
     HookOp,
+    IfOutcomesOp,
     ModelOp,
     RejectOp,
     ResultOp,
@@ -188,7 +189,7 @@ class Services:
             self.tools.recorded |= context["outcomes"].keys()
         return counts
 
-    def _run(  # noqa: C901 - a case for each operation
+    def _run(  # noqa: C901, PLR0912 - a case for each operation
         self, op: Any, command: WorkCommand, context: dict[str, Any], result: WorkResult, choose: Choose
     ) -> None:
         match op:
@@ -196,6 +197,8 @@ class Services:
                 context.update(calls=[], outcomes={}, begun=context["begun"] + isinstance(op, BeginOp))
             case UnlessToolsOp():
                 result.stopped = bool(context["calls"])
+            case IfOutcomesOp():
+                result.stopped = not context["outcomes"] or self.store.cancelled
             case ModelOp():
                 self._model(op, command, context, result, choose)
             case ToolsOp():

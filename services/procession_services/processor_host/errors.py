@@ -26,7 +26,7 @@ class Cancelled(Exception):  # noqa: N818 - a result
 
 
 class Stopped(Exception):  # noqa: N818 - a result
-    """The rest of the command is for an answer without tool calls, and this one has some."""
+    """The rest of the command is for another outcome than this one: see the operation that raised it."""
 
 
 class Lent(Exception):  # noqa: N818 - a result

@@ -127,6 +127,12 @@ async def unless_tools(_op: work.UnlessToolsOp, job: Job) -> None:
         raise Stopped
 
 
+async def if_outcomes(_op: work.IfOutcomesOp, job: Job) -> None:
+    """Ends the command when no tool gave an outcome, or the run was cancelled meanwhile; raises Stopped."""
+    if not job.ctx.outcomes or job.abort_signal.aborted:
+        raise Stopped
+
+
 async def emit(op: work.EmitOp, job: Job) -> None:
     """Sends chunks to the client as they are."""
     job.emit(*op.chunks)  # type: ignore[arg-type]  # chunks from the wire
@@ -285,6 +291,7 @@ RUNNERS: dict[str, OpRunner] = {
     "emit": emit,
     "stream": stream,
     "toolResults": tool_results,
+    "ifOutcomes": if_outcomes,
     "stop": stop,
     "reject": reject,
     "accept": accept,

@@ -15,6 +15,7 @@ from procession_schemas.work import (
     FailOp,
     Guard,
     HookOp,
+    IfOutcomesOp,
     ModelOp,
     Op,
     OpenOp,
@@ -37,6 +38,7 @@ _BASELINE = PlannedOp(op=BaselineOp())
 _BEGIN = PlannedOp(op=ByPlan(op="begin"))
 _MODEL = PlannedOp(op=ByPlan(op="model"), host=GATEWAY)
 _UNLESS_TOOLS = PlannedOp(op=UnlessToolsOp())
+_IF_OUTCOMES = PlannedOp(op=IfOutcomesOp())
 _ACCEPT = PlannedOp(op=AcceptOp())
 _TOOLS = PlannedOp(op=ByPlan(op="tools"), host="tools")
 _STOP = PlannedOp(op=ByPlan(op="stop"))
@@ -123,8 +125,8 @@ def judge(plan: Plan) -> list[PlannedOp]:
 
 @_once
 def tools(plan: Plan) -> list[PlannedOp]:
-    """The tools of the accepted response and what becomes of their results."""
-    host = OUTPUT if Hook.TOOL_RESULT in plan.stretches else None
+    """The tools of the accepted response and what becomes of their results: a replica of the chain does that."""
+    host = OUTPUT if Hook.TOOL_RESULT in plan.stretches and not plan.chain else None
     return [_TOOLS, PlannedOp(op=ByPlan(op="toolResults"), host=host)]
 
 
@@ -142,6 +144,11 @@ def step_over(reason: str, *, continued: bool, accepted: bool) -> list[PlannedOp
     """The end of a step; it is accepted only when the output chain has let `step-finish` pass."""
     finished = step_finish(reason, continued=continued)
     return [finished] if accepted else [finished, _ACCEPT]
+
+
+def step_on(reason: str) -> list[PlannedOp]:
+    """The end of a step whose tools make another one, in the command of the tools."""
+    return [_IF_OUTCOMES, *step_over(reason, continued=True, accepted=False)]
 
 
 def retry(tripwire: Tripwire | None) -> list[PlannedOp]:

@@ -160,11 +160,13 @@ def _unknown() -> Failure:
 
 
 def _through(state: RunState, ops: list[Bare], result: WorkResult) -> None:
-    """The command did all its operations, or stopped because tools have to run."""
+    """The command did all its operations, or stopped where the rest was for another outcome."""
     state.pending = [] if result.stopped else state.pending[len(ops) :]
     if not result.stopped and any(op.op == "unlessTools" for op in ops):
         state.ending, state.then = True, "done"  # it was the last step
-        state.feedback, state.facts, state.decisions, state.model_index = [], StepFacts(), {}, 0
+        _forget_step(state)
+    if result.stopped and state.then == "stepped":
+        state.then = "tooled"
     if result.retry:  # the first error processor that says so decides (R-AE-6)
         state.recover, state.pending = True, []
     if result.stop:
@@ -198,11 +200,13 @@ def _decide(state: RunState) -> None:
             state.pending, state.then = program.judge(state.plan), "judged"
         case "judged":
             if state.facts.tool_calls:
-                state.pending, state.then = program.tools(state.plan), "tooled"
+                state.pending, state.then = _tools(state)
             else:
                 _accepted(state)
         case "tooled":
             _accepted(state)
+        case "stepped":
+            _next_step(state)
         case "decide":
             _step_over(state, accepted=True)
         case "recovered":
@@ -211,31 +215,54 @@ def _decide(state: RunState) -> None:
             raise AssertionError(f"a run that is {state.then} has no next operation")
 
 
+def _tools(state: RunState) -> tuple[list[PlannedOp], Then]:
+    """What the answer's tools have to do; the step ends with it where only their outcomes decide what follows."""
+    ops = program.tools(state.plan)
+    if state.plan.stop_when or not _may_continue(state):
+        return ops, "tooled"
+    return [*ops, *program.step_on(state.facts.finish_reason)], "stepped"
+
+
 def _accepted(state: RunState) -> None:
-    if state.plan.stop_when and _may_continue(state):
+    if state.plan.stop_when and _continues(state):
         state.pending, state.then = program.stop_conditions(), "decide"
     else:
         _step_over(state, accepted=False)
 
 
 def _may_continue(state: RunState) -> bool:
-    """R-LP-5: only local tool outcomes make another step (A-23)."""
+    """Whether there is another step if tools have outcomes."""
     limit = state.plan.max_steps
-    wants = state.facts.outcomes > 0 and state.facts.finish_reason not in _ENDING_REASONS
+    wants = state.facts.finish_reason not in _ENDING_REASONS
     return wants and not state.facts.stop and (limit is None or state.step + 1 < limit)
+
+
+def _continues(state: RunState) -> bool:
+    """R-LP-5: only local tool outcomes make another step (A-23)."""
+    return state.facts.outcomes > 0 and _may_continue(state)
 
 
 def _step_over(state: RunState, *, accepted: bool) -> None:
     """The step is accepted: the next one, or the end."""
-    continued, reason = _may_continue(state), state.facts.finish_reason
+    continued, reason = _continues(state), state.facts.finish_reason
     ops = program.step_over(reason, continued=continued, accepted=accepted)
-    state.feedback, state.facts, state.decisions, state.model_index = [], StepFacts(), {}, 0
     if continued:
-        state.step += 1
-        state.pending, state.then = [*ops, *program.attempt(state.plan)], "modelled"
+        _next_step(state)
+        state.pending = [*ops, *state.pending]
     else:
+        _forget_step(state)
         state.ending = True
         state.pending, state.then = [*ops, *program.finish(state.plan, reason)], "done"
+
+
+def _next_step(state: RunState) -> None:
+    _forget_step(state)
+    state.step += 1
+    state.pending, state.then = program.attempt(state.plan), "modelled"
+
+
+def _forget_step(state: RunState) -> None:
+    state.feedback, state.facts, state.decisions, state.model_index = [], StepFacts(), {}, 0
 
 
 def _has_budget(state: RunState) -> bool:
@@ -324,7 +351,7 @@ def _resume(state: RunState, control: Control) -> tuple[RunState, list[Effect]]:
     state.waiting = others
     if not others:
         state.status, state.result = "running", None
-        _go(state, program.tools(state.plan), "tooled")
+        _go(state, *_tools(state))
     return state, outstanding(state)
 
 

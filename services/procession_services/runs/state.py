@@ -17,6 +17,7 @@ from procession_schemas.work import (
     BaselineOp,
     EmitOp,
     FailOp,
+    IfOutcomesOp,
     OpenOp,
     RejectOp,
     ResultOp,
@@ -28,7 +29,7 @@ from procession_schemas.work import (
 )
 from procession_services.runs.merging import deep_merge
 
-Then = Literal["modelled", "judged", "tooled", "decide", "recovered", "suspended", "done"]
+Then = Literal["modelled", "judged", "tooled", "stepped", "decide", "recovered", "suspended", "done"]
 """What the run does when its pending operations are through."""
 Status = Literal["running", "suspended", "done"]
 
@@ -149,8 +150,8 @@ class HookByPlan(WireModel):
 
 
 Bare = Annotated[
-    ByPlan | HookByPlan | OpenOp | BaselineOp | EmitOp | StreamOp | UnlessToolsOp | RejectOp | AcceptOp | StepFinishOp
-    | FailOp | ResultOp,
+    ByPlan | HookByPlan | OpenOp | BaselineOp | EmitOp | StreamOp | UnlessToolsOp | IfOutcomesOp | RejectOp | AcceptOp
+    | StepFinishOp | FailOp | ResultOp,
     Field(discriminator="op"),
 ]  # fmt: skip
 """An operation without what the plan says of it: processors, models, settings."""

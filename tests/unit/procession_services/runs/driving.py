@@ -169,7 +169,8 @@ class Run:
     def uses_tools(self, outcomes: int = 1) -> "Run":
         """Lets the model call tools and runs them."""
         self.says(calls=max(outcomes, 1)).until("tools")
-        return self.answer(facts=StepFacts(outcomes=outcomes))
+        stopped = outcomes == 0 and "ifOutcomes" in self.ops
+        return self.answer(facts=StepFacts(outcomes=outcomes), stopped=stopped)
 
     def fails(self, *, started: bool = True, message: str = "overloaded") -> "Run":
         """Lets the model fail."""

@@ -29,6 +29,8 @@ def names(ops: list[PlannedOp]) -> list[str]:
 
 LAST = ["unlessTools", "stepFinish", "accept"]
 """What follows an answer without tool calls in the same command."""
+STEP = ["toolResults", "ifOutcomes", "stepFinish", "accept"]
+"""What follows tools whose outcomes make another step."""
 
 
 def test_a_bare_agent_costs_one_command():
@@ -42,8 +44,8 @@ def test_a_bare_agent_with_a_tool_costs_one_command_for_the_tools_and_one_for_ea
     run = Run().uses_tools().to_end()
     assert run.shapes() == [
         ("llm_gateway", ["open", "baseline", "emit", "begin", "model", *LAST, "result"]),
-        ("tools", ["tools", "toolResults"]),
-        ("llm_gateway", ["stepFinish", "accept", "begin", "model", *LAST, "result"]),
+        ("tools", ["tools", *STEP]),
+        ("llm_gateway", ["begin", "model", *LAST, "result"]),
     ]
 
 
@@ -88,14 +90,18 @@ def test_every_phase_comes_in_the_order_of_the_contract():
         ("llm_gateway", ["model"]),
         ("input_processors", ["processLLMResponse"]),
         ("output_processors", ["processOutputStep"]),
-        ("tools", ["tools"]),
-        ("output_processors", ["toolResults"]),
-        ("input_processors", ["stepFinish", "accept", "begin", "processInputStep", "processLLMRequest"]),
+        ("tools", ["tools", *STEP]),
+        ("input_processors", ["begin", "processInputStep", "processLLMRequest"]),
         ("llm_gateway", ["model"]),
         ("input_processors", ["processLLMResponse"]),
         ("output_processors", ["processOutputStep"]),
         ("output_processors", ["stepFinish", "accept", "processOutputResult", "result"]),
     ]
+
+
+def test_hooks_over_tool_results_have_a_command_of_their_own_where_no_replica_is_lent_the_results():
+    run = Run(output=[placed("out", Hook.TOOL_RESULT)]).uses_tools()
+    assert run.shapes()[-2:] == [("tools", ["tools"]), ("output_processors", STEP)]
 
 
 @pytest.mark.parametrize(

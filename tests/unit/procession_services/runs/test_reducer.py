@@ -89,6 +89,10 @@ class TestAnswers:
         assert run.until("model").op("model").replica == "two"
 
 
+TOOLS = ["tools", "toolResults", "ifOutcomes", "stepFinish", "accept"]
+"""The command of tools whose outcomes make another step."""
+
+
 class TestLastSteps:
     """The command of the model goes on to the end of the run, where the answer has no calls."""
 
@@ -98,7 +102,7 @@ class TestLastSteps:
 
     def test_an_answer_with_calls_stops_the_command_before_its_end(self):
         run = Run().says(calls=1)
-        assert run.ops == ["tools", "toolResults"]
+        assert run.ops == TOOLS
         assert run.state.ending is False
 
     def test_what_other_services_do_at_the_end_follows(self):
@@ -223,8 +227,7 @@ class TestRetries:
     @pytest.mark.parametrize("steps", [1, 2])
     def test_an_abort_over_the_step_finish_of_a_good_answer_ends_the_run(self, steps):
         """Its tools have run: there is no answer to take back before them. Nor is it accepted yet (R-AB-14)."""
-        run = Run(budget=1, max_steps=steps, output=[placed("out", Hook.OUTPUT_STREAM)]).uses_tools()
-        assert run.until("stepFinish").ops[:2] == ["stepFinish", "accept"]
+        run = Run(budget=1, max_steps=steps, output=[placed("out", Hook.OUTPUT_STREAM)]).says(calls=1)
         run.trips("stepFinish", retry=True)
         assert run.ops == ["reject", "emit", "result"]
         assert run.to_end().result.status == "blocked"
@@ -368,13 +371,15 @@ class TestSteps:
 
     def test_tool_outcomes_make_another_step(self):
         """R-LP-5."""
-        run = Run().uses_tools().until("stepFinish")
+        run = Run().says(calls=1)
         assert run.op("stepFinish").is_continued
-        assert run.op("begin").step == 1
+        assert run.answer(facts=StepFacts(outcomes=1)).op("begin").step == 1
 
     def test_calls_without_an_outcome_end_the_run(self):
         """R-TX-5: client-side tools."""
-        run = Run().uses_tools(outcomes=0).to_end()
+        run = Run().uses_tools(outcomes=0)
+        assert run.op("stepFinish").is_continued is False
+        run.to_end()
         assert (run.result.finish_reason, run.models_called()) == ("tool-calls", 1)
 
     @pytest.mark.parametrize("reason", ["error", "length", "content-filter"])
@@ -383,8 +388,9 @@ class TestSteps:
         assert (run.result.finish_reason, run.models_called()) == (reason, 1)
 
     def test_a_tool_call_overrides_a_stop(self):
-        run = Run().says(calls=1, reason="stop").answer(facts=StepFacts(outcomes=1))
-        assert run.until("stepFinish").op("stepFinish").is_continued
+        run = Run().says(calls=1, reason="stop")
+        assert run.op("stepFinish").is_continued
+        assert run.answer(facts=StepFacts(outcomes=1)).op("begin").step == 1
 
     @pytest.mark.parametrize("limit", [1, 3])
     def test_the_run_stops_after_so_many_steps_when_their_tools_have_run(self, limit):
@@ -440,7 +446,7 @@ class TestApproval:
         """R-AP-3, R-LC-8: nothing is repeated, the step goes on where it was."""
         run = Run(input=[placed("in", Hook.INPUT, Hook.INPUT_STEP)]).waits("1").answer()
         run.tell(Control(type="resume", tool_call_id="1", **fields))
-        assert run.ops == ["tools", "toolResults"]
+        assert run.ops == TOOLS
         assert run.op("tools").decisions == {"1": decision}
         run.answer(facts=StepFacts(outcomes=1))
         assert "processInput" not in run.ops
@@ -519,8 +525,8 @@ class TestCancel:
         """R-CX-2."""
         run = Run(output=[placed("out", Hook.TOOL_RESULT)]).says(calls=1).cancel()
         run.answer(facts=StepFacts(outcomes=1))
-        assert run.ops == ["toolResults"]
-        assert run.answer().ops == ["emit", "result"]
+        assert run.ops == TOOLS[1:]
+        assert run.answer(stopped=True, at="ifOutcomes").ops == ["emit", "result"]
 
     def test_no_model_is_called_after_the_input_hooks(self):
         """R-CX-5."""
