@@ -28,7 +28,7 @@ FULL: Final = Size(
     steps=(1, 3, 10, 20),
     warm=30,
     held_streams=100,
-    pinned_streams=(25, 50, 75, 100, 125),
+    pinned_streams=(25, 50, 75, 100, 125, 150, 175, 200, 250, 300),
 )
 QUICK: Final = Size(
     repetitions=1,

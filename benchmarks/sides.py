@@ -22,6 +22,8 @@ __all__ = ["Sample", "Side", "model_server", "our_side", "peer_modules", "peer_s
 _HERE: Final = Path(__file__).parent
 _ROOT: Final = _HERE.parent
 _LINE_LIMIT: Final = 64 * 1024 * 1024
+_PLACES: Final = 512
+"""Runs that the one gateway works on at once: more than any part has."""
 _SERVERS: Final = ("nats-server", "redis-server")
 
 
@@ -83,6 +85,7 @@ async def our_side(api: str, everybody: dict[str, int]) -> AsyncIterator[Side]:
         "PROCESSION_PLUGINS": "benchmarks.processors",
         "PROCESSION_API_BASE": api,
         "OPENAI_API_KEY": "none-needed",
+        "PROCESSION_WORKER_CONCURRENCY": str(_PLACES),
     }
     async with system(environment=environment, on_line=_pass_on) as running:
         client_of = ("-m", "benchmarks.client", running.nats_url, api)

@@ -145,10 +145,9 @@ class System:
 
     def settings(self, replica: str, **more: Any) -> Settings:
         """Settings of a service in this process."""
-        return Settings(
-            nats_url=self.servers.nats_url, redis_url=self.servers.redis_url, plugins=(PLUGIN,),
-            replica=replica, api_base=self.api_base, **more,
-        )  # fmt: skip
+        servers = {"nats_url": self.servers.nats_url, "redis_url": self.servers.redis_url}
+        own = {"plugins": (PLUGIN,), "replica": replica, "api_base": self.api_base}
+        return Settings(**{**servers, **own, **more})
 
     @property
     def api_base(self) -> str:

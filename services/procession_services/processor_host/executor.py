@@ -172,9 +172,9 @@ class Executor:
             result=job.result.to_json(),
             change=None if after is None else after.change,
         )
-        if done is None:
-            return
-        if done.state_saved and after is not None:
+        if done is None:  # somebody else has the command; or Redis took it at once, and we did not hear so
+            await self.driver.again(command.tenant, command.run)
+        elif done.state_saved and after is not None:
             await self.driver.go_on(after, done.called)
         else:
             await self.driver.event(command.tenant, command.run, WorkResult.model_validate_json(done.result))
