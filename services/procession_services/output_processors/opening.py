@@ -52,6 +52,7 @@ class Session:
     processed: int = 0
     acked: int = 0
     missing: int = -1
+    flush_at: float = 0.0
     job: Job | None = None
     """What we went on with when the stream had ended well."""
     timed: bool = False

@@ -10,6 +10,7 @@ import orjson
 from procession.errors import InvalidOptionsError, ProcessorError, TripWire, UnknownComponentError
 from procession.services import KeyValueStore
 from procession_schemas import subjects
+from procession_schemas.chunks import Chunk
 from procession_schemas.work import ModelOp, UnlessToolsOp, WorkCommand
 from procession_services.output_processors.local import LocalSinks
 from procession_services.output_processors.opening import Opener, Session
@@ -29,8 +30,8 @@ from procession_services.runtime.clock import monotonic_ns
 
 log = logging.getLogger(__name__)
 _ACK_CHUNKS = 256
-_BATCH_CHUNKS = 256
-"""Most chunks that wait for others that have come with them."""
+_TOGETHER_SECONDS = 0.002
+"""How long a chunk that has come out of the chain waits for those behind it that are here already."""
 _HEARTBEAT_SECONDS = 0.5
 _IDLE_BEATS = 10
 """A stream on which nothing moves beats less often: only to learn whether its sender still lives."""
@@ -184,19 +185,31 @@ class SessionServer:
                 continue
             chunks = frame["c"][max(0, session.received - frame["n"]) :]
             session.received += len(chunks)
-            for chunk in chunks:
-                session.results.sent(chunk)
-                await session.chain.feed(chunk)
-                session.processed += 1
+            await self._feed(session, chunks)
             if frame.get("e"):
                 await session.chain.end()
                 if frame.get("g"):
                     await self._go_on(session)
                 return
-            if session.frames.empty() or session.outbox.waiting >= _BATCH_CHUNKS:
+            if session.frames.empty():
                 await session.outbox.flush()
             if session.processed - session.acked >= _ACK_CHUNKS:
                 await self._acknowledge(session)
+
+    async def _feed(self, session: Session, chunks: list[Chunk]) -> None:
+        """Takes chunks through the chain; what comes out may go with that of the next ones, but soon."""
+        clock, outbox = asyncio.get_running_loop().time, session.outbox
+        if not outbox.waiting:
+            session.flush_at = clock() + _TOGETHER_SECONDS
+        async with outbox.flushing():
+            for chunk in chunks:
+                session.results.sent(chunk)
+                await session.chain.feed(chunk)
+                session.processed += 1
+                if clock() > session.flush_at:
+                    await outbox.flush()
+                    await asyncio.sleep(0)  # nats-py writes when others may run
+                    session.flush_at = clock() + _TOGETHER_SECONDS
 
     async def _go_on(self, session: Session) -> None:
         """Runs the operations of the lease, from that of the model whose answer this is."""

@@ -118,7 +118,7 @@ class Outbox:
 
     @asynccontextmanager
     async def flushing(self) -> AsyncIterator[None]:
-        """Publishes what is ready as soon as the block waits for anything; else it goes with what comes next.
+        """Publishes what is ready when the block first waits for anything; else it goes with what comes next.
 
         Raises what `flush` does, at the end of the block.
         """
@@ -129,9 +129,6 @@ class Outbox:
             begun = True
             await self.flush()
 
-        if not self._ready:
-            yield
-            return
         flushed = asyncio.ensure_future(flush())
         try:
             yield
