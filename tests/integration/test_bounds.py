@@ -35,6 +35,12 @@ async def test_an_answer_that_no_chunk_can_hold_ends_the_run_with_an_error(syste
     assert (result.status, result.error.code) == ("failed", "CHUNK_NOT_SENDABLE")
 
 
+async def test_a_chunk_of_a_hook_that_becomes_too_long_on_its_way_ends_the_run_with_an_error(system):
+    agent = {"inputProcessors": ["swell"], "outputProcessors": ["swell"]}
+    result, _ = await system.run({"chunks": ["a"]}, agent=agent)
+    assert (result.status, result.error.code) == ("failed", "CHUNK_NOT_SENDABLE")
+
+
 async def test_a_run_that_is_over_leaves_no_stream_parts(system):
     before = {id(each) for each in _stream_parts()}
     call = {"tool_calls": [{"id": "c1", "name": "echo", "arguments": {"text": "hi"}}]}

@@ -180,6 +180,19 @@ class Beside(Processor[BesideOptions]):
         ]
 
 
+class Swell(Processor[Options]):
+    """Writes a small chunk before each step, and makes it longer than a message when it comes by."""
+
+    id: ClassVar[str] = "swell"
+    process_data_parts: bool = True
+
+    async def process_input_step(self, args: Any) -> Any:
+        await args.writer.custom({"type": "data-small", "data": 1})
+
+    def process_output_stream(self, args: Any) -> Any:
+        return {**args.part, "data": "x" * 9_000_000} if args.part["type"] == "data-small" else args.part
+
+
 class Broken(Processor[Options]):
     """Fails."""
 
@@ -240,7 +253,7 @@ async def gated_factory(context: Any, options: dict[str, Any]) -> list[Any]:
 
 def register(registry: Registry) -> None:
     quoting.register(registry)
-    for processor in (Gate, MemoryGate, Upper, Notes, Block, Say, Retry, Beside, Broken):
+    for processor in (Gate, MemoryGate, Upper, Notes, Block, Say, Retry, Beside, Swell, Broken):
         registry.add_processor(processor)
     for made in (echo, send_mail, book, Gated):
         registry.add_tool(made)

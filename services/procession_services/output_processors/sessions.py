@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import logging
+from collections.abc import Awaitable
 from typing import Any
 
 import orjson
@@ -131,19 +132,8 @@ class SessionServer:
                 self._parts.forget(session.ctx.tenant, session.ctx.run_id)
 
     async def _serve_stream(self, session: Session) -> None:
-        failed: dict[str, Any] = {}
-        try:
-            await self._consume(session)
-        except TripWire as tripwire:
-            failed["tripwire"] = wire_tripwire(tripwire).model_dump(by_alias=True, exclude_none=True)
-        except asyncio.CancelledError:
-            self._parts.forget(session.ctx.tenant, session.ctx.run_id)
-            raise
-        except Exception as error:  # whatever it is, the sender must not wait for ever
-            if not isinstance(error, ProcessorError):
-                log.exception("stream of %s failed", session.ctx.run_id)
-            failed["error"] = _failure(error)
-        await session.outbox.flush()
+        failed = await self._tried(session, self._consume(session))
+        failed = await self._tried(session, session.outbox.flush()) | failed
         logged = not _last(session) and session.parts.grown(session.before)
         if logged:  # the run may go on elsewhere as soon as its sender knows
             await self._parts.save(
@@ -153,6 +143,21 @@ class SessionServer:
         place = f"{session.id}.{session.attempt}"
         told = await carried(self._bus, self._store(session), "done", done, place)
         await self._tell(session, {"a": session.processed, **told})
+
+    async def _tried(self, session: Session, work: Awaitable[None]) -> dict[str, Any]:
+        """What the sender is told where work on its stream fails."""
+        try:
+            await work
+        except TripWire as tripwire:
+            return {"tripwire": wire_tripwire(tripwire).model_dump(by_alias=True, exclude_none=True)}
+        except asyncio.CancelledError:
+            self._parts.forget(session.ctx.tenant, session.ctx.run_id)
+            raise
+        except Exception as error:  # whatever it is, the sender must not wait for ever
+            if not isinstance(error, ProcessorError):
+                log.exception("stream of %s failed", session.ctx.run_id)
+            return {"error": _failure(error)}
+        return {}
 
     def _store(self, session: Session) -> KeyValueStore:
         return self._executor.environment.store(session.command.tenant)
@@ -181,6 +186,7 @@ class SessionServer:
         while True:
             frame = await self._next_frame(session)
             if frame["n"] > session.received:
+                await session.outbox.flush()
                 await self._miss(session)
                 continue
             chunks = frame["c"][max(0, session.received - frame["n"]) :]
