@@ -35,7 +35,7 @@ async def test_an_answer_that_no_chunk_can_hold_ends_the_run_with_an_error(syste
     assert (result.status, result.error.code) == ("failed", "CHUNK_NOT_SENDABLE")
 
 
-async def test_a_chunk_of_a_hook_that_becomes_too_long_on_its_way_ends_the_run_with_an_error(system):
+async def test_a_chunk_that_is_held_back_and_too_long_in_the_end_ends_the_run_with_an_error(system):
     agent = {"inputProcessors": ["swell"], "outputProcessors": ["swell"]}
     result, _ = await system.run({"chunks": ["a"]}, agent=agent)
     assert (result.status, result.error.code) == ("failed", "CHUNK_NOT_SENDABLE")

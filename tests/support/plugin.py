@@ -181,7 +181,7 @@ class Beside(Processor[BesideOptions]):
 
 
 class Swell(Processor[Options]):
-    """Writes a small chunk before each step, and makes it longer than a message when it comes by."""
+    """Writes a small chunk before each step, and gives out one longer than a message when its stream ends."""
 
     id: ClassVar[str] = "swell"
     process_data_parts: bool = True
@@ -190,7 +190,11 @@ class Swell(Processor[Options]):
         await args.writer.custom({"type": "data-small", "data": 1})
 
     def process_output_stream(self, args: Any) -> Any:
-        return {**args.part, "data": "x" * 9_000_000} if args.part["type"] == "data-small" else args.part
+        args.state["small"] = args.part["type"] == "data-small"
+        return args.part
+
+    def flush_stream(self, args: Any) -> Any:
+        return {"type": "data-big", "data": "x" * 9_000_000} if args.state.get("small") else None
 
 
 class Broken(Processor[Options]):
