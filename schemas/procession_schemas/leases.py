@@ -21,7 +21,7 @@ class LeaseRequest(TypedDict):
     `contextKey`, and where that is gone the committed one counts. `resume`: another replica had this stream, so what
     clients have is held back (`after`: the attempt that made it); with `anew` it is taken back and sent again, since
     time had a say in it; `chunks`, `e` and `g` are the first frame, with all raw chunks so far where the message can
-    take them. `fence` is that of the chunk batches.
+    take them. `fence` is that of the chunk batches. `cancelled`: the run was, before this was asked.
 
     Deprecated, from `messages` on: what leases said before they carried the context. Nobody reads it.
     """
@@ -36,6 +36,7 @@ class LeaseRequest(TypedDict):
     processors: list[JsonObject]
     outSeq: int
     fence: NotRequired[int]
+    cancelled: NotRequired[bool]
     resume: NotRequired[bool]
     after: NotRequired[int]
     anew: NotRequired[bool]

@@ -2,9 +2,11 @@
 
 import asyncio
 
+import nats
 import pytest
 
 from procession.client import RunConflictError
+from procession_schemas import subjects
 from tests.support.system import deltas, finished, text_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
@@ -194,6 +196,27 @@ async def test_cancelling_while_the_provider_thinks_closes_the_connection(system
     result, _ = await finished(handle)
     assert result.status == "cancelled"
     await until(lambda: system.models.stats.cancelled == cancelled + 1)
+
+
+@pytest.mark.parametrize("chain", [[], ["upper"]])
+async def test_no_step_goes_on_whose_tools_were_running_when_the_run_was_cancelled(system, chain):
+    """R-CX-2: what they gave counts, and nothing follows it, whoever sends it to the client."""
+    gate = system.gate()
+    call = {"tool_calls": [{"id": "c1", "name": "gated", "arguments": {}}]}
+    agent = {"tools": [{"id": "gated", "options": gate.options}], "outputProcessors": chain}
+    connection = await nats.connect(system.servers.nats_url)
+    told = await connection.subscribe(subjects.cancelled(system.client.tenant, "*"))
+    await connection.flush()
+    handle = await system.start(call, DONE, agent=agent)
+    await gate.reached()
+    await handle.cancel()
+    await told.next_msg(10)
+    await gate.open()
+    result, chunks = await finished(handle)
+    await connection.close()
+    kinds = [chunk["type"] for chunk in chunks]
+    assert result.status == "cancelled"
+    assert kinds[kinds.index("tool-result") :] == ["tool-result", "abort", "finish"]
 
 
 async def test_a_run_that_was_cancelled_before_it_was_asked_for_calls_no_model(system):

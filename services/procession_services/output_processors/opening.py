@@ -72,6 +72,8 @@ class Opener:
         parts = await self._parts.open(command.tenant, command.run, ctx.streams, len(links))
         model = next((op for op in command.ops[:1] if isinstance(op, ModelOp)), None)
         calls = Calls(clock=monotonic_ns, abort_signal=AbortSignal(), environment=self._executor.environment)
+        if lease.get("cancelled"):
+            calls.abort_signal.abort()
         calls.violation = self._executor.violation_sink(command, ctx)
         collector = ResponseCollector(keep_chunks=model is not None and model.keep_chunks)
         objects = ObjectStream() if model is not None and ctx.config.structured_output else None

@@ -129,6 +129,8 @@ class Executor:
     async def borrowed(self, job: Job, runners: dict[str, OpRunner]) -> None:
         """Runs operations that whoever has the command has lent us; what they did is for the lender to store."""
         with self._cancellable(job.command) as signal:
+            if job.abort_signal.aborted:
+                signal.abort()
             job.calls.abort_signal = signal
             await self._run(job, {**self._runners, **runners})
         _summed(job)

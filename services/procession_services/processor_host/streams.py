@@ -136,6 +136,7 @@ class StreamClient:
             "command": orjson.Fragment(job.command.model_copy(update={"ops": list(ops)}).to_json()),
             "outSeq": job.outbox.next_seq,
             "fence": job.outbox.fence,
+            "cancelled": job.abort_signal.aborted,
             "processors": [ref.model_dump(by_alias=True) for ref in processors],
         }
         context = job.ctx.to_dict() | {"prompt": None, "cached": None if job.ctx.cached is None else {}}
