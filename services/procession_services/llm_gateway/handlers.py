@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
 import orjson
 
@@ -72,8 +72,7 @@ class ModelRunner:
             source = self._guards.hold(
                 op.guards, job, source, lambda chunks: self._refused(job, call, chunks)
             )
-        async with answer:
-            await answer.take(source)
+        await answer.take(source)
         if answer.lent is not None:
             self._count(job, call, answer.lent["usage"])
             raise Lent(take_lent(job, answer.lent))
@@ -198,9 +197,6 @@ class _Answer:
         ended_early = {"tripwire", "error"} & self._outcome().keys()
         return not (self._was_cut or self.failure or ended_early)
 
-    async def __aenter__(self) -> Self:
-        return self
-
     def _begin_opening(self) -> None:
         if self._op.processors and self._opening is None:
             self._opening = asyncio.ensure_future(self._open())
@@ -213,27 +209,19 @@ class _Answer:
         self._session = session
         return session
 
-    async def __aexit__(self, *error: object) -> None:
+    async def take(self, source: AsyncIterator[list[Chunk]]) -> None:
+        """Reads the source to its end, or until a processor or the caller has had enough, and has it concluded."""
+        try:
+            await self._read(source)
+        except BaseException:
+            self._give_up()
+            raise
         if self._opening is None:
             await self._job.outbox.flush()
-            return
-        if error[0] is not None:
-            self._opening.cancel()
-            if self._session is not None:
-                self._streams.close(self._session)
-            return
-        session = await self._opening
-        try:
-            outcome = await self._streams.finish(session, well=self.whole)
-        finally:
-            self._streams.close(session)
-        if "lent" in outcome:
-            self.lent = outcome
         else:
-            take_outcome(self._job, outcome)
+            await self._conclude(await self._opening)
 
-    async def take(self, source: AsyncIterator[list[Chunk]]) -> None:
-        """Reads the source to its end, or until a processor or the caller has had enough."""
+    async def _read(self, source: AsyncIterator[list[Chunk]]) -> None:
         self._pumping = pump = asyncio.ensure_future(self._pump(source))
         if not self._op.guards:  # asked behind the provider, while that is still thinking
             self._begin_opening()
@@ -246,6 +234,22 @@ class _Answer:
             if not self._was_cut:
                 pump.cancel()
                 raise
+
+    def _give_up(self) -> None:
+        if self._opening is not None:
+            self._opening.cancel()
+        if self._session is not None:
+            self._streams.close(self._session)
+
+    async def _conclude(self, session: Session) -> None:
+        try:
+            outcome = await self._streams.finish(session, well=self.whole)
+        finally:
+            self._streams.close(session)
+        if "lent" in outcome:
+            self.lent = outcome
+        else:
+            take_outcome(self._job, outcome)
 
     def _cut(self) -> None:
         pump = self._pumping

@@ -69,6 +69,12 @@ class Session:
         """The chunks from `start` to before `stop` as JSON."""
         return orjson.Fragment(b"[" + b",".join(self.raw[start:stop]) + b"]")
 
+    def ending(self, stop: int) -> dict[str, bool]:
+        """What says, with the chunks before `stop`, that they are the last, and whether the stream has ended well."""
+        if not self.ended or stop < len(self.raw):
+            return {}
+        return {"e": True, "g": True} if self.well else {"e": True}
+
     @property
     def has_room(self) -> bool:
         """Whether more may be unacknowledged."""

@@ -36,8 +36,6 @@ STALLED_SECONDS: Final = 1.5
 _LOOK_SECONDS: Final = STALLED_SECONDS / 6
 _LEASE_SECONDS: Final = 2.0
 _OFFER_SECONDS: Final = 0.5
-_ENVELOPE: Final = 64
-"""Bytes of a lease's field for chunks besides them and their commas."""
 
 
 class StreamClient:
@@ -168,12 +166,13 @@ class StreamClient:
         session.sent, session.acked, session.flying, session.end_sent = 0, 0, 0, False
         session.inbox = ""
         request = {**await session.lease(), **session.resume, "attempt": session.attempt}
-        body = orjson.dumps(request)
-        whole = len(body) + session.size(0, len(session.raw)) + len(session.raw) + _ENVELOPE
-        if (session.raw or session.ended) and whole <= self._bus.max_payload:
-            ends = {"e": True, "g": session.well} if session.ended else {}
-            body = orjson.dumps({**request, **ends, "chunks": session.chunks()})
-            session.end_sent = session.ended
+        first: dict[str, Any] = {}
+        if session.due and session.size(0, len(session.raw)) < self._bus.max_payload:
+            first = {"chunks": session.chunks(), **session.ending(len(session.raw))}
+        body = orjson.dumps(request | first)
+        if len(body) > self._bus.max_payload:
+            first, body = {}, orjson.dumps(request)
+        session.end_sent = "e" in first
         reply = orjson.loads(await self._bus.request(subjects.lease(SERVICE, replica), body, _LEASE_SECONDS))
         session.inbox, session.replica, session.sent = reply["inbox"], reply["replica"], reply.get("taken", 0)
         session.flying = session.size(session.acked, session.sent)
@@ -215,17 +214,8 @@ class StreamClient:
 
     async def _frame(self, session: Session, start: int, stop: int) -> None:
         """Sends chunks as one frame, in halves while it is longer than the broker takes."""
-        frame: dict[str, Any] = {
-            "s": session.id,
-            "l": session.attempt,
-            "n": start,
-            "c": session.chunks(start, stop),
-        }
-        if session.ended and stop == len(session.raw):
-            frame["e"] = True
-            if session.well:
-                frame["g"] = True
-        body = orjson.dumps(frame)
+        frame = {"s": session.id, "l": session.attempt, "n": start, "c": session.chunks(start, stop)}
+        body = orjson.dumps(frame | session.ending(stop))
         if len(body) <= self._bus.max_payload:
             await self._bus.publish(session.inbox, body, reply=f"{self._address}.{session.id}")
             return

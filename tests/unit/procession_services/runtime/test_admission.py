@@ -28,6 +28,14 @@ from procession_services.runtime.store import (
 pytestmark = pytest.mark.integration
 
 OPEN = Wanted(waiting=100, crowd=1000)
+TURN: dict[str, Any] = {
+    "state": b"begun",
+    "plan": b"plan",
+    "deadline_ms": 99,
+    "wanted": OPEN,
+    "queued": b"queued",
+}
+"""How a run asks that may have to wait for others on its thread."""
 
 
 class Office:
@@ -343,15 +351,8 @@ async def _one(office: Office, book: Book, what: str, pick: int, name: str) -> t
 async def test_a_run_behind_others_on_its_thread_takes_a_place_when_it_is_its_turn_there(office):
     await office.limit(in_all=1)
     line = line_key("a", "ann", "t")
-    fields: dict[str, Any] = {
-        "state": b"begun",
-        "plan": b"plan",
-        "deadline_ms": 99,
-        "wanted": OPEN,
-        "queued": b"queued",
-    }
-    assert not (await office.store.admit("a", "1", **fields, line=line)).queued
-    assert (await office.store.admit("a", "2", **fields, line=line)).queued
+    assert not (await office.store.admit("a", "1", **TURN, line=line)).queued
+    assert (await office.store.admit("a", "2", **TURN, line=line)).queued
     await office.ask("b", "1")
     assert await office.counts() == ({"a": 1}, {"a": 1, "b": 1})
     ended = StateChange(1, b"over", 99, finished=True, line=line)
@@ -369,15 +370,8 @@ async def test_a_run_behind_others_on_its_thread_takes_a_place_when_it_is_its_tu
 async def test_a_run_that_ends_behind_others_on_its_thread_waits_no_more(office):
     await office.limit()
     line = line_key("a", "ann", "t")
-    fields: dict[str, Any] = {
-        "state": b"begun",
-        "plan": b"plan",
-        "deadline_ms": 99,
-        "wanted": OPEN,
-        "queued": b"queued",
-    }
     for run in ("1", "2"):
-        await office.store.admit("a", run, **fields, line=line)
+        await office.store.admit("a", run, **TURN, line=line)
     await office.end("a", "2")
     assert await office.counts() == ({"a": 1}, {})
 
