@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from procession.client import ChunkOrder
 from procession.errors import ProcessorError
 from procession_schemas import subjects
 from procession_services.bus import Bus
@@ -93,3 +94,25 @@ async def test_chunks_before_one_that_cannot_be_sent_are_sent_and_its_number_is_
     box.put(*named("instead"))
     await box.flush()
     assert told(await batches.get()) == (7, ["inste"])
+
+
+async def test_who_does_it_again_uses_no_number_that_a_client_may_have_although_the_stream_lost_it(
+    bus, batches
+):
+    first = outbox(bus)
+    first.put(*named("one"))
+    await first.flush()
+    await batches.get()
+    await bus.flush()
+    # A client got number 6 as well, and NATS was killed before it was stored.
+    again = Outbox(bus, "acme", "r1", 5, live=True, fence=1)
+    await again.renew(5, 2)
+    again.put(*named("uno"))
+    await again.flush()
+    back = ChunkOrder(after=7)
+    for _ in range(2):
+        back.add(await batches.get())
+    reset, chunk = back.pop(), back.pop()
+    assert reset is not None
+    assert chunk is not None
+    assert (reset["type"], reset["payload"]["from"], chunk["payload"]["text"]) == ("reset", 5, "uno")

@@ -84,12 +84,13 @@ class Outbox:
     async def renew(self, start: int | None, attempt: int = 0) -> None:
         """Goes on behind what somebody has sent who had this work before us, and may not know that it is ours.
 
-        Clients drop what they have from `start` on; without it, only what they get later from that somebody. CHUNKS
-        that has nothing from `start` on may have lost it with a restart of NATS: the attempt gets numbers of its own.
+        Clients drop what they have from `start` on; without it, only what they get later from that somebody. They may
+        have more than CHUNKS, which a restart of NATS can make forget, and one that comes back says only how far it
+        was: so each attempt gets numbers of its own.
         """
         sent = await last_sent(self._bus, *self._whose)
         self.next_seq = max(self.next_seq, sent + 1)
-        if start is not None and sent < start:
+        if start is not None:
             self.next_seq += attempt * _ROOM
         await self.flush(reset=self.next_seq if start is None else start)
 
