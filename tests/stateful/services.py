@@ -57,7 +57,7 @@ class Store:
     state: bytes | None = None
     state_version: int = 0
     context: dict[str, Any] = field(
-        default_factory=lambda: {"calls": [], "outcomes": {}, "begun": 0, "agreed": False}
+        default_factory=lambda: {"calls": [], "outcomes": {}, "begun": 0, "continued": 0, "agreed": False}
     )
     version: int = 0
     seq: int = -1
@@ -192,6 +192,8 @@ class Services:
     def _run(  # noqa: C901, PLR0912 - a case for each operation
         self, op: Any, command: WorkCommand, context: dict[str, Any], result: WorkResult, choose: Choose
     ) -> None:
+        if isinstance(op, StepFinishOp) and op.reason != "retry":
+            context["continued"] += op.is_continued
         match op:
             case BeginOp() | RejectOp():
                 context.update(calls=[], outcomes={}, begun=context["begun"] + isinstance(op, BeginOp))
