@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from procession_services.cli.common import CODES, FAILED, OK, Commands, end_with, pair, say, settings_of
+from procession_services.runtime.agents import load_agents
 from procession_services.runtime.embedded import EmbeddedServerError
 from procession_services.runtime.settings import Settings
 from procession_services.supervisor import SERVICES, StartError, System, system
@@ -63,8 +64,9 @@ async def _demo(options: argparse.Namespace) -> int:
 
 
 async def _up(options: argparse.Namespace) -> int:
-    """Runs every service on this machine until Ctrl-C."""
+    """Runs every service on this machine until Ctrl-C; says what is wrong with the agents before anything starts."""
     settings = settings_of(options)
+    agents = [] if settings.agents is None else list(load_agents(settings.agents))
     task = asyncio.current_task()
     assert task is not None
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -76,7 +78,7 @@ async def _up(options: argparse.Namespace) -> int:
             say("in another terminal:")
             if running.nats_url != Settings.model_fields["nats_url"].default:
                 say(f"  export PROCESSION_NATS_URL={running.nats_url}")
-            say('  procession run "What is the weather in Paris?" --agent demo')
+            say(f'  procession run "What is the weather in Paris?" --agent {next(iter(agents), "demo")}')
             try:
                 await asyncio.Event().wait()
             finally:

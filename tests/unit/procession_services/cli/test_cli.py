@@ -181,12 +181,21 @@ async def test_up_hands_its_settings_file_on_to_the_services(servers, procession
         PROCESSION_REDIS_URL=servers.redis_url,
     )  # fmt: skip
     said = ""
-    while "ready" not in said:
+    while "procession run" not in said:
         line = (await command.process.stderr.readline()).decode()
         assert line, said
         said += line
+    assert said.endswith(" --agent a\n")
     command.process.terminate()
     assert (await command.finished())[0] == 0
+
+
+def test_up_says_what_is_wrong_with_the_agents_and_starts_nothing(tmp_path, capsys):
+    path = tmp_path / "agents.yaml"
+    path.write_text("agents: {a: {modell: m/x}}")
+    assert main(["up", "--agents", str(path)]) == 2
+    assert "starting" not in (told := capsys.readouterr().err)
+    assert f"{path}:1: agents.a.modell: unknown key" in told
 
 
 def test_check_lists_what_is_wrong_and_says_so_in_its_exit_code(tmp_path, capsys):
