@@ -18,7 +18,7 @@ async def test_a_body_that_nobody_understands_is_buried_with_its_reason_and_repl
     bus = await Bus.connect(servers.nats_url, "test")
     buried: asyncio.Queue[bytes] = asyncio.Queue()
 
-    async def on_dead(_subject: str, body: bytes, _reply: str) -> None:
+    def on_dead(_subject: str, body: bytes, _reply: str) -> None:
         buried.put_nowait(body)
 
     await bus.subscribe(subjects.dead("WORK", "tools", "acme", "lost"), on_dead)

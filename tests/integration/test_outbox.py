@@ -30,7 +30,7 @@ async def batches(bus):
     """What clients of the run get, as it comes."""
     heard: asyncio.Queue[Any] = asyncio.Queue()
 
-    async def hear(_subject, body, _reply):
+    def hear(_subject, body, _reply):
         heard.put_nowait(json.loads(body))
 
     await bus.subscribe(subjects.chunk("acme", "r1"), hear)

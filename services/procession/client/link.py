@@ -7,7 +7,6 @@ from typing import Any, Final, TypeVar
 
 import nats.errors
 import nats.js.errors
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.js.api import PubAck
@@ -18,6 +17,7 @@ from procession.client.errors import (
     NotConnectedError,
     RequestTooLargeError,
 )
+from procession.client.nats_client import NatsClient
 from procession.errors import address
 from procession_schemas import subjects
 from procession_schemas.run import Failure
@@ -61,7 +61,7 @@ class Link:
         self._options = {"name": "procession-client", "reconnect_time_wait": 0.2, **options}
         if "user" in options:  # the only place where that user may listen for answers
             self._options.setdefault("inbox_prefix", f"_INBOX.{options['user']}")
-        self._client = Client()
+        self._client = NatsClient()
         self._jetstream = self._client.jetstream()
         self._opened = False
         self._trouble: Exception | None = None
@@ -106,7 +106,7 @@ class Link:
         """
         if self._client.is_closed or not self._opened:
             raise NotConnectedError("this client is not connected: use `async with Procession(...)`")
-        return [await self._client.subscribe(s, cb=_calling(callback)) for s, callback in callbacks.items()]
+        return [await self._client.listen(s, _calling(callback)) for s, callback in callbacks.items()]
 
     async def unsubscribe(self, subscriptions: list[Subscription]) -> None:
         """Ends subscriptions."""
@@ -259,7 +259,7 @@ async def _answer(question: Awaitable[_T]) -> _T:
 
 
 def _calling(callback: Callable[[bytes], None]) -> Any:
-    async def deliver(message: Msg) -> None:
+    def deliver(message: Msg) -> None:
         callback(message.data)
 
     return deliver

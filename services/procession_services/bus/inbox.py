@@ -2,9 +2,9 @@
 
 import asyncio
 
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from procession.client.nats_client import NatsClient
 from procession_services.bus.errors import NoResponderError, RequestTimeoutError
 from procession_services.runtime import telemetry
 
@@ -18,14 +18,14 @@ class Inbox:
         address: That subject.
     """
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: NatsClient) -> None:
         self.address = client.new_inbox()
         self._client = client
         self._heard: asyncio.Queue[Msg] = asyncio.Queue()
 
     async def open(self) -> None:
         """Begins to listen."""
-        self._subscription = await self._client.subscribe(self.address, cb=self._heard.put)
+        self._subscription = await self._client.listen(self.address, self._heard.put_nowait)
 
     async def close(self) -> None:
         """Hears nothing any more."""

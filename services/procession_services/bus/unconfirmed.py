@@ -10,9 +10,10 @@ import contextlib
 from collections import OrderedDict
 from typing import Final
 
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error
+
+from procession.client.nats_client import NatsClient
 
 _KEPT: Final = 16_384
 _ASK_SECONDS: Final = 0.1
@@ -24,7 +25,7 @@ _LOOK_SECONDS: Final = 0.5
 class Unconfirmed:
     """What one connection has published and may have to publish again."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: NatsClient) -> None:
         self._client = client
         self._kept: OrderedDict[int, tuple[str, bytes, float]] = OrderedDict()
         self._number = 0
@@ -36,7 +37,7 @@ class Unconfirmed:
 
     async def start(self) -> None:
         """Listens to what the streams say."""
-        await self._client.subscribe(f"{self._answers}.*.*", cb=self._on_answer)
+        await self._client.listen(f"{self._answers}.*.*", self._on_answer)
         if len(self._client.servers) > 1:
             self._looking = asyncio.create_task(self._look())
 
@@ -89,7 +90,7 @@ class Unconfirmed:
                 with contextlib.suppress(Error):  # the next look does it
                     await self._repeat(late)
 
-    async def _on_answer(self, message: Msg) -> None:
+    def _on_answer(self, message: Msg) -> None:
         """The stream has stored a message, and where there is one server all before it of this connection."""
         *_, connection, number = message.subject.split(".")
         if b'"seq"' not in message.data:

@@ -98,7 +98,7 @@ class Worker:
         await self._add_consumer()
         self._alive = asyncio.get_running_loop().time()
         self._inbox = self._bus.client.new_inbox()
-        self._subscription = await self._bus.client.subscribe(self._inbox, cb=self._on_message)
+        self._subscription = await self._bus.client.listen(self._inbox, self._on_message)
         await self._bus.flush()
         self._pulling = asyncio.create_task(self._keep_pulling())
         self._living = asyncio.create_task(self._keep_alive())
@@ -204,7 +204,7 @@ class Worker:
         self._alive = asyncio.get_running_loop().time()  # what comes now was sent now
         self._wake.set()
 
-    async def _on_message(self, message: Msg) -> None:
+    def _on_message(self, message: Msg) -> None:
         headers = message.headers or {}
         status = headers.get("Status")
         if status and not message.reply:
@@ -216,7 +216,7 @@ class Worker:
             return
         self._asked = max(0, self._asked - 1)
         if self._stopping:
-            await message.nak()
+            self._bus.post(message.reply, Msg.Ack.Nak)
             return
         hold = _Hold(message, self._alive + self._ack_wait)
         if not hold.lasts():

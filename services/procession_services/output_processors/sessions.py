@@ -76,12 +76,12 @@ class SessionServer:
         if self._heartbeat:
             self._heartbeat.cancel()
 
-    async def _on_offer_wanted(self, _subject: str, _body: bytes, reply: str) -> None:
+    def _on_offer_wanted(self, _subject: str, _body: bytes, reply: str) -> None:
         """Somebody lost a replica and takes the first that answers: the group may choose one that stands still."""
         offer = {"inbox": self._inbox, "replica": self._host.settings.replica}
-        await self._bus.publish(reply, orjson.dumps(offer))
+        self._bus.post(reply, orjson.dumps(offer))
 
-    async def _on_lease(self, _subject: str, body: bytes, reply: str) -> None:
+    def _on_lease(self, _subject: str, body: bytes, reply: str) -> None:
         lease = orjson.loads(body)
         answer = {"inbox": self._inbox, "replica": self._host.settings.replica}
         task = asyncio.create_task(self._open(lease, reply, answer))
@@ -113,11 +113,11 @@ class SessionServer:
         session.task.add_done_callback(_report)
         await self._bus.publish(reply, orjson.dumps(answer))
 
-    async def _on_frame(self, _subject: str, body: bytes, reply: str) -> None:
+    def _on_frame(self, _subject: str, body: bytes, reply: str) -> None:
         frame = orjson.loads(body)
         session = self._sessions.get(frame["s"])
         if session is None or session.attempt != frame["l"]:
-            await self._bus.publish(reply, orjson.dumps({"l": frame["l"], "unknown": True}))
+            self._bus.post(reply, orjson.dumps({"l": frame["l"], "unknown": True}))
             return
         session.frames.put_nowait(frame)
 
@@ -165,7 +165,7 @@ class SessionServer:
     def _address(self, session: Session) -> str:
         return f"{self._inbox}.{session.id}.{session.attempt}"
 
-    async def _on_gone(self, subject: str, _body: bytes, _reply: str) -> None:
+    def _on_gone(self, subject: str, _body: bytes, _reply: str) -> None:
         """The sender has another replica, or has ended."""
         *_, id_, attempt = subject.split(".")
         session = self._sessions.get(id_)

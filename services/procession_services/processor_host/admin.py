@@ -110,7 +110,7 @@ class Admin:
                     if await asyncio.to_thread(watched.look):
                         _tell(watched)
 
-    async def _on_request(self, subject: str, _body: bytes, reply: str) -> None:
+    def _on_request(self, subject: str, _body: bytes, reply: str) -> None:
         *_, operation = subjects.parse(subject)
         answer = self.reload if operation == "reload" else self.status
         task = asyncio.create_task(self._answer(answer, reply))

@@ -129,10 +129,10 @@ class Host:
         async def reply_to(subject: str, body: bytes, reply: str) -> None:
             await self.bus.publish(reply, await answer(subject, body))
 
-        async def on_request(subject: str, body: bytes, reply: str) -> None:
+        def on_request(subject: str, body: bytes, reply: str) -> None:
             if len(running) >= _OPEN_REQUESTS:
                 if busy is not None:
-                    await self.bus.publish(reply, busy)
+                    self.bus.post(reply, busy)
                 return
             task = asyncio.create_task(reply_to(subject, body, reply))
             running.add(task)
@@ -210,7 +210,7 @@ class Host:
     async def listen_for_cancel(self, executor: Executor) -> None:
         """Fires the abort signals of runs that are cancelled while they are worked on here."""
 
-        async def on_cancel(subject: str, _body: bytes, _reply: str) -> None:
+        def on_cancel(subject: str, _body: bytes, _reply: str) -> None:
             *_, tenant, run = subjects.parse(subject)
             executor.cancel(tenant, run)
 

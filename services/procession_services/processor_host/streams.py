@@ -46,6 +46,7 @@ class StreamClient:
         self._address = subjects.answers(service, f"{replica}-{new_token(6)}")
         self._sessions: dict[str, Session] = {}
         self._watch: asyncio.Task[None] | None = None
+        self._fetching: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Subscribes to acknowledgements and begins to watch for replicas that stand still."""
@@ -278,26 +279,43 @@ class StreamClient:
         for session in self._sessions.values():
             session.send_again(session.acked)
 
-    async def _on_answer(self, subject: str, body: bytes, reply: str) -> None:
+    def _on_answer(self, subject: str, body: bytes, reply: str) -> None:
         session = self._sessions.get(subject.rsplit(".", 1)[-1])
         answer = orjson.loads(body)
         if session is None or answer["l"] != session.attempt:
             # A replica that lost its lease: what it says changes nothing, and it may forget the stream.
             if reply:
-                await self._bus.publish(reply, b"")
+                self._bus.post(reply, b"")
             return
         session.heard = asyncio.get_running_loop().time()
         session.acknowledge(answer.get("a", 0))
         session.timed = session.timed or "t" in answer
-        done = await unpacked(session.store, answer, "done")
-        if done is not None and answer["l"] == session.attempt:
-            session.outcome = done
-            if not session.ended_early.done():
-                session.ended_early.set_result(None)
+        if "done" in answer:
+            self._end(session, answer["done"])
+        elif "doneKey" in answer:
+            fetching = asyncio.create_task(self._fetch_end(session, answer))
+            self._fetching.add(fetching)
+            fetching.add_done_callback(self._fetching.discard)
         elif answer.get("unknown"):
             self._lose(session, gone=True)
         elif "again" in answer:
             session.send_again(answer["again"])
+        session.changed.set()
+
+    async def _fetch_end(self, session: Session, answer: dict[str, Any]) -> None:
+        """Takes the last word of a replica that was too long for a message."""
+        try:
+            done = await unpacked(session.store, answer, "done")
+        except Exception:  # the stream goes to another replica when nothing is heard of it for long
+            log.exception("cannot read how the stream %s ended", session.id)
+            return
+        if done is not None and answer["l"] == session.attempt:
+            self._end(session, done)
+
+    def _end(self, session: Session, outcome: dict[str, Any]) -> None:
+        session.outcome = outcome
+        if not session.ended_early.done():
+            session.ended_early.set_result(None)
         session.changed.set()
 
     async def _watch_replicas(self) -> None:

@@ -35,6 +35,9 @@ _LOG_TAIL_LINES: Final = 12
 # killed server can be given the server's own port, end up connected to itself, and block the restart.
 _PORTS: Final = range(20_000, 32_000)
 
+# nats-server has the machine in common with all services: with few threads, work is handed on less often among them.
+_THREADS: Final = {"GOMAXPROCS": str(max(1, (os.cpu_count() or 1) // 4))}
+
 # Runs in the child and becomes the server: the kernel ends it when the parent dies, however that happens.
 # `preexec_fn` would do the same, but is unsafe in a process with threads.
 _TIED_TO_PARENT: Final = """
@@ -295,7 +298,12 @@ class _Server:
         with self._log.open("ab") as log:
             # A session of its own: Ctrl-C in a terminal reaches us, who stop the servers last.
             self._process = subprocess.Popen(  # noqa: S603  # nobody else's input is in the command
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=_THREADS | os.environ,
+                start_new_session=True,
             )
         return self._process
 

@@ -1,0 +1,274 @@
+"""nats-py's client with a short way between the socket and whom a message is for (docs/adr/0022).
+
+nats-py hands what it reads from a stream's buffer to a task, from there to a queue and a task for each subscription,
+and what is published through a queue to one more task. Here a message goes from the socket to who listens in one call,
+and what is published goes to the socket at once. nats-py still connects, authenticates, reconnects, subscribes, and
+knows JetStream.
+"""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from nats import errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+from nats.aio.transport import TcpTransport
+from nats.protocol.command import pub_cmd
+
+__all__ = ["NatsClient"]
+
+log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+_NOBODY: Final = "503"
+_M: Final = ord("M")
+_H: Final = ord("H")
+_END: Final = b"\r\n"
+
+
+class NatsClient(Client):
+    """A connection to NATS; it belongs to one event loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._line: _Line | None = None
+        self._listeners: dict[int, Callable[[Msg], None]] = {}
+        self._numbers = itertools.count(1)
+        self._asked: dict[str, asyncio.Future[Msg]] = {}
+        self._answers = ""
+        self._sends = False
+
+    async def listen(self, subject: str, heard: Callable[[Msg], None], *, queue: str = "") -> Subscription:
+        """Subscribes a function, which is called as soon as a message has been read."""
+        number = self._sid + 1
+        self._listeners[number] = heard
+        try:
+            return await self.subscribe(subject, queue=queue)
+        except BaseException:
+            self._listeners.pop(number, None)
+            raise
+
+    async def request(
+        self,
+        subject: str,
+        payload: bytes = b"",
+        timeout: float = 0.5,  # noqa: ASYNC109 - nats-py's
+        old_style: bool = False,  # noqa: FBT001, FBT002 - nats-py's
+        headers: dict[str, Any] | None = None,
+    ) -> Msg:
+        """Asks and waits for the first answer; raises as nats-py's own."""
+        if old_style:
+            return await super().request(subject, payload, timeout, old_style, headers)
+        if not self._answers:
+            self._answers = self.new_inbox()
+            await self.listen(f"{self._answers}.*", self._on_answer)
+        loop = asyncio.get_running_loop()
+        token = str(next(self._numbers))
+        answer: asyncio.Future[Msg] = loop.create_future()
+        self._asked[token] = answer
+        timer = loop.call_later(timeout, _give_up, answer)
+        try:
+            await self.publish(subject, payload, reply=f"{self._answers}.{token}", headers=headers)
+            message = await answer
+        finally:
+            timer.cancel()
+            del self._asked[token]
+        if message.headers and message.headers.get("Status") == _NOBODY:
+            raise errors.NoRespondersError
+        return message
+
+    def _on_answer(self, message: Msg) -> None:
+        answer = self._asked.get(message.subject.rsplit(".", 1)[-1])
+        if answer is not None and not answer.done():
+            answer.set_result(message)
+
+    def post(self, subject: str, payload: bytes, reply: str = "") -> None:
+        """Publishes without ever waiting, a small message now and then; dropped without a connection."""
+        if self.is_connected:
+            command = pub_cmd(subject, reply, payload)
+            self._pending.append(command)
+            self._pending_data_size += len(command)
+            self._send_soon()
+
+    def hear(self, sid: int, subject: bytes, reply: bytes, payload: bytes, header: bytes) -> None:
+        """Takes a message that has been read."""
+        try:
+            self._hear(sid, subject, reply, payload, header)
+        except Exception:
+            log.exception("a message on %s met an error where it is heard", subject.decode())
+
+    def _hear(self, sid: int, subject: bytes, reply: bytes, payload: bytes, header: bytes) -> None:
+        listener = self._listeners.get(sid)
+        if listener is None:
+            _run(super()._process_msg(sid, subject, reply, payload, header))
+            return
+        self.stats["in_msgs"] += 1
+        self.stats["in_bytes"] += len(payload)
+        headers = _run(self._process_headers(header)) if header else None
+        listener(self._build_message(sid, subject, reply, payload, headers))
+
+    def _send_soon(self) -> None:
+        if not self._sends:
+            self._sends = True
+            asyncio.get_running_loop().call_soon(self.send_waiting)
+
+    def send_waiting(self, *, anyway: bool = False) -> None:
+        """Sends what has waited for a connection, or for room in the socket's buffer."""
+        self._sends = False
+        line = self._line
+        if self._pending and self.is_connected and line is not None and (anyway or not line.full):
+            waiting, self._pending, self._pending_data_size = b"".join(self._pending), [], 0
+            line.write(waiting)
+
+    # --- What nats-py calls
+
+    async def _read_loop(self) -> None:
+        if not isinstance(self._transport, TcpTransport):  # a WebSocket, whose messages come by _process_msg
+            await super()._read_loop()
+            return
+        line = self._line = _Line(self, self._transport)
+        while isinstance(told := await line.control.get(), bytes):
+            try:
+                await self._ps.parse(told)
+            except errors.ProtocolError as error:
+                line.control.put_nowait(error)
+            except Exception:  # for one, the answer to a flush that was given up
+                log.debug("nats-py could not take %r", told[:40], exc_info=True)
+        if isinstance(told, errors.UnexpectedEOF):
+            await self._error_cb(told)
+        await self._process_op_err(told)
+
+    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+        self.hear(sid, subject, reply, data, headers)
+
+    async def _attempt_reconnect(self) -> None:
+        self._line = None
+        await super()._attempt_reconnect()
+
+    async def _flush_pending(self, force_flush: bool = False) -> Any:  # noqa: FBT001, FBT002 - nats-py's
+        if force_flush or self._line is None:
+            return await super()._flush_pending(force_flush)
+        self._send_soon()
+        return None
+
+    async def _send_ping(self, future: "asyncio.Future[Any] | None" = None) -> None:
+        self.send_waiting(anyway=True)  # its answer is to speak for all before
+        await super()._send_ping(future)
+
+    async def _close(self, status: int, do_cbs: bool = True) -> None:  # noqa: FBT001, FBT002 - nats-py's
+        await super()._close(status, do_cbs)
+        self._listeners.clear()
+        self._answers = ""
+
+    def _remove_sub(self, sid: int, max_msgs: int = 0) -> None:
+        super()._remove_sub(sid, max_msgs)
+        self._listeners.pop(sid, None)
+
+
+class _Line(asyncio.Protocol):
+    """One connection, from its handshake on.
+
+    Attributes:
+        control: Lines that are not messages, for nats-py's parser, and at last why the connection has ended.
+        full: The socket's buffer has no room.
+        write: Writes bytes.
+    """
+
+    def __init__(self, client: NatsClient, transport: TcpTransport) -> None:
+        self.control: asyncio.Queue[bytes | Exception] = asyncio.Queue()
+        self.full = False
+        self._client = client
+        self._parts: list[bytes] = []
+        self._missing = 0
+        reader, writer = transport._io_reader, transport._io_writer  # noqa: SLF001 - there is no other way to them
+        assert reader is not None
+        assert writer is not None
+        socket = writer.transport
+        self.write = socket.write
+        self._stream: Any = socket.get_protocol()
+        socket.set_protocol(self)
+        read, ended = bytes(reader._buffer), reader._eof or socket.is_closing()  # type: ignore[attr-defined]  # noqa: SLF001
+        if read:
+            self.data_received(read)
+        if ended:
+            self.eof_received()
+
+    def data_received(self, data: bytes) -> None:
+        """Hands on whole messages; keeps the rest."""
+        if self._parts:
+            self._parts.append(data)
+            self._missing -= len(data)
+            if self._missing > 0:
+                return
+            data = b"".join(self._parts)
+            self._parts.clear()
+        try:
+            at = self._take(data)
+        except ValueError:
+            self.control.put_nowait(errors.ProtocolError())
+            return
+        if at < len(data):
+            self._parts.append(data[at:])
+
+    def _take(self, data: bytes) -> int:
+        """Hands on what is whole, and tells where the rest begins; ValueError: this is not NATS's protocol."""
+        at, size, hear = 0, len(data), self._client.hear
+        self._missing = 1
+        while (end := data.find(_END, at)) >= 0:
+            start = end + len(_END)
+            if data[at] == _M:
+                _, subject, sid, *reply, length = data[at:end].split()
+                body = start
+            elif data[at] == _H:
+                _, subject, sid, *reply, header, length = data[at:end].split()
+                body = start + int(header)
+            else:
+                self.control.put_nowait(data[at:start])
+                at = start
+                continue
+            stop = start + int(length)
+            if stop + len(_END) > size:
+                self._missing = stop + len(_END) - size
+                break
+            hear(int(sid), subject, reply[0] if reply else b"", data[body:stop], data[start:body])
+            at = stop + len(_END)
+        return at
+
+    def pause_writing(self) -> None:
+        """The buffer is full."""
+        self.full = True
+        self._stream.pause_writing()
+
+    def resume_writing(self) -> None:
+        """There is room again."""
+        self.full = False
+        self._stream.resume_writing()
+        self._client.send_waiting()
+
+    def eof_received(self) -> None:
+        """The server has hung up."""
+        self.control.put_nowait(errors.UnexpectedEOF())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection has ended; nats-py waits for it when it closes one."""
+        self._stream.connection_lost(exc)
+        self.control.put_nowait(exc or errors.UnexpectedEOF())
+
+
+def _give_up(answer: "asyncio.Future[Msg]") -> None:
+    if not answer.done():
+        answer.set_exception(errors.TimeoutError())
+
+
+def _run(work: Coroutine[Any, Any, _T]) -> _T:
+    """Does work of nats-py's that is declared to wait, and does not."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        result: _T = done.value
+        return result
+    work.close()
+    raise RuntimeError("nats-py waits where it did not")

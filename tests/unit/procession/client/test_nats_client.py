@@ -1,0 +1,349 @@
+"""Our way through nats-py: order, pieces, loss of the connection, and who gives up meanwhile."""
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from hypothesis import given
+from hypothesis import strategies as st
+from nats import errors
+from nats.aio.transport import TcpTransport
+
+from procession.client.nats_client import NatsClient, _Line
+from procession_services.runtime.embedded import Endpoints
+from tests.chaos.proxy import Proxy
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
+
+
+@asynccontextmanager
+async def connected(url: str, **options: Any) -> AsyncIterator[NatsClient]:
+    client = NatsClient()
+    quickly: dict[str, Any] = {"reconnect_time_wait": 0.05, "max_reconnect_attempts": -1}
+    await client.connect(url, **quickly, **options)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+@pytest_asyncio.fixture
+async def client(servers: Endpoints) -> AsyncIterator[NatsClient]:
+    async with connected(servers.nats_url) as one:
+        yield one
+
+
+@pytest_asyncio.fixture
+async def proxy(servers: Endpoints) -> AsyncIterator[Proxy]:
+    async with Proxy(int(servers.nats_url.rpartition(":")[2])) as between:
+        yield between
+
+
+@pytest.fixture
+def subject() -> str:
+    return f"test.{secrets.token_hex(6)}"
+
+
+class Heard:
+    """What came, and a way to wait for more."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+        self._came = asyncio.Event()
+
+    def __call__(self, message: Any) -> None:
+        self.bodies.append(message.data)
+        self._came.set()
+
+    async def some(self, number: int) -> list[bytes]:
+        while len(self.bodies) < number:
+            self._came.clear()
+            await self._came.wait()
+        return self.bodies
+
+
+async def until(true: Callable[[], Any]) -> None:
+    while not true():  # noqa: ASYNC110 - one turn of the loop, no time
+        await asyncio.sleep(0)
+
+
+# --- Messages
+
+
+async def test_messages_come_in_the_order_of_their_sending(client, subject):
+    heard = Heard()
+    await client.listen(subject, heard)
+    sizes = [0, 1, 900_000, 17, 300_000, 0, 5]
+    for size in sizes:
+        await client.publish(subject, b"x" * size)
+    client.post(subject, b"last")
+    assert [len(body) for body in await heard.some(8)] == [*sizes, 4]
+
+
+async def test_a_message_has_its_headers_and_its_reply(client, subject):
+    heard: asyncio.Queue[Any] = asyncio.Queue()
+    await client.listen(subject, heard.put_nowait)
+    await client.publish(subject, b"body", reply="answers.here", headers={"traceparent": "00-1", "a": "b"})
+    message = await heard.get()
+    assert (message.subject, message.reply, message.data) == (subject, "answers.here", b"body")
+    assert message.headers == {"traceparent": "00-1", "a": "b"}
+
+
+async def test_one_of_a_group_hears_a_message(client, subject):
+    one, other = Heard(), Heard()
+    await client.listen(subject, one, queue="group")
+    await client.listen(subject, other, queue="group")
+    for _ in range(20):
+        await client.publish(subject, b"")
+    await client.flush()
+    assert len(one.bodies) + len(other.bodies) == 20
+
+
+async def test_who_fails_to_hear_loses_that_message_only(client, subject, caplog):
+    heard = Heard()
+
+    def fail_once(message: Any) -> None:
+        if message.data == b"1":
+            raise RuntimeError("cannot")
+        heard(message)
+
+    await client.listen(subject, fail_once)
+    for number in range(3):
+        await client.publish(subject, b"%d" % number)
+    assert await heard.some(2) == [b"0", b"2"]
+    assert subject in caplog.text
+
+
+async def test_what_has_not_been_heard_when_a_subscription_ends_is_handed_on(client, subject):
+    heard = Heard()
+    subscription = await client.listen(subject, heard)
+    await client.publish(subject, b"before")
+    await subscription.drain()
+    await client.publish(subject, b"after")
+    await client.flush()
+    assert heard.bodies == [b"before"]
+
+
+async def test_a_subscription_of_nats_py_works_as_ever(client, subject):
+    subscription = await client.subscribe(subject)
+    await client.publish(subject, b"body", headers={"a": "b"})
+    message = await subscription.next_msg()
+    assert (message.data, message.headers) == (b"body", {"a": "b"})
+
+
+async def test_who_may_not_subscribe_leaves_nothing(client):
+    with pytest.raises(errors.BadSubjectError):
+        await client.listen("two words", Heard())
+    assert not client._listeners
+
+
+# --- Requests
+
+
+async def test_everybody_gets_their_own_answer(client, subject):
+    await client.listen(subject, lambda message: client.post(message.reply, b"<" + message.data + b">"))
+    asked = [client.request(subject, b"%d" % number, timeout=20) for number in range(300)]
+    assert [answer.data for answer in await asyncio.gather(*asked)] == [b"<%d>" % n for n in range(300)]
+    assert not client._asked
+
+
+async def test_a_request_that_meets_nobody_says_so(client, subject):
+    with pytest.raises(errors.NoRespondersError):
+        await client.request(subject, b"", timeout=20)
+
+
+async def test_an_answer_that_does_not_come_is_an_error_in_time(client, subject):
+    questions: list[Any] = []
+    await client.listen(subject, questions.append)
+    with pytest.raises(TimeoutError):
+        await client.request(subject, b"", timeout=0.05)
+    given_up = asyncio.create_task(client.request(subject, b"", timeout=20))
+    await client.flush()
+    given_up.cancel()
+    await asyncio.wait([given_up])
+    for question in questions:
+        client.post(question.reply, b"late")
+    await client.flush()
+    assert len(questions) == 2
+    assert not client._asked
+
+
+async def test_a_client_that_was_closed_can_ask_again(servers, client, subject):
+    await client.listen(subject, lambda message: client.post(message.reply, b"yes"))
+    again = NatsClient()
+    for _ in range(2):
+        await again.connect(servers.nats_url)
+        assert (await again.request(subject, b"", timeout=20)).data == b"yes"
+        await again.close()
+
+
+# --- The connection
+
+
+async def test_a_flush_speaks_for_all_that_was_published_before(servers, client, subject):
+    heard = Heard()
+    await client.listen(subject, heard)
+    await client.flush()
+    async with connected(servers.nats_url) as sender:
+        for number in range(50):
+            sender.post(subject, b"%d" % number)
+        await sender.flush()
+        await client.flush()
+        assert len(heard.bodies) == 50
+
+
+async def test_a_flush_that_was_given_up_ends_nothing(proxy, subject):
+    async with connected(f"nats://127.0.0.1:{proxy.port}") as client:
+        heard = Heard()
+        await client.listen(subject, heard)
+        await client.flush()
+        proxy.freeze()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await client.flush()
+        proxy.thaw()
+        await client.publish(subject, b"still here")
+        assert await heard.some(1) == [b"still here"]
+
+
+async def test_after_a_loss_of_the_connection_everybody_listens_and_what_was_said_meanwhile_is_sent(
+    proxy, subject
+):
+    lost, back = asyncio.Event(), asyncio.Event()
+
+    async def disconnected() -> None:
+        lost.set()
+
+    async def reconnected() -> None:
+        back.set()
+
+    url = f"nats://127.0.0.1:{proxy.port}"
+    async with connected(url, disconnected_cb=disconnected, reconnected_cb=reconnected) as client:
+        heard = Heard()
+        await client.listen(subject, heard)
+        await client.publish(subject, b"before")
+        await heard.some(1)
+        for number in range(3):
+            lost.clear()
+            back.clear()
+            proxy.cut()
+            await lost.wait()
+            await client.publish(subject, b"meanwhile %d" % number)
+            client.post(subject, b"of no weight")
+            await back.wait()
+            assert (await heard.some(2 + number))[-1] == b"meanwhile %d" % number
+        assert heard.bodies.count(b"of no weight") == 0
+
+
+async def test_who_publishes_faster_than_it_goes_waits_and_nothing_is_lost(servers, client, proxy, subject):
+    heard = Heard()
+    await client.listen(subject, heard)
+    await client.flush()
+    async with connected(f"nats://127.0.0.1:{proxy.port}", pending_size=1_000_000) as sender:
+        await sender.flush()
+        proxy.freeze()
+        body = b"x" * 100_000
+
+        async def publish() -> None:
+            for number in range(300):
+                await sender.publish(subject, b"%03d" % number + body)
+
+        publishing = asyncio.create_task(publish())
+        line: Any = sender._line
+        await until(lambda: line.full and sender.pending_data_size > 1_000_000)
+        assert not publishing.done()
+        proxy.thaw()
+        await publishing
+        assert [int(each[:3]) for each in await heard.some(300)] == list(range(300))
+
+
+@asynccontextmanager
+async def babbling(says: bytes) -> AsyncIterator[int]:
+    """A server that greets as NATS does, and then says something else; gives its port."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'INFO {"server_id":"x","version":"2.15.1","max_payload":1048576,"headers":true}\r\n')
+        with contextlib.suppress(OSError):
+            while line := await reader.readline():
+                if line == b"PING\r\n":
+                    writer.write(b"PONG\r\n" + says)
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()[1]
+
+
+@pytest.mark.parametrize("says", [b"MSG what\r\n", b"MSG a b c\r\n", b"HMSG a 1 x 2\r\n", b"WHAT\r\n"])
+async def test_what_is_not_the_protocol_ends_the_connection(says):
+    lost = asyncio.Event()
+
+    async def disconnected() -> None:
+        lost.set()
+
+    async with babbling(says) as port, connected(f"nats://127.0.0.1:{port}", disconnected_cb=disconnected):
+        await lost.wait()
+
+
+async def test_what_the_server_says_right_behind_its_greeting_is_heard():
+    told: asyncio.Queue[Exception] = asyncio.Queue()
+
+    async def on_error(error: Exception) -> None:
+        told.put_nowait(error)
+
+    refused = b"-ERR 'permissions violation for subscription to x'\r\n"
+    async with babbling(refused) as port, connected(f"nats://127.0.0.1:{port}", error_cb=on_error):
+        assert "permissions violation" in str(await told.get())
+
+
+# --- Pieces
+
+
+@given(
+    bodies=st.lists(st.tuples(st.binary(max_size=40), st.binary(max_size=20) | st.none()), max_size=6),
+    cuts=st.lists(st.integers(0, 400)),
+)
+def test_messages_are_whole_wherever_the_bytes_were_cut(bodies, cuts):
+    said, expected = b"", []
+    for number, (body, header) in enumerate(bodies):
+        if header is None:
+            said += b"MSG s %d %d\r\n%s\r\n" % (number, len(body), body)
+        else:
+            said += b"HMSG s %d r %d %d\r\n%s%s\r\n" % (
+                number, len(header), len(header) + len(body), header, body,
+            )  # fmt: skip
+        said += b"PING\r\n"
+        expected.append((number, b"s", b"" if header is None else b"r", body, header or b""))
+    heard: list[Any] = []
+    line: Any = _Line(client=_Ear(heard), transport=_transport())
+    at = 0
+    for cut in [*sorted(cuts), len(said)]:
+        if at < cut <= len(said):
+            line.data_received(said[at:cut])
+            at = cut
+    assert heard == expected
+    assert [line.control.get_nowait() for _ in range(line.control.qsize())] == [b"PING\r\n"] * len(bodies)
+
+
+class _Ear(NatsClient):
+    def __init__(self, heard: list[Any]) -> None:
+        self._heard = heard
+
+    def hear(self, *message: Any) -> None:
+        self._heard.append(message)
+
+
+def _transport() -> Any:
+    """A connection of which nothing is there but its buffers."""
+    transport: Any = TcpTransport()
+    socket = SimpleNamespace(
+        write=None, get_protocol=lambda: None, set_protocol=lambda _: None, is_closing=lambda: False
+    )
+    transport._io_reader = SimpleNamespace(_buffer=b"", _eof=False)
+    transport._io_writer = SimpleNamespace(transport=socket)
+    return transport
