@@ -50,11 +50,16 @@ class AbortSignal:
         else:
             self._listeners.append(listener)
 
+    def forget(self, listener: Callable[[], None]) -> None:
+        """Calls the listener no more; one that is not known is ignored."""
+        if listener in self._listeners:
+            self._listeners.remove(listener)
+
     def abort(self) -> None:
         """Fires the signal; a second call does nothing."""
         if not self.aborted:
             self.aborted = True
-            for listener in self._listeners:
+            for listener in tuple(self._listeners):
                 listener()
 
 

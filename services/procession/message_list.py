@@ -7,6 +7,7 @@ Those that go in are copied. The rules are in core.md 7.3 to 7.5.
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final, Self, cast
 
 from procession.attempt import Attempt, write
@@ -57,9 +58,6 @@ class MessageList:
     ) -> None:
         self.thread_id = thread_id
         self.resource_id = resource_id
-        self.get = Views(lambda source: self._select(source, drained=False))
-        self.get_persisted = Views(lambda source: self._select(source, drained=True))
-        self.clear = Clear(self._clear)
         self._new_id = new_id
         self._now = now
         self._entries: list[_Entry] = []
@@ -67,6 +65,23 @@ class MessageList:
         self._system = SystemMessages()
         self._response_id: str | None = None
         self._attempt: Attempt | None = None
+
+    # --- views: made when they are asked for, since nothing here may be in a circle (docs/adr/0023) -------
+
+    @property
+    def get(self) -> Views:
+        """The messages that are not drained yet, by source (R-ML-2)."""
+        return Views(partial(self._select, drained=False))
+
+    @property
+    def get_persisted(self) -> Views:
+        """All messages, by source (R-ML-2)."""
+        return Views(partial(self._select, drained=True))
+
+    @property
+    def clear(self) -> Clear:
+        """What can be cleared (R-ML-4)."""
+        return Clear(self._clear)
 
     # --- messages ------------------------------------------------------------------------------
 

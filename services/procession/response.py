@@ -7,7 +7,7 @@ from the chunks as the processors left them, so dropping a control chunk only hi
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from procession_schemas.chunks import Chunk
 from procession_schemas.messages import Part
@@ -35,19 +35,6 @@ class ResponseCollector:
         self._keep = keep_chunks
         self._open: dict[tuple[str, str], Part] = {}
         self._pieces: dict[int, list[str]] = {}
-
-        self._takers: dict[str, Callable[[dict[str, Any]], None]] = {
-            "text-delta": self._text,
-            "text-end": partial(self._end, "text"),
-            "reasoning-delta": partial(self._reasoning, "reasoning-delta"),
-            "reasoning-signature": partial(self._reasoning, "reasoning-signature"),
-            "redacted-reasoning": partial(self._reasoning, "redacted-reasoning"),
-            "reasoning-end": partial(self._end, "reasoning"),
-            "tool-call": self._tool_call,
-            "tool-result": self._provider_result,
-            "source": self._source,
-            "file": self._file,
-        }
 
     def arrived(self, chunk: Chunk) -> None:
         """Notes what the provider said, whatever processors do with the chunk."""
@@ -80,11 +67,11 @@ class ResponseCollector:
             self.chunks.append({"type": kind, "payload": chunk.get("payload")})
         take = self._takers.get(kind)
         if take is not None:
-            take(chunk.get("payload") or {})
+            take(self, chunk.get("payload") or {})
         elif kind.startswith("data-") and not chunk.get("transient"):
             self._parts.append({"type": kind, "data": chunk.get("data")})
 
-    def _end(self, kind: str, payload: dict[str, Any]) -> None:
+    def _end(self, payload: dict[str, Any], kind: str) -> None:
         closed = self._open.pop((kind, str(payload.get("id"))), None)
         if closed is not None:
             self._parts.append(closed)
@@ -108,7 +95,7 @@ class ResponseCollector:
         if payload.get("providerMetadata"):
             part["providerMetadata"] = payload["providerMetadata"]
 
-    def _reasoning(self, kind: str, payload: dict[str, Any]) -> None:
+    def _reasoning(self, payload: dict[str, Any], kind: str) -> None:
         key = ("reasoning", str(payload.get("id")))
         part = self._open.get(key)
         if part is None:
@@ -194,3 +181,16 @@ class ResponseCollector:
         if self._keep:
             response["chunks"] = self.chunks
         return response
+
+    _takers: ClassVar[dict[str, Callable[[Any, dict[str, Any]], None]]] = {
+        "text-delta": _text,
+        "text-end": partial(_end, kind="text"),
+        "reasoning-delta": partial(_reasoning, kind="reasoning-delta"),
+        "reasoning-signature": partial(_reasoning, kind="reasoning-signature"),
+        "redacted-reasoning": partial(_reasoning, kind="redacted-reasoning"),
+        "reasoning-end": partial(_end, kind="reasoning"),
+        "tool-call": _tool_call,
+        "tool-result": _provider_result,
+        "source": _source,
+        "file": _file,
+    }

@@ -4,9 +4,10 @@ import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
+from weakref import ref
 
 from procession.args import OutputStreamArgs
-from procession.calls import Calls, Link, abort, check_custom, failure, of_another, within
+from procession.calls import Calls, Clock, Link, abort, check_custom, failure, of_another, within
 from procession.context import RunContext
 from procession.errors import TripWire
 from procession.processor import Hook
@@ -22,12 +23,14 @@ class _StreamWriter:
     """The writer of one link: what it sends goes past the links behind it, then to the client (D-19, R-WR-7)."""
 
     def __init__(self, chain: "StreamChain", position: int) -> None:
-        self._chain = chain
+        self._chain = ref(chain)
         self._position = position
 
     async def custom(self, chunk: Mapping[str, Any]) -> None:
-        """Sends a `data-*` chunk before the chunk in hand."""
-        await self._chain.send(check_custom(chunk), self._position + 1)  # type: ignore[arg-type]  # has a type
+        """Sends a `data-*` chunk before the chunk in hand; one for a stream that is over goes nowhere."""
+        checked, chain = check_custom(chunk), self._chain()
+        if chain is not None:
+            await chain.send(checked, self._position + 1)  # type: ignore[arg-type]  # has a type
 
 
 class StreamChain:
@@ -51,6 +54,7 @@ class StreamChain:
         self.links = links
         self._calls = calls
         self._deliver = deliver
+        self._wake: dict[int, int] = {}
         self._collector = collector
         self._reports = [calls.report(link, _HOOK) for link in links]
         self._data = [link.processor.process_data_parts for link in links]
@@ -67,12 +71,11 @@ class StreamChain:
                 message_list=ctx.messages,
                 writer=_StreamWriter(self, k),
                 services=calls.services(ctx, link, _HOOK),
-                wake_after=partial(self._wake_after, k),
+                wake_after=partial(_wake_after, self._wake, calls.clock, k),
                 place=k,
             )
             for k, link in enumerate(links)
         ]
-        self._wake: dict[int, int] = {}
         self._hooks = [link.processor.process_output_stream for link in links]
         self._holders = [k for k, link in enumerate(links) if link.processor.holds_back()]
         for link in links:
@@ -115,11 +118,6 @@ class StreamChain:
             self._collector.passed(chunk)
         if chunk["type"] not in _UNDELIVERED:
             self._deliver(chunk)
-
-    def _wake_after(self, k: int, seconds: float | None) -> None:
-        self._wake.pop(k, None)
-        if seconds is not None:
-            self._wake[k] = self._calls.clock() + int(seconds * 1e9)
 
     @property
     def wakes_at(self) -> int | None:
@@ -180,6 +178,12 @@ class StreamChain:
         if not all(map(_is_chunk, out if isinstance(out, list) else (out,))):
             allowed = "allowed are a chunk (with `type`), a list of chunks, or nothing"
             raise invalid(self.links[k], _HOOK, out, allowed)
+
+
+def _wake_after(wake: dict[int, int], clock: Clock, k: int, seconds: float | None) -> None:
+    wake.pop(k, None)
+    if seconds is not None:
+        wake[k] = clock() + int(seconds * 1e9)
 
 
 def _is_chunk(value: Any) -> bool:

@@ -8,7 +8,6 @@ knows JetStream.
 
 import asyncio
 import itertools
-import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
@@ -21,7 +20,6 @@ from nats.protocol.command import pub_cmd
 
 __all__ = ["NatsClient"]
 
-log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _NOBODY: Final = "503"
 _M: Final = ord("M")
@@ -40,9 +38,13 @@ class NatsClient(Client):
         self._asked: dict[str, asyncio.Future[Msg]] = {}
         self._answers = ""
         self._sends = False
+        self._telling: set[asyncio.Future[None]] = set()
 
     async def listen(self, subject: str, heard: Callable[[Msg], None], *, queue: str = "") -> Subscription:
-        """Subscribes a function, which is called as soon as a message has been read."""
+        """Subscribes a function, which is called as soon as a message has been read.
+
+        What it raises goes to nats-py's `error_cb`, and the message is lost.
+        """
         number = self._sid + 1
         self._listeners[number] = heard
         try:
@@ -97,8 +99,10 @@ class NatsClient(Client):
         """Takes a message that has been read."""
         try:
             self._hear(sid, subject, reply, payload, header)
-        except Exception:
-            log.exception("a message on %s met an error where it is heard", subject.decode())
+        except Exception as error:  # noqa: BLE001 - of whoever listens
+            telling = asyncio.ensure_future(self._error_cb(error))
+            self._telling.add(telling)
+            telling.add_done_callback(self._telling.discard)
 
     def _hear(self, sid: int, subject: bytes, reply: bytes, payload: bytes, header: bytes) -> None:
         listener = self._listeners.get(sid)
@@ -135,8 +139,10 @@ class NatsClient(Client):
                 await self._ps.parse(told)
             except errors.ProtocolError as error:
                 line.control.put_nowait(error)
-            except Exception:  # for one, the answer to a flush that was given up
-                log.debug("nats-py could not take %r", told[:40], exc_info=True)
+            except asyncio.InvalidStateError:  # the answer to a flush that was given up
+                pass
+            except Exception as error:  # noqa: BLE001 - whatever it is, reading goes on
+                await self._error_cb(error)
         if isinstance(told, errors.UnexpectedEOF):
             await self._error_cb(told)
         await self._process_op_err(told)

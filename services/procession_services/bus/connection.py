@@ -252,11 +252,12 @@ class Bus:
                 if bounced:
                     bounced()
                 return
-            if message.headers and (traceparent := message.headers.get("traceparent")):
-                with telemetry.observer().continued(traceparent):
+            traceparent = message.headers.get("traceparent") if message.headers else None
+            try:
+                with telemetry.observer().continued(traceparent) if traceparent else contextlib.nullcontext():
                     callback(message.subject, message.data, message.reply)
-                return
-            callback(message.subject, message.data, message.reply)
+            except Exception:
+                log.exception("a message on %s was not understood", message.subject)
 
         return await self.client.listen(subject, on_message, queue=queue)
 

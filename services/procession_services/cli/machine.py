@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from procession_services.cli.common import CODES, FAILED, OK, Commands, end_with, pair, say, settings_of
+from procession_services.runtime import garbage
 from procession_services.runtime.agents import load_agents
 from procession_services.runtime.embedded import EmbeddedServerError
 from procession_services.runtime.settings import Settings
@@ -120,12 +121,13 @@ async def _started(stack: AsyncExitStack, options: argparse.Namespace, settings:
 
 def _serve(options: argparse.Namespace) -> int:
     """Runs one service until SIGTERM; nothing of the other services is loaded."""
-    from procession_services.processor_host.service import run  # noqa: PLC0415 - only what the command needs
-
     settings = settings_of(options)
     if options.parent:
         end_with(options.parent)
-    app = importlib.import_module(f"procession_services.{options.service}.app")
+    with garbage.loading():
+        from procession_services.processor_host.service import run  # noqa: PLC0415 - only what the command needs
+
+        app = importlib.import_module(f"procession_services.{options.service}.app")
     run(options.service, settings, app.start)
     return OK
 

@@ -229,11 +229,13 @@ class _Answer:
         try:
             await pump
         except ProviderError as error:
-            self.failure = error
+            self.failure = error.with_traceback(None)  # whose frames have us
         except asyncio.CancelledError:
             if not self._was_cut:
                 pump.cancel()
                 raise
+        finally:
+            self._job.abort_signal.forget(self._cut)
 
     def _give_up(self) -> None:
         if self._opening is not None:

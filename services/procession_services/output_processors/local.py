@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from procession.response import ResponseCollector
@@ -48,12 +49,8 @@ class LocalSink:
         self._results = ToolResults()
         self._job = job
         self._collector = ResponseCollector()
-        self._chain = StreamChain(deliver=self._deliver, collector=self._collector, **chain_options)
-
-    def _deliver(self, chunk: Chunk) -> None:
-        self._results.delivered(chunk)
-        self._job.outbox.put(chunk)
-        self._job.keep_data(chunk)
+        deliver = partial(_deliver, job, self._results)
+        self._chain = StreamChain(deliver=deliver, collector=self._collector, **chain_options)
 
     async def send(self, chunks: list[Chunk], *, last: bool = False) -> None:
         """Hands chunks to the chain."""
@@ -67,6 +64,12 @@ class LocalSink:
         """Gives out what the chain holds back."""
         await self._chain.end()
         self.rewritten = self._results.rewritten()
+
+
+def _deliver(job: Job, results: ToolResults, chunk: Chunk) -> None:
+    results.delivered(chunk)
+    job.outbox.put(chunk)
+    job.keep_data(chunk)
 
 
 class LocalSinks:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import gc
 import json
 import logging
 import signal
@@ -32,7 +31,7 @@ from procession_services.processor_host.instances import Instances
 from procession_services.processor_host.job import OpRunner, SinkFactory
 from procession_services.processor_host.models import GatewayModels
 from procession_services.processor_host.watch import counted, lag_watched
-from procession_services.runtime import logs, telemetry
+from procession_services.runtime import garbage, logs, telemetry
 from procession_services.runtime.access import Access
 from procession_services.runtime.clock import seconds
 from procession_services.runtime.health import keep_ready
@@ -51,7 +50,6 @@ _LOOK_SECONDS = 0.2
 _ANSWER_SECONDS: Final = 2.0
 _OPEN_REQUESTS = 1_024
 """Requests on one subject that a process answers at once."""
-_GC_THRESHOLD = 20_000
 START_SECONDS: Final = 60.0
 """How long a service that starts waits for NATS, and for Redis."""
 _PREPARE_SECONDS: Final = 120.0
@@ -268,8 +266,7 @@ async def serve(service: str, settings: Settings, start: Start) -> None:
         async with hosted(service, settings, start) as host:
             ready = True
             hosts.append(host)
-            gc.freeze()  # what was loaded stays, so the collector need not look at it again and again
-            gc.set_threshold(_GC_THRESHOLD, 20, 20)
+            garbage.seldom()
             print(json.dumps({"ready": service, "replica": settings.replica}), flush=True)  # noqa: T201 - the protocol
             await stopping.wait()
             log.info("stopping: what is in flight is finished, nothing new is taken")

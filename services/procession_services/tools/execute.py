@@ -65,7 +65,10 @@ async def run_tools(op: ToolsOp, job: Job, executions: Executions = _EXECUTIONS)
     key = (job.command.tenant, job.command.id)
     execution = executions.join(key, lambda: Execution(_Round(op, job).run))
     job.abort_signal.on_abort(execution.signal.abort)
-    ended = await execution.follow(lambda: job.sink(op.processors))
+    try:
+        ended = await execution.follow(lambda: job.sink(op.processors))
+    finally:
+        job.abort_signal.forget(execution.signal.abort)
     job.ctx.outcomes = copy.deepcopy(ended.outcomes)
     if job.ctx.request_context is not ended.request_context:  # a delivery that joined
         job.ctx.request_context.clear()

@@ -28,6 +28,7 @@ from procession_services.llm_gateway.providers.direct import (
 )
 from procession_services.llm_gateway.providers.litellm_errors import provider_error
 from procession_services.llm_gateway.providers.openai_events import openai_events
+from procession_services.runtime import garbage
 from procession_services.runtime.secrets import NO_KEY
 
 _END: Final = object()
@@ -57,7 +58,8 @@ class LiteLLMProvider:
     async def prepare(self) -> None:
         """Load LiteLLM without holding up the event loop; a service does it before it takes work."""
         if not _warmed_up.cache_info().currsize:
-            await asyncio.to_thread(_warmed_up)
+            with garbage.loading():
+                await asyncio.to_thread(_warmed_up)
 
     async def stream(self, call: ModelCall) -> AsyncGenerator[list[Chunk], None]:
         """Stream one answer; see `Provider.stream`.

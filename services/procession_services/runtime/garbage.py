@@ -1,0 +1,26 @@
+"""Python's collector of garbage: it stops the process while it looks, so it is given little to look at (ADR 23)."""
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+_NEW_OBJECTS: Final = 20_000
+"""How many more objects there are before it looks at the new ones."""
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """Lets it rest while modules are loaded, which stay; what is there afterwards it never looks at again."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def seldom() -> None:
+    """Has it look seldom, and never at what is there now."""
+    gc.freeze()
+    gc.set_threshold(_NEW_OBJECTS, 20, 20)
