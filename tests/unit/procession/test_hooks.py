@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from procession.args import ModelInfo
+from procession.args import AbortSignal, ModelInfo
 from procession.errors import ProcessorError
 from procession.hooks import run_llm_request
 from procession.messages import text_of
@@ -943,6 +943,27 @@ async def test_what_hooks_outside_the_stream_write_goes_through_the_stream_hooks
     for hook, written in ((STEP, 0), (JUDGE, 0), ("process_tool_result", 1), (RESULT, 1)):
         kit = ProcessorKit(processor(**{hook: write}), then=[drop])
         assert len((await drive(kit, hook)).written) == written, hook
+
+
+def test_who_listens_to_an_abort_signal_may_forget_it():
+    signal, told = AbortSignal(), []
+
+    def first():
+        told.append("first")
+        signal.forget(second)
+
+    def second():
+        told.append("second")
+
+    def gone():
+        told.append("gone")
+
+    for listener in (first, second, gone):
+        signal.on_abort(listener)
+    signal.forget(gone)
+    signal.forget(gone)
+    signal.abort()
+    assert told == ["first", "second"]
 
 
 async def test_the_abort_signal_tells_of_a_cancelled_run():

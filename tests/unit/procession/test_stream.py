@@ -1,5 +1,6 @@
 import asyncio
 from typing import Any
+from weakref import ref
 
 import pytest
 from hypothesis import given
@@ -328,6 +329,25 @@ async def test_a_written_chunk_can_be_dropped_by_one_behind():
 async def test_the_writer_refuses_the_types_of_the_runtime():
     with pytest.raises(ProcessorError, match="belongs to the runtime"):
         await through(hook(writes({"type": "finish"})), [delta("a")], on_error="fail")
+
+
+async def test_a_writer_that_outlives_its_stream_writes_nowhere_and_keeps_nothing_alive():
+    writers = []
+
+    def keep_writer(args):
+        writers.append(args.writer)
+        return args.part
+
+    out: list[Any] = []
+    chain = StreamChain([link(each) for each in hook(keep_writer)], context(), calls(), out.append)
+    await chain.feed(delta("a"))
+    left = ref(chain)
+    del chain
+    assert left() is None
+    await writers[0].custom(data())
+    with pytest.raises(ValueError, match="belongs to the runtime"):
+        await writers[0].custom({"type": "finish"})
+    assert texts(out) == ["a"]
 
 
 async def test_what_is_written_is_kept_with_the_answer_unless_transient():
