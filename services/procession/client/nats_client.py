@@ -8,7 +8,7 @@ knows JetStream.
 
 import asyncio
 import itertools
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 from nats import errors
@@ -38,7 +38,7 @@ class NatsClient(Client):
         self._asked: dict[str, asyncio.Future[Msg]] = {}
         self._answers = ""
         self._sends = False
-        self._telling: set[asyncio.Future[None]] = set()
+        self._tasks: set[asyncio.Future[Any]] = set()
 
     async def listen(self, subject: str, heard: Callable[[Msg], None], *, queue: str = "") -> Subscription:
         """Subscribes a function, which is called as soon as a message has been read.
@@ -93,16 +93,14 @@ class NatsClient(Client):
             command = pub_cmd(subject, reply, payload)
             self._pending.append(command)
             self._pending_data_size += len(command)
-            self._send_soon()
+            self._later(self._flush_pending())
 
     def hear(self, sid: int, subject: bytes, reply: bytes, payload: bytes, header: bytes) -> None:
         """Takes a message that has been read."""
         try:
             self._hear(sid, subject, reply, payload, header)
         except Exception as error:  # noqa: BLE001 - of whoever listens
-            telling = asyncio.ensure_future(self._error_cb(error))
-            self._telling.add(telling)
-            telling.add_done_callback(self._telling.discard)
+            self._later(self._error_cb(error))
 
     def _hear(self, sid: int, subject: bytes, reply: bytes, payload: bytes, header: bytes) -> None:
         listener = self._listeners.get(sid)
@@ -114,10 +112,10 @@ class NatsClient(Client):
         headers = _run(self._process_headers(header)) if header else None
         listener(self._build_message(sid, subject, reply, payload, headers))
 
-    def _send_soon(self) -> None:
-        if not self._sends:
-            self._sends = True
-            asyncio.get_running_loop().call_soon(self.send_waiting)
+    def _later(self, work: Awaitable[Any]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def send_waiting(self, *, anyway: bool = False) -> None:
         """Sends what has waited for a connection, or for room in the socket's buffer."""
@@ -157,10 +155,14 @@ class NatsClient(Client):
     async def _flush_pending(self, force_flush: bool = False) -> Any:  # noqa: FBT001, FBT002 - nats-py's
         if force_flush or self._line is None:
             return await super()._flush_pending(force_flush)
-        self._send_soon()
+        if not self._sends:
+            self._sends = True
+            asyncio.get_running_loop().call_soon(self.send_waiting)
         return None
 
     async def _send_ping(self, future: "asyncio.Future[Any] | None" = None) -> None:
+        if self._line is None:
+            await super()._flush_pending(force_flush=True)
         self.send_waiting(anyway=True)  # its answer is to speak for all before
         await super()._send_ping(future)
 

@@ -3,8 +3,9 @@
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,7 @@ from nats import errors
 from nats.aio.transport import TcpTransport
 
 from procession.client.nats_client import NatsClient, _Line
+from procession_services.runtime import embedded
 from procession_services.runtime.embedded import Endpoints
 from tests.chaos.proxy import Proxy
 
@@ -303,6 +305,30 @@ async def test_what_the_server_says_right_behind_its_greeting_is_heard():
     refused = b"-ERR 'permissions violation for subscription to x'\r\n"
     async with babbling(refused) as port, connected(f"nats://127.0.0.1:{port}", error_cb=on_error):
         assert "permissions violation" in str(await told.get())
+
+
+class _WithWebSocket(embedded._Nats):
+    def config(self, data: Path, ports: Sequence[int]) -> str:
+        *usual, port = ports
+        socket = f'websocket {{ listen: "127.0.0.1:{port}", no_tls: true }}'
+        return embedded._Nats.config(self, data, usual) + socket
+
+
+@pytest.mark.filterwarnings("ignore:parameter 'timeout' of type 'float' is deprecated")  # nats-py's
+async def test_over_a_web_socket_it_is_the_same(tmp_path, subject):
+    server = embedded._Server(_WithWebSocket(port_count=3), tmp_path)
+    await server.start()
+    try:
+        async with connected(f"ws://127.0.0.1:{server.ports[2]}") as client:
+            heard = Heard()
+            await client.listen(f"{subject}.yes", lambda message: client.post(message.reply, b"yes"))
+            await client.listen(subject, heard)
+            assert (await client.request(f"{subject}.yes", b"", timeout=20)).data == b"yes"
+            await client.publish(subject, b"x" * 300_000)
+            await client.flush()
+            assert [len(body) for body in heard.bodies] == [300_000]
+    finally:
+        await server.stop()
 
 
 # --- Pieces
