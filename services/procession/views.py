@@ -1,7 +1,6 @@
 """What `message_list.get` and `message_list.clear` offer (R-ML-2..4)."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from procession.prompt import conversation_entries
@@ -32,32 +31,11 @@ class Views:
     """The views: `all`, `remembered` (source memory), `input`, `response`, `context`."""
 
     def __init__(self, read: Callable[[Source | None], list[Message]]) -> None:
-        self._read = read
-
-    @property
-    def all(self) -> View:
-        """Messages of every source."""
-        return View(partial(self._read, None))
-
-    @property
-    def remembered(self) -> View:
-        """Those of memory."""
-        return View(partial(self._read, "memory"))
-
-    @property
-    def input(self) -> View:
-        """Those of the request, and what processors added to them."""
-        return View(partial(self._read, "input"))
-
-    @property
-    def response(self) -> View:
-        """Those of the run itself."""
-        return View(partial(self._read, "response"))
-
-    @property
-    def context(self) -> View:
-        """Those that were given as context."""
-        return View(partial(self._read, "context"))
+        self.all = View(lambda: read(None))
+        self.remembered = View(lambda: read("memory"))
+        self.input = View(lambda: read("input"))
+        self.response = View(lambda: read("response"))
+        self.context = View(lambda: read("context"))
 
 
 class Clearing:
@@ -75,19 +53,6 @@ class Clear:
     """What can be cleared: `all`, `input`, `response` (R-ML-4)."""
 
     def __init__(self, remove: Callable[[Source | None], list[Message]]) -> None:
-        self._remove = remove
-
-    @property
-    def all(self) -> Clearing:
-        """Messages of every source."""
-        return Clearing(partial(self._remove, None))
-
-    @property
-    def input(self) -> Clearing:
-        """Those of the request that are not drained."""
-        return Clearing(partial(self._remove, "input"))
-
-    @property
-    def response(self) -> Clearing:
-        """Those of the run itself that are not drained."""
-        return Clearing(partial(self._remove, "response"))
+        self.all = Clearing(lambda: remove(None))
+        self.input = Clearing(lambda: remove("input"))
+        self.response = Clearing(lambda: remove("response"))

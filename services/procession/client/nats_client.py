@@ -45,7 +45,7 @@ class NatsClient(Client):
 
         What it raises goes to nats-py's `error_cb`, and the message is lost.
         """
-        number = self._sid + 1
+        number = self._sid + 1  # that nats-py gives it: a message may be here before `subscribe` returns
         self._listeners[number] = heard
         try:
             return await self.subscribe(subject, queue=queue)
@@ -97,20 +97,17 @@ class NatsClient(Client):
 
     def hear(self, sid: int, subject: bytes, reply: bytes, payload: bytes, header: bytes) -> None:
         """Takes a message that has been read."""
+        listener = self._listeners.get(sid)
         try:
-            self._hear(sid, subject, reply, payload, header)
+            if listener is None:
+                _run(super()._process_msg(sid, subject, reply, payload, header))
+                return
+            self.stats["in_msgs"] += 1
+            self.stats["in_bytes"] += len(payload)
+            headers = _run(self._process_headers(header)) if header else None
+            listener(self._build_message(sid, subject, reply, payload, headers))
         except Exception as error:  # noqa: BLE001 - of whoever listens
             self._later(self._error_cb(error))
-
-    def _hear(self, sid: int, subject: bytes, reply: bytes, payload: bytes, header: bytes) -> None:
-        listener = self._listeners.get(sid)
-        if listener is None:
-            _run(super()._process_msg(sid, subject, reply, payload, header))
-            return
-        self.stats["in_msgs"] += 1
-        self.stats["in_bytes"] += len(payload)
-        headers = _run(self._process_headers(header)) if header else None
-        listener(self._build_message(sid, subject, reply, payload, headers))
 
     def _later(self, work: Awaitable[Any]) -> None:
         task = asyncio.ensure_future(work)
@@ -194,11 +191,11 @@ class _Line(asyncio.Protocol):
         reader, writer = transport._io_reader, transport._io_writer  # noqa: SLF001 - there is no other way to them
         assert reader is not None
         assert writer is not None
-        socket = writer.transport
-        self.write = socket.write
-        self._stream: Any = socket.get_protocol()
-        socket.set_protocol(self)
-        read, ended = bytes(reader._buffer), reader._eof or socket.is_closing()  # type: ignore[attr-defined]  # noqa: SLF001
+        self._socket = writer.transport
+        self.write = self._socket.write
+        self._stream: Any = self._socket.get_protocol()
+        self._socket.set_protocol(self)
+        read, ended = bytes(reader._buffer), reader._eof or self._socket.is_closing()  # type: ignore[attr-defined]  # noqa: SLF001
         if read:
             self.data_received(read)
         if ended:
@@ -217,6 +214,7 @@ class _Line(asyncio.Protocol):
             at = self._take(data)
         except ValueError:
             self.control.put_nowait(errors.ProtocolError())
+            self._socket.abort()  # what else may come would be read from the middle of something
             return
         if at < len(data):
             self._parts.append(data[at:])
@@ -238,6 +236,8 @@ class _Line(asyncio.Protocol):
                 at = start
                 continue
             stop = start + int(length)
+            if stop < body:
+                raise ValueError("a message that ends before it begins")
             if stop + len(_END) > size:
                 self._missing = stop + len(_END) - size
                 break

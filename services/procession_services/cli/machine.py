@@ -67,7 +67,7 @@ async def _demo(options: argparse.Namespace) -> int:
 async def _up(options: argparse.Namespace) -> int:
     """Runs every service on this machine until Ctrl-C; says what is wrong with the agents before anything starts."""
     settings = settings_of(options)
-    agents = [] if settings.agents is None else list(load_agents(settings.agents))
+    agent = next(iter(load_agents(settings.agents)), "demo") if settings.agents else "demo"
     task = asyncio.current_task()
     assert task is not None
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -79,7 +79,7 @@ async def _up(options: argparse.Namespace) -> int:
             say("in another terminal:")
             if running.nats_url != Settings.model_fields["nats_url"].default:
                 say(f"  export PROCESSION_NATS_URL={running.nats_url}")
-            say(f'  procession run "What is the weather in Paris?" --agent {next(iter(agents), "demo")}')
+            say(f'  procession run "What is the weather in Paris?" --agent {agent}')
             try:
                 await asyncio.Event().wait()
             finally:

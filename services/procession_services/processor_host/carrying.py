@@ -22,6 +22,11 @@ async def carried(bus: Bus, store: KeyValueStore, name: str, value: Any, id_: st
     return {f"{name}Key": key}
 
 
+def is_apart(message: dict[str, Any], name: str) -> bool:
+    """Whether a message only names the key of the value."""
+    return f"{name}Key" in message
+
+
 async def unpacked(store: KeyValueStore, message: dict[str, Any], name: str) -> Any:
     """The value that a message has or names; None where it does neither."""
     if (value := message.get(name)) is not None:

@@ -22,7 +22,7 @@ from procession_schemas.agent import ProcessorRef
 from procession_schemas.chunks import Chunk
 from procession_schemas.work import ModelOp, Op
 from procession_services.bus import Bus, LostError, NoResponderError, RequestTimeoutError
-from procession_services.processor_host.carrying import carried, unpacked
+from procession_services.processor_host.carrying import carried, is_apart, unpacked
 from procession_services.processor_host.errors import Cancelled, Lent
 from procession_services.processor_host.job import Job
 from procession_services.processor_host.outcomes import raise_outcome, take_lent, take_outcome
@@ -292,7 +292,7 @@ class StreamClient:
         session.timed = session.timed or "t" in answer
         if "done" in answer:
             self._end(session, answer["done"])
-        elif "doneKey" in answer:
+        elif is_apart(answer, "done"):
             fetching = asyncio.create_task(self._fetch_end(session, answer))
             self._fetching.add(fetching)
             fetching.add_done_callback(self._fetching.discard)
@@ -311,12 +311,12 @@ class StreamClient:
             return
         if done is not None and answer["l"] == session.attempt:
             self._end(session, done)
+            session.changed.set()
 
     def _end(self, session: Session, outcome: dict[str, Any]) -> None:
         session.outcome = outcome
         if not session.ended_early.done():
             session.ended_early.set_result(None)
-        session.changed.set()
 
     async def _watch_replicas(self) -> None:
         loop = asyncio.get_running_loop()

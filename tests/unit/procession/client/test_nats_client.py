@@ -285,7 +285,17 @@ async def babbling(says: bytes) -> AsyncIterator[int]:
         yield server.sockets[0].getsockname()[1]
 
 
-@pytest.mark.parametrize("says", [b"MSG what\r\n", b"MSG a b c\r\n", b"HMSG a 1 x 2\r\n", b"WHAT\r\n"])
+@pytest.mark.parametrize(
+    "says",
+    [
+        b"MSG what\r\n",
+        b"MSG a b c\r\n",
+        b"HMSG a 1 x 2\r\n",
+        b"MSG a 1 -9\r\n",
+        b"HMSG a 1 5 4\r\n",
+        b"WHAT\r\n",
+    ],
+)
 async def test_what_is_not_the_protocol_ends_the_connection(says):
     lost = asyncio.Event()
 
