@@ -1,24 +1,19 @@
 """Input guardrails beside the model call: nothing of the answer goes anywhere before they have agreed."""
 
-import asyncio
 import json
+from functools import partial
 
 import pytest
 
 from tests.integration.test_guardrails import CLEAN, HATE, guard, report
 from tests.support.system import finished, text_of
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
 
 ANSWER = {"chunks": ["Well ", "well ", "well"]}
 SLOW = {"chunks": ["word "] * 500, "chunk_delay_ms": 20}
 CALL = {"tool_calls": [{"id": "c1", "name": "echo", "arguments": {"text": "hi"}}]}
-
-
-async def until(condition):
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - the model server tells nobody
-            await asyncio.sleep(0.005)
 
 
 def beside(gate=None, then="pass", **fields):
@@ -74,6 +69,10 @@ async def test_nothing_of_a_blocked_answer_is_shown_or_stored(system):
     assert report(result, "beside", "processInput").aborts == 1
 
 
+def complete(stats, said):
+    return stats.chunks == said + 3 and stats.open == 0
+
+
 async def test_a_block_ends_the_run_as_one_before_the_model_does(system):
     ends = []
     for parallel in (True, False):
@@ -83,9 +82,7 @@ async def test_a_block_ends_the_run_as_one_before_the_model_does(system):
         handle = await system.start(ANSWER, agent=agent)
         if parallel:  # the answer is complete, and its price known, when the verdict comes
             await gate.reached()
-            await until(
-                lambda said=said: system.models.stats.chunks == said + 3 and system.models.stats.open == 0
-            )
+            await until(partial(complete, system.models.stats, said))
             await gate.open()
         result, chunks = await finished(handle)
         told = result.model_dump(

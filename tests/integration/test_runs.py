@@ -8,6 +8,7 @@ import pytest
 from procession.client import RunConflictError
 from procession_schemas import subjects
 from tests.support.system import deltas, finished, text_of
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
 
@@ -291,10 +292,3 @@ async def read(handle):
     """The chunks up to the end or a suspension, and the result."""
     async with asyncio.timeout(10):
         return await handle.result(), [chunk async for chunk in handle]
-
-
-async def until(holds):
-    """Waits until a condition holds that another task of this process brings about."""
-    async with asyncio.timeout(10):
-        while not holds():  # noqa: ASYNC110 - what it waits for sets no event
-            await asyncio.sleep(0.005)

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +20,7 @@ from procession.client.nats_client import NatsClient, _Line
 from procession_services.runtime import embedded
 from procession_services.runtime.embedded import Endpoints
 from tests.chaos.proxy import Proxy
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
 
@@ -68,11 +69,6 @@ class Heard:
             self._came.clear()
             await self._came.wait()
         return self.bodies
-
-
-async def until(true: Callable[[], Any]) -> None:
-    while not true():  # noqa: ASYNC110 - one turn of the loop, no time
-        await asyncio.sleep(0)
 
 
 # --- Messages

@@ -19,6 +19,7 @@ from procession_services.runtime.embedded import Endpoints
 from procession_services.runtime.redis_client import RedisClient, Script, connect
 from tests.chaos.proxy import Proxy
 from tests.support.servers import own_servers
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.integration
 _SECONDS = 20.0
@@ -217,12 +218,6 @@ async def test_a_server_that_never_answers_a_command_is_asked_a_limited_number_o
             with pytest.raises(RedisConnectionError):
                 await redis.get("key")
             assert await redis.get("key") == b"done"
-
-
-async def until(true: Callable[[], Any]) -> None:
-    async with asyncio.timeout(_SECONDS):
-        while not true():  # noqa: ASYNC110 - one turn of the loop, no time
-            await asyncio.sleep(0)
 
 
 async def blocked(redis: Any) -> None:
