@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from nats import errors
 from nats.aio.transport import TcpTransport
@@ -344,6 +344,7 @@ async def test_over_a_web_socket_it_is_the_same(tmp_path, subject):
     bodies=st.lists(st.tuples(st.binary(max_size=40), st.binary(max_size=20) | st.none()), max_size=6),
     cuts=st.lists(st.integers(0, 400)),
 )
+@example(bodies=[(b"say\r\nMSG s 9 3\r\nabc\r\n", b"-ERR 'x'\r\n"), (b"behind", None)], cuts=list(range(90)))
 def test_messages_are_whole_wherever_the_bytes_were_cut(bodies, cuts):
     said, expected = b"", []
     for number, (body, header) in enumerate(bodies):
