@@ -5,7 +5,7 @@ Those that go in are copied. The rules are in core.md 7.3 to 7.5.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final, Self, cast
@@ -299,7 +299,7 @@ class MessageList:
             ],
             "system": self._system.to_dict(),
             "responseId": self._response_id,
-            "attempt": asdict(self._attempt) if self._attempt else None,
+            "attempt": self._attempt.to_dict() if self._attempt else None,
         }
 
     @classmethod

@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 _ACK_CHUNKS = 256
 _TOGETHER_SECONDS = 0.002
 """How long a chunk that has come out of the chain waits for those behind it that are here already."""
+_FIRST_SECONDS = 0.0002
+"""The same of the first ones of a stream, which somebody waits for most."""
 _HEARTBEAT_SECONDS = 0.5
 _IDLE_BEATS = 10
 """A stream on which nothing moves beats less often: only to learn whether its sender still lives."""
@@ -206,7 +208,7 @@ class SessionServer:
         """Takes chunks through the chain; what comes out may go with that of the next ones, but soon."""
         clock, outbox = asyncio.get_running_loop().time, session.outbox
         if not outbox.waiting:
-            session.flush_at = clock() + _TOGETHER_SECONDS
+            session.flush_at = clock() + (_TOGETHER_SECONDS if session.processed else _FIRST_SECONDS)
         async with outbox.flushing():
             for chunk in chunks:
                 session.results.sent(chunk)

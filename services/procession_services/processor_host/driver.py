@@ -111,7 +111,7 @@ class Driver:
     async def _do(self, state: RunState, effect: Effect) -> None:
         match effect:
             case Send(command) if command.service == LOCAL:
-                await self._execute(command)
+                await self._execute(command.model_copy(deep=True))  # whose parts are also the plan's
             case Send(command):
                 headers = {"traceparent": state.traceparent} if state.traceparent else None
                 subject = subjects.work(command.service, command.tenant, command.run)

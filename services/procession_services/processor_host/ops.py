@@ -59,7 +59,7 @@ async def begin(op: work.BeginOp, job: Job) -> None:
     """Sets the context up for an attempt."""
     ctx = job.ctx
     ctx.step_number, ctx.retry_count = op.step, op.retry_count
-    ctx.config = op.config.model_copy(deep=True)
+    ctx.config = op.config
     ctx.prompt = ctx.cached = ctx.response = None
     ctx.outcomes = []
     ctx.messages.reset_system(op.feedback)

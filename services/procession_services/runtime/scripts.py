@@ -2,7 +2,7 @@
 
 from procession_services.runtime import admission
 
-__all__ = ["ADMIT", "COMMIT", "END", "NEXT", "SAVE", "TAKE"]
+__all__ = ["ADMIT", "COMMIT", "END", "LOG_PARTS", "NEXT", "SAVE", "TAKE"]
 
 _STATE = (
     admission.PLACES
@@ -97,3 +97,7 @@ local run = first(KEYS[1])
 return run and redis.call('HEXISTS', run, 'claim') == 0 and run
 """
 )
+LOG_PARTS = """
+redis.call('RPUSH', KEYS[1], ARGV[1])
+redis.call('EXPIRE', KEYS[1], ARGV[2])
+"""

@@ -145,6 +145,7 @@ class RunStore:
         self._save = partial(redis.run, Script(scripts.SAVE))
         self._admit = partial(redis.run, Script(scripts.ADMIT))
         self._next = partial(redis.run, Script(scripts.NEXT))
+        self._log_parts = partial(redis.run, Script(scripts.LOG_PARTS))
         self._enter = partial(redis.run, Script(admission.ENTER))
         self._leave = partial(redis.run, Script(admission.LEAVE))
 
@@ -346,9 +347,7 @@ class RunStore:
 
     async def append_parts(self, tenant: str, run: str, entry: bytes) -> None:
         """Adds what the stream hooks received during one command to the run's log."""
-        key = f"{run_key(tenant, run)}:parts"
-        async with self.redis.pipeline(transaction=True) as pipe:
-            await pipe.rpush(key, entry).expire(key, self._ttl).execute()
+        await self._log_parts(keys=[f"{run_key(tenant, run)}:parts"], args=[entry, self._ttl])
 
     async def load_parts(self, tenant: str, run: str, start: int) -> list[bytes]:
         """The entries of that log from `start` on."""
