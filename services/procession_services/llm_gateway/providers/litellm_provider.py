@@ -83,13 +83,7 @@ class LiteLLMProvider:
 
     def knows(self, model: str) -> bool:
         """Whether the model is written `provider/name`, with a provider that LiteLLM has."""
-        litellm = _litellm()
-        provider, slash, name = model.partition("/")
-        try:
-            litellm.get_llm_provider(model=model)
-        except litellm.BadRequestError:
-            return False
-        return bool(provider and slash and name)
+        return _known(model)
 
     def missing_keys(self, use: ModelUse) -> list[str]:
         """The variables of the environment that a model needs and that are not set, or only as in the example."""
@@ -261,6 +255,17 @@ def _litellm() -> Any:
     litellm.telemetry = False
     litellm.suppress_debug_info = True
     return litellm
+
+
+@lru_cache(maxsize=1024)
+def _known(model: str) -> bool:
+    litellm = _litellm()
+    provider, slash, name = model.partition("/")
+    try:
+        litellm.get_llm_provider(model=model)
+    except litellm.BadRequestError:
+        return False
+    return bool(provider and slash and name)
 
 
 @lru_cache(maxsize=1024)
