@@ -10,6 +10,7 @@ from procession.messages import InvalidMessageError
 from procession.processor import Hook
 from procession.response import local_calls
 from procession_schemas import work
+from procession_schemas.chunks import Chunk
 from procession_schemas.messages import StepResult
 from procession_schemas.run import Failure
 from procession_services.processor_host.errors import Stopped
@@ -153,21 +154,23 @@ async def tool_results(op: work.ToolResultsOp, job: Job) -> None:
         for outcome in ctx.outcomes:
             call_id = outcome["toolCallId"]
             base = {"toolCallId": call_id, "toolName": outcome["toolName"], "args": outcome.get("args")}
+            chunk: Chunk
             if "result" in outcome:
                 await hooks.run_tool_result(ctx, links, job.calls, job.writer([]), outcome)
                 ctx.messages.set_tool_result(call_id, outcome["result"])
                 if "modelOutput" in outcome:
                     _set_model_output(job, call_id, outcome["modelOutput"])
-                await sink.send([{"type": "tool-result", "payload": {**base, "result": outcome["result"]}}])
+                chunk = {"type": "tool-result", "payload": {**base, "result": outcome["result"]}}
             elif "denied" in outcome:
                 denied = outcome["denied"]
                 ctx.messages.set_tool_denied(call_id, denied.get("reason") or "declined")
                 payload = {**base, "approval": denied.get("approval", {"approved": False})}
-                await sink.send([{"type": "tool-output-denied", "payload": payload}])
+                chunk = {"type": "tool-output-denied", "payload": payload}
             else:
                 error = outcome["error"]
                 ctx.messages.set_tool_error(call_id, error["message"])
-                await sink.send([{"type": "tool-error", "payload": {**base, "error": error}}])
+                chunk = {"type": "tool-error", "payload": {**base, "error": error}}
+            await sink.send([chunk], last=outcome is ctx.outcomes[-1])
     for outcome in ctx.outcomes:
         if "result" in outcome:
             outcome.update(sink.rewritten.get(outcome["toolCallId"], {}))

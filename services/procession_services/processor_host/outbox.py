@@ -123,21 +123,16 @@ class Outbox:
 
         Raises what `flush` does, at the end of the block.
         """
-        begun = False
-
-        async def flush() -> None:
-            nonlocal begun
-            begun = True
-            await self.flush()
-
-        flushed = asyncio.ensure_future(flush())
+        flushes: list[asyncio.Future[None]] = []
+        waited = asyncio.get_running_loop().call_soon(
+            lambda: flushes.append(asyncio.ensure_future(self.flush()))
+        )
         try:
             yield
         finally:
-            if not begun:
-                flushed.cancel()
-            else:
-                await flushed
+            waited.cancel()
+            for flush in flushes:
+                await flush
 
     async def _publish(self, seq: int, chunks: list[dict[str, Any]], marks: dict[str, Any]) -> None:
         """Publishes a batch, in halves while the broker does not take it.
