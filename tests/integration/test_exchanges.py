@@ -74,3 +74,22 @@ async def test_what_tools_gave_goes_through_the_chain_in_one_exchange(system):
     frames = [m for s, m in messages if ".inbox." in s and m and m["s"] == tools[0]["session"]]
     assert not frames
     assert all("lent" in outcome for outcome in outcomes)
+
+
+async def test_what_tools_gave_goes_to_the_client_with_the_end_of_their_step(system):
+    calls = [{"id": f"c{n}", "name": "echo", "arguments": {"text": "hi"}} for n in (1, 2)]
+    agent = {"outputProcessors": ["upper"], "tools": ["echo"]}
+    async with overheard(system, "procession.v1.chunk.>") as messages:
+        result, _ = await system.run({"tool_calls": calls}, {"chunks": ["done"]}, agent=agent)
+    batches = [[c["type"] for c in m["chunks"]] for _, m in messages if m["run"] == result.run_id]
+    assert ["tool-result", "step-finish"] in batches
+
+
+async def test_the_first_chunks_of_a_long_answer_do_not_wait_for_the_rest(system):
+    agent = {"outputProcessors": ["plodding"]}
+    async with overheard(system, "procession.v1.chunk.>") as messages:
+        result, chunks = await system.run({"chunks": ["x"] * 200}, agent=agent)
+    batches = [m["chunks"] for _, m in messages if m["run"] == result.run_id]
+    first = next(batch for batch in batches if batch[0]["type"] == "step-start")
+    assert text_of(chunks) == "x" * 200
+    assert len(first) == 1

@@ -1,6 +1,7 @@
 """The plugin that the services of the integration tests load: parts that wait, change, fail or ask when told to."""
 
 import os
+import time
 from typing import Any, ClassVar, Literal
 
 from redis.asyncio import Redis
@@ -74,6 +75,18 @@ class Upper(Processor[Options]):
         args.state["chunks"] = args.state.get("chunks", 0) + 1
         text = args.part["payload"]["text"].upper()
         return {**args.part, "payload": {**args.part["payload"], "text": text}}
+
+
+class Plodding(Processor[Options]):
+    """Takes a quarter of a millisecond of CPU for each chunk."""
+
+    id: ClassVar[str] = "plodding"
+
+    def process_output_stream(self, args: Any) -> Any:
+        until = time.thread_time() + 0.00025
+        while time.thread_time() < until:
+            pass
+        return args.part
 
 
 class Notes(Processor[Options]):
@@ -257,7 +270,7 @@ async def gated_factory(context: Any, options: dict[str, Any]) -> list[Any]:
 
 def register(registry: Registry) -> None:
     quoting.register(registry)
-    for processor in (Gate, MemoryGate, Upper, Notes, Block, Say, Retry, Beside, Swell, Broken):
+    for processor in (Gate, MemoryGate, Upper, Plodding, Notes, Block, Say, Retry, Beside, Swell, Broken):
         registry.add_processor(processor)
     for made in (echo, send_mail, book, Gated):
         registry.add_tool(made)

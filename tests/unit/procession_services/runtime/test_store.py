@@ -153,6 +153,13 @@ async def test_a_line_does_not_outlive_its_runs(thread: Thread) -> None:
     assert 0 < await thread.redis.ttl(thread.line) <= 60
 
 
+async def test_stream_parts_are_logged_in_order_and_do_not_outlive_their_run(thread: Thread) -> None:
+    for entry in (b"one", b"two"):
+        await thread.store.append_parts(thread.tenant, "r", entry)
+    assert await thread.store.load_parts(thread.tenant, "r", 0) == [b"one", b"two"]
+    assert 0 < await thread.redis.ttl(f"{run_key(thread.tenant, 'r')}:parts") <= 60
+
+
 async def test_names_with_separators_are_different_lines() -> None:
     assert line_key("t", "a:b", "c") != line_key("t", "a", "b:c")
 
