@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Final, TypeVar
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final
 
 import nats.errors
 import nats.js.errors
@@ -28,7 +28,6 @@ _LONGEST_PAUSE: Final = 1.0
 _STORE_FAILED: Final = 10077
 """JetStream's code for a message that a stream does not take, such as one too many."""
 _FULL_SECONDS: Final = 2.0
-_T = TypeVar("_T")
 _UNREACHABLE: Final = (
     nats.errors.TimeoutError,
     nats.errors.NoRespondersError,
@@ -149,7 +148,7 @@ class Link:
 
     async def _publish_once(self, subject: str, body: bytes, message_id: str, seconds: float) -> PubAck:
         headers, patience = {"Nats-Msg-Id": message_id}, min(seconds, _ACK_SECONDS)
-        return await _answer(self._jetstream.publish(subject, body, timeout=patience, headers=headers))
+        return await self._client.store(subject, body, seconds=patience, headers=headers)
 
     def _refusal(self, subject: str, error: Exception) -> str:
         """Why nothing is stored."""
@@ -177,7 +176,7 @@ class Link:
         """
         self._check(body)
         try:
-            return (await _answer(self._client.request(subject, body, timeout=seconds))).data
+            return (await self._client.request(subject, body, timeout=seconds)).data
         except nats.errors.NoRespondersError as error:
             hint = "is the service running? `procession up` starts all"
             raise NotAcceptedError(f"nobody listens on {subject}: {hint}") from error
@@ -190,7 +189,7 @@ class Link:
         The subject is part of the request's own, so the server can refuse other tenants' messages.
         """
         try:
-            message = await _answer(self._jetstream.get_last_msg(stream, subject, direct=True))
+            message = await self._jetstream.get_last_msg(stream, subject, direct=True)
         except nats.js.errors.NotFoundError:
             return None
         except _UNREACHABLE as error:
@@ -211,7 +210,7 @@ class Link:
         while True:
             body = json.dumps({"run": run, "after": after}).encode()
             try:
-                answer = await _answer(self._client.request(subject, body, timeout=_ACK_SECONDS))
+                answer = await self._client.request(subject, body, timeout=_ACK_SECONDS)
             except _UNREACHABLE as error:
                 raise UnreachableError from error
             told = json.loads(answer.data)
@@ -243,19 +242,6 @@ def _full(subject: str) -> Failure:
         retry_after=_FULL_SECONDS,
         detail={"limit": "storedRequests"},
     )
-
-
-async def _answer(question: Awaitable[_T]) -> _T:
-    """Awaits an answer, and does not lose a cancellation that comes together with it.
-
-    nats-py waits with `asyncio.wait_for`, which swallows it on Python 3.11.
-    """
-    task = asyncio.current_task()
-    before = task.cancelling() if task else 0
-    answer = await question
-    if task and task.cancelling() > before:
-        raise asyncio.CancelledError
-    return answer
 
 
 def _calling(callback: Callable[[bytes], None]) -> Any:

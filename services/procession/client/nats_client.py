@@ -11,11 +11,14 @@ import itertools
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
+import orjson
 from nats import errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.aio.transport import TcpTransport
+from nats.js.api import PubAck
+from nats.js.errors import APIError, NoStreamResponseError
 from nats.protocol.command import pub_cmd
 
 __all__ = ["NatsClient"]
@@ -81,6 +84,20 @@ class NatsClient(Client):
         if message.headers and message.headers.get("Status") == _NOBODY:
             raise errors.NoRespondersError
         return message
+
+    async def store(self, subject: str, payload: bytes, *, seconds: float, headers: dict[str, str]) -> PubAck:
+        """Publishes into a stream and waits for its answer; raises as JetStream's `publish` of nats-py.
+
+        That takes the answer apart at twice the cost of the question.
+        """
+        try:
+            answer = await self.request(subject, payload, timeout=seconds, headers=headers)
+        except errors.NoRespondersError:
+            raise NoStreamResponseError from None
+        told = orjson.loads(answer.data)
+        if "error" in told:
+            raise APIError.from_error(told["error"])
+        return PubAck(stream=told["stream"], seq=told["seq"], duplicate=told.get("duplicate"))
 
     def _on_answer(self, message: Msg) -> None:
         answer = self._asked.get(message.subject.rsplit(".", 1)[-1])

@@ -337,16 +337,16 @@ async def test_a_request_waits_for_a_stream_that_has_no_leader_yet(tmp_path):
     """As in an election: nobody takes the subject, and a moment later somebody does."""
     async with embedded(tmp_path, redis=False) as servers, Procession(servers.nats_url) as procession:
         tried = asyncio.Event()
-        jetstream: Any = procession._link._jetstream
-        publish = jetstream.publish
+        client: Any = procession._link._client
+        store = client.store
 
         async def noticed(*args, **more):
             try:
-                return await publish(*args, **more)
+                return await store(*args, **more)
             finally:
                 tried.set()
 
-        jetstream.publish = noticed
+        client.store = noticed
         starting = asyncio.create_task(procession.start("Hi", agent="demo"))
         await tried.wait()
         assert not starting.done()
@@ -401,22 +401,15 @@ async def test_what_came_while_the_connection_was_lost_is_read_from_the_streams(
 
 
 async def test_a_cancellation_is_not_lost_when_it_comes_with_the_acknowledgement(services, procession):
-    async def ask_and_be_cancelled():
-        task: Any = asyncio.current_task()
-        loop = asyncio.get_running_loop()
-        answered = procession._link._jetstream.publish
+    client = procession._link._client
+    take, taken = client._on_answer, []
 
-        async def publish(*args, **more):
-            acknowledgement = await answered(*args, **more)
-            loop.call_soon(task.cancel)
-            swallowed = loop.create_future()
-            try:
-                await swallowed
-            except asyncio.CancelledError:
-                return acknowledgement  # as `asyncio.wait_for` does on Python 3.11
+    def take_and_cancel(answer):
+        take(answer)
+        taken.append(starting.cancel())
 
-        procession._link._jetstream.publish = publish
-        await procession.start("Hi", agent="demo")
-
+    client._on_answer = take_and_cancel
+    starting = asyncio.create_task(procession.start("Hi", agent="demo"))
     with pytest.raises(asyncio.CancelledError):
-        await asyncio.create_task(ask_and_be_cancelled())
+        await starting
+    assert taken == [True]

@@ -5,6 +5,7 @@ import contextlib
 import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from nats import errors
 from nats.aio.transport import TcpTransport
+from nats.js.errors import BadRequestError, NoStreamResponseError
 
 from procession.client.nats_client import NatsClient, _Line
 from procession_services.runtime import embedded
@@ -158,6 +160,22 @@ async def test_everybody_gets_their_own_answer(client, subject):
 async def test_a_request_that_meets_nobody_says_so(client, subject):
     with pytest.raises(errors.NoRespondersError):
         await client.request(subject, b"", timeout=20)
+
+
+async def test_a_stream_says_what_number_a_message_has_and_whether_it_had_it(client, subject):
+    js = client.jetstream()
+    await js.add_stream(name=subject.replace(".", "-"), subjects=[subject])
+    store = partial(client.store, subject, b"a", seconds=20)
+    told = [await store(headers={"Nats-Msg-Id": name}) for name in ("one", "one", "two")]
+    assert [(ack.seq, bool(ack.duplicate)) for ack in told] == [(1, False), (1, True), (2, False)]
+    with pytest.raises(BadRequestError) as refused:
+        await store(headers={"Nats-Expected-Last-Subject-Sequence": "0"})
+    assert refused.value.err_code == 10071
+
+
+async def test_what_no_stream_takes_is_an_error(client, subject):
+    with pytest.raises(NoStreamResponseError):
+        await client.store(subject, b"", seconds=20, headers={"Nats-Msg-Id": "one"})
 
 
 async def test_an_answer_that_does_not_come_is_an_error_in_time(client, subject):
