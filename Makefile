@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 UV ?= $(shell command -v uv)
 
 # The first Python that is new enough and can make a virtual environment. Those of distributions, and others that were
-# built with optimizations, go first: what pyenv compiles is without, and takes a ninth more CPU (docs/performance.md).
+# built with optimizations, go first: what pyenv compiles is without, and takes a tenth more CPU (docs/performance.md).
 PYTHON ?= $(shell for build in optimized any; do \
 	for python in python3.12 python3.11 python3 /usr/bin/python3.12 /usr/bin/python3.11 /usr/bin/python3; do \
 	"$$python" -c 'import ensurepip, sys, sysconfig, venv; \

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 import orjson
 from nats import errors
-from nats.aio.client import Client
+from nats.aio.client import Client, Srv
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.aio.transport import TcpTransport
@@ -161,6 +161,12 @@ class NatsClient(Client):
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
         self.hear(sid, subject, reply, data, headers)
+
+    async def _connect_to_server(self, s: Srv) -> None:
+        if isinstance(self._transport, TcpTransport):
+            # nats-py leaves one open whose server has not greeted.
+            self._transport.close()  # type: ignore[no-untyped-call]
+        await super()._connect_to_server(s)
 
     async def _attempt_reconnect(self) -> None:
         self._line = None

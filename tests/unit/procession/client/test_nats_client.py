@@ -283,12 +283,15 @@ async def test_who_publishes_faster_than_it_goes_waits_and_nothing_is_lost(serve
         assert [int(each[:3]) for each in await heard.some(300)] == list(range(300))
 
 
+GREETING = b'INFO {"server_id":"x","version":"2.15.1","max_payload":1048576,"headers":true}\r\n'
+
+
 @asynccontextmanager
 async def babbling(says: bytes) -> AsyncIterator[int]:
     """A server that greets as NATS does, and then says something else; gives its port."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b'INFO {"server_id":"x","version":"2.15.1","max_payload":1048576,"headers":true}\r\n')
+        writer.write(GREETING)
         with contextlib.suppress(OSError):
             while line := await reader.readline():
                 if line == b"PING\r\n":
@@ -318,6 +321,28 @@ async def test_what_is_not_the_protocol_ends_the_connection(says):
 
     async with babbling(says) as port, connected(f"nats://127.0.0.1:{port}", disconnected_cb=disconnected):
         await lost.wait()
+
+
+async def test_a_connection_that_is_not_greeted_is_closed():
+    says = iter([GREETING, b"not yet\r\n"])
+    closed = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        greeting = next(says, GREETING)
+        writer.write(greeting)
+        if greeting is GREETING:
+            await reader.readuntil(b"PING\r\n")
+            writer.write(b"PONG\r\n")
+        else:
+            await reader.read()
+            closed.set()
+        writer.close()
+
+    async with (
+        await asyncio.start_server(serve, "127.0.0.1", 0) as server,
+        connected(f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"),
+    ):
+        await closed.wait()
 
 
 async def test_what_the_server_says_right_behind_its_greeting_is_heard():
