@@ -51,13 +51,8 @@ class Attempt:
                 del content["metadata"]
 
     def to_dict(self) -> dict[str, Any]:
-        """Its fields for JSON, as the constructor takes them."""
-        return {
-            "started": self.started,
-            "kept_steps": self.kept_steps,
-            "kept_parts": self.kept_parts,
-            "metadata": self.metadata,
-        }
+        """Its fields for JSON, as the constructor takes them; what they hold is shared."""
+        return {name: getattr(self, name) for name in self.__slots__}
 
     def _cut(self, parts: Sequence[Part]) -> int:
         """Where the output begins: at its `step-start`, or by number if a processor removed that."""

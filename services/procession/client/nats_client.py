@@ -165,7 +165,7 @@ class NatsClient(Client):
     async def _connect_to_server(self, s: Srv) -> None:
         if isinstance(self._transport, TcpTransport):
             # nats-py leaves one open whose server has not greeted.
-            self._transport.close()  # type: ignore[no-untyped-call]
+            self._transport.close()  # type: ignore[no-untyped-call]  # nats-py forgot
         await super()._connect_to_server(s)
 
     async def _attempt_reconnect(self) -> None:
