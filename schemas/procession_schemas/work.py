@@ -231,6 +231,9 @@ class WorkCommand(WireModel):
     message_id: str = Field(description="Id of the run's assistant message.")
     stream: bool = True
     ops: list[Op]
+    renewed: bool = Field(
+        default=False, description="Redis may have forgotten commands that were done before it."
+    )
     lent: int | None = Field(
         default=None,
         description="Deprecated: gateways of before looked here for the first operation that they lent.",

@@ -11,6 +11,8 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
+
 from procession.processor import Hook
 from procession_schemas.run import Failure, HookReport, ModelReport, RunResult, Tripwire
 from procession_schemas.work import (
@@ -62,6 +64,8 @@ class Store:
     version: int = 0
     seq: int = -1
     result: bytes | None = None
+    out: int = 0
+    life: int = 1
     cancelled: bool = False
     listed: bool = False
     """Whether the run is on the list of deadlines."""
@@ -71,6 +75,8 @@ class Store:
         if version != self.state_version:
             return False
         self.state, self.state_version = state, version + 1
+        told = orjson.loads(state)
+        self.out = told["seq"] if told.get("sent") else 0
         self.listed = b'"status":"suspended"' not in state
         return True
 
@@ -80,7 +86,7 @@ class Store:
         """Compare-and-set of the context and, with it, of the state; the result that counts, and whether both went."""
         if self.seq == seq:
             return (self.result, False) if self.result is not None else None
-        if self.version != version or self.seq > seq:
+        if self.state is None or seq != self.out or self.version != version or self.seq > seq:
             return None
         self.version, self.seq, self.context, self.result = version + 1, seq, context, result
         return result, change is not None and self.save_state(*change)
@@ -99,6 +105,11 @@ class ToolHost:
         """Forgets what it has not answered."""
         self.life += 1
         self.rounds.clear()
+
+    def excuse(self, remembered: set[str]) -> None:
+        """Redis has forgotten outcomes, so calls may be made again."""
+        self.recorded = remembered
+        self.ended.clear()
 
     def call(self, call_id: str) -> None:
         """Runs a tool to its end.
@@ -162,7 +173,7 @@ class Services:
         context = copy.deepcopy(store.context)
         if seq == command.seq and stored is not None:
             return stored, False
-        if command.version not in (version, ANY_VERSION):
+        if store.state is None or command.version not in (version, ANY_VERSION) or command.seq != store.out:
             return None, False
         result = WorkResult(
             run=command.run,

@@ -162,6 +162,11 @@ class RunMachine(RuleBasedStateMachine):
     def forget_ids(self) -> None:
         self.world.known_ids.clear()
 
+    @precondition(lambda self: self.world.past)
+    @rule(moments=st.integers(0, 39))
+    def redis_forgets(self, moments: int) -> None:
+        self.world.forget(moments)
+
     @precondition(lambda self: self.world.queue)
     @rule(number=NUMBER)
     def give_up(self, number: int) -> None:
@@ -202,6 +207,9 @@ class RunMachine(RuleBasedStateMachine):
         world.choose = lambda options: self.random.choice([options[0], *options])
         for _ in range(DELIVERIES):
             if self.undisturbed():
+                continue
+            if world.forgot and (recalled := world.recall()):
+                world.finish(recalled)
                 continue
             state = world.state()
             if state is None or (state.status == "done" and world.finished):

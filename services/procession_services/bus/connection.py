@@ -301,6 +301,14 @@ class Bus:
         body: bytes | None = last.data
         return body
 
+    async def last_id(self, stream: str, subject: str) -> str | None:
+        """The id under which the newest message that a stream holds on a subject was published."""
+        try:
+            last = await self._retried(subject, lambda: self.js.get_last_msg(stream, subject))
+        except NotFoundError:
+            return None
+        return (last.headers or {}).get("Nats-Msg-Id")
+
     async def consumer_lag(self, stream: str, consumer: str) -> tuple[int, int] | None:
         """How many messages wait for a consumer, and how many it has in hand; None where NATS does not say."""
         try:

@@ -8,6 +8,7 @@ from procession_schemas.agent import Agent
 from procession_services.bus.backlog import Backlog
 from procession_services.orchestrator.deadlines import Deadlines
 from procession_services.orchestrator.handlers import INTAKE, Orchestrator
+from procession_services.orchestrator.lapses import Lapses
 from procession_services.orchestrator.places import PlaceKeeper
 from procession_services.processor_host.service import Host
 from procession_services.processor_host.streams import StreamClient
@@ -30,23 +31,26 @@ async def start(host: Host) -> None:
     host.admin.models = lambda: models_of(agents.value.values(), host.settings.api_base)
     tenants: Watched[Tenants] = host.admin.watch("tenants", host.settings.tenants, load_tenants, Tenants())
     keeper = PlaceKeeper(Places(host.redis), executor.driver, tenants, host.settings.worker_concurrency)
-    await keeper.look()
-    orchestrator = Orchestrator(host, executor.driver, agents, keeper)
+    lapses = Lapses(host.store, host.bus, executor.driver)
+    await asyncio.gather(keeper.look(), lapses.look())
+    orchestrator = Orchestrator(host, executor.driver, agents, keeper, lapses)
     watching = [
         asyncio.create_task(Deadlines(host.store, orchestrator, executor.driver).run()),
         asyncio.create_task(keeper.run()),
+        asyncio.create_task(lapses.run()),
     ]
 
     async def stop() -> None:
         await streams.stop()
         await ended(*watching)
 
+    host.on_drain.append(lapses.close)
     host.on_stop.append(stop)
     root = subjects.ROOT
     at_once = host.settings.worker_concurrency
     for stream, durable, filter_subject, handler, concurrency in (
         ("WORK", "orchestrator", f"{root}.work.{SERVICE}.>", orchestrator.on_work, at_once),
-        ("WORK", "orchestrator-control", f"{root}.control.>", orchestrator.on_control, at_once),
+        ("WORK", "orchestrator-control", f"{root}.control.>", orchestrator.on_control, INTAKE),
         ("RUNS", "orchestrator-runs", f"{root}.run.>", orchestrator.on_request, INTAKE),
     ):
         await host.add_worker(

@@ -17,6 +17,7 @@ from procession_services.orchestrator.core.plan import (
     opening,
     parse_request,
 )
+from procession_services.orchestrator.lapses import Lapses
 from procession_services.orchestrator.limits import refusal, wanted
 from procession_services.orchestrator.places import PlaceKeeper
 from procession_services.orchestrator.planner import Planner
@@ -42,7 +43,8 @@ _STORE_AWAY = Failure(
 _COMMAND_ROOM = 128 * 1024
 """Bytes of a command that are not the request's own."""
 INTAKE = 4_096
-"""Requests that one process has in hand: one that is behind more of them than this waits for them."""
+"""Requests, or words of people, that one process has in hand, those included of which Redis may not have written yet
+what was made of them; one that is behind more of them than this waits for them."""
 _INTAKE_SHARE = 128
 """Requests of one tenant that are read in any case."""
 _AT_ONCE = 16
@@ -56,11 +58,16 @@ class Orchestrator:
     """
 
     def __init__(
-        self, host: Host, driver: Driver, agents: Watched[dict[str, Agent]], keeper: PlaceKeeper
+        self,
+        host: Host,
+        driver: Driver,
+        agents: Watched[dict[str, Agent]],
+        keeper: PlaceKeeper,
+        lapses: Lapses,
     ) -> None:
         self._agents = agents
         self._planner = Planner(host.registry, host.settings, agents)
-        self._driver, self._keeper = driver, keeper
+        self._driver, self._keeper, self._lapses = driver, keeper, lapses
         self._turns = Turns(_AT_ONCE)
         self._bus, self._store, self._settings = host.bus, host.store, host.settings
 
@@ -73,9 +80,19 @@ class Orchestrator:
             await self._reject_unread(tenant, delivery)
             return
         async with self._turns.turn(tenant):
-            await self._requested(delivery)
+            admitted = await self._requested(delivery, leap=may_be_known)
+        while admitted is not None and not await self._lapses.kept():
+            if await self._lapses.ended(tenant, admitted) is not None:
+                self._store.mark_told(tenant, admitted, fingerprint(delivery.body))
+                return
+            async with self._turns.turn(tenant):
+                admitted = await self._requested(delivery, leap=True)
 
-    async def _requested(self, delivery: Delivery) -> None:
+    async def _requested(self, delivery: Delivery, *, leap: bool) -> str | None:
+        """Accepts a request, or answers why not; gives the id of a run that was admitted.
+
+        With `leap` Redis may have forgotten that it was, and what was done then.
+        """
         _, tenant, agent_name = subjects.parse(delivery.subject)
         run_id = _derived_id(delivery)
         digest = fingerprint(delivery.body)
@@ -86,33 +103,35 @@ class Orchestrator:
             await self._refuse(
                 tenant, asked_id(delivery.body) or run_id, agent_name, delivery, invalid.failure
             )
-            return
+            return None
         try:
             fresh = await self._accepted(run_id, digest, request, delivery)
+            fresh.life, fresh.leap = self._store.life, leap
         except Invalid as invalid:
             await self._refuse(tenant, run_id, agent_name, delivery, invalid.failure)
-            return
+            return None
         known, state, effects = await self._admit(fresh)
         if known.state is not None or known.told is not None:
             await self._known(known, fresh, delivery)
-            return
+            return None
         if known.refused is not None and known.refused.decode() != digest:
             await self._conflict(tenant, run_id, delivery)
-            return
+            return None
         if known.over is not None:
             await self._over_limit(tenant, run_id, delivery, known.over)
-            return
+            return None
         if known.refused is not None or known.ahead is not None:
             await self._refuse(tenant, run_id, agent_name, delivery, _busy(known.ahead))
-            return
+            return None
         self._driver.on_deadline_added(state.deadline_ms)
         telemetry.observer().run_accepted(tenant, state.agent)
         if known.cancelled:
             state, effects = _cancelled(state if state.queued else fresh)
             if not (await self._store.save_state(tenant, run_id, change(state, 1))).saved:
-                return  # somebody was quicker, and has said what follows
+                return run_id  # somebody was quicker, and has said what follows
         await asyncio.gather(self._tell_accepted(state, "accepted"), self._driver.perform(state, effects))
         await self._driver.begin(known.called)
+        return run_id
 
     async def _admit(self, fresh: RunState) -> tuple[Admission, RunState, list[Effect]]:
         """Saves a new run, begun or waiting for its turn; gives what was known of it, and how it was saved."""
@@ -124,6 +143,7 @@ class Orchestrator:
             "state": begun.to_json(),
             "plan": fresh.plan.stored,
             "deadline_ms": fresh.deadline_ms,
+            "out": begun.seq,
             "wanted": wanted(fresh.tenant, limits, self._settings.waiting_runs, seconds()),
             "line": line_of(fresh),
             "alone": bool(line and line.policy == "reject"),
@@ -247,6 +267,11 @@ class Orchestrator:
         """A person cancels or resumes."""
         _, tenant, run = subjects.parse(delivery.subject)
         control = Control.model_validate_json(delivery.body)
+        await self._controlled(tenant, run, control)
+        while not await self._lapses.kept():
+            await self._controlled(tenant, run, control)
+
+    async def _controlled(self, tenant: str, run: str, control: Control) -> None:
         if control.type == "cancel":
             await self._store.mark_cancelled(tenant, run)
         await self._driver.event(tenant, run, control)

@@ -25,6 +25,7 @@ from procession_services.runs.events import (
     TellFinished,
     TellSuspended,
 )
+from procession_services.runs.program import command
 from procession_services.runs.reducer import LOCAL, outstanding, reduce
 from procession_services.runs.state import RunState
 from procession_services.runs.stored import read_state
@@ -63,7 +64,7 @@ class Driver:
         """Reduces, saves and acts; starts over when somebody else saved first."""
         names: tuple[Called, ...] = ()
         while True:
-            state = read_state(stored.state, stored.plan)
+            state = read_state(stored.state, stored.plan, self._store.life)
             after, effects = reduce(state, event)
             resumed = state.status == "suspended" and after.status == "running"
             if resumed:
@@ -116,7 +117,7 @@ class Driver:
                 headers = {"traceparent": state.traceparent} if state.traceparent else None
                 subject = subjects.work(command.service, command.tenant, command.run)
                 await self._bus.publish_stored(
-                    subject, command.to_json(), message_id=f"work:{command.id}", headers=headers
+                    subject, command.to_json(), message_id=_message_id(command), headers=headers
                 )
             case SignalCancel():
                 await self._store.mark_cancelled(state.tenant, state.run)
@@ -133,6 +134,13 @@ class Driver:
                 await self._pass_turn(state)
             case Interrupt():
                 await self._interrupt(state)
+
+    async def is_out(self, state: RunState) -> bool:
+        """Whether the command that the run waits for is in NATS; one that needs no other service never is."""
+        if state.sent is None or state.sent.service == LOCAL:
+            return False
+        subject = subjects.work(state.sent.service, state.tenant, state.run)
+        return await self._bus.last_id("WORK", subject) == _message_id(command(state, state.sent))
 
     async def _pass_turn(self, state: RunState) -> None:
         """Gives the first run in the line of the thread a place, unless it has one; doing it again is harmless."""
@@ -162,6 +170,10 @@ class Driver:
         await self._bus.publish_stored(subject, body, message_id=f"finished:{tenant}:{run}", once=True)
 
 
+def _message_id(command: WorkCommand) -> str:
+    return f"work:{command.id}"
+
+
 def _observe(state: RunState, result: RunResult) -> None:
     trace = telemetry.Trace(state.traceparent, state.parent_span)
     telemetry.observer().run_ends(state.tenant, result, trace, state.accepted_at)
@@ -188,6 +200,7 @@ def change(state: RunState, version: int, *, resumed: bool = False, with_plan: b
         line=line_of(state) if resumed or state.status != "running" else "",
         resumed=resumed,
         plan=state.plan.stored if with_plan else b"",
+        out=state.seq if state.sent else 0,
     )
 
 
@@ -200,11 +213,11 @@ class Moved:
     change: StateChange
 
 
-def moved(stored: StoredContext, result: WorkResult) -> Moved | None:
+def moved(stored: StoredContext, result: WorkResult, life: int) -> Moved | None:
     """What a result makes of the run; None where its state is gone."""
     if stored.state is None:
         return None
-    state, effects = reduce(read_state(stored.state, stored.plan), result)
+    state, effects = reduce(read_state(stored.state, stored.plan, life), result)
     return Moved(state, effects, change(state, stored.state_version, with_plan=stored.plan is None))
 
 

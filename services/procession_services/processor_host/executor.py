@@ -105,7 +105,7 @@ class Executor:
                 result = WorkResult.model_validate_json(stored.result)
                 await self.driver.event(command.tenant, command.run, result)
                 return
-            if command.version not in (stored.version, ANY_VERSION):
+            if stored.state is None or _stale(command, stored):
                 log.info(
                     "command %s is stale: context %d, wanted %d", command.id, stored.version, command.version
                 )
@@ -142,7 +142,7 @@ class Executor:
         if stored.cancelled:
             signal.abort()
         # NATS may forget deliveries, and Redis claims, when they are killed.
-        attempt = max(delivery.attempt if delivery else 0, stored.claims)
+        attempt = max(delivery.attempt if delivery else 0, stored.claims) + command.renewed
         job = self._job(command, stored, signal, delivery, attempt)
         if command.version == ANY_VERSION:
             await job.outbox.renew(None)
@@ -156,7 +156,7 @@ class Executor:
 
     async def _settle(self, job: Job, stored: StoredContext, owner: str) -> None:
         """Stores the context with the result and the run's next state, then says what comes next."""
-        command, after = job.command, moved(stored, job.result)
+        command, after = job.command, moved(stored, job.result, self.store.life)
         about: dict[str, Any] = {"version": stored.version, "seq": command.seq, "owner": owner}
         if after is not None and after.state.status == "done":
             called = await self.store.end_run(command.tenant, command.run, **about, change=after.change)
@@ -165,7 +165,7 @@ class Executor:
                 return
         body = self._context_body(job)
         if body is None:
-            body, after = _last_context(job, stored), moved(stored, job.result)
+            body, after = _last_context(job, stored), moved(stored, job.result, self.store.life)
         done = await self.store.commit_context(
             command.tenant,
             command.run,
@@ -301,6 +301,12 @@ async def _one(run: OpRunner, op: Op, job: Job) -> None:
         result.stopped = True
     except (ProcessorError, UnknownComponentError, InvalidOptionsError, InvalidMessageError) as error:
         result.outcome, result.error = "failed", wire_failure(error)
+
+
+def _stale(command: WorkCommand, stored: StoredContext) -> bool:
+    """Whether the run has left the command behind, or Redis has forgotten that there was one."""
+    left = stored.out is not None and stored.out != command.seq
+    return left or command.version not in (stored.version, ANY_VERSION)
 
 
 def _last_context(job: Job, stored: StoredContext) -> bytes:

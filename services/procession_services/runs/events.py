@@ -16,7 +16,21 @@ class DeadlinePassed:
     """The run's time is up."""
 
 
-RunEvent = Started | WorkResult | Control | DeadlinePassed
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """Redis has lost what followed command `seq`, which nobody has any more."""
+
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The run's end was told, and Redis has lost that."""
+
+    result: RunResult
+
+
+RunEvent = Started | WorkResult | Control | DeadlinePassed | Forgotten | Ended
 
 
 @dataclass(frozen=True, slots=True)

@@ -251,6 +251,7 @@ def command(state: RunState, sent: Sent) -> WorkCommand:
         message_id=state.message_id,
         stream=state.plan.stream,
         ops=[_whole(planned.op, state) for planned in pending],
+        renewed=state.renewed == state.seq,
         lent=next((at for at, planned in enumerate(pending) if planned.lent), None),
     )
 

@@ -195,6 +195,9 @@ class RunState(WireModel):
     status: Status = "running"
     queued: bool = Field(default=False, description="It waits for its turn; nothing of it was done.")
     seq: int = 0
+    renewed: int = Field(default=0, description="The command before which Redis may have forgotten some.")
+    leap: bool = Field(default=False, description="The next command is the first of a new time.")
+    life: int = Field(default=0, description="The life of Redis in which this was saved.")
     version: int = 0
     out_seq: int = 0
     step: int = 0

@@ -14,10 +14,11 @@ _LONGEST_KEPT: Final = 32 * 1024
 """Bytes: what all plans that are kept may come to is bounded by both."""
 
 
-def read_state(state: bytes, plan: bytes | None) -> RunState:
+def read_state(state: bytes, plan: bytes | None, life: int = 0) -> RunState:
     """The run of which these two are stored; plans that were read lately are shared.
 
-    The version before kept the plan in the state, so there may be none.
+    The version before kept the plan in the state, so there may be none. Where Redis has begun another `life` since the
+    state was saved, it may have forgotten what followed.
 
     Raises:
         ValueError: One of them is no JSON, or does not fit (pydantic's ValidationError).
@@ -27,7 +28,10 @@ def read_state(state: bytes, plan: bytes | None) -> RunState:
         _bring_up_to_date(data)
     else:
         data["plan"] = _kept(plan) if len(plan) <= _LONGEST_KEPT else Plan.model_validate_json(plan)
-    return RunState.model_validate(data)
+    run = RunState.model_validate(data)
+    if life not in (0, run.life):
+        run.life, run.leap = life, True
+    return run
 
 
 @lru_cache(maxsize=_PLANS)

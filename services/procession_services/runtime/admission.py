@@ -23,6 +23,7 @@ __all__ = [
     "CALLED",
     "ENTER",
     "LEAVE",
+    "PLACED",
     "PLACES",
     "Called",
     "Over",
@@ -36,6 +37,8 @@ _ROOT: Final = "procession:admission:"
 _CAPACITY: Final = f"{_ROOT}capacity"
 CALLED: Final = f"{_ROOT}called"
 """Runs that have got a place, and have not begun yet, by when."""
+PLACED: Final = f"{_ROOT}places"
+"""Runs that have a place."""
 _ALL: Final = "*"
 _OTHERS: Final = "+"
 _NONE: Final = "none"
@@ -167,7 +170,7 @@ local have = redis.call('HMGET', KEYS[1], 'state_v', 'state', 'refused', 'cancel
 local told = redis.call('GET', KEYS[1] .. ':told')
 if have[2] or have[3] or told then return {'known', have[1], have[2], have[3], told, have[5]} end
 local tenant, run = string.match(ARGV[3], '^(%S+) (%S+)$')
-local queued, wanted = ARGV[5], wanted_from(8)
+local queued, wanted = ARGV[5], wanted_from(9)
 local ahead = KEYS[4] and first(KEYS[4])
 local waits = ahead or must_wait(tenant)
 local why = over(tenant, wanted)
@@ -176,7 +179,9 @@ why = why or waits and crowded(tenant, wanted)
 if why then return {'over', unpack(why)} end
 if waits and queued == '' then return {'wait'} end
 spend_turn(tenant, wanted)
-redis.call('HSET', KEYS[1], 'state_v', 1, 'state', waits and queued or ARGV[1], 'plan', ARGV[7])
+local state, out = ARGV[1], ARGV[8]
+if waits then state, out = queued, 0 end
+redis.call('HSET', KEYS[1], 'state_v', 1, 'state', state, 'plan', ARGV[7], 'out', out)
 redis.call('EXPIRE', KEYS[1], ARGV[4])
 redis.call('ZADD', KEYS[2], ARGV[2], ARGV[3])
 if KEYS[4] then

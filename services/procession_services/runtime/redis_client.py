@@ -35,6 +35,15 @@ _ANSWER_SECONDS: Final = 5.0
 _LATER_SECONDS: Final = 0.1
 """How long a command that nobody waits for may lie until something else is written."""
 _RETRIES: Final = 12
+_LIFE: Final = """
+local id = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
+local known = redis.call('HMGET', KEYS[1], 'server', 'life')
+if known[1] == id then return tonumber(known[2]) end
+local life = math.max(tonumber(redis.call('TIME')[1]), tonumber(known[2] or '0') + 1)
+redis.call('HSET', KEYS[1], 'server', id, 'life', life)
+return life
+"""
+_LIFE_KEY: Final = "procession:admission:life"
 _BACKOFF: Final = ExponentialBackoff(cap=1, base=0.05)
 _WAITING: Final = frozenset(
     {"XREAD", "XREADGROUP", "BLPOP", "BRPOP", "BLMOVE", "BZPOPMIN", "BZPOPMAX", "WAIT"}
@@ -145,10 +154,16 @@ class _Line(asyncio.Protocol):
 
 
 class RedisClient(Redis):
-    """A client whose commands share a connection; it belongs to one event loop."""
+    """A client whose commands share a connection; it belongs to one event loop.
+
+    `life` tells one start of the server from the next: the second in which it began, 0 where the user may not ask
+    (INFO). Whoever has an answer knows in which life it was given.
+    """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        self.life = 0
+        self._greeting: _Call | None = None
         self._retries = _RETRIES if (retry := self.get_retry()) is None else retry.get_retries()
         self._connection: Any = None
         self._line: _Line | None = None
@@ -216,12 +231,25 @@ class RedisClient(Redis):
         if self._line is not line:
             return
         self._line = None
+        if self._greeting is not None:
+            self._greeting.answer.cancel()
         calls = [call for call in line.calls if not call.answer.done()]
         for call in calls:
             call.failures += 1
         _fail((call for call in calls if call.failures > self._retries), error)
         self._calls[:0] = [call for call in calls if call.failures <= self._retries]
         self._flush()
+
+    def _greet(self) -> None:
+        """Asks first in which life of the server whatever follows is answered."""
+        answer = asyncio.get_running_loop().create_future()
+        answer.add_done_callback(self._greeted)
+        self._greeting = _Call(_packed(("EVAL", _LIFE, 1, _LIFE_KEY)), answer, None)
+        self._calls.insert(0, self._greeting)
+
+    def _greeted(self, answer: "asyncio.Future[int]") -> None:
+        if not answer.cancelled():
+            self.life = 0 if answer.exception() else int(answer.result())
 
     def _ask(self, command: Sequence[Any], whole: tuple[Any, ...] | None = None) -> "asyncio.Future[Any]":
         answer = asyncio.get_running_loop().create_future()
@@ -278,6 +306,7 @@ class RedisClient(Redis):
             await connection.connect()
             transport = connection._writer.transport  # noqa: SLF001 - redis-py makes the connection, we read it
             self._line = _Line(self, transport, connection.socket_timeout)
+            self._greet()
         except Exception as error:  # noqa: BLE001 - whoever waits is told
             calls, self._calls = self._calls, []
             _fail(calls, error)

@@ -16,10 +16,10 @@ local function first(line)
   return run
 end
 -- Returns the runs that may begin because this one has given back its place, or nothing where nothing was saved.
-local function save(keys, version, state, deadline, member, ttl, done_ttl, plan)
+local function save(keys, version, state, deadline, member, ttl, done_ttl, plan, out)
   local have = tonumber(redis.call('HGET', keys[1], 'state_v') or '0')
   if have ~= tonumber(version) then return nil end
-  redis.call('HSET', keys[1], 'state_v', have + 1, 'state', state)
+  redis.call('HSET', keys[1], 'state_v', have + 1, 'state', state, 'out', out)
   if plan ~= '' then redis.call('HSET', keys[1], 'plan', plan) end
   redis.call('EXPIRE', keys[1], done_ttl ~= '' and done_ttl or ttl)
   if done_ttl ~= '' then redis.call('HDEL', keys[1], 'ctx', 'ctx_result'); redis.call('DEL', keys[3]) end
@@ -37,15 +37,16 @@ end
 COMMIT = (
     _STATE
     + """
-local have = redis.call('HMGET', KEYS[1], 'ctx_v', 'ctx_seq', 'claim')
+local have = redis.call('HMGET', KEYS[1], 'ctx_v', 'ctx_seq', 'claim', 'out', 'state_v')
 local seq, last = tonumber(ARGV[2]), tonumber(have[2] or '-1')
 if last == seq then return redis.call('HGET', KEYS[1], 'ctx_result') end
+if not have[5] or have[4] and have[4] ~= ARGV[2] then return 0 end
 if tonumber(have[1] or '0') ~= tonumber(ARGV[1]) or last > seq then return 0 end
 if have[3] and have[3] ~= ARGV[2] .. ':' .. ARGV[5] then return 0 end
 redis.call('HSET', KEYS[1], 'ctx_v', tonumber(ARGV[1]) + 1, 'ctx_seq', seq, 'ctx', ARGV[3], 'ctx_result', ARGV[4])
 redis.call('EXPIRE', KEYS[1], ARGV[6])
 if ARGV[7] == '' then return 1 end
-return save(KEYS, ARGV[7], ARGV[8], ARGV[9], ARGV[10], ARGV[6], ARGV[11], ARGV[12]) or 1
+return save(KEYS, ARGV[7], ARGV[8], ARGV[9], ARGV[10], ARGV[6], ARGV[11], ARGV[12], ARGV[13]) or 1
 """
 )
 END = (
@@ -55,24 +56,25 @@ local have = redis.call('HMGET', KEYS[1], 'ctx_v', 'ctx_seq', 'claim')
 if tonumber(have[2] or '-1') >= tonumber(ARGV[2]) then return 0 end
 if tonumber(have[1] or '0') ~= tonumber(ARGV[1]) then return 0 end
 if have[3] and have[3] ~= ARGV[2] .. ':' .. ARGV[3] then return 0 end
-local names = save(KEYS, ARGV[4], ARGV[5], ARGV[6], ARGV[7], '', ARGV[8], ARGV[9])
+local names = save(KEYS, ARGV[4], ARGV[5], ARGV[6], ARGV[7], '', ARGV[8], ARGV[9], ARGV[10])
 if not names then return 0 end
 redis.call('HSET', KEYS[1], 'ctx_v', tonumber(ARGV[1]) + 1, 'ctx_seq', ARGV[2])
 return names
 """
 )
 TAKE = """
-local fields = {'ctx_v', 'ctx_seq', 'ctx', 'ctx_result', 'cancelled', 'state_v', 'state', 'plan', 'claims', 'claim'}
+local fields = {'ctx_v', 'ctx_seq', 'ctx', 'ctx_result', 'cancelled', 'state_v', 'state', 'plan', 'out', 'claims',
+  'claim'}
 local have = redis.call('HMGET', KEYS[1], unpack(fields))
-local prefix, claims, claim = ARGV[1] .. ':', have[9], have[10]
-have[9] = 0
-if tonumber(have[2] or '-1') < tonumber(ARGV[1]) then
+local prefix, claims, claim = ARGV[1] .. ':', have[10], have[11]
+have[10] = 0
+if tonumber(have[2] or '-1') < tonumber(ARGV[1]) and (have[9] or ARGV[1]) == ARGV[1] then
   local other = claim and string.sub(claim, 1, #prefix) == prefix and claim ~= prefix .. ARGV[2]
   if other and ARGV[3] == '' then return 0 end
   if have[7] then
     local before = claims and string.sub(claims, 1, #prefix) == prefix and string.sub(claims, #prefix + 1)
-    have[9] = tonumber(before or '0') + 1
-    redis.call('HSET', KEYS[1], 'claim', prefix .. ARGV[2], 'claims', prefix .. have[9])
+    have[10] = tonumber(before or '0') + 1
+    redis.call('HSET', KEYS[1], 'claim', prefix .. ARGV[2], 'claims', prefix .. have[10])
   end
 end
 return have
@@ -80,7 +82,7 @@ return have
 SAVE = (
     _STATE
     + """
-local names = save(KEYS, ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[8])
+local names = save(KEYS, ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[8], ARGV[9])
 if not names then return 0 end
 if ARGV[7] ~= '' then
   redis.call('LPUSH', KEYS[4], KEYS[1])

@@ -39,7 +39,8 @@ def _told_key(tenant: str, run: str) -> str:
 class StoredContext:
     """What Redis holds of a run's context; `result` answers command `seq`.
 
-    `claims` is how often the command that it was taken for has been claimed, this time included.
+    `claims` is how often the command that it was taken for has been claimed, this time included; `out` is the
+    command that the run waits for, 0 where it waits for none, None in a run of the version before.
     """
 
     version: int
@@ -50,6 +51,7 @@ class StoredContext:
     state_version: int = 0
     state: bytes | None = None
     plan: bytes | None = None
+    out: int | None = None
     claims: int = 0
 
     @property
@@ -75,7 +77,8 @@ class StateChange:
     """The orchestration state of a run as it is to be saved, over the version that it was made from.
 
     A deadline (milliseconds since the epoch) of None takes the run off the list of deadlines. `line` is the key of a
-    line that the run leaves, or with `resumed` goes to the head of. `plan` is given where none is stored.
+    line that the run leaves, or with `resumed` goes to the head of. `plan` is given where none is stored. `out` is
+    the number of the command that the run waits for.
     """
 
     version: int
@@ -85,6 +88,7 @@ class StateChange:
     line: str = ""
     resumed: bool = False
     plan: bytes = b""
+    out: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +153,11 @@ class RunStore:
         self._enter = partial(redis.run, Script(admission.ENTER))
         self._leave = partial(redis.run, Script(admission.LEAVE))
 
+    @property
+    def life(self) -> int:
+        """Tells one start of Redis from the next: what it has answered in an earlier one it may have forgotten."""
+        return int(self.redis.life)
+
     async def load_context(self, tenant: str, run: str) -> StoredContext:
         """The context as last committed; version 0 when there is none yet."""
         fields = ["ctx_v", "ctx_seq", "ctx", "ctx_result", "cancelled"]
@@ -163,7 +172,7 @@ class RunStore:
             None when another owner has claimed the command; with `anyway` the claim is taken over.
         """
         got = await self._take(keys=[run_key(tenant, run)], args=[seq, owner, "1" if anyway else ""])
-        return _stored(got[:9]) if isinstance(got, list) else None
+        return _stored(got[:10]) if isinstance(got, list) else None
 
     async def commit_context(
         self,
@@ -186,7 +195,7 @@ class RunStore:
             stale (another one has moved on) and must say nothing.
         """
         args: list[Any] = [version, seq, data, result, owner, self._ttl]
-        args += self._state_args(tenant, run, change) if change else [""] * 6
+        args += self._state_args(tenant, run, change) if change else [""] * 7
         done = await self._commit(keys=self._keys(tenant, run, change.line if change else ""), args=args)
         if isinstance(done, bytes):
             return Committed(done, state_saved=False)
@@ -220,6 +229,7 @@ class RunStore:
             f"{tenant} {run}",
             self._finished_ttl if change.finished else "",
             change.plan,
+            change.out,
         ]
 
     async def admit(
@@ -230,12 +240,15 @@ class RunStore:
         state: bytes,
         plan: bytes,
         deadline_ms: int,
+        out: int,
         wanted: Wanted,
         line: str = "",
         alone: bool = False,
         queued: bytes = b"",
     ) -> Admission:
         """Saves the state of a new run, unless its id is or was taken, a request was refused, or a limit is reached.
+
+        `out` is its first command, which it does not have yet where it is `queued`.
 
         With a `line` the run joins it. Where others are in it, or there is no place, it is saved as `queued` instead;
         without that it is not admitted, and neither is one that wants to be `alone` in its line.
@@ -248,6 +261,7 @@ class RunStore:
             queued,
             "1" if alone else "",
             plan,
+            out,
         ]
         match await self._admit(keys=self._keys(tenant, run, line), args=[*head, *wanted.arguments()]):
             case [b"known", version, state, refused, told, stored_plan]:
@@ -291,8 +305,8 @@ class RunStore:
 
         A finished run leaves only its state and its plan behind: context and stream parts go.
         """
-        *head, finished, plan = self._state_args(tenant, run, change)
-        args = [*head, self._ttl, finished, "1" if change.resumed and change.line else "", plan]
+        *head, finished, plan, out = self._state_args(tenant, run, change)
+        args = [*head, self._ttl, finished, "1" if change.resumed and change.line else "", plan, out]
         done = await self._save(keys=self._keys(tenant, run, change.line), args=args)
         return Saved(saved=True, called=called(done)) if isinstance(done, list) else Saved(saved=False)
 
@@ -337,6 +351,13 @@ class RunStore:
         tenant, _, run = bytes(member).decode().partition(" ")
         return int(score), tenant, run
 
+    async def at_work(self) -> list[tuple[str, str]]:
+        """Tenant and run of all that have a deadline or a place."""
+        async with self.redis.pipeline(transaction=True) as pipe:
+            listed, placed = await pipe.zrange(DEADLINES, 0, -1).smembers(admission.PLACED).execute()
+        pairs = (member.decode().partition(" ") for member in dict.fromkeys([*listed, *placed]))
+        return [(tenant, run) for tenant, _, run in pairs]
+
     async def drop_deadline(self, tenant: str, run: str) -> None:
         """Takes a run off the list of deadlines."""
         await self.redis.zrem(DEADLINES, f"{tenant} {run}")
@@ -361,7 +382,7 @@ def _run_of(tenant: str, key: bytes) -> str:
 def _stored(fields: list[Any]) -> StoredContext:
     version, seq, ctx, result, cancelled, *state = fields
     data = orjson.loads(ctx) if ctx else None
-    state_version, body, plan, claims = state or (None, None, None, 0)
+    state_version, body, plan, out, claims = state or (None, None, None, None, 0)
     return StoredContext(
         int(version or 0),
         -1 if seq is None else int(seq),
@@ -371,5 +392,6 @@ def _stored(fields: list[Any]) -> StoredContext:
         int(state_version or 0),
         body,
         plan,
+        None if out is None else int(out),
         claims,
     )

@@ -10,6 +10,8 @@ from procession_schemas.run import Failure, HookReport, ModelReport
 from procession_schemas.work import ANY_VERSION, Control, StepFacts, WorkResult
 from procession_services.runs.events import (
     DeadlinePassed,
+    Ended,
+    Forgotten,
     Interrupt,
     PassTurn,
     Send,
@@ -18,7 +20,7 @@ from procession_services.runs.events import (
     TellFinished,
     TellSuspended,
 )
-from procession_services.runs.reducer import outstanding
+from procession_services.runs.reducer import SKIPPED, outstanding
 from procession_services.runs.state import Line
 from procession_services.runs.stored import read_state
 from tests.unit.procession_services.runs.driving import Run, ids, make_plan, make_state, placed
@@ -715,6 +717,67 @@ class TestEnd:
         run = Run(budget=1, input=[placed("in", Hook.INPUT_STEP)], output=[placed("out", Hook.OUTPUT_STEP)])
         run.trips("processOutputStep", retry=True).waits("1")
         assert read_state(run.state.to_json(), run.state.plan.stored) == run.state
+
+
+class TestForgotten:
+    """Redis has lost what followed, or began another life in which it may have."""
+
+    def begins_a_life(self, run: Run, life: int) -> None:
+        run.state = run.state.model_copy(update={"life": life, "leap": True})
+
+    def test_what_was_out_is_out_again_under_a_number_that_nobody_has_used(self):
+        run = Run().until("model")
+        before = run.command
+        run.tell(Forgotten(before.seq))
+        assert run.command == before.model_copy(update={"seq": before.seq + SKIPPED, "renewed": True})
+        assert run.effects == [Send(run.command)]
+
+    def test_it_is_renumbered_once(self):
+        run = Run().until("model")
+        forgotten = Forgotten(run.command.seq)
+        once = run.tell(forgotten).state
+        assert run.tell(forgotten).state == once
+
+    def test_what_is_out_in_another_life_counts_and_the_next_one_leaves_out_numbers(self):
+        run = Run().until("model")
+        out = run.command
+        self.begins_a_life(run, 60)
+        assert run.tell(Started()).command == out
+        run.says(calls=1)
+        assert (run.command.seq, run.command.renewed) == (out.seq + 61 * SKIPPED, True)
+        run.answer(facts=StepFacts(outcomes=1))
+        assert (run.command.seq, run.command.renewed) == (out.seq + 61 * SKIPPED + 1, False)
+
+    def test_no_number_of_a_life_that_was_forgotten_itself_comes_again(self):
+        run = Run().until("model")
+        remembered = run.state
+        seqs = []
+        for life in (1_000, 1_001, 1_003):
+            run.state = remembered
+            self.begins_a_life(run, life)
+            run.says(calls=1)
+            seqs.append(run.command.seq)
+        assert seqs == sorted(set(seqs))
+
+    def test_a_run_that_waits_for_its_turn_begins_behind_what_it_may_have_done(self):
+        plan = make_plan()
+        run = Run(plan)
+        run.state = make_state(plan, line=Line(resource="r", thread="t")).model_copy(update={"queued": True})
+        self.begins_a_life(run, 5)
+        run.tell(Started())
+        assert (run.command.seq, run.command.renewed) == (6 * SKIPPED, True)
+
+    def test_an_end_that_was_told_is_the_end(self):
+        run = Run(line=Line(resource="r", thread="t"))
+        told = Run().to_end().result
+        run.tell(Ended(told))
+        assert (run.state.status, run.effects) == ("done", [TellFinished(told), PassTurn()])
+
+    def test_a_run_that_waits_for_a_person_sends_nothing(self):
+        run = Run().waits("1").answer()
+        before = run.state
+        assert run.tell(Forgotten(before.seq)).state == before
+        assert run.effects == [TellSuspended(run.result)]
 
 
 def _late(seq: int) -> WorkResult:

@@ -32,6 +32,7 @@ TURN: dict[str, Any] = {
     "state": b"begun",
     "plan": b"plan",
     "deadline_ms": 99,
+    "out": 1,
     "wanted": OPEN,
     "queued": b"queued",
 }
@@ -58,7 +59,9 @@ class Office:
 
     async def ask(self, tenant: str, run: str, wanted: Wanted = OPEN, *, queue: bool = True) -> Admission:
         """A request, as the orchestrator handles it."""
-        asked: dict[str, Any] = {"state": b"begun", "plan": b"plan", "deadline_ms": 99, "wanted": wanted}
+        asked: dict[str, Any] = {
+            "state": b"begun", "plan": b"plan", "deadline_ms": 99, "out": 1, "wanted": wanted,
+        }  # fmt: skip
         known = await self.store.admit(tenant, run, **asked)
         if known.waits and queue:
             known = await self.store.admit(tenant, run, **asked, queued=b"queued")
@@ -383,6 +386,7 @@ async def test_a_run_that_wants_its_thread_alone_is_not_admitted_behind_another(
         "state": b"begun",
         "plan": b"plan",
         "deadline_ms": 99,
+        "out": 1,
         "wanted": OPEN,
         "line": line,
     }

@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -202,6 +203,31 @@ async def test_who_waits_when_the_client_is_closed_is_told(proxy):
         await connecting
 
 
+async def test_who_has_an_answer_knows_in_which_life_of_the_server_it_was_given(tmp_path):
+    async with own_servers(tmp_path, nats=False) as own, connect(own.endpoints.redis_url) as redis:
+        await redis.ping()
+        first = redis.life
+        assert abs(first - time.time()) < _SECONDS
+        async with connect(own.endpoints.redis_url) as other:
+            await other.ping()
+            assert other.life == first
+        await own.restart_redis()
+        await redis.ping()
+        assert redis.life > first
+
+
+async def test_a_user_who_may_not_ask_for_the_life_knows_of_none(redis, servers):
+    rules = ["on", "nopass", "~*", "+@all", "-info"]
+    await redis.execute_command("ACL SETUSER", "incurious", *rules)
+    url = servers.redis_url.replace("//", "//incurious:x@")
+    try:
+        async with impatient(url) as own:
+            assert await own.ping()
+            assert own.life == 0
+    finally:
+        await redis.execute_command("ACL DELUSER", "incurious")
+
+
 @pytest.mark.parametrize("first", [b"-LOADING Redis is loading the dataset in memory\r\n", b"?what\r\n", b""])
 async def test_a_server_that_is_not_itself_yet_is_asked_again(first):
     """It loads its data, does not speak the protocol, or closes the connection."""
@@ -229,14 +255,15 @@ async def blocked(redis: Any) -> None:
 
 @asynccontextmanager
 async def scripted(next_answer: Callable[[], bytes]) -> AsyncIterator[int]:
-    """A server that says OK to all but GET; an empty answer to that closes the connection."""
+    """A server that says 1 to all but GET; an empty answer to that closes the connection."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65536):
-            answer = next_answer() if b"GET\r\n" in data else b"+OK\r\n" * data.count(b"*")
-            if not answer:
+            asked = b"\r\nGET\r\n" in data
+            answer = next_answer() if asked else b""
+            if asked and not answer:
                 break
-            writer.write(answer)
+            writer.write(b":1\r\n" * (data.count(b"*") - asked) + answer)
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)

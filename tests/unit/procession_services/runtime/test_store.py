@@ -27,7 +27,7 @@ class Thread:
 
     async def admit(self, run: str, *, alone: bool = False) -> Admission:
         return await self.store.admit(
-            self.tenant, run, state=b"begun", plan=b"plan", deadline_ms=FAR, wanted=Wanted(waiting=99, crowd=99),
+            self.tenant, run, state=b"begun", plan=b"plan", deadline_ms=FAR, out=1, wanted=Wanted(waiting=99, crowd=99),
             line=self.line, alone=alone, queued=b"" if alone else b"waits",
         )  # fmt: skip
 
@@ -136,7 +136,35 @@ async def test_claims_of_a_command_are_counted_whatever_nats_says_of_its_deliver
 
     assert [await claims(1, "a"), await claims(1, "b"), await claims(1, "c", anyway=False)] == [1, 2, None]
     assert await claims(1, "d") == 3
+    await thread.store.save_state(thread.tenant, "one", StateChange(1, b"next", FAR, False, out=2))
     assert await claims(2, "a") == 1
+
+
+@pytest.mark.parametrize(("admitted", "seq"), [(True, 2), (False, 1)])
+async def test_a_command_that_the_run_does_not_wait_for_changes_nothing(
+    thread: Thread, admitted: bool, seq: int
+) -> None:
+    """Redis may have forgotten the state that it followed from, or all of the run."""
+    if admitted:
+        await thread.admit("one")
+        await thread.store.take_context(thread.tenant, "one", seq=1, owner="first", anyway=True)
+    before = await thread.redis.hgetall(run_key(thread.tenant, "one"))
+    taken = await thread.store.take_context(thread.tenant, "one", seq=seq, owner="me", anyway=True)
+    assert taken is not None
+    assert (taken.claims, taken.out) == (0, 1 if admitted else None)
+    done = await thread.store.commit_context(
+        thread.tenant, "one", version=0, seq=seq, owner="me", data=b"{}", result=b"{}"
+    )
+    assert done is None
+    assert await thread.redis.hgetall(run_key(thread.tenant, "one")) == before
+
+
+async def test_runs_that_are_at_work_have_a_deadline_or_a_place(thread: Thread) -> None:
+    for run in ("one", "two"):
+        await thread.admit(run)
+    await thread.store.drop_deadline(thread.tenant, "one")
+    await thread.store.drop_deadline(thread.tenant, "three")
+    assert {run for tenant, run in await thread.store.at_work() if tenant == thread.tenant} == {"one", "two"}
 
 
 async def test_runs_that_are_gone_keep_nobody(thread: Thread) -> None:
@@ -172,7 +200,7 @@ class TestTheEnd:
         await thread.store.take_context(thread.tenant, "one", seq=1, owner="me", anyway=True)
         await thread.store.commit_context(
             thread.tenant, "one", version=0, seq=1, owner="me", data=b'{"a":1}', result=b"{}",
-            change=StateChange(1, b"going", FAR, False),
+            change=StateChange(1, b"going", FAR, False, out=2),
         )  # fmt: skip
         await thread.store.take_context(thread.tenant, "one", seq=2, owner="me", anyway=True)
         return StateChange(2, b"done", FAR, True, thread.line)

@@ -1,0 +1,159 @@
+"""What Redis has forgotten when it was killed, and the runs that nobody would work on for that reason.
+
+Redis may answer before it has written: with `appendfsync everysec` it puts writes off while it syncs its file, for two
+seconds at most (docs/adr/0024). So one that was killed may come back with runs as they were a moment ago, while NATS
+knows better: the command that a run waits for was done and acknowledged, its end was told, or Redis has no such run.
+
+So a run whose state was saved in another life of Redis leaves out some numbers before its next command: neither it nor
+its chunks are taken for forgotten ones. Every orchestrator looks at which life it is. In a new one it watches the runs
+at work until each one moves: one whose end was told ends, and one whose command is nowhere has it sent anew. Requests,
+and what people say, stay in NATS until Redis has surely written what was made of them.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Final
+
+from procession_schemas import subjects
+from procession_schemas.events import RunFinished
+from procession_schemas.run import RunResult
+from procession_services.bus import Bus
+from procession_services.processor_host.driver import Driver
+from procession_services.runs.events import Ended, Forgotten
+from procession_services.runs.stored import read_state
+from procession_services.runtime.store import RunStore, StoredState
+
+__all__ = ["Lapses"]
+
+log = logging.getLogger(__name__)
+_LOOKED_AFTER: Final = "procession:admission:looked-after"
+"""The life of Redis at whose beginning all runs were looked after."""
+_EVERY_SECONDS: Final = 1.0
+_WRITTEN_SECONDS: Final = 3.0
+"""After so long Redis has written what it has answered."""
+_LONGEST_SECONDS: Final = 30.0
+"""Between two looks at the same run."""
+_AT_ONCE: Final = 16
+_LOOKS: Final = 2
+"""A command that was nowhere at so many looks is nowhere: whoever saves a state is about to send its command."""
+
+
+@dataclass(slots=True)
+class _Watched:
+    """A run, at a version of its state (0: none yet); the looks at which its command was nowhere."""
+
+    version: int = 0
+    missed: int = 0
+    pause: float = _EVERY_SECONDS
+    due: float = 0.0
+
+
+class Lapses:
+    """Notices that Redis was restarted, and goes after what it has forgotten."""
+
+    def __init__(self, store: RunStore, bus: Bus, driver: Driver) -> None:
+        self._redis: Any = store.redis
+        self._store, self._bus, self._driver = store, bus, driver
+        self._life = -1
+        self._asking: deque[tuple[float, asyncio.Future[bool]]] = deque()
+        self._watched: dict[tuple[str, str], _Watched] = {}
+        self._unsettled = self._closed = False
+
+    async def run(self) -> None:
+        """Looks every second, until it is cancelled."""
+        while True:
+            await asyncio.sleep(_EVERY_SECONDS)
+            try:
+                await self.look()
+            except Exception:  # Redis or NATS may be away: the next look does it
+                log.exception("what Redis may have forgotten could not be looked after")
+
+    async def kept(self) -> bool:
+        """Waits until Redis has surely written what it has answered so far; False where it was restarted meanwhile."""
+        if self._closed:
+            return True
+        asking: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._asking.append((asyncio.get_running_loop().time(), asking))
+        return await asking
+
+    async def close(self) -> None:
+        """Lets go whoever waits: this process ends, and what it has in hand is done."""
+        self._closed = True
+        self._answer(until=float("inf"), kept=True)
+
+    async def look(self) -> None:
+        """Looks at which Redis it is, and at the watched runs that are due."""
+        asked = asyncio.get_running_loop().time()
+        await self._redis.ping()
+        if self._store.life != self._life:
+            await self._changed(self._store.life)
+            self._answer(until=float("inf"), kept=False)
+        else:
+            self._answer(until=asked - _WRITTEN_SECONDS, kept=True)
+        await self._look_after(asked)
+
+    async def _changed(self, life: int) -> None:
+        seen = await self._redis.get(_LOOKED_AFTER)
+        if seen is None or int(seen) != life:
+            self._watched = {each: _Watched() for each in await self._store.at_work()}
+            log.warning("Redis was started anew: looking after %d runs", len(self._watched))
+            self._unsettled = True
+        self._life = life
+
+    def _answer(self, *, until: float, kept: bool) -> None:
+        while self._asking and self._asking[0][0] <= until:
+            _, asking = self._asking.popleft()
+            if not asking.done():
+                asking.set_result(kept)
+
+    async def _look_after(self, moment: float) -> None:
+        gate = asyncio.Semaphore(_AT_ONCE)
+
+        async def one(tenant: str, run: str, watched: _Watched) -> None:
+            async with gate:
+                if not await self._still(tenant, run, watched):
+                    self._watched.pop((tenant, run), None)
+                    return
+            watched.due, watched.pause = moment + watched.pause, min(watched.pause * 2, _LONGEST_SECONDS)
+
+        due = [(key, watched) for key, watched in self._watched.items() if watched.due <= moment]
+        await asyncio.gather(*(one(*key, watched) for key, watched in due))
+        if self._unsettled and not self._watched:
+            await self._redis.set(_LOOKED_AFTER, self._life)
+            self._unsettled = False
+
+    async def _still(self, tenant: str, run: str, watched: _Watched) -> bool:
+        """Whether the run has to be watched further; what is to be done for it is done."""
+        stored = await self._store.load_state(tenant, run)
+        if stored is None or watched.version not in (0, stored.version):
+            return False
+        watched.version = stored.version
+        try:
+            return await self._waits(tenant, run, stored, watched)
+        except ValueError:
+            log.exception("run %s of tenant %s cannot be read and is left alone", run, tenant)
+            return False
+
+    async def _waits(self, tenant: str, run: str, stored: StoredState, watched: _Watched) -> bool:
+        state = read_state(stored.state, stored.plan)
+        if state.status == "done":
+            await self._driver.again(tenant, run)
+            return False
+        if (result := await self.ended(tenant, run)) is not None:
+            await self._driver.event(tenant, run, Ended(result))
+            return False
+        if state.sent is None:
+            return False
+        watched.missed = 0 if await self._driver.is_out(state) else watched.missed + 1
+        if watched.missed < _LOOKS:
+            return True
+        log.warning("Redis has forgotten what came after command %d of run %s: again", state.seq, run)
+        await self._driver.event(tenant, run, Forgotten(state.seq))
+        return False
+
+    async def ended(self, tenant: str, run: str) -> RunResult | None:
+        """What was told at the end of a run, if it was."""
+        body = await self._bus.last_body("EVENTS", subjects.event(tenant, run, "run.finished"))
+        return None if body is None else RunFinished.model_validate_json(body).result

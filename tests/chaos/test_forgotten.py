@@ -1,0 +1,222 @@
+"""Redis is killed and comes back as it was a moment ago: it had answered, and not written yet."""
+
+import asyncio
+import os
+import shutil
+import signal
+
+import nats
+import pytest
+import pytest_asyncio
+from redis.asyncio import Redis
+
+from procession_schemas import subjects
+from procession_services.runtime.admission import PLACED
+from procession_services.runtime.embedded import EmbeddedServers
+from procession_services.runtime.store import run_key
+from tests.support.system import SERVICES, Gate, finished, running_system, text_of
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.chaos,
+    pytest.mark.slow,
+    pytest.mark.timeout(180),
+    pytest.mark.asyncio(loop_scope="session"),
+]
+
+WORDS = [f"word{number} " for number in range(40)]
+TEXT = "".join(WORDS)
+CALL = {"tool_calls": [{"id": "c1", "name": "echo", "arguments": {"text": "hi"}}]}
+SLOW = {"chunks": WORDS, "chunk_delay_ms": 40}
+THREAD = {"thread": "t", "resource": "r"}
+
+
+class Forgetful:
+    """A Redis that forgets what came after a moment; gates are in another one."""
+
+    def __init__(self, servers, directory, gates, gates_url):
+        self.servers, self._data, self._saved = servers, directory / "redis", directory / "remembered"
+        self._gates, self._gates_url = gates, gates_url
+
+    def gate(self):
+        return Gate(self._gates, self._gates_url)
+
+    def remember(self):
+        shutil.rmtree(self._saved, ignore_errors=True)
+        shutil.copytree(self._data, self._saved)
+
+    async def forget(self):
+        async with Redis.from_url(self.servers.endpoints.redis_url) as redis:
+            os.kill((await redis.info("server"))["process_id"], signal.SIGKILL)
+        shutil.rmtree(self._data)
+        shutil.copytree(self._saved, self._data)
+        await self.servers.restart_redis()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def forgetful(servers, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("servers")
+    async with EmbeddedServers(directory) as own, Redis.from_url(servers.redis_url) as gates:
+        yield Forgetful(own, directory, gates, servers.redis_url)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def system(forgetful, tmp_path_factory, monkeypatch_module):
+    monkeypatch_module.setenv("OPENAI_API_KEY", "unused")
+    async with (
+        running_system(forgetful.servers.endpoints, tmp_path_factory.mktemp("logs")) as system,
+        system.inside(*SERVICES),
+    ):
+        yield system
+
+
+@pytest.fixture(params=[[], ["upper"]], ids=["straight", "upper"])
+def chain(request):
+    return request.param
+
+
+def shown(chain):
+    return TEXT.upper() if chain else TEXT
+
+
+async def texts(handle, count):
+    """The first chunks, until so many have text."""
+    chunks = []
+    async for chunk in handle:
+        chunks.append(chunk)
+        count -= chunk["type"] == "text-delta"
+        if not count:
+            break
+    return chunks
+
+
+async def ends(system, run):
+    """How many terminal events there are."""
+    connection = await nats.connect(system.servers.nats_url)
+    wanted = subjects.event(system.client.tenant, run, "run.finished")
+    info = await connection.jetstream().stream_info("EVENTS", subjects_filter=wanted)
+    await connection.close()
+    return sum((info.state.subjects or {}).values())
+
+
+async def told(system, run):
+    """Waits until the id of a run that has ended is not for reuse."""
+    async with asyncio.timeout(20):
+        while not await system.redis.exists(f"{run_key(system.client.tenant, run)}:told"):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+async def nobody_is_left(system):
+    """Waits until no run has a place any more."""
+    async with asyncio.timeout(20):
+        while await system.redis.exists(PLACED):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+async def test_a_run_whose_request_was_forgotten_is_accepted_again(system, forgetful, chain):
+    forgetful.remember()
+    handle = await system.start(SLOW, SLOW, agent={"outputProcessors": chain})
+    before = await texts(handle, 5)
+    await forgetful.forget()
+    result, after = await finished(handle)
+    assert (result.status, result.text, text_of(before + after)) == ("finished", shown(chain), shown(chain))
+
+
+async def test_a_run_that_has_ended_is_not_begun_again_when_its_request_was_forgotten(system, forgetful):
+    forgetful.remember()
+    model = system.script({"chunks": ["one"]}, {"chunks": ["two"]})
+    result, _ = await system.run(agent={"model": model})
+    await told(system, result.run_id)
+    await forgetful.forget()
+    await told(system, result.run_id)
+    late = await system.client.attach(result.run_id)
+    again, chunks = await finished(late)
+    assert (again.text, text_of(chunks), len(system.requests(model))) == ("one", "one", 1)
+
+
+async def test_a_step_that_was_forgotten_is_done_again(system, forgetful, chain):
+    gate = forgetful.gate()
+    model = system.script(CALL, SLOW, SLOW)
+    agent = {
+        "model": model,
+        "tools": ["echo"],
+        "outputProcessors": [*chain, gate.processor("processOutputStep")],
+    }
+    handle = await system.start(agent=agent)
+    await gate.reached()
+    forgetful.remember()
+    await gate.open()
+    before = await texts(handle, 5)
+    await forgetful.forget()
+    result, after = await finished(handle)
+    assert (result.status, result.text, text_of(before + after)) == ("finished", shown(chain), shown(chain))
+    late = await system.client.attach(result.run_id)
+    _, all_of_it = await finished(late)
+    assert text_of(all_of_it) == shown(chain)
+
+
+async def test_who_waits_on_the_thread_begins_although_an_end_was_forgotten(system, forgetful):
+    one = await system.start(SLOW, agent={"memory": {}}, memory=THREAD)
+    await texts(one, 5)
+    two = await system.start({"chunks": ["two"]}, agent={"memory": {}}, memory=THREAD)
+    forgetful.remember()
+    first, _ = await finished(one)
+    await forgetful.forget()
+    second, chunks = await finished(two)
+    assert (first.text, second.status, second.text, text_of(chunks)) == (TEXT, "finished", "two", "two")
+    assert [await ends(system, each.run_id) for each in (first, second)] == [1, 1]
+    await nobody_is_left(system)
+
+
+async def test_who_had_begun_to_work_on_the_thread_begins_again(system, forgetful):
+    gate = forgetful.gate()
+    agent = {"memory": {}, "outputProcessors": [gate.processor("processOutputResult")]}
+    one = await system.start({"chunks": ["one"]}, agent=agent, memory=THREAD)
+    await gate.reached()
+    two = await system.start(SLOW, SLOW, agent={"memory": {}, "outputProcessors": ["upper"]}, memory=THREAD)
+    forgetful.remember()
+    await gate.open()
+    await finished(one)
+    before = await texts(two, 5)
+    await forgetful.forget()
+    result, after = await finished(two)
+    assert (result.status, result.text, text_of(before + after)) == ("finished", TEXT.upper(), TEXT.upper())
+    await nobody_is_left(system)
+
+
+async def test_a_cancellation_that_was_forgotten_is_taken_again(system, forgetful):
+    gate = forgetful.gate()
+    handle = await system.start(SLOW, agent={"inputProcessors": [gate.processor("processInput")]})
+    await gate.reached()
+    forgetful.remember()
+    await handle.cancel()
+    async with asyncio.timeout(20):
+        key = run_key(system.client.tenant, handle.run_id)
+        while not await system.redis.hexists(key, "cancelled"):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    await forgetful.forget()
+    async with asyncio.timeout(20):
+        while not await system.redis.hexists(key, "cancelled"):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    await gate.open()
+    result, _ = await finished(handle)
+    assert result.status == "cancelled"
+
+
+async def test_a_run_that_waited_for_a_person_waits_again(system, forgetful):
+    gate = forgetful.gate()
+    tools = [{"id": "echo", "requireApproval": True}]
+    agent = {"tools": tools, "inputProcessors": [gate.processor("processInput")]}
+    handle = await system.start(CALL, CALL, {"chunks": ["done"]}, agent=agent)
+    await gate.reached()
+    forgetful.remember()
+    await gate.open()
+    assert (await handle.result()).status == "suspended"
+    await forgetful.forget()
+    key = run_key(system.client.tenant, handle.run_id)
+    async with asyncio.timeout(20):
+        while b'"status":"suspended"' not in await system.redis.hget(key, "state"):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    await handle.approve("c1")
+    result, chunks = await finished(handle)
+    assert (result.status, result.text, text_of(chunks)) == ("finished", "done", "done")
