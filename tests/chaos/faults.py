@@ -4,11 +4,11 @@ import asyncio
 import random
 from typing import Final
 
-from tests.chaos.world import World
+from tests.chaos.world import FORGETTING, World
 
 __all__ = ["misfortunes"]
 
-_KINDS: Final = {"kill": 60, "stop": 16, "half-open": 10, "nats": 6, "redis": 8}
+_KINDS: Final = {"kill": 60, "stop": 16, "half-open": 10, "nats": 6, "redis": 5, "forget": 3}
 _SERVICES: Final = {
     "output_processors": 6, "llm_gateway": 3, "orchestrator": 2, "input_processors": 2, "tools": 2, "memory": 1,
     "error_recovery": 1,
@@ -29,7 +29,7 @@ async def misfortunes(world: World, rng: random.Random, pause: tuple[float, floa
             await asyncio.sleep(rng.uniform(*pause))
             (kind,) = rng.choices(list(_KINDS), list(_KINDS.values()))
             (service,) = rng.choices(list(_SERVICES), list(_SERVICES.values()))
-            if kind in ("nats", "redis"):
+            if kind in ("nats", *FORGETTING):
                 await world.befall(kind, rng)
                 continue
             replicas = [r for r in world.of(service) if kind != "half-open" or r.proxy]

@@ -45,7 +45,7 @@ async def _round(world: World, client: Procession, kind: str, rng: random.Random
 
 
 async def _stream(world: World, client: Procession, run: str, reader: Reader) -> None:
-    agent = agent_of("plain", run, world.servers.endpoints.redis_url)
+    agent = agent_of("plain", world.trace(run))
     handle = await client.start(f"[run {run} words {_WORDS} pace {_PACE}]", agent=agent, run_id=run)
     await reader.read(handle)
     await handle.close()

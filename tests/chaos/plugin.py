@@ -2,22 +2,16 @@
 
 import asyncio
 import os
+from pathlib import Path
 from typing import Any
-
-from redis.asyncio import Redis
 
 from procession.processor import Options, Processor
 from procession.registry import Registry
 from procession.tools import Tool, ToolContext
 
-__all__ = ["expected", "register", "trace_key"]
+__all__ = ["expected", "register"]
 
 _EVERY = 10
-
-
-def trace_key(run: str) -> str:
-    """The Redis list of the calls of a run's tool: call id and process."""
-    return f"chaos:calls:{run}"
 
 
 def expected(words: list[str]) -> str:
@@ -74,24 +68,19 @@ class Split(Processor[Options]):
 
 
 class TraceOptions(Options):
-    redis: str
-    run: str
+    path: Path
 
 
 class Trace(Tool):
-    """Notes its call id and its process, then works for a moment."""
+    """Notes its call id and its process in a file, then works for a moment."""
 
     id = "chaos-trace"
     options_type = TraceOptions
 
     async def execute(self, args: Any, context: ToolContext) -> Any:
-        async with Redis.from_url(self.options.redis, socket_timeout=5) as redis:
-            for _ in range(100):
-                try:
-                    await redis.rpush(trace_key(self.options.run), f"{context.tool_call_id} {os.getpid()}")
-                    break
-                except Exception:  # noqa: BLE001 - Redis is being restarted; the trace must not be lost
-                    await asyncio.sleep(0.1)
+        with self.options.path.open("a") as trace:
+            trace.write(f"{context.tool_call_id} {os.getpid()}\n")
+        await asyncio.sleep(0.01)
         return "traced"
 
 

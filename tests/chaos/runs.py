@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from procession.client import Procession
@@ -11,8 +12,8 @@ from procession.client.errors import NotAcceptedError, NotConnectedError, Unknow
 from procession.client.handle import RunHandle
 from procession_schemas.agent import Agent
 from tests.chaos.model import words_of
-from tests.chaos.plugin import expected, trace_key
-from tests.chaos.world import World
+from tests.chaos.plugin import expected
+from tests.chaos.world import FORGETTING, World
 
 __all__ = ["KINDS", "Outcome", "Reader", "conversation", "judge_calls"]
 
@@ -30,6 +31,8 @@ class Outcome:
     run: str
     kind: str
     status: str = "lost"
+    text: str = ""
+    readers: dict[str, "Reader"] = field(default_factory=dict)
     wrong_text: int = 0
     repeated: int = 0
     model_extra: int = 0
@@ -76,13 +79,13 @@ class Reader:
         return sum(count - 1 for count in Counter(self.text.split()).values() if count > 1)
 
 
-def agent_of(kind: str, run: str, redis: str) -> Agent:
-    """The agent of a run of that kind."""
+def agent_of(kind: str, trace: Path) -> Agent:
+    """The agent of a run of that kind, whose tool leaves its trace there."""
     chain: dict[str, Any] = {"outputProcessors": CHAIN}
     fields: dict[str, Any] = {
         "plain": chain,
         "straight": {},
-        "tools": {**chain, "tools": [{"id": "chaos-trace", "options": {"redis": redis, "run": run}}]},
+        "tools": {**chain, "tools": [{"id": "chaos-trace", "options": {"path": str(trace)}}]},
         "history": {**chain, "memory": {"lastMessages": 10}},
         "timed": {
             "outputProcessors": [
@@ -99,35 +102,43 @@ async def conversation(
 ) -> list[Outcome]:
     """One run, or two of one thread where the kind is `history`; judged."""
     outcomes: list[Outcome] = []
-    heard = ""
+    heard, began = "", world.now
     for turn in range(2 if kind == "history" else 1):
         run = f"{name}-{turn}"
         outcome = Outcome(run, kind)
         outcomes.append(outcome)
-        words = words_of(run, rng.randint(20, 60), heard)
-        text = expected(words) if kind in ("plain", "tools", "history") else "".join(words)
-        text = text.upper() if kind == "timed" else text
+        count = rng.randint(20, 60)
+        text = _text(kind, words_of(run, count, heard))
         options = {"memory": {"thread": name, "resource": "chaos"}} if kind == "history" else {}
         pace = rng.choice((0, 5, 20, 40))
-        question = f"[run {run} words {len(words)} pace {pace}{' tool' if kind == 'tools' else ''}]"
+        question = f"[run {run} words {count} pace {pace}{' tool' if kind == 'tools' else ''}]"
         outcome.began = world.now
         try:
             async with asyncio.timeout(_SECONDS):
-                await _one(world, client, outcome, question, options, text, rng)
+                await _one(world, client, outcome, question, options, rng)
         except Exception as error:  # noqa: BLE001 - whatever it is, the run counts as lost and the others go on
             outcome.notes.append(f"client: {error!r}")
         outcome.seconds = world.now - outcome.began
         if outcome.status != "finished":
             break
+        if outcome.text != text and any(f.kind in FORGETTING for f in world.during(began, world.now)):
+            text = _text(kind, words_of(run, count))  # what was saved of the first run is forgotten
+        _judge(outcome, text)
         heard = text.strip()
     return outcomes
 
 
+def _text(kind: str, words: list[str]) -> str:
+    """What the chain of that kind makes of the words."""
+    if kind in ("plain", "tools", "history"):
+        return expected(words)
+    return "".join(words).upper() if kind == "timed" else "".join(words)
+
+
 async def _one(  # noqa: PLR0917 - a run is all of it
-    world: World, client: Procession, outcome: Outcome, question: str, options: Any, text: str,
-    rng: random.Random,
+    world: World, client: Procession, outcome: Outcome, question: str, options: Any, rng: random.Random
 ) -> None:  # fmt: skip
-    agent = agent_of(outcome.kind, outcome.run, world.servers.endpoints.redis_url)
+    agent = agent_of(outcome.kind, world.trace(outcome.run))
     handle = await _started(client, question, agent, outcome.run, options)
     reader = Reader()
     while rng.random() < _DROPS and not await reader.read(handle, limit=rng.randint(1, 60)):
@@ -136,53 +147,55 @@ async def _one(  # noqa: PLR0917 - a run is all of it
     await reader.read(handle)
     result = await handle.result()
     await handle.close()
-    outcome.status, outcome.resets = result.status, reader.resets
+    outcome.status, outcome.resets, outcome.text = result.status, reader.resets, result.text
+    outcome.readers["the client"] = reader
     outcome.hosts = len({host for _, host in reader.arrivals if host})
     if result.error is not None:
         outcome.notes.append(f"error: {result.error}")
-    _judge(outcome, "the client", reader, text)
-    if result.text != text:
-        outcome.wrong_text += 1
-        outcome.notes.append(f"the result has {result.text!r} for {text!r}")
     if rng.random() < _LATE:
         late = Reader()
         handle = await _attached(client, outcome.run, 0)
         await late.read(handle)
         await handle.close()
-        _judge(outcome, "a late client", late, text)
+        outcome.readers["a late client"] = late
 
 
-def _judge(outcome: Outcome, who: str, reader: Reader, text: str) -> None:
-    numbers = [number for number, _ in reader.chunks]
-    if reader.text != text or numbers != sorted(set(numbers)):
+def _judge(outcome: Outcome, text: str) -> None:
+    """Holds the result and what clients have against the text."""
+    if outcome.text != text:
         outcome.wrong_text += 1
-        outcome.notes.append(f"{who} has {reader.text!r} for {text!r}; resets {reader.resets}")
-    outcome.repeated += reader.repeated
+        outcome.notes.append(f"the result has {outcome.text!r} for {text!r}")
+    for who, reader in outcome.readers.items():
+        numbers = [number for number, _ in reader.chunks]
+        if reader.text != text or numbers != sorted(set(numbers)):
+            outcome.wrong_text += 1
+            outcome.notes.append(f"{who} has {reader.text!r} for {text!r}; resets {reader.resets}")
+        outcome.repeated += reader.repeated
+    outcome.readers.clear()
 
 
 async def judge_calls(world: World, outcome: Outcome) -> None:
-    """The model once a step, and once more for each gateway that was lost; the tool once for each host."""
+    """The model once a step, and once more for each gateway that was lost; the tool once for each host.
+
+    Either once more for each time that Redis has forgotten what came of it.
+    """
     befell = world.during(outcome.began, outcome.began + outcome.seconds)
     gateways = sum(fault.service == "llm_gateway" for fault in befell)
+    forgot = sum(fault.kind in FORGETTING for fault in befell)
     # A restarted NATS delivers again what a second gateway has from a dead one, and a third one takes it over.
-    allowed = 1 + gateways + (sum(fault.kind == "nats" for fault in befell) if gateways else 0)
+    allowed = 1 + gateways + (sum(fault.kind == "nats" for fault in befell) if gateways else 0) + forgot
     for (run, step), count in world.model.calls.items():
         if run == outcome.run and count > allowed:
             outcome.model_extra += count - allowed
             outcome.notes.append(f"the model was asked {count} times for step {step}; {befell}")
     if outcome.kind != "tools" or outcome.status != "finished":
         return
-    calls = await _traces(world, outcome.run)
+    calls = [line.split() for line in world.trace(outcome.run).read_text().splitlines()]
     ids, hosts = {call for call, _ in calls}, [host for _, host in calls]
     lost_hosts = sum(fault.service == "tools" for fault in befell)
-    if len(ids) != 1 or len(set(hosts)) != len(hosts) or len(hosts) > 1 + lost_hosts:
+    if len(ids) != 1 or len(hosts) - len(set(hosts)) > forgot or len(hosts) > 1 + lost_hosts + forgot:
         outcome.tool_wrong += 1
         outcome.notes.append(f"calls of the tool: {calls}; {befell}")
-
-
-async def _traces(world: World, run: str) -> list[tuple[str, str]]:
-    found: Any = await world.redis.lrange(trace_key(run), 0, -1)
-    return [tuple(each.decode().split()) for each in found]
 
 
 async def _started(client: Procession, question: str, agent: Agent, run: str, options: Any) -> RunHandle:

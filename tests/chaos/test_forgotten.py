@@ -1,9 +1,6 @@
 """Redis is killed and comes back as it was a moment ago: it had answered, and not written yet."""
 
 import asyncio
-import os
-import shutil
-import signal
 
 import nats
 import pytest
@@ -14,6 +11,7 @@ from procession_schemas import subjects
 from procession_services.runtime.admission import PLACED
 from procession_services.runtime.embedded import EmbeddedServers
 from procession_services.runtime.store import run_key
+from tests.chaos.forgetful import Forgetful
 from tests.support.system import SERVICES, Gate, finished, running_system, text_of
 
 pytestmark = [
@@ -31,43 +29,33 @@ SLOW = {"chunks": WORDS, "chunk_delay_ms": 40}
 THREAD = {"thread": "t", "resource": "r"}
 
 
-class Forgetful:
-    """A Redis that forgets what came after a moment; gates are in another one."""
-
-    def __init__(self, servers, directory, gates, gates_url):
-        self.servers, self._data, self._saved = servers, directory / "redis", directory / "remembered"
-        self._gates, self._gates_url = gates, gates_url
-
-    def gate(self):
-        return Gate(self._gates, self._gates_url)
-
-    def remember(self):
-        shutil.rmtree(self._saved, ignore_errors=True)
-        shutil.copytree(self._data, self._saved)
-
-    async def forget(self):
-        async with Redis.from_url(self.servers.endpoints.redis_url) as redis:
-            os.kill((await redis.info("server"))["process_id"], signal.SIGKILL)
-        shutil.rmtree(self._data)
-        shutil.copytree(self._saved, self._data)
-        await self.servers.restart_redis()
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def forgetful(servers, tmp_path_factory):
+async def own(tmp_path_factory):
     directory = tmp_path_factory.mktemp("servers")
-    async with EmbeddedServers(directory) as own, Redis.from_url(servers.redis_url) as gates:
-        yield Forgetful(own, directory, gates, servers.redis_url)
+    async with EmbeddedServers(directory) as own:
+        yield own, Forgetful(own, directory)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def system(forgetful, tmp_path_factory, monkeypatch_module):
+async def system(own, tmp_path_factory, monkeypatch_module):
     monkeypatch_module.setenv("OPENAI_API_KEY", "unused")
     async with (
-        running_system(forgetful.servers.endpoints, tmp_path_factory.mktemp("logs")) as system,
+        running_system(own[0].endpoints, tmp_path_factory.mktemp("logs")) as system,
         system.inside(*SERVICES),
     ):
         yield system
+
+
+@pytest.fixture
+def forgetful(own):
+    return own[1]
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def gate(servers):
+    """A gate that Redis does not forget: it is in another one."""
+    async with Redis.from_url(servers.redis_url) as redis:
+        yield Gate(redis, servers.redis_url)
 
 
 @pytest.fixture(params=[[], ["upper"]], ids=["straight", "upper"])
@@ -134,8 +122,7 @@ async def test_a_run_that_has_ended_is_not_begun_again_when_its_request_was_forg
     assert (again.text, text_of(chunks), len(system.requests(model))) == ("one", "one", 1)
 
 
-async def test_a_step_that_was_forgotten_is_done_again(system, forgetful, chain):
-    gate = forgetful.gate()
+async def test_a_step_that_was_forgotten_is_done_again(system, forgetful, gate, chain):
     model = system.script(CALL, SLOW, SLOW)
     agent = {
         "model": model,
@@ -168,8 +155,7 @@ async def test_who_waits_on_the_thread_begins_although_an_end_was_forgotten(syst
     await nobody_is_left(system)
 
 
-async def test_who_had_begun_to_work_on_the_thread_begins_again(system, forgetful):
-    gate = forgetful.gate()
+async def test_who_had_begun_to_work_on_the_thread_begins_again(system, forgetful, gate):
     agent = {"memory": {}, "outputProcessors": [gate.processor("processOutputResult")]}
     one = await system.start({"chunks": ["one"]}, agent=agent, memory=THREAD)
     await gate.reached()
@@ -184,8 +170,7 @@ async def test_who_had_begun_to_work_on_the_thread_begins_again(system, forgetfu
     await nobody_is_left(system)
 
 
-async def test_a_cancellation_that_was_forgotten_is_taken_again(system, forgetful):
-    gate = forgetful.gate()
+async def test_a_cancellation_that_was_forgotten_is_taken_again(system, forgetful, gate):
     handle = await system.start(SLOW, agent={"inputProcessors": [gate.processor("processInput")]})
     await gate.reached()
     forgetful.remember()
@@ -203,8 +188,7 @@ async def test_a_cancellation_that_was_forgotten_is_taken_again(system, forgetfu
     assert result.status == "cancelled"
 
 
-async def test_a_run_that_waited_for_a_person_waits_again(system, forgetful):
-    gate = forgetful.gate()
+async def test_a_run_that_waited_for_a_person_waits_again(system, forgetful, gate):
     tools = [{"id": "echo", "requireApproval": True}]
     agent = {"tools": tools, "inputProcessors": [gate.processor("processInput")]}
     handle = await system.start(CALL, CALL, {"chunks": ["done"]}, agent=agent)

@@ -15,14 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from redis.asyncio import Redis
-
 from procession_services.runtime.embedded import EmbeddedServers
+from tests.chaos.forgetful import Forgetful
 from tests.chaos.model import CountingModel
 from tests.chaos.proxy import Proxy
 from tests.support.system import ROOT
 
-__all__ = ["ACK_WAIT", "Fault", "Replica", "World", "world"]
+__all__ = ["ACK_WAIT", "FORGETTING", "Fault", "Replica", "World", "world"]
 
 ACK_WAIT: Final = 4.0
 """Seconds after which work that nobody extends is delivered again: the lease of whoever has it."""
@@ -30,12 +29,16 @@ REPLICAS: Final = {
     "llm_gateway": 2, "orchestrator": 2, "output_processors": 2, "input_processors": 1, "tools": 2, "memory": 1,
     "error_recovery": 1,
 }  # fmt: skip
+FORGETTING: Final = ("redis", "forget")
+"""Faults after which Redis may not know what it had answered."""
 _PROXIED: Final = ("llm_gateway", "orchestrator", "output_processors", "tools")
 _LARGE: Final = "llm_gateway"
 """It loads LiteLLM."""
 _PAUSE_SECONDS: Final = 0.2
 """Before a replica that has ended is started again; the supervisor waits as long."""
 _LOOK_SECONDS: Final = 0.05
+_FORGOTTEN_SECONDS: Final = (0.05, 1.9)
+"""What Redis may put off to write while it syncs its file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +67,8 @@ class Replica:
 class World:
     """Servers, replicas and the model; `faults` is what has happened so far."""
 
-    def __init__(self, servers: EmbeddedServers, model: CountingModel, redis: Redis, logs: Path) -> None:
-        self.servers, self.model, self.redis, self.logs = servers, model, redis, logs
+    def __init__(self, servers: EmbeddedServers, model: CountingModel, logs: Path) -> None:
+        self.servers, self.model, self.logs = servers, model, logs
         self.replicas: list[Replica] = []
         self.faults: deque[Fault] = deque()
         self.current: list[Fault] = []
@@ -170,7 +173,7 @@ class World:
     async def befall(self, kind: str, rng: random.Random, replica: Replica | None = None) -> None:
         """Has something happen; returns when it is over (a killed process may still be starting).
 
-        Kinds: `kill`, `stop`, `half-open`, `nats`, `redis`.
+        Kinds: `kill`, `stop`, `half-open`, `nats`, `redis`, `forget`: Redis comes back as it was a moment before.
         """
         service = replica.service if replica else kind
         running = Fault(kind, service, replica.pid if replica else 0, self.now, float("inf"))
@@ -181,12 +184,21 @@ class World:
                     await self.servers.restart_nats()
                 case "redis":
                     await self.servers.restart_redis()
+                case "forget":
+                    redis = Forgetful(self.servers, self.logs)
+                    redis.remember()
+                    await asyncio.sleep(rng.uniform(*_FORGOTTEN_SECONDS))
+                    await redis.forget()
                 case _:
                     assert replica is not None
                     await self._hit(kind, rng, replica)
         finally:
             self.current.remove(running)
             self.faults.append(Fault(kind, service, running.pid, running.began, self.now + ACK_WAIT))
+
+    def trace(self, run: str) -> Path:
+        """Where the tool of a run notes its calls."""
+        return self.logs / f"{run}.calls"
 
     async def _hit(self, kind: str, rng: random.Random, replica: Replica) -> None:
         longer_than_lease = ACK_WAIT * rng.uniform(1.2, 1.8)
@@ -234,7 +246,6 @@ async def world(logs: Path | None = None) -> AsyncIterator[World]:
         servers = await stack.enter_async_context(EmbeddedServers(logs))
         model = await stack.enter_async_context(CountingModel())
         await model.listen()
-        redis = await stack.enter_async_context(Redis.from_url(servers.endpoints.redis_url))
-        made = World(servers, model, redis, logs)
+        made = World(servers, model, logs)
         await made.start(stack)
         yield made
