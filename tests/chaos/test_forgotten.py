@@ -87,6 +87,12 @@ async def ends(system, run):
     return sum((info.state.subjects or {}).values())
 
 
+async def empty(waiting):
+    async with asyncio.timeout(20):
+        while await waiting():  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
 async def told(system, run):
     """Waits until the id of a run that has ended is not for reuse."""
     async with asyncio.timeout(20):
@@ -108,6 +114,20 @@ async def test_a_run_whose_request_was_forgotten_is_accepted_again(system, forge
     await forgetful.forget()
     result, after = await finished(handle)
     assert (result.status, result.text, text_of(before + after)) == ("finished", shown(chain), shown(chain))
+
+
+async def test_a_request_stays_in_nats_until_redis_has_surely_written_what_became_of_it(system):
+    connection = await nats.connect(system.servers.nats_url)
+    runs = connection.jetstream()
+
+    async def waiting():
+        return (await runs.stream_info("RUNS")).state.messages
+
+    await empty(waiting)
+    await system.run({"chunks": ["one"]})
+    assert await waiting() == 1
+    await empty(waiting)
+    await connection.close()
 
 
 async def test_a_run_that_has_ended_is_not_begun_again_when_its_request_was_forgotten(system, forgetful):

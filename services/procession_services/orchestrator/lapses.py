@@ -13,6 +13,7 @@ and what people say, stay in NATS until Redis has surely written what was made o
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -46,6 +47,7 @@ class _Watched:
 
     version: int = 0
     missed: int = 0
+    moved: bool = False
     pause: float = _EVERY_SECONDS
     due: float = 0.0
 
@@ -63,12 +65,7 @@ class Lapses:
 
     async def run(self) -> None:
         """Looks every second, until it is cancelled."""
-        while True:
-            await asyncio.sleep(_EVERY_SECONDS)
-            try:
-                await self.look()
-            except Exception:  # Redis or NATS may be away: the next look does it
-                log.exception("what Redis may have forgotten could not be looked after")
+        await asyncio.gather(_repeated(self.look), _repeated(self._look_after))
 
     async def kept(self) -> bool:
         """Waits until Redis has surely written what it has answered so far; False where it was restarted meanwhile."""
@@ -84,7 +81,7 @@ class Lapses:
         self._answer(until=float("inf"), kept=True)
 
     async def look(self) -> None:
-        """Looks at which Redis it is, and at the watched runs that are due."""
+        """Looks at which Redis it is."""
         asked = asyncio.get_running_loop().time()
         await self._redis.ping()
         if self._store.life != self._life:
@@ -92,14 +89,14 @@ class Lapses:
             self._answer(until=float("inf"), kept=False)
         else:
             self._answer(until=asked - _WRITTEN_SECONDS, kept=True)
-        await self._look_after(asked)
 
     async def _changed(self, life: int) -> None:
         seen = await self._redis.get(_LOOKED_AFTER)
         if seen is None or int(seen) != life:
             self._watched = {each: _Watched() for each in await self._store.at_work()}
-            log.warning("Redis was started anew: looking after %d runs", len(self._watched))
             self._unsettled = True
+            if self._watched:
+                log.warning("Redis was started anew: looking after %d runs", len(self._watched))
         self._life = life
 
     def _answer(self, *, until: float, kept: bool) -> None:
@@ -108,18 +105,18 @@ class Lapses:
             if not asking.done():
                 asking.set_result(kept)
 
-    async def _look_after(self, moment: float) -> None:
-        gate = asyncio.Semaphore(_AT_ONCE)
+    async def _look_after(self) -> None:
+        """Looks at the watched runs that are due."""
+        gate, moment = asyncio.Semaphore(_AT_ONCE), asyncio.get_running_loop().time()
 
         async def one(tenant: str, run: str, watched: _Watched) -> None:
             async with gate:
-                if not await self._still(tenant, run, watched):
-                    self._watched.pop((tenant, run), None)
-                    return
+                watched.moved = not await self._still(tenant, run, watched)
             watched.due, watched.pause = moment + watched.pause, min(watched.pause * 2, _LONGEST_SECONDS)
 
         due = [(key, watched) for key, watched in self._watched.items() if watched.due <= moment]
         await asyncio.gather(*(one(*key, watched) for key, watched in due))
+        self._watched = {key: watched for key, watched in self._watched.items() if not watched.moved}
         if self._unsettled and not self._watched:
             await self._redis.set(_LOOKED_AFTER, self._life)
             self._unsettled = False
@@ -157,3 +154,12 @@ class Lapses:
         """What was told at the end of a run, if it was."""
         body = await self._bus.last_body("EVENTS", subjects.event(tenant, run, "run.finished"))
         return None if body is None else RunFinished.model_validate_json(body).result
+
+
+async def _repeated(look: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        await asyncio.sleep(_EVERY_SECONDS)
+        try:
+            await look()
+        except Exception:  # Redis or NATS may be away: the next look does it
+            log.exception("what Redis may have forgotten could not be looked after")

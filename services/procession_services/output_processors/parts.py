@@ -46,6 +46,8 @@ class PartsStore:
 
     async def open(self, tenant: str, run: str, number: int, links: int) -> RunParts:
         """The parts before stream `number`; the caller appends to the lists and then calls `save` or `forget`."""
+        if (known := self._runs.get((tenant, run))) and max(known.streams, default=-1) >= number:
+            self.forget(tenant, run)  # a stream is made anew, and what it had received does not count
         parts = self._runs.setdefault((tenant, run), RunParts())
         self._runs.move_to_end((tenant, run))
         while len(parts.lists) < links:
@@ -64,12 +66,14 @@ class PartsStore:
         return len(parts.streams) >= number
 
     async def _catch_up(self, parts: RunParts, tenant: str, run: str, number: int) -> None:
-        for raw in await self._store.load_parts(tenant, run, parts.entries):
-            parts.entries += 1
-            entry = orjson.loads(raw)
-            if entry["stream"] >= number or entry["stream"] in parts.streams:
+        logged = [orjson.loads(raw) for raw in await self._store.load_parts(tenant, run, parts.entries)]
+        parts.entries += len(logged)
+        latest = {entry["stream"]: entry for entry in logged}  # of one that was made anew
+        for stream in sorted(latest):
+            if stream >= number or stream in parts.streams:
                 continue
-            parts.streams.add(entry["stream"])
+            entry = latest[stream]
+            parts.streams.add(stream)
             first = entry["lists"][0] if entry["lists"] else []
             for k, added in enumerate(entry["lists"]):
                 while len(parts.lists) <= k:
