@@ -63,3 +63,6 @@ class ChunkBatch(WireModel):
     end: bool = False
     reset: int | None = Field(default=None, description="First sequence number that no longer counts.")
     fence: int = Field(default=0, description="Whose chunks count: those of the greater fence.")
+    timed: bool = Field(
+        default=False, description="Time has had a say in chunks of this fence: nobody makes the same."
+    )

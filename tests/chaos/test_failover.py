@@ -55,6 +55,7 @@ async def test_chunks_that_time_has_made_are_taken_back_and_made_anew(system):
     expected = "".join(WORDS).upper()
     assert (result.status, result.text, text_of(chunks + more)) == ("finished", expected, expected)
     assert "reset" in [chunk["type"] for chunk in more]
+    assert any(batch.get("timed") for batch in await system.batches(result.run_id))
     assert text_of(again) == expected
     assert len(system.requests(model)) == 1
 

@@ -106,12 +106,12 @@ class Opener:
         tenant, run, start, fence = command.tenant, command.run, lease["outSeq"], lease.get("fence", 0)
         if not lease.get("resume"):
             return Outbox(self._bus, tenant, run, start, live=command.stream, fence=fence)
-        suppress = -1
-        if not lease.get("anew"):
-            suppress = await last_sent(self._bus, tenant, run, fence + lease.get("after", 0))
+        shown = await last_sent(self._bus, tenant, run, fence + lease.get("after", 0))
+        anew = shown.timed or lease.get("anew")
+        suppress = -1 if anew else shown.last
         fence += lease["attempt"]
         outbox = Outbox(self._bus, tenant, run, start, live=command.stream, suppress=suppress, fence=fence)
-        if lease.get("anew"):
+        if anew:
             await outbox.renew(start, lease["attempt"])
         else:
             await outbox.mark()

@@ -252,7 +252,7 @@ class SessionServer:
                     return await session.frames.get()
             except TimeoutError:
                 if not session.timed:  # told before anything is sent that another replica would not make
-                    session.timed = True
+                    session.timed = session.outbox.timed = True
                     await self._tell(session, {"t": True})
                 await session.chain.wake()
                 await session.outbox.flush()

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -24,22 +24,30 @@ def fence_of(seq: int, attempt: int = 0, stream: int = 0) -> int:
     return (seq * _TIMES + min(attempt, _TIMES - 1)) * _TIMES + min(stream, _TIMES - 1)
 
 
-async def last_sent(bus: Bus, tenant: str, run: str, fence: int = 0) -> int:
-    """The number of the newest chunk of a run that clients have; -1 when there is none, or none of that fence."""
+class Shown(NamedTuple):
+    """What clients have: the number of the newest chunk, and whether it was `timed`, so that nobody makes the same."""
+
+    last: int = -1
+    timed: bool = False
+
+
+async def last_sent(bus: Bus, tenant: str, run: str, fence: int = 0) -> Shown:
+    """What clients have of a run; nothing where none of it is of that fence."""
     body = await bus.last_body("CHUNKS", subjects.chunk(tenant, run))
     if body is None:
-        return -1
+        return Shown()
     batch = orjson.loads(body)
     if batch.get("fence", 0) < fence:
-        return -1
-    return int(batch["seq"]) + len(batch["chunks"]) - 1
+        return Shown()
+    return Shown(int(batch["seq"]) + len(batch["chunks"]) - 1, bool(batch.get("timed")))
 
 
 class Outbox:
     """Numbers chunks and publishes whatever is ready as one batch.
 
     `suppress` is the last number that clients already have: after a failover the same chunks are made again and held
-    back up to it. `fence` says whose chunks count where two have made some of the same number.
+    back up to it. `fence` says whose chunks count where two have made some of the same number. `timed`: what is sent
+    from here on nobody would make again.
     """
 
     def __init__(
@@ -57,6 +65,7 @@ class Outbox:
         self.next_seq = next_seq
         self.fence = fence
         self.held = held
+        self.timed = False
         self._bus, self._run, self._live, self._suppress = bus, run, live, suppress
         self._whose = tenant, run
         self._subject = subjects.chunk(tenant, run)
@@ -89,7 +98,7 @@ class Outbox:
         was: so each attempt gets numbers of its own.
         """
         sent = await last_sent(self._bus, *self._whose)
-        self.next_seq = max(self.next_seq, sent + 1)
+        self.next_seq = max(self.next_seq, sent.last + 1)
         if start is not None:
             self.next_seq += attempt * _ROOM
         await self.flush(reset=self.next_seq if start is None else start)
@@ -141,6 +150,8 @@ class Outbox:
             ProcessorError: A single chunk is too long, or holds what is not JSON.
         """
         batch = {"run": self._run, "seq": seq, "fence": self.fence, "chunks": chunks, **marks}
+        if self.timed:
+            batch["timed"] = True
         try:
             body = orjson.dumps(batch)
             too_long = len(body) + _ENVELOPE > self._bus.max_payload
