@@ -61,3 +61,19 @@ async def test_what_one_server_has_not_confirmed_is_sent_again_when_it_is_back(s
     await servers.restart_nats()
     await until_stored(bus, b"1")
     await bus.close()
+
+
+async def test_who_waits_for_a_message_goes_on_when_the_stream_has_it(servers):
+    bus = await Bus.connect(servers.endpoints.nats_url, "test")
+    await bus.kept(await bus.publish_kept(SUBJECT, b"1", ask=True))
+    assert await stored(bus) == [b"1"]
+    servers.kill_nats()
+    numbers = [await bus.publish_kept(SUBJECT, body, ask=True) for body in (b"2", b"3")]
+    waiting = [asyncio.create_task(bus.kept(number)) for number in (*numbers, *numbers)]
+    done, _ = await asyncio.wait(waiting, timeout=0.2)
+    assert not done
+    await servers.restart_nats()
+    async with asyncio.timeout(20):
+        await asyncio.gather(*waiting)
+    assert await stored(bus) == [b"1", b"2", b"3"]
+    await bus.close()

@@ -179,10 +179,18 @@ class Bus:
         """Publishes at once, where nothing can wait: something small that may be lost."""
         self.client.post(subject, body)
 
-    async def publish_kept(self, subject: str, body: bytes) -> None:
-        """Publishes into a stream without waiting; what the stream has not confirmed is sent again (`Unconfirmed`)."""
+    async def publish_kept(self, subject: str, body: bytes, *, ask: bool = False) -> int:
+        """Publishes into a stream without waiting; what the stream has not confirmed is sent again (`Unconfirmed`).
+
+        Gives a number, for which `kept` waits if the stream was asked.
+        """
         assert self._unconfirmed is not None
-        await self._unconfirmed.publish(subject, body)
+        return await self._unconfirmed.publish(subject, body, ask=ask)
+
+    async def kept(self, number: int) -> None:
+        """Returns when the stream has that message."""
+        assert self._unconfirmed is not None
+        await self._unconfirmed.stored(number)
 
     async def publish_stored(
         self,

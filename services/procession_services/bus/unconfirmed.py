@@ -28,6 +28,7 @@ class Unconfirmed:
     def __init__(self, client: NatsClient) -> None:
         self._client = client
         self._kept: OrderedDict[int, tuple[str, bytes, float]] = OrderedDict()
+        self._awaited: dict[int, asyncio.Future[None]] = {}
         self._number = 0
         self._asked = 0.0
         self._connection = 0
@@ -46,17 +47,29 @@ class Unconfirmed:
         if self._looking:
             self._looking.cancel()
 
-    async def publish(self, subject: str, body: bytes) -> None:
-        """Publishes and keeps a message."""
-        self._number += 1
+    async def publish(self, subject: str, body: bytes, *, ask: bool = False) -> int:
+        """Publishes and keeps a message; gives its number. With `ask` the stream is asked for it in any case."""
+        self._number = number = self._number + 1
         if len(self._kept) >= _KEPT:
-            self._kept.popitem(last=False)
+            self._confirm(next(iter(self._kept)))
         now = asyncio.get_running_loop().time()
-        self._kept[self._number] = (subject, body, now)
-        wanted = self._looking or now > self._asked + _ASK_SECONDS or self._number % _ASK_MESSAGES == 0
+        self._kept[number] = (subject, body, now)
+        wanted = ask or self._looking or now > self._asked + _ASK_SECONDS or number % _ASK_MESSAGES == 0
         if wanted:
             self._asked = now
-        await self._client.publish(subject, body, reply=self._reply(self._number) if wanted else "")
+        await self._client.publish(subject, body, reply=self._reply(number) if wanted else "")
+        return number
+
+    async def stored(self, number: int) -> None:
+        """Returns when the stream has said that it has the message; it must have been asked for it."""
+        if number in self._kept:
+            awaited = self._awaited.setdefault(number, asyncio.get_running_loop().create_future())
+            await asyncio.shield(awaited)
+
+    def _confirm(self, number: int) -> None:
+        self._kept.pop(number, None)
+        if (awaited := self._awaited.pop(number, None)) is not None:
+            awaited.set_result(None)
 
     def lost(self) -> None:
         """The connection is gone: answers that are on their way speak of it, not of the next one."""
@@ -78,7 +91,8 @@ class Unconfirmed:
             if kept := self._kept.get(number):
                 subject, body, _ = kept
                 self._kept[number] = (subject, body, now)
-                await self._client.publish(subject, body, reply=self._reply(number) if self._looking else "")
+                asked = self._looking or number == numbers[-1]
+                await self._client.publish(subject, body, reply=self._reply(number) if asked else "")
 
     async def _look(self) -> None:
         """Sends again what a cluster has not confirmed in time."""
@@ -96,7 +110,7 @@ class Unconfirmed:
         if b'"seq"' not in message.data:
             return
         if self._looking:
-            self._kept.pop(int(number), None)
+            self._confirm(int(number))
         elif not self._broken and int(connection) == self._connection:
-            while self._kept and next(iter(self._kept)) <= int(number):
-                self._kept.popitem(last=False)
+            while self._kept and (first := next(iter(self._kept))) <= int(number):
+                self._confirm(first)

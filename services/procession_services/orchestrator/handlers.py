@@ -72,7 +72,10 @@ class Orchestrator:
         self._bus, self._store, self._settings = host.bus, host.store, host.settings
 
     async def on_request(self, delivery: Delivery) -> None:
-        """A run request: accept it, or answer with one clear error. Tenants take turns."""
+        """A run request: accept it, or answer with one clear error. Tenants take turns.
+
+        It is ours until Redis has surely written what became of it; where it may not have, it is handled again.
+        """
         _, tenant, _ = subjects.parse(delivery.subject)
         most = max(self._keeper.tenants.of(tenant).waiting_runs, _INTAKE_SHARE)
         may_be_known = delivery.attempt > 1
@@ -106,10 +109,10 @@ class Orchestrator:
             return None
         try:
             fresh = await self._accepted(run_id, digest, request, delivery)
-            fresh.life, fresh.leap = self._store.life, leap
         except Invalid as invalid:
             await self._refuse(tenant, run_id, agent_name, delivery, invalid.failure)
             return None
+        fresh.leap = leap
         known, state, effects = await self._admit(fresh)
         if known.state is not None or known.told is not None:
             await self._known(known, fresh, delivery)
@@ -187,6 +190,7 @@ class Orchestrator:
             parent_span=trace.parent,
             deadline_ms=int(deadline.timestamp() * 1000),
             timeout_ms=int(timeout * 1000),
+            life=self._store.life,
         )
 
     async def _known(self, known: Admission, asked: RunState, delivery: Delivery) -> None:

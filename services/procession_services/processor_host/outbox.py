@@ -66,6 +66,7 @@ class Outbox:
         self.fence = fence
         self.held = held
         self.timed = False
+        self._end: int | None = None
         self._bus, self._run, self._live, self._suppress = bus, run, live, suppress
         self._whose = tenant, run
         self._subject = subjects.chunk(tenant, run)
@@ -126,6 +127,19 @@ class Outbox:
             marks["reset"] = reset
         await self._publish(self.next_seq - len(ready), ready, marks)
 
+    async def ended(self) -> None:
+        """Waits until CHUNKS has the run's last chunk, where it has gone out from here.
+
+        Who is cut off from NATS would else tell Redis of an end that others tell clients, while it has the chunks.
+
+        Raises:
+            LostError: The command is no longer ours.
+        """
+        if self._end is not None:
+            await self._bus.kept(self._end)
+            if not self.held():
+                raise LostError
+
     @asynccontextmanager
     async def flushing(self) -> AsyncIterator[None]:
         """Publishes what is ready when the block first waits for anything; else it goes with what comes next.
@@ -159,7 +173,9 @@ class Outbox:
         except TypeError as error:
             body, too_long, why = b"", True, f"holds what is not JSON: {error}"
         if not too_long:
-            await self._bus.publish_kept(self._subject, body)
+            number = await self._bus.publish_kept(self._subject, body, ask="end" in marks)
+            if "end" in marks:
+                self._end = number
             return
         if len(chunks) == 1:
             self.next_seq = seq  # nobody gets what has numbers from here on

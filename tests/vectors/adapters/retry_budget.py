@@ -33,7 +33,10 @@ class _NoBus:
 
     max_payload = 1 << 20
 
-    async def publish_kept(self, *_: Any, **__: Any) -> None: ...
+    async def publish_kept(self, *_: Any, **__: Any) -> int:
+        return 0
+
+    async def kept(self, number: int) -> None: ...
 
     async def publish_stored(self, *_: Any, **__: Any) -> None: ...
 

@@ -1,0 +1,54 @@
+"""A gateway that is cut off from NATS just when it ends a run: it may tell Redis so, and nobody has its last chunks."""
+
+import asyncio
+
+import pytest
+
+from tests.chaos.proxy import Proxy
+from tests.support.system import SERVICES, finished, running_system, text_of
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.chaos,
+    pytest.mark.slow,
+    pytest.mark.timeout(120),
+    pytest.mark.asyncio(loop_scope="session"),
+]
+
+WORDS = [f"word{number} " for number in range(20)]
+LONGER_THAN_CLIENTS_WAIT = 9.0
+LEASE = 2.0
+
+
+async def test_a_run_does_not_end_before_its_last_chunks_are_stored(servers, tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "unused")
+    others = [service for service in SERVICES if service != "llm_gateway"]
+    port = int(servers.nats_url.rpartition(":")[2])
+    async with (
+        running_system(servers, tmp_path) as system,
+        Proxy(port) as proxy,
+        system.inside(*others, work_ack_wait=LEASE),
+    ):
+        url = f"nats://127.0.0.1:{proxy.port}"
+        process = await system.process("llm_gateway", work_ack_wait=LEASE, nats_url=url).start()
+        try:
+            await process.ready()
+            slow = {"chunks": WORDS, "chunk_delay_ms": 30}
+            handle = await system.start(slow, slow)
+            chunks = []
+            async for chunk in handle:
+                chunks.append(chunk)
+                if chunk["type"] == "text-delta":
+                    break
+            proxy.freeze()
+            async with system.inside("llm_gateway", work_ack_wait=LEASE):
+                thawing = asyncio.get_running_loop().call_later(LONGER_THAN_CLIENTS_WAIT, proxy.cut)
+                result, more = await finished(handle)
+                thawing.cancel()
+        finally:
+            await process.stop()
+    assert (result.status, result.text, text_of(chunks + more)) == (
+        "finished",
+        "".join(WORDS),
+        "".join(WORDS),
+    )
