@@ -2,13 +2,15 @@
 
 import asyncio
 import random
+from collections.abc import Mapping
 from typing import Final
 
 from tests.chaos.world import FORGETTING, World
 
-__all__ = ["misfortunes"]
+__all__ = ["FORGETFUL", "MIXED", "misfortunes"]
 
-_KINDS: Final = {"kill": 60, "stop": 16, "half-open": 10, "nats": 6, "redis": 5, "forget": 3}
+MIXED: Final = {"kill": 60, "stop": 16, "half-open": 10, "nats": 6, "redis": 5, "forget": 3}
+FORGETFUL: Final = {"kill": 30, "stop": 8, "half-open": 5, "nats": 4, "forget": 50}
 _SERVICES: Final = {
     "output_processors": 6, "llm_gateway": 3, "orchestrator": 2, "input_processors": 2, "tools": 2, "memory": 1,
     "error_recovery": 1,
@@ -19,15 +21,18 @@ _DOWN: Final = 4
 """Replicas that may be down at once before we wait: a slow machine takes its time to start them."""
 
 
-async def misfortunes(world: World, rng: random.Random, pause: tuple[float, float]) -> None:
+async def misfortunes(
+    world: World, rng: random.Random, pause: tuple[float, float], kinds: Mapping[str, int]
+) -> None:
     """Has something happen again and again, `pause` seconds (least, most) apart, until it is cancelled.
 
-    What takes a while (a stopped or half-open replica) goes on beside the next one.
+    `kinds` are what it may be, with weights. What takes a while (a stopped or half-open replica) goes on beside the
+    next one.
     """
     async with asyncio.TaskGroup() as group:
         while True:
             await asyncio.sleep(rng.uniform(*pause))
-            (kind,) = rng.choices(list(_KINDS), list(_KINDS.values()))
+            (kind,) = rng.choices(list(kinds), list(kinds.values()))
             (service,) = rng.choices(list(_SERVICES), list(_SERVICES.values()))
             if kind in ("nats", *FORGETTING):
                 await world.befall(kind, rng)

@@ -4,14 +4,14 @@ import asyncio
 import math
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import nats
 
 from procession.client import Procession
 from procession_schemas import subjects
-from tests.chaos.faults import misfortunes
+from tests.chaos.faults import MIXED, misfortunes
 from tests.chaos.gaps import gaps, p99
 from tests.chaos.runs import KINDS, Outcome, conversation, judge_calls
 from tests.chaos.world import World
@@ -76,11 +76,12 @@ async def chaos(
     stops: int = 0,
     seconds: float = math.inf,
     pause: tuple[float, float] = (1.0, 4.0),
+    kinds: Mapping[str, int] = MIXED,
     on_progress: Progress = lambda _count, _ended: None,
 ) -> Figures:
     """Measures gaps, then has mixed runs under misfortunes; begins no run after `seconds`.
 
-    `pause` are the least and the most seconds between two misfortunes.
+    `pause` are the least and the most seconds between two misfortunes, `kinds` their weights.
     """
     rng = random.Random(seed)
     figures = Figures(seed)
@@ -88,7 +89,7 @@ async def chaos(
         figures.gaps_kill = await gaps(world, client, "kill", kills, rng, f"k{seed}")
         figures.gaps_stop = await gaps(world, client, "stop", stops, rng, f"s{seed}")
         began = world.now
-        trouble = asyncio.create_task(misfortunes(world, rng, pause))
+        trouble = asyncio.create_task(misfortunes(world, rng, pause, kinds))
         await _mixed(world, client, figures, runs, concurrency, began + seconds, on_progress)
         trouble.cancel()
         await asyncio.gather(trouble, return_exceptions=True)

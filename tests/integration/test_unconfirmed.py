@@ -77,3 +77,11 @@ async def test_who_waits_for_a_message_goes_on_when_the_stream_has_it(servers):
         await asyncio.gather(*waiting)
     assert await stored(bus) == [b"1", b"2", b"3"]
     await bus.close()
+
+
+async def test_who_waits_for_a_message_that_the_stream_does_not_take_goes_on(servers):
+    bus = await Bus.connect(servers.endpoints.nats_url, "test")
+    await bus.js.delete_stream("CHUNKS")
+    async with asyncio.timeout(20):
+        await bus.kept(await bus.publish_kept(SUBJECT, b"1", ask=True))
+    await bus.close()

@@ -61,13 +61,16 @@ class Unconfirmed:
         return number
 
     async def stored(self, number: int) -> None:
-        """Returns when the stream has said that it has the message; it must have been asked for it."""
+        """Returns when the stream has said that it has the message, or does not take it; it must have been asked."""
         if number in self._kept:
             awaited = self._awaited.setdefault(number, asyncio.get_running_loop().create_future())
             await asyncio.shield(awaited)
 
     def _confirm(self, number: int) -> None:
         self._kept.pop(number, None)
+        self._let_go(number)
+
+    def _let_go(self, number: int) -> None:
         if (awaited := self._awaited.pop(number, None)) is not None:
             awaited.set_result(None)
 
@@ -78,21 +81,24 @@ class Unconfirmed:
     async def again(self) -> None:
         """Publishes all that is kept over a new connection; the server may have swallowed it."""
         self._connection += 1
+        numbers = list(self._kept)
         with contextlib.suppress(Error):  # the next connection does it
-            await self._repeat(list(self._kept))
+            await self._repeat(numbers[:-1])
+            self._broken = False
+            await self._repeat(numbers[-1:], ask=True)
         self._broken = False
 
     def _reply(self, number: int) -> str:
         return f"{self._answers}.{self._connection}.{number}"
 
-    async def _repeat(self, numbers: list[int]) -> None:
+    async def _repeat(self, numbers: list[int], *, ask: bool = False) -> None:
         now = asyncio.get_running_loop().time()
         for number in numbers:
             if kept := self._kept.get(number):
                 subject, body, _ = kept
                 self._kept[number] = (subject, body, now)
-                asked = self._looking or number == numbers[-1]
-                await self._client.publish(subject, body, reply=self._reply(number) if asked else "")
+                wanted = ask or self._looking
+                await self._client.publish(subject, body, reply=self._reply(number) if wanted else "")
 
     async def _look(self) -> None:
         """Sends again what a cluster has not confirmed in time."""
@@ -108,6 +114,7 @@ class Unconfirmed:
         """The stream has stored a message, and where there is one server all before it of this connection."""
         *_, connection, number = message.subject.split(".")
         if b'"seq"' not in message.data:
+            self._let_go(int(number))
             return
         if self._looking:
             self._confirm(int(number))
