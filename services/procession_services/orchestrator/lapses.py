@@ -13,7 +13,6 @@ and what people say, stay in NATS until Redis has surely written what was made o
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,6 +24,7 @@ from procession_services.processor_host.driver import Driver
 from procession_services.runs.events import Ended, Forgotten
 from procession_services.runs.stored import read_state
 from procession_services.runtime.store import RunStore, StoredState
+from procession_services.runtime.tasks import repeated
 
 __all__ = ["Lapses"]
 
@@ -65,7 +65,10 @@ class Lapses:
 
     async def run(self) -> None:
         """Looks every second, until it is cancelled."""
-        await asyncio.gather(_repeated(self.look), _repeated(self._look_after))
+        await asyncio.gather(
+            repeated("a look at which Redis it is", _EVERY_SECONDS, self.look),
+            repeated("a look at what Redis has forgotten", _EVERY_SECONDS, self._look_after),
+        )
 
     async def kept(self) -> bool:
         """Waits until Redis has surely written what it has answered so far; False where it was restarted meanwhile."""
@@ -154,12 +157,3 @@ class Lapses:
         """What was told at the end of a run, if it was."""
         body = await self._bus.last_body("EVENTS", subjects.event(tenant, run, "run.finished"))
         return None if body is None else RunFinished.model_validate_json(body).result
-
-
-async def _repeated(look: Callable[[], Awaitable[None]]) -> None:
-    while True:
-        await asyncio.sleep(_EVERY_SECONDS)
-        try:
-            await look()
-        except Exception:  # Redis or NATS may be away: the next look does it
-            log.exception("what Redis may have forgotten could not be looked after")

@@ -1,16 +1,14 @@
 """Keeps the numbers of places as configured, begins what nobody else has begun, and tells how full it is."""
 
-import asyncio
-import logging
 from typing import Final
 
 from procession_services.processor_host.driver import Driver
 from procession_services.runtime import telemetry
 from procession_services.runtime.admission import Places
 from procession_services.runtime.reload import Watched
+from procession_services.runtime.tasks import repeated
 from procession_services.runtime.tenants import Tenants
 
-log = logging.getLogger(__name__)
 _EVERY_SECONDS: Final = 5.0
 
 
@@ -35,12 +33,7 @@ class PlaceKeeper:
 
     async def run(self) -> None:
         """Looks every few seconds, until it is cancelled."""
-        while True:
-            await asyncio.sleep(_EVERY_SECONDS)
-            try:
-                await self.look()
-            except Exception:  # Redis or NATS may be away: the next look does it
-                log.exception("places could not be looked after")
+        await repeated("a look after places", _EVERY_SECONDS, self.look)
 
     async def look(self) -> None:
         """Says how many places there are, and begins the runs that get one.

@@ -1,10 +1,13 @@
-"""Ends tasks that work until they are told to stop."""
+"""Tasks that work until they are told to stop."""
 
 import asyncio
+import logging
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-__all__ = ["ended"]
+__all__ = ["ended", "repeated"]
 
+log = logging.getLogger(__name__)
 _AGAIN_SECONDS: Final = 0.2
 
 
@@ -19,3 +22,21 @@ async def ended(*tasks: "asyncio.Task[Any]") -> None:
         for task in going:
             task.cancel()
         _, going = await asyncio.wait(going, timeout=_AGAIN_SECONDS)
+
+
+async def repeated(what: str, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+    """Works every so many seconds, until it is cancelled.
+
+    A failure ends nothing, since Redis or NATS may be away; the log tells of it once, until it is another one.
+    """
+    told = ""
+    while True:
+        await asyncio.sleep(seconds)
+        try:
+            await work()
+        except Exception as error:  # whatever it is: else nobody would do it any more
+            if told != repr(error):
+                log.exception("%s failed, and is tried again", what)
+            told = repr(error)
+        else:
+            told = ""

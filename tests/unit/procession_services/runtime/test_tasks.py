@@ -1,8 +1,8 @@
-"""Tasks end when they are told to."""
+"""Tasks end when they are told to, and not before."""
 
 import asyncio
 
-from procession_services.runtime.tasks import ended
+from procession_services.runtime.tasks import ended, repeated
 
 
 async def test_a_task_that_has_lost_a_cancellation_is_told_again():
@@ -26,3 +26,25 @@ async def test_a_task_that_has_lost_a_cancellation_is_told_again():
 
 async def test_nothing_to_end_is_no_error():
     await ended()
+
+
+async def test_work_is_repeated_whatever_fails_and_the_log_has_each_failure_once(caplog):
+    failures = iter([OSError("away"), OSError("away"), KeyError("x"), None, OSError("away")])
+    over = asyncio.Event()
+
+    async def work():
+        try:
+            failure = next(failures)
+        except StopIteration:
+            over.set()
+            return
+        if failure is not None:
+            raise failure
+
+    task = asyncio.create_task(repeated("the work", 0, work))
+    async with asyncio.timeout(20):
+        await over.wait()
+    await ended(task)
+    assert task.cancelled()
+    assert [record.exc_info[0] for record in caplog.records] == [OSError, KeyError, OSError]
+    assert {record.getMessage() for record in caplog.records} == {"the work failed, and is tried again"}
