@@ -25,8 +25,9 @@ from procession_services.runs.events import (
     TellFinished,
     TellSuspended,
 )
+from procession_services.runs.numbering import SKIPPED
 from procession_services.runs.program import command
-from procession_services.runs.reducer import LOCAL, SKIPPED, outstanding, reduce
+from procession_services.runs.reducer import LOCAL, outstanding, reduce
 from procession_services.runs.state import RunState
 from procession_services.runs.stored import read_state
 from tests.stateful.services import Choose, Services, Steps, Store
@@ -331,7 +332,7 @@ def _check_progress(before: RunState, event: RunEvent, after: RunState, effects:
             assert after.waiting
             assert not after.cancel
         case "running" if after.queued:
-            assert after.sent is None
+            assert (after.seq, after.sent) == (0, None)
         case "running":
             assert after.sent
             assert effects[-1] == Send(command(after, after.sent))

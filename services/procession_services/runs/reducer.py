@@ -4,8 +4,6 @@ Laws, held by property tests: a run ends in exactly one terminal event; an event
 gives the same effects; an answer to a command that is no longer outstanding changes nothing (fencing).
 """
 
-from typing import Final
-
 from procession.processor import Hook
 from procession_schemas.run import COUNTERS, Failure, HookReport, ModelReport, RunResult, Tripwire
 from procession_schemas.work import (
@@ -30,12 +28,9 @@ from procession_services.runs.events import (
     TellFinished,
     TellSuspended,
 )
+from procession_services.runs.numbering import number, renumber
 from procession_services.runs.state import Bare, HookByPlan, PlannedOp, RunState, Sent, Then
 
-SKIPPED: Final = 1000
-"""Numbers of commands that are left out for each second of the day at which Redis began another life: in which it may
-have forgotten some, and some more of a life that began a moment ago."""
-_DAY: Final = 86_400
 LOCAL = "orchestrator"
 """The service name of operations that need no other service."""
 FEEDBACK = (
@@ -63,7 +58,7 @@ def reduce(state: RunState, event: RunEvent) -> tuple[RunState, list[Effect]]:
         if state.open is not None and state.sent is None:
             _begin(state)
     elif isinstance(event, Forgotten):
-        _renumber(state, event.seq)
+        renumber(state, event.seq)
     elif isinstance(event, Ended):
         state.status, state.result, state.sent, state.queued = "done", event.result, None, False
     return state, outstanding(state)
@@ -85,22 +80,6 @@ def outstanding(state: RunState) -> list[Effect]:
     if state.queued and state.line and state.line.policy == "interrupt":
         return [Interrupt()]
     return [Send(program.command(state, state.sent))] if state.sent else []
-
-
-def _renumber(state: RunState, seq: int) -> None:
-    """Makes the command that is out another one, which says the same."""
-    if seq == state.seq and state.sent:
-        state.leap = True
-        _number(state)
-
-
-def _number(state: RunState) -> None:
-    """Numbers the next command, and so gives it an id and fences that none had which Redis may have forgotten."""
-    if state.leap:
-        state.seq += SKIPPED * (1 + state.life % _DAY)
-        state.leap, state.renewed = False, state.seq
-    else:
-        state.seq += 1
 
 
 def _begin(state: RunState) -> None:
@@ -138,7 +117,7 @@ def _send(state: RunState, *, version: int | None = None) -> None:
             break
         host = host or wanted
         count += 1
-    _number(state)
+    number(state)
     state.sent = Sent(service=host or LOCAL, ops=count, version=state.version if version is None else version)
 
 

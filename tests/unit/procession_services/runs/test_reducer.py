@@ -20,7 +20,8 @@ from procession_services.runs.events import (
     TellFinished,
     TellSuspended,
 )
-from procession_services.runs.reducer import SKIPPED, outstanding
+from procession_services.runs.numbering import SKIPPED
+from procession_services.runs.reducer import outstanding
 from procession_services.runs.state import Line
 from procession_services.runs.stored import read_state
 from tests.unit.procession_services.runs.driving import Run, ids, make_plan, make_state, placed
