@@ -106,9 +106,10 @@ class Opener:
         tenant, run, start, fence = command.tenant, command.run, lease["outSeq"], lease.get("fence", 0)
         if not lease.get("resume"):
             return Outbox(self._bus, tenant, run, start, live=command.stream, fence=fence)
-        shown = await last_sent(self._bus, tenant, run, fence + lease.get("after", 0))
-        anew = shown.timed or lease.get("anew")
-        suppress = -1 if anew else shown.last
+        anew, suppress = lease.get("anew", False), -1
+        if not anew:
+            shown = await last_sent(self._bus, tenant, run, fence + lease.get("after", 0))
+            anew, suppress = shown.timed, -1 if shown.timed else shown.last
         fence += lease["attempt"]
         outbox = Outbox(self._bus, tenant, run, start, live=command.stream, suppress=suppress, fence=fence)
         if anew:
