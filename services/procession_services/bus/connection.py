@@ -92,7 +92,7 @@ class Bus:
             disconnected_cb=self._disconnected,
             reconnected_cb=self._reconnected,
         )
-        self.losses = 0
+        self.disconnects = 0
         self.on_reconnect: list[Callable[[], object]] = []
         self.on_bounce: dict[str, Callable[[], None]] = {}
         self._noted = ("", 0.0)
@@ -123,7 +123,7 @@ class Bus:
         return bus
 
     async def _disconnected(self) -> None:
-        self.losses += 1
+        self.disconnects += 1
         if self._unconfirmed:
             self._unconfirmed.lost()
 

@@ -45,7 +45,7 @@ class Session:
     lost: bool = False
     moving: "asyncio.Task[None] | None" = None
     timed: bool = False
-    losses: int = 0
+    disconnects: int = 0
     signal: AbortSignal = field(default_factory=AbortSignal)
     held: Callable[[], bool] = lambda: True
     end_sent: bool = False

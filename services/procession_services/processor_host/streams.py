@@ -116,7 +116,7 @@ class StreamClient:
             replica=replica,
             signal=job.abort_signal,
             held=job.outbox.held,
-            losses=self._bus.losses,
+            disconnects=self._bus.disconnects,
             ended=ended,
             well=ended,
         )
@@ -249,7 +249,7 @@ class StreamClient:
             "after": session.attempt if session.resume else 0,
             "resume": True,
             # Over a restart of NATS clients may have missed chunks, and if time had a say in them, they are others.
-            "anew": session.timed or session.losses != self._bus.losses,
+            "anew": session.timed or session.disconnects != self._bus.disconnects,
         }
         await self._lease(session, None, asking=not gone)
         if session.due and session.has_room:
