@@ -5,7 +5,7 @@ import random
 from collections.abc import Mapping
 from typing import Final
 
-from tests.chaos.world import FORGETTING, World
+from tests.chaos.world import World
 
 __all__ = ["FORGETFUL", "MIXED", "misfortunes"]
 
@@ -34,7 +34,7 @@ async def misfortunes(
             await asyncio.sleep(rng.uniform(*pause))
             (kind,) = rng.choices(list(kinds), list(kinds.values()))
             (service,) = rng.choices(list(_SERVICES), list(_SERVICES.values()))
-            if kind in ("nats", *FORGETTING):
+            if kind in ("nats", "redis", "forget"):
                 await world.befall(kind, rng)
                 continue
             replicas = [r for r in world.of(service) if kind != "half-open" or r.proxy]

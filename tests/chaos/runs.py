@@ -13,7 +13,7 @@ from procession.client.handle import RunHandle
 from procession_schemas.agent import Agent
 from tests.chaos.model import words_of
 from tests.chaos.plugin import expected
-from tests.chaos.world import FORGETTING, World
+from tests.chaos.world import World
 
 __all__ = ["KINDS", "Outcome", "Reader", "conversation", "judge_calls"]
 
@@ -121,7 +121,7 @@ async def conversation(
         outcome.seconds = world.now - outcome.began
         if outcome.status != "finished":
             break
-        if outcome.text != text and any(f.kind in FORGETTING for f in world.during(began, world.now)):
+        if outcome.text != text and any(f.kind == "forget" for f in world.during(began, world.now)):
             text = _text(kind, words_of(run, count))  # what was saved of the first run is forgotten
         _judge(outcome, text)
         heard = text.strip()
@@ -181,7 +181,7 @@ async def judge_calls(world: World, outcome: Outcome) -> None:
     """
     befell = world.during(outcome.began, outcome.began + outcome.seconds)
     gateways = sum(fault.service == "llm_gateway" for fault in befell)
-    forgot = sum(fault.kind in FORGETTING for fault in befell)
+    forgot = sum(fault.kind == "forget" for fault in befell)
     # A restarted NATS delivers again what a second gateway has from a dead one, and a third one takes it over.
     allowed = 1 + gateways + (sum(fault.kind == "nats" for fault in befell) if gateways else 0) + forgot
     for (run, step), count in world.model.calls.items():

@@ -1,7 +1,5 @@
 """Redis is killed and comes back as it was a moment ago: it had answered, and not written yet."""
 
-import asyncio
-
 import nats
 import pytest
 import pytest_asyncio
@@ -13,6 +11,7 @@ from procession_services.runtime.embedded import EmbeddedServers
 from procession_services.runtime.store import run_key
 from tests.chaos.forgetful import Forgetful
 from tests.support.system import SERVICES, Gate, finished, running_system, text_of
+from tests.support.waiting import eventually
 
 pytestmark = [
     pytest.mark.integration,
@@ -87,24 +86,18 @@ async def ends(system, run):
     return sum((info.state.subjects or {}).values())
 
 
-async def empty(waiting):
-    async with asyncio.timeout(20):
-        while await waiting():  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
-
-
 async def told(system, run):
     """Waits until the id of a run that has ended is not for reuse."""
-    async with asyncio.timeout(20):
-        while not await system.redis.exists(f"{run_key(system.client.tenant, run)}:told"):  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+    await eventually(lambda: system.redis.exists(f"{run_key(system.client.tenant, run)}:told"))
 
 
 async def nobody_is_left(system):
     """Waits until no run has a place any more."""
-    async with asyncio.timeout(20):
-        while await system.redis.exists(PLACED):  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+
+    async def no_place():
+        return not await system.redis.exists(PLACED)
+
+    await eventually(no_place)
 
 
 async def test_a_run_whose_request_was_forgotten_is_accepted_again(system, forgetful, chain):
@@ -120,13 +113,13 @@ async def test_a_request_stays_in_nats_until_redis_has_surely_written_what_becam
     connection = await nats.connect(system.servers.nats_url)
     runs = connection.jetstream()
 
-    async def waiting():
-        return (await runs.stream_info("RUNS")).state.messages
+    async def empty():
+        return (await runs.stream_info("RUNS")).state.messages == 0
 
-    await empty(waiting)
+    await eventually(empty)
     await system.run({"chunks": ["one"]})
-    assert await waiting() == 1
-    await empty(waiting)
+    assert not await empty()
+    await eventually(empty)
     await connection.close()
 
 
@@ -195,14 +188,10 @@ async def test_a_cancellation_that_was_forgotten_is_taken_again(system, forgetfu
     await gate.reached()
     forgetful.remember()
     await handle.cancel()
-    async with asyncio.timeout(20):
-        key = run_key(system.client.tenant, handle.run_id)
-        while not await system.redis.hexists(key, "cancelled"):  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+    key = run_key(system.client.tenant, handle.run_id)
+    await eventually(lambda: system.redis.hexists(key, "cancelled"))
     await forgetful.forget()
-    async with asyncio.timeout(20):
-        while not await system.redis.hexists(key, "cancelled"):  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+    await eventually(lambda: system.redis.hexists(key, "cancelled"))
     await gate.open()
     result, _ = await finished(handle)
     assert result.status == "cancelled"
@@ -218,9 +207,11 @@ async def test_a_run_that_waited_for_a_person_waits_again(system, forgetful, gat
     assert (await handle.result()).status == "suspended"
     await forgetful.forget()
     key = run_key(system.client.tenant, handle.run_id)
-    async with asyncio.timeout(20):
-        while b'"status":"suspended"' not in await system.redis.hget(key, "state"):  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+
+    async def suspended():
+        return b'"status":"suspended"' in await system.redis.hget(key, "state")
+
+    await eventually(suspended)
     await handle.approve("c1")
     result, chunks = await finished(handle)
     assert (result.status, result.text, text_of(chunks)) == ("finished", "done", "done")

@@ -21,7 +21,7 @@ from tests.chaos.model import CountingModel
 from tests.chaos.proxy import Proxy
 from tests.support.system import ROOT
 
-__all__ = ["ACK_WAIT", "FORGETTING", "Fault", "Replica", "World", "world"]
+__all__ = ["ACK_WAIT", "Fault", "Replica", "World", "world"]
 
 ACK_WAIT: Final = 4.0
 """Seconds after which work that nobody extends is delivered again: the lease of whoever has it."""
@@ -29,8 +29,6 @@ REPLICAS: Final = {
     "llm_gateway": 2, "orchestrator": 2, "output_processors": 2, "input_processors": 1, "tools": 2, "memory": 1,
     "error_recovery": 1,
 }  # fmt: skip
-FORGETTING: Final = ("redis", "forget")
-"""Faults after which Redis may not know what it had answered."""
 _PROXIED: Final = ("llm_gateway", "orchestrator", "output_processors", "tools")
 _LARGE: Final = "llm_gateway"
 """It loads LiteLLM."""

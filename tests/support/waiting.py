@@ -1,12 +1,13 @@
 """Waiting for what sets no event."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-__all__ = ["until"]
+__all__ = ["eventually", "until"]
 
 _SECONDS = 20.0
+_LOOK_SECONDS = 0.02
 
 
 async def until(holds: Callable[[], Any]) -> None:
@@ -14,3 +15,10 @@ async def until(holds: Callable[[], Any]) -> None:
     async with asyncio.timeout(_SECONDS):
         while not holds():  # noqa: ASYNC110 - what it waits for sets no event
             await asyncio.sleep(0)
+
+
+async def eventually(holds: Callable[[], Awaitable[Any]]) -> None:
+    """Waits until a server says that something holds; asks it now and then, since it tells nobody."""
+    async with asyncio.timeout(_SECONDS):
+        while not await holds():  # noqa: ASYNC110 - a server has no event for it
+            await asyncio.sleep(_LOOK_SECONDS)
