@@ -77,10 +77,10 @@ async def texts(handle, count):
     return chunks
 
 
-async def ends(system, run):
-    """How many terminal events there are."""
+async def events(system, run, kind):
+    """How many events of a kind there are."""
     connection = await nats.connect(system.servers.nats_url)
-    wanted = subjects.event(system.client.tenant, run, "run.finished")
+    wanted = subjects.event(system.client.tenant, run, kind)
     info = await connection.jetstream().stream_info("EVENTS", subjects_filter=wanted)
     await connection.close()
     return sum((info.state.subjects or {}).values())
@@ -164,7 +164,7 @@ async def test_who_waits_on_the_thread_begins_although_an_end_was_forgotten(syst
     await forgetful.forget()
     second, chunks = await finished(two)
     assert (first.text, second.status, second.text, text_of(chunks)) == (TEXT, "finished", "two", "two")
-    assert [await ends(system, each.run_id) for each in (first, second)] == [1, 1]
+    assert [await events(system, each.run_id, "run.finished") for each in (first, second)] == [1, 1]
     await nobody_is_left(system)
 
 
@@ -206,12 +206,11 @@ async def test_a_run_that_waited_for_a_person_waits_again(system, forgetful, gat
     await gate.open()
     assert (await handle.result()).status == "suspended"
     await forgetful.forget()
-    key = run_key(system.client.tenant, handle.run_id)
 
-    async def suspended():
-        return b'"status":"suspended"' in await system.redis.hget(key, "state")
+    async def told_again():
+        return await events(system, handle.run_id, "run.suspended") == 2
 
-    await eventually(suspended)
+    await eventually(told_again)
     await handle.approve("c1")
     result, chunks = await finished(handle)
     assert (result.status, result.text, text_of(chunks)) == ("finished", "done", "done")
