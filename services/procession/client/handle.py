@@ -104,6 +104,8 @@ class RunHandle:
             while not self._disputed and (chunk := self._order.pop()) is not None:
                 yield chunk
             if self._over():
+                if self._cut_off():
+                    raise self._lost(f"from {self._order.position} on")
                 return
             async with asyncio.timeout(idle_timeout):
                 await self._more()
@@ -204,6 +206,11 @@ class RunHandle:
             return True
         return self._result is not None and self._complete and not self._unread and self._order.gap is None
 
+    def _cut_off(self) -> bool:
+        """Tells whether the answer has an end that this reader did not get, although it got, or had, what is before."""
+        well = self._result is not None and self._result.status in ("finished", "suspended")
+        return well and not self._order.ended and max(self._order.position, self._left_to) > 0
+
     async def _more(self) -> None:
         """Returns when there is a next chunk, or none will come."""
         clock = asyncio.get_running_loop().time
@@ -215,14 +222,14 @@ class RunHandle:
                 if gap_since is None:
                     gap_since, self._stale = clock(), True
                 elif clock() > gap_since + _LOST_SECONDS and not self._stale:
-                    raise self._lost(*gap)
+                    raise self._lost("{} to {}".format(*gap))
             await self._advance()
-        if not self._order.ready and self._order.position < self._left_to:
-            raise self._lost(self._order.position, self._left_to - 1)
 
-    def _lost(self, first: int, last: int) -> ChunksLostError:
-        lost = f"chunks {first} to {last} of run {self.run_id} were lost"
-        return ChunksLostError(f"{lost}; result() has the whole answer")
+    def _lost(self, which: str) -> ChunksLostError:
+        return ChunksLostError(
+            f"chunks {which} of run {self.run_id} were lost, or are not kept any more; "
+            "result() has the whole answer"
+        )
 
     async def _advance(self) -> None:
         """Returns when something may have changed: a message came, or the streams were read again."""

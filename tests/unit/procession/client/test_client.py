@@ -112,16 +112,47 @@ async def test_a_bad_end_raises_only_when_asked(services, procession, status):
     assert raised.value.result.status == status
 
 
-async def test_a_stream_whose_last_batch_never_comes_ends_with_the_run(services, procession):
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr("procession.client.handle._LOST_SECONDS", 0.2)
+    monkeypatch.setattr("procession.client.handle._RETRY_SECONDS", 0.1)
+    monkeypatch.setattr("procession.client.handle._SETTLE_SECONDS", 0.1)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_an_answer_whose_last_batch_never_comes_is_an_error_and_not_a_shorter_answer(
+    services, procession
+):
     handle = await procession.start("Hi", agent="demo")
     await services.chunks(handle.run_id, 0, "a")
-    await services.finish(handle.run_id, "a")
+    await services.finish(handle.run_id, "a b")
+    chunks = aiter(handle)
+    assert texts([await anext(chunks)]) == ["a"]
+    with pytest.raises(ChunksLostError, match="chunks from 1 on"):
+        await anext(chunks)
+    assert (await handle.result()).text == "a b"
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_who_comes_back_for_chunks_that_are_not_kept_any_more_is_told(services, procession):
+    await services.accept("old-1")
+    await services.finish("old-1", "abc")
+    with pytest.raises(ChunksLostError, match="chunks from 2 on"):
+        await collect(await procession.attach("old-1", after=2))
+    assert await collect(await procession.attach("old-1")) == []
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("status", ["blocked", "failed", "cancelled"])
+async def test_chunks_of_a_run_that_was_broken_off_may_have_no_end(services, procession, status):
+    handle = await procession.start("Hi", agent="demo")
+    await services.chunks(handle.run_id, 0, "a")
+    await services.finish(handle.run_id, "a", status=status)
     assert await collect(handle) == ["a"]
 
 
-async def test_lost_chunks_are_an_error_and_not_a_shorter_answer(services, procession, monkeypatch):
-    monkeypatch.setattr("procession.client.handle._LOST_SECONDS", 0.2)
-    monkeypatch.setattr("procession.client.handle._RETRY_SECONDS", 0.1)
+@pytest.mark.usefixtures("impatient")
+async def test_lost_chunks_are_an_error_and_not_a_shorter_answer(services, procession):
     handle = await procession.start("Hi", agent="demo")
     await services.chunks(handle.run_id, 0, "a")
     await services.chunks(handle.run_id, 3, "d", end=True)
@@ -247,7 +278,7 @@ async def test_cancel_goes_out_as_a_control_message(services, procession):
 async def test_a_run_that_waits_ends_the_iteration_and_goes_on_after_a_decision(services, procession):
     handle = await procession.start("Hi", agent="demo")
     run = handle.run_id
-    await services.chunks(run, 0, "a")
+    await services.chunks(run, 0, "a", end=True)
     calls = [{"toolCallId": "c1"}, {"toolCallId": "c2"}]
     await services.finish(run, status="suspended", suspendPayload={"calls": calls})
     assert await collect(handle) == ["a"]
