@@ -9,6 +9,7 @@ stood still for longer than the server waits has lost what it held: somebody els
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import orjson
@@ -94,7 +95,7 @@ class Worker:
         self._inbox = ""
         self._doubtful = False
         self._stopping = False
-        self._wake = asyncio.Event()
+        self._wake, self._back = asyncio.Event(), asyncio.Event()
 
     async def start(self) -> None:
         """Creates the consumer if it is missing and begins to pull; returns when the subscription is live."""
@@ -176,9 +177,11 @@ class Worker:
         asyncio.get_running_loop().call_later(_PAUSE_SECONDS, self._wake.set)
 
     async def _keep_alive(self) -> None:
-        """Tells the server that work in flight is still worked on."""
+        """Tells the server that work in flight is still worked on: now and again, and when it is back."""
         while True:
-            await asyncio.sleep(self._ack_wait / 3)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._back.wait(), self._ack_wait / 3)
+            self._back.clear()
             try:
                 if self._bus.client.is_connected and await self._heard():
                     await self._extend()
@@ -203,10 +206,11 @@ class Worker:
         return await self._bus.answers(self._ack_wait / 3)
 
     def reconnected(self) -> None:
-        """Asks again after a restart of the server, which forgets open requests."""
+        """Asks again after a restart of the server, which forgets open requests, and says what is in work."""
         self._asked = 0
         self._alive = asyncio.get_running_loop().time()  # what comes now was sent now
         self._wake.set()
+        self._back.set()
 
     def _on_message(self, message: Msg) -> None:
         headers = message.headers or {}

@@ -1,0 +1,79 @@
+"""What a worker says to NATS about the messages that it has in hand."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+import pytest_asyncio
+
+from procession_schemas import subjects
+from procession_services.bus import Bus
+from procession_services.bus.streams import ensure_streams
+from procession_services.bus.worker import Worker
+from procession_services.runtime.clock import new_token
+
+pytestmark = pytest.mark.integration
+
+PATIENCE = 20
+
+
+@pytest_asyncio.fixture
+async def bus(servers):
+    bus = await Bus.connect(servers.nats_url, "worker-test")
+    await ensure_streams(bus.client.jetstream())
+    yield bus
+    await bus.close()
+
+
+@asynccontextmanager
+async def working(bus, handler):
+    """A worker, and what it says about its messages; it would speak of itself every 40 s only."""
+    service = f"worker-{new_token(6)}"
+    said: asyncio.Queue[bytes] = asyncio.Queue()
+    await bus.client.listen(f"$JS.ACK.WORK.{service}.>", lambda message: said.put_nowait(message.data))
+
+    async def give_up(_delivery, _reason):
+        raise AssertionError
+
+    worker = Worker(
+        bus, stream="WORK", durable=service, filter_subject=f"{subjects.ROOT}.work.{service}.>", handler=handler,
+        give_up=give_up, concurrency=8, ack_wait=120, max_deliver=3,
+    )  # fmt: skip
+    await worker.start()
+
+    async def send(run):
+        await bus.publish_stored(subjects.work(service, "t", run), b"{}", message_id=f"{service}:{run}")
+
+    yield worker, send, said
+
+
+async def test_work_that_was_done_is_acknowledged_before_a_worker_is_gone(bus):
+    done = asyncio.Event()
+
+    async def handler(_delivery):
+        done.set()
+
+    async with working(bus, handler) as (worker, send, said), asyncio.timeout(PATIENCE):
+        await send("one")
+        await done.wait()
+        await worker.stop(grace=PATIENCE)
+        await bus.flush()
+        assert said.get_nowait() == b"+ACK"
+
+
+async def test_after_a_reconnect_it_says_at_once_what_is_in_work(bus):
+    free = asyncio.Event()
+
+    async def handler(_delivery):
+        await free.wait()
+
+    async with working(bus, handler) as (worker, send, said), asyncio.timeout(PATIENCE):
+        await send("one")
+        await send("two")
+        while len(worker._tasks) < 2:
+            await bus.flush()
+        worker.reconnected()
+        assert [await said.get(), await said.get()] == [b"+WPI", b"+WPI"]
+        free.set()
+        assert [await said.get(), await said.get()] == [b"+ACK", b"+ACK"]
+        await worker.stop(grace=PATIENCE)
