@@ -21,6 +21,9 @@ PYTHON ?= $(shell for build in optimized any; do \
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+# Tests wait more than they work: one more than there are CPUs, each with servers of its own.
+JOBS ?= $(shell cpus=$$(getconf _NPROCESSORS_ONLN); echo $$((cpus < 5 ? cpus + 1 : 6)))
+
 demo: $(VENV)/.runs ## run the whole system on this machine: no Docker, no key
 	@$(BIN)/procession demo
 
@@ -37,7 +40,7 @@ chaos: $(VENV)/.develops ## kill, stop and cut off everything under load: RUNS=2
 	@$(BIN)/python -m tests.chaos --runs $(or $(RUNS),2000) --seed $(or $(SEED),1)
 
 test: $(VENV)/.develops ## run the tests
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 test-docker: $(VENV)/.develops ## integration tests that restart servers and use all of them, on containers
 	@$(BIN)/python -m tests.e2e.engine

@@ -299,11 +299,12 @@ async def _hosted(service: str, settings: Settings, start: Start) -> Any:
         create_streams=settings.create_streams,
         replicas=settings.stream_replicas,
     )
-    bus = await _reached(f"NATS at {address(settings.nats_url)}", connecting)
+    bus = await _reached(f"NATS at {address(settings.nats_url)}", connecting, START_SECONDS)
     host = Host(service, settings, bus, access)
     bus.on_reconnect.append(host.reconnected)
     try:
-        await _reached(f"Redis at {address(settings.redis_url)}", _answers(settings.redis_url, access))
+        answers = _answers(settings.redis_url, access)
+        await _reached(f"Redis at {address(settings.redis_url)}", answers, START_SECONDS)
         await _reached(f"what {service} needs", start(host), _PREPARE_SECONDS)
         await bus.flush()
         async with keep_ready(settings.health_file, host.works), host.admin.serving():
@@ -326,7 +327,7 @@ def _place(task: "asyncio.Task[Any]") -> str:
     return f"{Path(at.cr_code.co_filename).name}:{at.cr_frame.f_lineno}"
 
 
-async def _reached(what: str, reaching: Coroutine[Any, Any, _T], seconds: float = START_SECONDS) -> _T:
+async def _reached(what: str, reaching: Coroutine[Any, Any, _T], seconds: float) -> _T:
     """What comes of `reaching`, or NotReachableError, which tells where it stands."""
     task = asyncio.create_task(reaching)
     try:
