@@ -11,6 +11,8 @@ from procession_services.bus import Bus
 from procession_services.bus.streams import ensure_streams
 from procession_services.bus.worker import Worker
 from procession_services.runtime.clock import new_token
+from tests.support.servers import own_servers
+from tests.support.waiting import eventually, until
 
 pytestmark = pytest.mark.integration
 
@@ -19,8 +21,7 @@ PATIENCE = 20
 
 @pytest_asyncio.fixture
 async def bus(servers):
-    bus = await Bus.connect(servers.nats_url, "worker-test")
-    await ensure_streams(bus.client.jetstream())
+    bus = await connected(servers.nats_url)
     yield bus
     await bus.close()
 
@@ -45,6 +46,12 @@ async def working(bus, handler):
         await bus.publish_stored(subjects.work(service, "t", run), b"{}", message_id=f"{service}:{run}")
 
     yield worker, send, said
+
+
+async def connected(url):
+    bus = await Bus.connect(url, "worker-test")
+    await ensure_streams(bus.client.jetstream())
+    return bus
 
 
 async def test_work_that_was_done_is_acknowledged_before_a_worker_is_gone(bus):
@@ -77,3 +84,30 @@ async def test_after_a_reconnect_it_says_at_once_what_is_in_work(bus):
         free.set()
         assert [await said.get(), await said.get()] == [b"+ACK", b"+ACK"]
         await worker.stop(grace=PATIENCE)
+
+
+async def test_what_was_done_while_nats_was_away_is_acknowledged_when_it_is_back(tmp_path):
+    free = asyncio.Event()
+
+    async def handler(_delivery):
+        await free.wait()
+
+    async with own_servers(tmp_path) as servers:
+        bus = await connected(servers.endpoints.nats_url)
+        async with working(bus, handler) as (worker, send, _):
+            bus.on_reconnect.append(worker.reconnected)
+            await send("one")
+            await until(lambda: worker._tasks)
+            servers.kill_nats()
+            await until(lambda: not bus.client.is_connected)
+            free.set()
+            await until(lambda: worker._settled)
+            worker._acknowledge()
+            await servers.restart_nats()
+
+            async def settled():
+                return (await bus.client.jetstream().stream_info("WORK")).state.messages == 0
+
+            await eventually(settled)
+            await worker.stop(grace=PATIENCE)
+        await bus.close()

@@ -206,9 +206,10 @@ class Worker:
         return await self._bus.answers(self._ack_wait / 3)
 
     def reconnected(self) -> None:
-        """Asks again after a restart of the server, which forgets open requests, and says what is in work."""
+        """Asks again after a restart of the server, which forgets open requests, and says what is in work, and done."""
         self._asked = 0
         self._alive = asyncio.get_running_loop().time()  # what comes now was sent now
+        self._acknowledge()
         self._wake.set()
         self._back.set()
 
@@ -273,6 +274,8 @@ class Worker:
         self._settled.append(message.reply)
 
     def _acknowledge(self) -> None:
+        if not self._bus.client.is_connected:
+            return  # when it is back
         settled, self._settled = self._settled, []
         for reply in settled:
             self._bus.post(reply, Msg.Ack.Ack)
