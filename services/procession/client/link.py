@@ -49,6 +49,7 @@ class Link:
 
     Attributes:
         on_doubt: Called after a reconnect, a dropped message or the end of the connection.
+        accept_timeout: Seconds for which streams are asked again while they do not answer.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Link:
     ) -> None:
         self.url = url
         self.on_doubt: set[Callable[[], None]] = set()
-        self._connect_timeout, self._accept_timeout = connect_timeout, accept_timeout
+        self._connect_timeout, self.accept_timeout = connect_timeout, accept_timeout
         self._options = {"name": "procession-client", "reconnect_time_wait": 0.2, **options}
         if "user" in options:  # the only place where that user may listen for answers
             self._options.setdefault("inbox_prefix", f"_INBOX.{options['user']}")
@@ -129,7 +130,7 @@ class Link:
         """
         self._check(body)
         clock = asyncio.get_running_loop().time
-        ends, pause = clock() + self._accept_timeout, _FIRST_PAUSE
+        ends, pause = clock() + self.accept_timeout, _FIRST_PAUSE
         while True:
             try:
                 return await self._publish_once(subject, body, message_id, max(ends - clock(), _FIRST_PAUSE))
@@ -140,7 +141,7 @@ class Link:
                     raise LimitExceededError(_full(subject)) from error
                 if clock() + pause >= ends:
                     told = self._refusal(subject, error)
-                    raise NotAcceptedError(f"{told}, for {self._accept_timeout:g} seconds") from error
+                    raise NotAcceptedError(f"{told}, for {self.accept_timeout:g} seconds") from error
             except nats.js.errors.APIError as error:
                 raise NotAcceptedError(f"the stream refused {subject}: {error.description}") from error
             await asyncio.sleep(pause)
@@ -210,7 +211,7 @@ class Link:
         while True:
             body = json.dumps({"run": run, "after": after}).encode()
             try:
-                answer = await self._client.request(subject, body, timeout=_ACK_SECONDS)
+                answer = await self._client.request_soon(subject, body, seconds=_ACK_SECONDS)
             except _UNREACHABLE as error:
                 raise UnreachableError from error
             told = json.loads(answer.data)

@@ -25,6 +25,7 @@ __all__ = ["NatsClient"]
 
 _T = TypeVar("_T")
 _NOBODY: Final = "503"
+_API: Final = "$JS.API."
 _M: Final = ord("M")
 _H: Final = ord("H")
 _END: Final = b"\r\n"
@@ -39,6 +40,7 @@ class NatsClient(Client):
         self._listeners: dict[int, Callable[[Msg], None]] = {}
         self._numbers = itertools.count(1)
         self._asked: dict[str, asyncio.Future[Msg]] = {}
+        self._soon: set[asyncio.Future[Msg]] = set()
         self._answers = ""
         self._sends = False
         self._tasks: set[asyncio.Future[Any]] = set()
@@ -67,6 +69,18 @@ class NatsClient(Client):
         """Asks and waits for the first answer; raises as nats-py's own."""
         if old_style:
             return await super().request(subject, payload, timeout, old_style, headers)
+        return await self._ask(subject, payload, timeout, headers, soon=subject.startswith(_API))
+
+    async def request_soon(self, subject: str, payload: bytes, *, seconds: float) -> Msg:
+        """Asks what is answered at once, as JetStream answers; raises as `request`.
+
+        When the connection is lost, it waits no more: what was asked or answered just then is gone.
+        """
+        return await self._ask(subject, payload, seconds, None, soon=True)
+
+    async def _ask(
+        self, subject: str, payload: bytes, seconds: float, headers: dict[str, Any] | None, *, soon: bool
+    ) -> Msg:
         if not self._answers:
             self._answers = self.new_inbox()
             await self.listen(f"{self._answers}.*", self._on_answer)
@@ -74,13 +88,16 @@ class NatsClient(Client):
         token = str(next(self._numbers))
         answer: asyncio.Future[Msg] = loop.create_future()
         self._asked[token] = answer
-        timer = loop.call_later(timeout, _give_up, answer)
+        if soon:
+            self._soon.add(answer)
+        timer = loop.call_later(seconds, _give_up, answer)
         try:
             await self.publish(subject, payload, reply=f"{self._answers}.{token}", headers=headers)
             message = await answer
         finally:
             timer.cancel()
             del self._asked[token]
+            self._soon.discard(answer)
         if message.headers and message.headers.get("Status") == _NOBODY:
             raise errors.NoRespondersError
         return message
@@ -91,7 +108,7 @@ class NatsClient(Client):
         That takes the answer apart at twice the cost of the question.
         """
         try:
-            answer = await self.request(subject, payload, timeout=seconds, headers=headers)
+            answer = await self._ask(subject, payload, seconds, headers, soon=True)
         except errors.NoRespondersError:
             raise NoStreamResponseError from None
         told = orjson.loads(answer.data)
@@ -170,6 +187,8 @@ class NatsClient(Client):
 
     async def _attempt_reconnect(self) -> None:
         self._line = None
+        for answer in self._soon:
+            _give_up(answer)
         await super()._attempt_reconnect()
 
     async def _flush_pending(self, force_flush: bool = False) -> Any:  # noqa: FBT001, FBT002 - nats-py's

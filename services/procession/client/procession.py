@@ -1,10 +1,11 @@
 """The client's front door: starts runs, finds them again, cancels them."""
 
+import asyncio
 import hashlib
 import secrets
 from collections.abc import AsyncIterator
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from procession.client.errors import NotConnectedError, UnknownRunError
 from procession.client.handle import RunHandle
@@ -14,6 +15,8 @@ from procession_schemas import subjects
 from procession_schemas.agent import Agent
 from procession_schemas.events import RequestRejected
 from procession_schemas.run import RunRequest, RunResult
+
+_RETRY_SECONDS: Final = 0.2
 
 Input = str | dict[str, Any] | list[str | dict[str, Any]]
 """What a run is about: a text, a message, or a list of these."""
@@ -27,7 +30,7 @@ class Procession:
         tenant: Token of every subject; letters, digits, `_` and `-`.
         connect_timeout: Seconds to reach the server at first. A lost connection is restored for ever.
         accept_timeout: Seconds within which a request must be stored. Until then it is sent again, as the same run, to
-            servers that restart, or elect a leader for the stream.
+            servers that restart, or elect a leader for the stream; who attaches to a run asks for as long.
         nats_options: Further options of `nats.connect`, such as `user` and `password`, or `tls`.
 
     Attributes:
@@ -167,13 +170,13 @@ class Procession:
 
         Raises:
             UnknownRunError: No event of the run is stored.
-            NotConnectedError: The client is not connected, or the streams do not answer.
+            NotConnectedError: The client is not connected, or the streams do not answer within `accept_timeout`.
         """
         handle = RunHandle(self._link, self.tenant, run_id, after=after)
         handle.join()
         try:
             await handle.open()
-            event = await self._any_event(run_id)
+            event = await self._attached(run_id)
         except UnreachableError as error:
             await handle.close()
             where = f"the streams at {self._link.url}"
@@ -192,6 +195,18 @@ class Procession:
             if event := await self._link.last("EVENTS", subjects.event(self.tenant, run_id, type_)):
                 return event
         return None
+
+    async def _attached(self, run_id: str) -> bytes | None:
+        """An event of the run, or None; while NATS restarts, the streams do not answer for a moment."""
+        clock = asyncio.get_running_loop().time
+        ends = clock() + self._link.accept_timeout
+        while True:
+            try:
+                return await self._any_event(run_id)
+            except UnreachableError:
+                if clock() >= ends:
+                    raise
+            await asyncio.sleep(_RETRY_SECONDS)
 
     async def cancel(self, run_id: str) -> None:
         """Cancels a run, whoever started it; one that is over stays as it is. Raises NotAcceptedError."""

@@ -21,6 +21,8 @@ from procession_schemas.agent import Agent
 from procession_schemas.run import RunRequest
 from procession_services.bus.streams import ensure_streams
 from procession_services.runtime.embedded import EmbeddedServers, embedded
+from tests.chaos.proxy import Proxy
+from tests.support.waiting import until
 from tests.support.wire import services_at
 
 
@@ -202,6 +204,22 @@ async def test_a_slow_reader_holds_some_chunks_and_fetches_the_others_when_it_ge
         held.append(handle._order.waiting)
     assert texts(chunks) == [str(number) for number in range(batches * size)]
     assert max(held) < 15_000  # 4096, and one answer of the backlog
+
+
+async def test_who_attaches_while_the_connection_is_lost_asks_again(services, servers):
+    await services.accept("cut-1")
+    await services.chunks("cut-1", 0, "a", end=True)
+    await services.finish("cut-1", "a")
+    async with (
+        Proxy(int(servers.nats_url.rpartition(":")[2])) as proxy,
+        Procession(f"nats://127.0.0.1:{proxy.port}", tenant=services.tenant) as procession,
+    ):
+        proxy.freeze()
+        attaching = asyncio.create_task(procession.attach("cut-1"))
+        await until(lambda: procession._link._client._soon)
+        proxy.cut()
+        async with asyncio.timeout(4):
+            assert await collect(await attaching) == ["a"]
 
 
 async def test_nobody_can_attach_to_a_run_that_does_not_exist(procession):

@@ -60,10 +60,12 @@ class Heard:
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
+        self.replies: list[str] = []
         self._came = asyncio.Event()
 
     def __call__(self, message: Any) -> None:
         self.bodies.append(message.data)
+        self.replies.append(message.reply)
         self._came.set()
 
     async def some(self, number: int) -> list[bytes]:
@@ -259,6 +261,40 @@ async def test_after_a_loss_of_the_connection_everybody_listens_and_what_was_sai
             await back.wait()
             assert (await heard.some(2 + number))[-1] == b"meanwhile %d" % number
         assert heard.bodies.count(b"of no weight") == 0
+
+
+async def test_what_is_answered_at_once_is_not_waited_for_when_the_connection_is_lost(
+    proxy, servers, subject
+):
+    back = asyncio.Event()
+
+    async def reconnected() -> None:
+        back.set()
+
+    url = f"nats://127.0.0.1:{proxy.port}"
+    async with connected(url, reconnected_cb=reconnected) as client, connected(servers.nats_url) as other:
+        questions = Heard()
+        await other.listen(subject, questions)
+        await other.flush()
+        patient = asyncio.create_task(client.request(subject, b"patient", timeout=20))
+        await questions.some(1)
+        proxy.freeze()
+        asked = [
+            client.request_soon(subject, b"", seconds=1000),
+            client.store(subject, b"", seconds=1000, headers={}),
+            client.jetstream(timeout=1000).stream_info("WORK"),
+        ]
+        waiting = [asyncio.create_task(each) for each in asked]
+        await until(lambda: len(client._soon) == len(waiting))
+        proxy.cut()
+        async with asyncio.timeout(20):
+            told = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(each) for each in told] == [errors.TimeoutError] * len(waiting)
+        assert not client._soon
+        await back.wait()
+        await client.flush()
+        other.post(questions.replies[0], b"late")
+        assert (await patient).data == b"late"
 
 
 async def test_who_publishes_faster_than_it_goes_waits_and_nothing_is_lost(servers, client, proxy, subject):
