@@ -18,7 +18,8 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Final, Self
 
-from procession_services.runtime.embedded import embedded
+from procession_services.runtime.embedded import EmbeddedServers
+from procession_services.runtime.tasks import ended
 
 __all__ = ["SERVICES", "StartError", "Supervisor", "System", "system"]
 
@@ -80,7 +81,7 @@ class Supervisor:
         drain_seconds: float = _DRAIN_SECONDS,
     ) -> None:
         self._environment = {**os.environ, **environment}
-        self._on_line = on_line or (lambda _name, _line: None)
+        self._on_line = on_line or _nobody
         self._drain_seconds = drain_seconds
         self._stopping = False
         self._keepers: list[asyncio.Task[None]] = []
@@ -276,7 +277,9 @@ async def system(
     async with AsyncExitStack() as stack:
         if directory is None:
             directory = Path(stack.enter_context(TemporaryDirectory(prefix="procession-")))
-        started = await stack.enter_async_context(embedded(directory, nats=not nats_url, redis=not redis_url))
+        servers = EmbeddedServers(directory, nats=not nats_url, redis=not redis_url)
+        started = (await stack.enter_async_context(servers)).endpoints
+        stack.push_async_callback(ended, asyncio.create_task(servers.keep(on_line or _nobody)))
         nats_url, redis_url = nats_url or started.nats_url, redis_url or started.redis_url
         settings = {"PROCESSION_NATS_URL": nats_url, "PROCESSION_REDIS_URL": redis_url, **(environment or {})}
         if not {"PROCESSION_CHROMA_URL", "PROCESSION_CHROMA_PATH"} & {*settings, *os.environ}:
@@ -284,6 +287,10 @@ async def system(
         supervisor = Supervisor(settings, replicas=replicas, on_line=on_line, drain_seconds=drain_seconds)
         await stack.enter_async_context(supervisor)
         yield System(nats_url, redis_url, supervisor)
+
+
+def _nobody(_name: str, _line: str) -> None:
+    """Hears nothing."""
 
 
 async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:

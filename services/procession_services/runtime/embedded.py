@@ -14,12 +14,14 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Protocol, Self
+
+from procession_services.runtime.tasks import repeated
 
 __all__ = ["EmbeddedServerError", "EmbeddedServers", "Endpoints", "embedded"]
 
@@ -28,6 +30,7 @@ _READY_SECONDS: Final = 20.0
 _PROBE_SECONDS: Final = 1.0
 _POLL_SECONDS: Final = 0.01
 _GRACE_SECONDS: Final = 5.0
+_LOOK_SECONDS: Final = 0.5
 _ATTEMPTS: Final = 5
 _LOG_TAIL_LINES: Final = 12
 
@@ -128,6 +131,22 @@ class EmbeddedServers:
     def kill_redis(self) -> None:
         """Kill Redis as `kill -9` does; a server that is already dead stays dead."""
         self._redis.kill()
+
+    async def keep(self, on_line: Callable[[str, str], None]) -> None:
+        """Starts a server again that has ended, on the same ports and data, until it is cancelled.
+
+        Args:
+            on_line: Gets the name of a server and a line about it.
+        """
+
+        async def look() -> None:
+            for server in self._wanted:
+                if (code := server.code()) is not None:
+                    on_line(server.name, f"ended with code {code}; it is started again")
+                    await server.start()
+                    on_line(server.name, "is ready again")
+
+        await repeated("starting a server again", _LOOK_SECONDS, look)
 
     async def restart_nats(self) -> None:
         """Kill NATS and start it again on the same ports and data; return when it answers.
@@ -257,6 +276,15 @@ class _Server:
         self._directory = directory
         self._process: subprocess.Popen[bytes] | None = None
         self.ports: tuple[int, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self._program.name
+
+    def code(self) -> int | None:
+        """With what it has ended; None while it runs."""
+        return self._process.poll() if self._process else None
 
     async def start(self) -> None:
         """Start the process and return when it answers.

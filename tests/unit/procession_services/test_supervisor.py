@@ -7,6 +7,7 @@ import socket
 from contextlib import ExitStack
 
 import pytest
+from redis.asyncio import Redis
 
 from procession_services.supervisor import SERVICES, StartError, Supervisor, system
 
@@ -84,3 +85,19 @@ async def test_a_system_brings_its_own_servers(tmp_path):
         assert running.redis_url.startswith("redis://127.0.0.1:")
         assert list(running.supervisor.pids) == ["error_recovery"]
     assert (tmp_path / "nats.log").exists()
+
+
+async def test_a_server_of_the_system_that_was_killed_is_started_again(tmp_path):
+    told: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+
+    def hear(name, line):
+        told.put_nowait((name, line))
+
+    async with system(directory=tmp_path, replicas=NONE, on_line=hear) as running, asyncio.timeout(20):
+        async with Redis.from_url(running.redis_url) as redis:
+            before = (await redis.info("server"))["process_id"]
+        os.kill(before, signal.SIGKILL)
+        while await told.get() != ("redis", "is ready again"):
+            pass
+        async with Redis.from_url(running.redis_url) as redis:
+            assert (await redis.info("server"))["process_id"] != before

@@ -17,6 +17,7 @@ from redis.asyncio import Redis
 
 from procession_services.runtime import embedded as module
 from procession_services.runtime.embedded import EmbeddedServerError, EmbeddedServers, embedded
+from procession_services.runtime.tasks import ended
 
 PARENT = """
 import asyncio, pathlib, sys
@@ -123,6 +124,32 @@ async def test_a_killed_nats_comes_back_at_the_same_place_with_what_it_stored(tm
         assert servers.endpoints == before
         async with jetstream(before.nats_url) as stream:
             assert (await stream.get_msg("S", 1)).data == b"kept"
+
+
+async def test_servers_that_have_ended_are_started_again_with_what_they_stored(tmp_path: Path) -> None:
+    told: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+    async with EmbeddedServers(tmp_path) as servers:
+        before = servers.endpoints
+        async with jetstream(before.nats_url) as stream, redis_client(before.redis_url) as redis:
+            await stream.add_stream(name="S", subjects=["s"])
+            await stream.publish("s", b"kept")
+            await redis.set("key", "kept")
+        keeping = asyncio.create_task(servers.keep(lambda *line: told.put_nowait(line)))
+        servers.kill_nats()
+        servers.kill_redis()
+        async with asyncio.timeout(20):
+            lines = [await told.get() for _ in range(4)]
+        await ended(keeping)
+
+        assert servers.endpoints == before
+        async with jetstream(before.nats_url) as stream, redis_client(before.redis_url) as redis:
+            assert (await stream.get_msg("S", 1)).data == b"kept"
+            assert await redis.get("key") == b"kept"
+    assert lines == [
+        (name, line)
+        for name in ("nats", "redis")
+        for line in ("ended with code -9; it is started again", "is ready again")
+    ]
 
 
 async def test_a_killed_redis_comes_back_at_the_same_place_with_what_it_stored(tmp_path: Path) -> None:
