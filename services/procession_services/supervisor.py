@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,8 +18,7 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Final, Self
 
-from procession_services.runtime.embedded import EmbeddedServers
-from procession_services.runtime.tasks import ended
+from procession_services.runtime.embedded import OnLine, embedded, nobody
 
 __all__ = ["SERVICES", "StartError", "Supervisor", "System", "system"]
 
@@ -41,9 +40,6 @@ _BACKOFF: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _STABLE_SECONDS: Final = 30.0
 _TAIL_LINES: Final = 15
 _LINE_LIMIT: Final = 1024 * 1024
-
-OnLine = Callable[[str, str], None]
-"""Gets the name of a process and a line that it wrote, or that is about it."""
 
 
 class StartError(RuntimeError):
@@ -77,11 +73,11 @@ class Supervisor:
         environment: Mapping[str, str],
         *,
         replicas: Mapping[str, int] | None = None,
-        on_line: OnLine | None = None,
+        on_line: OnLine = nobody,
         drain_seconds: float = _DRAIN_SECONDS,
     ) -> None:
         self._environment = {**os.environ, **environment}
-        self._on_line = on_line or _nobody
+        self._on_line = on_line
         self._drain_seconds = drain_seconds
         self._stopping = False
         self._keepers: list[asyncio.Task[None]] = []
@@ -256,7 +252,7 @@ async def system(
     redis_url: str = "",
     environment: Mapping[str, str] | None = None,
     replicas: Mapping[str, int] | None = None,
-    on_line: OnLine | None = None,
+    on_line: OnLine = nobody,
     drain_seconds: float = _DRAIN_SECONDS,
 ) -> AsyncIterator[System]:
     """Runs the whole system for as long as the block lasts.
@@ -277,9 +273,9 @@ async def system(
     async with AsyncExitStack() as stack:
         if directory is None:
             directory = Path(stack.enter_context(TemporaryDirectory(prefix="procession-")))
-        servers = EmbeddedServers(directory, nats=not nats_url, redis=not redis_url)
-        started = (await stack.enter_async_context(servers)).endpoints
-        stack.push_async_callback(ended, asyncio.create_task(servers.keep(on_line or _nobody)))
+        started = await stack.enter_async_context(
+            embedded(directory, nats=not nats_url, redis=not redis_url, on_line=on_line)
+        )
         nats_url, redis_url = nats_url or started.nats_url, redis_url or started.redis_url
         settings = {"PROCESSION_NATS_URL": nats_url, "PROCESSION_REDIS_URL": redis_url, **(environment or {})}
         if not {"PROCESSION_CHROMA_URL", "PROCESSION_CHROMA_PATH"} & {*settings, *os.environ}:
@@ -287,10 +283,6 @@ async def system(
         supervisor = Supervisor(settings, replicas=replicas, on_line=on_line, drain_seconds=drain_seconds)
         await stack.enter_async_context(supervisor)
         yield System(nats_url, redis_url, supervisor)
-
-
-def _nobody(_name: str, _line: str) -> None:
-    """Hears nothing."""
 
 
 async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:

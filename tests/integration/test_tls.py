@@ -20,7 +20,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from procession.client import NotConnectedError, Procession
 from procession_services.bus import Bus
-from procession_services.runtime import embedded
+from procession_services.runtime import embedded, server_programs
 from procession_services.runtime.access import Access
 from procession_services.runtime.redis_client import connect
 from tests.support.containers import Container
@@ -62,7 +62,7 @@ def certificate(directory, name):
     return files
 
 
-class TlsNats(embedded._Nats):
+class TlsNats(server_programs.Nats):
     """The embedded server, with a certificate."""
 
     files: tuple[Path, ...] = ()
@@ -99,7 +99,7 @@ async def test_a_server_of_another_authority_is_not_trusted(server, tmp_path):
             pass
 
 
-class TlsRedis(embedded._Redis):
+class TlsRedis(server_programs.Redis):
     """The embedded server with the settings of infra/redis-tls.conf."""
 
     files: tuple[Path, ...] = ()

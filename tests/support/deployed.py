@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from procession_services.deploy.files import Deployment
-from procession_services.runtime import embedded
+from procession_services.runtime import embedded, server_programs
 
 __all__ = ["INFRA", "Node", "cluster", "nats_server", "redis_server"]
 
@@ -39,7 +39,7 @@ def _nats_conf(name: str, data: Path, ports: Sequence[int]) -> str:
     return _with((INFRA / "nats.conf").read_text(), changes)
 
 
-class _Nats(embedded._Nats):
+class _Nats(server_programs.Nats):
     """One server of compose.yaml."""
 
     _accounts: Path
@@ -53,7 +53,7 @@ class _Nats(embedded._Nats):
         return _with(_nats_conf(self.server_name, data, ports), accounts)
 
 
-class _Redis(embedded._Redis):
+class _Redis(server_programs.Redis):
     """Redis of compose.yaml."""
 
     _users: Path
@@ -82,7 +82,7 @@ def redis_server(deployment: Deployment, directory: Path) -> Any:
     return embedded._Server(_Redis(deployment.directory / "redis" / "users.acl"), directory)
 
 
-class _Member(embedded._Nats):
+class _Member(server_programs.Nats):
     """One server of compose.cluster.yaml: its files lie beside each other, as they are mounted there."""
 
     _deployment: Deployment

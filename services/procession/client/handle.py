@@ -207,9 +207,11 @@ class RunHandle:
         return self._result is not None and self._complete and not self._unread and self._order.gap is None
 
     def _cut_off(self) -> bool:
-        """Tells whether the answer has an end that this reader did not get, although it got, or had, what is before."""
+        """Tells whether chunks are missing at the end: of a run that ended well, all come, and a mark behind them."""
+        if self._order.ended:
+            return False
         well = self._result is not None and self._result.status in ("finished", "suspended")
-        return well and not self._order.ended and max(self._order.position, self._left_to) > 0
+        return self._order.position < self._left_to or (well and self._order.position > 0)
 
     async def _more(self) -> None:
         """Returns when there is a next chunk, or none will come."""
@@ -218,11 +220,11 @@ class RunHandle:
         while self._disputed or not (self._order.ready or self._over()):
             if self._unread:
                 self._unread, self._stale = False, True
-            if (gap := self._order.gap) is not None:
+            if gap := self._order.gap:
                 if gap_since is None:
                     gap_since, self._stale = clock(), True
                 elif clock() > gap_since + _LOST_SECONDS and not self._stale:
-                    raise self._lost("{} to {}".format(*gap))
+                    raise self._lost(f"{gap[0]} to {gap[1]}")
             await self._advance()
 
     def _lost(self, which: str) -> ChunksLostError:

@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
-from typing import Any, Final
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final, TypeVar
 
 import nats.errors
 import nats.js.errors
@@ -22,6 +22,7 @@ from procession.errors import address
 from procession_schemas import subjects
 from procession_schemas.run import Failure
 
+_T = TypeVar("_T")
 _ACK_SECONDS: Final = 5.0
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 1.0
@@ -49,7 +50,6 @@ class Link:
 
     Attributes:
         on_doubt: Called after a reconnect, a dropped message or the end of the connection.
-        accept_timeout: Seconds for which streams are asked again while they do not answer.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Link:
     ) -> None:
         self.url = url
         self.on_doubt: set[Callable[[], None]] = set()
-        self._connect_timeout, self.accept_timeout = connect_timeout, accept_timeout
+        self._connect_timeout, self._accept_timeout = connect_timeout, accept_timeout
         self._options = {"name": "procession-client", "reconnect_time_wait": 0.2, **options}
         if "user" in options:  # the only place where that user may listen for answers
             self._options.setdefault("inbox_prefix", f"_INBOX.{options['user']}")
@@ -130,7 +130,7 @@ class Link:
         """
         self._check(body)
         clock = asyncio.get_running_loop().time
-        ends, pause = clock() + self.accept_timeout, _FIRST_PAUSE
+        ends, pause = clock() + self._accept_timeout, _FIRST_PAUSE
         while True:
             try:
                 return await self._publish_once(subject, body, message_id, max(ends - clock(), _FIRST_PAUSE))
@@ -141,7 +141,7 @@ class Link:
                     raise LimitExceededError(_full(subject)) from error
                 if clock() + pause >= ends:
                     told = self._refusal(subject, error)
-                    raise NotAcceptedError(f"{told}, for {self.accept_timeout:g} seconds") from error
+                    raise NotAcceptedError(f"{told}, for {self._accept_timeout:g} seconds") from error
             except nats.js.errors.APIError as error:
                 raise NotAcceptedError(f"the stream refused {subject}: {error.description}") from error
             await asyncio.sleep(pause)
@@ -184,6 +184,22 @@ class Link:
         except _UNREACHABLE as error:
             raise NotAcceptedError(f"{subject} was not answered within {seconds:g} seconds") from error
 
+    async def patiently(self, ask: Callable[[], Awaitable[_T]]) -> _T:
+        """Asks again for `accept_timeout` while the streams do not answer, as when NATS restarts.
+
+        Raises:
+            UnreachableError: They still do not.
+        """
+        clock = asyncio.get_running_loop().time
+        ends = clock() + self._accept_timeout
+        while True:
+            try:
+                return await ask()
+            except UnreachableError:
+                if clock() + _FIRST_PAUSE >= ends:
+                    raise
+            await asyncio.sleep(_FIRST_PAUSE)
+
     async def last(self, stream: str, subject: str) -> bytes | None:
         """The newest stored message of a subject, or None; raises UnreachableError.
 
@@ -211,7 +227,7 @@ class Link:
         while True:
             body = json.dumps({"run": run, "after": after}).encode()
             try:
-                answer = await self._client.request_soon(subject, body, seconds=_ACK_SECONDS)
+                answer = await self._client.request_unless_lost(subject, body, seconds=_ACK_SECONDS)
             except _UNREACHABLE as error:
                 raise UnreachableError from error
             told = json.loads(answer.data)

@@ -40,7 +40,7 @@ class NatsClient(Client):
         self._listeners: dict[int, Callable[[Msg], None]] = {}
         self._numbers = itertools.count(1)
         self._asked: dict[str, asyncio.Future[Msg]] = {}
-        self._soon: set[asyncio.Future[Msg]] = set()
+        self._unless_lost: set[asyncio.Future[Msg]] = set()
         self._answers = ""
         self._sends = False
         self._tasks: set[asyncio.Future[Any]] = set()
@@ -69,17 +69,23 @@ class NatsClient(Client):
         """Asks and waits for the first answer; raises as nats-py's own."""
         if old_style:
             return await super().request(subject, payload, timeout, old_style, headers)
-        return await self._ask(subject, payload, timeout, headers, soon=subject.startswith(_API))
+        return await self._ask(subject, payload, timeout, headers, unless_lost=subject.startswith(_API))
 
-    async def request_soon(self, subject: str, payload: bytes, *, seconds: float) -> Msg:
-        """Asks what is answered at once, as JetStream answers; raises as `request`.
+    async def request_unless_lost(self, subject: str, payload: bytes, *, seconds: float) -> Msg:
+        """Asks what is answered at once; raises as `request`, and TimeoutError as soon as the connection is lost.
 
-        When the connection is lost, it waits no more: what was asked or answered just then is gone.
+        What was asked or answered just then is gone. JetStream is always asked like this.
         """
-        return await self._ask(subject, payload, seconds, None, soon=True)
+        return await self._ask(subject, payload, seconds, None, unless_lost=True)
 
     async def _ask(
-        self, subject: str, payload: bytes, seconds: float, headers: dict[str, Any] | None, *, soon: bool
+        self,
+        subject: str,
+        payload: bytes,
+        seconds: float,
+        headers: dict[str, Any] | None,
+        *,
+        unless_lost: bool,
     ) -> Msg:
         if not self._answers:
             self._answers = self.new_inbox()
@@ -88,8 +94,8 @@ class NatsClient(Client):
         token = str(next(self._numbers))
         answer: asyncio.Future[Msg] = loop.create_future()
         self._asked[token] = answer
-        if soon:
-            self._soon.add(answer)
+        if unless_lost:
+            self._unless_lost.add(answer)
         timer = loop.call_later(seconds, _give_up, answer)
         try:
             await self.publish(subject, payload, reply=f"{self._answers}.{token}", headers=headers)
@@ -97,7 +103,7 @@ class NatsClient(Client):
         finally:
             timer.cancel()
             del self._asked[token]
-            self._soon.discard(answer)
+            self._unless_lost.discard(answer)
         if message.headers and message.headers.get("Status") == _NOBODY:
             raise errors.NoRespondersError
         return message
@@ -108,7 +114,7 @@ class NatsClient(Client):
         That takes the answer apart at twice the cost of the question.
         """
         try:
-            answer = await self._ask(subject, payload, seconds, headers, soon=True)
+            answer = await self._ask(subject, payload, seconds, headers, unless_lost=True)
         except errors.NoRespondersError:
             raise NoStreamResponseError from None
         told = orjson.loads(answer.data)
@@ -187,7 +193,7 @@ class NatsClient(Client):
 
     async def _attempt_reconnect(self) -> None:
         self._line = None
-        for answer in self._soon:
+        for answer in self._unless_lost:
             _give_up(answer)
         await super()._attempt_reconnect()
 

@@ -1,11 +1,10 @@
 """The client's front door: starts runs, finds them again, cancels them."""
 
-import asyncio
 import hashlib
 import secrets
 from collections.abc import AsyncIterator
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from procession.client.errors import NotConnectedError, UnknownRunError
 from procession.client.handle import RunHandle
@@ -15,8 +14,6 @@ from procession_schemas import subjects
 from procession_schemas.agent import Agent
 from procession_schemas.events import RequestRejected
 from procession_schemas.run import RunRequest, RunResult
-
-_RETRY_SECONDS: Final = 0.2
 
 Input = str | dict[str, Any] | list[str | dict[str, Any]]
 """What a run is about: a text, a message, or a list of these."""
@@ -176,7 +173,7 @@ class Procession:
         handle.join()
         try:
             await handle.open()
-            event = await self._attached(run_id)
+            event = await self._link.patiently(lambda: self._any_event(run_id))
         except UnreachableError as error:
             await handle.close()
             where = f"the streams at {self._link.url}"
@@ -195,18 +192,6 @@ class Procession:
             if event := await self._link.last("EVENTS", subjects.event(self.tenant, run_id, type_)):
                 return event
         return None
-
-    async def _attached(self, run_id: str) -> bytes | None:
-        """An event of the run, or None; while NATS restarts, the streams do not answer for a moment."""
-        clock = asyncio.get_running_loop().time
-        ends = clock() + self._link.accept_timeout
-        while True:
-            try:
-                return await self._any_event(run_id)
-            except UnreachableError:
-                if clock() >= ends:
-                    raise
-            await asyncio.sleep(_RETRY_SECONDS)
 
     async def cancel(self, run_id: str) -> None:
         """Cancels a run, whoever started it; one that is over stays as it is. Raises NotAcceptedError."""

@@ -248,7 +248,7 @@ class Bus:
         A question that nobody hears, to which the server itself says so.
         """
         try:
-            await self.client.request_soon(self.client.new_inbox(), b"", seconds=seconds)
+            await self.client.request_unless_lost(self.client.new_inbox(), b"", seconds=seconds)
         except NoRespondersError:
             return True
         except (TimeoutError, Error):

