@@ -18,11 +18,11 @@ PYTHON ?= $(shell for build in optimized any; do \
 	sys.exit(sys.version_info < (3, 11) or "optimized" in sys.argv and not built)' $$build 2>/dev/null \
 	&& echo "$$python" && exit; done; done)
 
+# Processes of tests, which wait more than they work: one more than there are CPUs, each with servers of its own.
+JOBS ?= $(shell cpus=$$(getconf _NPROCESSORS_ONLN); echo $$((cpus < 5 ? cpus + 1 : 6)))
+
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-
-# Tests wait more than they work: one more than there are CPUs, each with servers of its own.
-JOBS ?= $(shell cpus=$$(getconf _NPROCESSORS_ONLN); echo $$((cpus < 5 ? cpus + 1 : 6)))
 
 demo: $(VENV)/.runs ## run the whole system on this machine: no Docker, no key
 	@$(BIN)/procession demo

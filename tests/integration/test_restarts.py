@@ -35,7 +35,7 @@ async def system(servers, tmp_path_factory, monkeypatch_module):
     monkeypatch_module.setenv("OPENAI_API_KEY", "unused")
     async with (
         running_system(servers.endpoints, tmp_path_factory.mktemp("logs")) as system,
-        system.inside(*SERVICES, work_ack_wait=4.0),
+        system.inside(*SERVICES, work_ack_wait=4.0),  # longer than a container takes to restart
     ):
         yield system
 

@@ -154,6 +154,18 @@ async def test_chunks_of_a_run_that_was_broken_off_may_have_no_end(services, pro
 
 
 @pytest.mark.usefixtures("impatient")
+async def test_chunks_that_were_there_and_cannot_be_read_again_are_an_error_however_the_run_ended(
+    services, procession, monkeypatch
+):
+    monkeypatch.setattr("procession.client.handle._HELD", 0)
+    handle = await procession.start("Hi", agent="demo")
+    handle._on_chunks(b'{"seq":0,"chunks":[{"type":"text-delta","payload":{"text":"a"}}]}')
+    await services.finish(handle.run_id, "a", status="failed")
+    with pytest.raises(ChunksLostError, match="chunks from 0 on"):
+        await collect(handle)
+
+
+@pytest.mark.usefixtures("impatient")
 async def test_lost_chunks_are_an_error_and_not_a_shorter_answer(services, procession):
     handle = await procession.start("Hi", agent="demo")
     await services.chunks(handle.run_id, 0, "a")
@@ -216,7 +228,7 @@ async def test_who_attaches_while_the_connection_is_lost_asks_again(services, se
     ):
         proxy.freeze()
         attaching = asyncio.create_task(procession.attach("cut-1"))
-        await until(lambda: procession._link._client._soon)
+        await until(lambda: procession._link._client._unless_lost)
         proxy.cut()
         async with asyncio.timeout(4):
             assert await collect(await attaching) == ["a"]
