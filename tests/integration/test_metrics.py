@@ -8,8 +8,10 @@ import urllib.request
 
 import nats
 import pytest
+import pytest_asyncio
 
 from procession_schemas import subjects
+from tests.support.servers import own_servers
 from tests.support.system import ROOT, SERVICES, running_system
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
@@ -17,6 +19,13 @@ pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")
 CALL = {"tool_calls": [{"id": "c1", "name": "echo", "arguments": {"text": "hi"}}]}
 REFUSED = {"error": {"status": 400, "message": "not now"}}
 DONE = {"chunks": ["not ", "bad"]}
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def servers(tmp_path):
+    """Of its own: what other tests leave behind is counted too."""
+    async with own_servers(tmp_path) as own:
+        yield own.endpoints
 
 
 async def test_metrics_are_served(servers, tmp_path, monkeypatch):

@@ -66,6 +66,7 @@ async def test_work_that_was_done_is_acknowledged_before_a_worker_is_gone(bus):
         await worker.stop(grace=PATIENCE)
         await bus.flush()
         assert said.get_nowait() == b"+ACK"
+        assert not worker._soon  # the connection may be closed now
 
 
 async def test_after_a_reconnect_it_says_at_once_what_is_in_work(bus):

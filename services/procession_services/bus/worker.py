@@ -92,6 +92,7 @@ class Worker:
         self._asked = 0
         self._held = 0
         self._settled: list[str] = []
+        self._soon: asyncio.TimerHandle | None = None
         self._inbox = ""
         self._doubtful = False
         self._stopping = False
@@ -269,11 +270,14 @@ class Worker:
             self._settle(message)
 
     def _settle(self, message: Msg) -> None:
-        if not self._settled:
-            asyncio.get_running_loop().call_later(_ACK_SECONDS, self._acknowledge)
+        if not self._soon:
+            self._soon = asyncio.get_running_loop().call_later(_ACK_SECONDS, self._acknowledge)
         self._settled.append(message.reply)
 
     def _acknowledge(self) -> None:
+        if self._soon:
+            self._soon.cancel()
+            self._soon = None
         if not self._bus.client.is_connected:
             return  # when it is back
         settled, self._settled = self._settled, []
