@@ -107,6 +107,11 @@ CATALOG: Final[tuple[Row, ...]] = (
         "The run waits for a person; its result so far says for what.",
     ),
     Row(
+        "run.resumed", events.RunResumed, _event("run.resumed"), "EVENTS",
+        (ORCHESTRATOR,), (CLIENT,),
+        "A run that waited goes on.",
+    ),
+    Row(
         "run.finished", events.RunFinished, _event("run.finished"), "EVENTS",
         SERVICES, (CLIENT,),
         "The one terminal event of a run, with its result.",

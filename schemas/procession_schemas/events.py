@@ -19,12 +19,25 @@ class RunAccepted(WireModel):
 
 
 class RunSuspended(WireModel):
-    """The run waits for a person; `result.suspendPayload` says for what."""
+    """The run waits for a person; `result.suspendPayload.calls` says for what.
+
+    It is said again, under the same fence, when some of the calls have been decided: with those that are left.
+    """
 
     type: Literal["run.suspended"] = "run.suspended"
     run_id: str
     at: str
+    fence: int = Field(default=0, description="What the run sends when it goes on has at least this fence.")
     result: RunResult
+
+
+class RunResumed(WireModel):
+    """All was decided, and the run goes on; a suspension of the same fence, or of a smaller one, is over."""
+
+    type: Literal["run.resumed"] = "run.resumed"
+    run_id: str
+    at: str
+    fence: int = Field(description="What the run sends from here on has at least this fence.")
 
 
 class RunFinished(WireModel):

@@ -38,7 +38,7 @@ def control(tenant: str, run_id: str) -> str:
 
 
 def event(tenant: str, run_id: str, type_: str) -> str:
-    """Events of a run; stream EVENTS. Types: `run.accepted`, `run.suspended`, `run.finished`, `request.rejected`."""
+    """Events of a run; stream EVENTS. Types: see `events`."""
     return f"{ROOT}.event.{token(tenant, 'tenant')}.{token(run_id, 'run id')}.{type_}"
 
 

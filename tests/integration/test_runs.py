@@ -164,6 +164,32 @@ async def test_a_tool_that_suspends_is_resumed_with_data_by_somebody_else(system
     await handle.close()
 
 
+async def test_calls_are_decided_one_by_one(system):
+    calls = [{"id": each, "name": "send-mail", "arguments": {"to": each}} for each in ("c1", "c2")]
+    handle = await system.start({"tool_calls": calls}, DONE, agent={"tools": ["send-mail"]})
+    await handle.approve("c1")
+    await handle.approve("c2")
+    result = await handle.result(timeout=10)
+    assert (result.status, len(result.tool_results)) == ("finished", 2)
+
+
+async def test_who_comes_when_a_run_has_gone_on_gets_its_end(system):
+    call = {"tool_calls": [{"id": "c1", "name": "send-mail", "arguments": {"to": "ann"}}]}
+    gate = system.gate()
+    gated = {"tool_calls": [{"id": "c2", "name": "gated", "arguments": {}}]}
+    agent = {"tools": ["send-mail", {"id": "gated", "options": gate.options}]}
+    handle = await system.start(call, gated, DONE, agent=agent)
+    await read(handle)
+    await handle.approve("c1")
+    await gate.reached()
+    late = await system.client.attach(handle.run_id)
+    waiting = asyncio.create_task(late.result(timeout=10))
+    await gate.open()
+    result, chunks = await finished(late)
+    assert (await waiting, result.status, text_of(chunks)) == (result, "finished", "done")
+    await handle.close()
+
+
 async def test_a_suspended_run_can_be_cancelled(system):
     call = {"tool_calls": [{"id": "c1", "name": "send-mail", "arguments": {"to": "ann"}}]}
     handle = await system.start(call, DONE, agent={"tools": ["send-mail"]})

@@ -23,6 +23,7 @@ from procession_services.runs.events import (
     SignalCancel,
     Started,
     TellFinished,
+    TellResumed,
     TellSuspended,
 )
 from procession_services.runs.numbering import SKIPPED
@@ -287,8 +288,8 @@ class World:
                 assert result.status == "suspended"
             case PassTurn():
                 self.passed = True
-            case Interrupt():
-                pass  # others are none of its business
+            case Interrupt() | TellResumed():
+                pass  # others, and clients, are none of its business
 
     def _count(self, command: WorkCommand) -> None:
         """Counts the retries by what was sent, whatever the state says of them."""

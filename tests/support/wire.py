@@ -67,9 +67,17 @@ class Services:
 
     async def finish(self, run: str, text: str = "", status: str = "finished", **more: Any) -> None:
         """Publishes the result of a run."""
-        result = {"runId": run, "agent": "demo", "status": status, "finishReason": "stop", "text": text}
-        type_ = "run.suspended" if status == "suspended" else "run.finished"
-        await self.event(run, type_, result=result | more)
+        await self.event(run, "run.finished", result=_result(run, status, text=text) | more)
+
+    async def suspend(self, run: str, *calls: str, fence: int) -> None:
+        """Says that a run waits for decisions on calls; what it sends then has that fence."""
+        payload = {"calls": [{"toolCallId": call} for call in calls]}
+        result = _result(run, "suspended", suspendPayload=payload)
+        await self.event(run, "run.suspended", fence=fence, result=result)
+
+
+def _result(run: str, status: str, **more: Any) -> dict[str, Any]:
+    return {"runId": run, "agent": "demo", "status": status, "finishReason": "stop", **more}
 
 
 @contextlib.asynccontextmanager

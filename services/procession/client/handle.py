@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import Any, Final
 
 import orjson
@@ -34,7 +35,7 @@ class RunHandle:
     """One run: an asynchronous iterator of its chunks, its result, and ways to steer it.
 
     Iteration ends with the stream of the run, or when the run waits for a person; after `approve`, `decline`
-    or `resume`, iterating goes on where it ended.
+    or `resume`, of whoever it was, iterating goes on where it ended.
 
     Attributes:
         run_id: The run.
@@ -63,7 +64,7 @@ class RunHandle:
         self._subscriptions: list[Subscription] = []
         self._result: RunResult | None = None
         self._suspension: RunResult | None = None
-        self._suspended_at = ""
+        self._goes_on = -1  # the fence of what the run sends behind its last suspension
         self._decided: set[str] = set()
         self.request: int | None = None
         self._rejection: RequestRejected | None = None
@@ -129,8 +130,8 @@ class RunHandle:
 
     async def cancel(self) -> None:
         """Cancels the run: its chunks end, and `result()` says what there was."""
-        self._go_on()
         await self._send(Control(type="cancel"), "cancel")
+        self._go_on()
 
     async def approve(self, tool_call_id: str) -> None:
         """Lets a tool call go ahead; raises NotWaitingError when the run does not wait."""
@@ -183,15 +184,42 @@ class RunHandle:
                     self.join()
             case "run.finished":
                 self._disputed = False
-                self._result, self._suspension = RunResult.model_validate(event["result"]), None
-            case "run.suspended" if event["at"] != self._suspended_at:
-                self._suspended_at, self._decided = event["at"], set()
-                self._result = self._suspension = RunResult.model_validate(event["result"])
+                self._go_on()
+                self._result = RunResult.model_validate(event["result"])
+            case "run.suspended":
+                self._suspend(event.get("fence", 0), RunResult.model_validate(event["result"]))
+            case "run.resumed" if event["fence"] >= self._goes_on:
+                self._goes_on = event["fence"]
+                self._go_on()
             case "request.rejected" if not self.accepted:
                 self._rejection = RequestRejected.model_validate(event)
             case _:
                 return
         self._bell.ring()
+
+    def _suspend(self, fence: int, told: RunResult) -> None:
+        """Takes it that the run waits, unless it has gone on since, or all that it asks has been decided here."""
+        over = self._result is not None and self._suspension is None
+        if over or fence < self._goes_on or (fence == self._goes_on and self._suspension is None):
+            return
+        if fence > self._goes_on:
+            self._goes_on, self._decided = fence, set()
+        self._result = self._suspension = told
+        if self._decided.issuperset(self._asked):
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Leaves the suspension behind, where there is one."""
+        self._order.reopen(self._goes_on)
+        if self._suspension is not None:
+            self._result, self._suspension, self._complete = None, None, not self._streams
+            self._known_since = None
+
+    @property
+    def _asked(self) -> list[str]:
+        """The calls for which the run waits, when it last said so."""
+        payload = self._suspension.suspend_payload if self._suspension else None
+        return [call["toolCallId"] for call in (payload or {}).get("calls", ())]
 
     def _doubt(self) -> None:
         """Takes it that something may have been missed, and that the streams may have lost their end."""
@@ -253,12 +281,7 @@ class RunHandle:
         async with self._looking:
             self._stale = False
             try:
-                for type_ in ("run.finished", "run.suspended"):
-                    event = await self._link.last("EVENTS", subjects.event(self._tenant, self.run_id, type_))
-                    if event is not None:
-                        self.accepted = True
-                        self._on_event(event)
-                        break
+                await self._look_for_events()
                 if not self.accepted and self.request is not None:
                     await self._look_for_rejection()
                 result_known = self._result is not None
@@ -273,9 +296,22 @@ class RunHandle:
                 self._complete = now > self._known_since + _LOST_SECONDS
             return True
 
+    async def _look_for_events(self) -> None:
+        if finished := await self._last("run.finished"):
+            told = [finished]
+        elif suspended := await self._last("run.suspended"):
+            told = [await self._last("run.resumed") or suspended, suspended]
+        else:
+            return
+        self.accepted = True
+        for event in told:
+            self._on_event(event)
+
+    async def _last(self, type_: str) -> bytes | None:
+        return await self._link.last("EVENTS", subjects.event(self._tenant, self.run_id, type_))
+
     async def _look_for_rejection(self) -> None:
-        subject = subjects.event(self._tenant, self.run_id, "request.rejected")
-        event = await self._link.last("EVENTS", subject)
+        event = await self._last("request.rejected")
         if event is not None and RequestRejected.model_validate_json(event).sequence is not None:
             self._on_event(event)
 
@@ -292,27 +328,22 @@ class RunHandle:
 
     async def _decide(self, control: Control) -> None:
         call = control.tool_call_id or ""
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(_SUSPENSION_SECONDS):
-                while self._suspension is None or call in self._decided:
-                    if self._result is not None and self._suspension is None:
-                        break
+                while self._result is None or (self._stale and call not in self._asked):
                     await self._advance()
-        except TimeoutError:
-            pass
-        if self._suspension is None:
-            status = self._result.status if self._result else "running"
-            raise NotWaitingError(f"run {self.run_id} does not wait for a decision on {call}: it is {status}")
-        self._decided.add(call)
-        self._go_on()
-        await self._send(control, f"{control.type}:{call}:{self._suspended_at}")
-
-    def _go_on(self) -> None:
-        """Leaves the suspension behind, where there is one."""
-        if self._suspension is not None:
-            self._result, self._complete = None, not self._streams
-            self._known_since = None
-            self._order.reopen()
+        if call not in self._asked:
+            state = f"is {self._result.status if self._result else 'running'}"
+            if self._suspension is not None:
+                state = f"waits for {', '.join(self._asked)}"
+            raise NotWaitingError(f"run {self.run_id} does not wait for a decision on {call}: it {state}")
+        fence = self._goes_on
+        await self._send(control, f"{control.type}:{call}:{fence}")
+        if self._goes_on == fence and call in self._asked:  # it has said nothing since
+            self._decided.add(call)
+            self._result = None
+            if self._decided.issuperset(self._asked):
+                self._go_on()
 
     async def _send(self, control: Control, key: str) -> None:
         await self._link.publish(

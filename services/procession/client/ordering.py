@@ -24,6 +24,7 @@ class ChunkOrder:
         self._handed: list[tuple[int, int]] = []
         self._total: int | None = None
         self._ended_by = -1
+        self._goes_on = 0
 
     def add(self, batch: Mapping[str, Any]) -> None:
         """Takes a ChunkBatch as a dict; chunks that were handed out or wait already are ignored.
@@ -37,7 +38,7 @@ class ChunkOrder:
         limit = min((start for other, start in self._fences.items() if other > fence), default=None)
         if limit is not None:
             chunks = chunks[: max(0, limit - first)]
-        elif batch.get("end"):
+        elif batch.get("end") and fence >= self._goes_on:
             self._total, self._ended_by = first + len(chunks), fence
         elif fence > self._ended_by:
             self._total = None  # who does the end again will say so
@@ -116,9 +117,11 @@ class ChunkOrder:
         """Tells whether the last chunk of the run was handed out."""
         return self._total is not None and self.position >= self._total
 
-    def reopen(self) -> None:
-        """Expects more chunks behind the end, since the run goes on."""
-        self._total = None
+    def reopen(self, fence: int) -> None:
+        """Expects more chunks behind an end of a smaller fence, since the run goes on."""
+        self._goes_on = fence
+        if self._ended_by < fence:
+            self._total = None
 
 
 def _reset(batch: Mapping[str, Any]) -> dict[str, Any]:

@@ -82,6 +82,7 @@ _TO_CLIENTS: Final = ("_R_.>", f"_INBOX.{OPERATOR}.>")
 _EXTRA_PUBLISHES: Final[dict[str, tuple[str, ...]]] = {
     "orchestrator": (
         f"{ROOT}.event.*.*.run.accepted",
+        f"{ROOT}.event.*.*.run.resumed",
         f"{ROOT}.event.*.*.request.rejected",
         f"{ROOT}.dead.WORK.control.*.*",
         f"{ROOT}.dead.RUNS.run.*.*",

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from procession_schemas import subjects
-from procession_schemas.events import RunFinished, RunSuspended
+from procession_schemas.events import RunFinished, RunResumed, RunSuspended
 from procession_schemas.run import RunResult
 from procession_schemas.work import Control, WorkCommand, WorkResult
 from procession_services.bus import Bus
+from procession_services.processor_host.outbox import fence_of
 from procession_services.runs.events import (
     Effect,
     Interrupt,
@@ -23,6 +24,7 @@ from procession_services.runs.events import (
     SignalCancel,
     Started,
     TellFinished,
+    TellResumed,
     TellSuspended,
 )
 from procession_services.runs.program import command
@@ -125,6 +127,8 @@ class Driver:
             case TellSuspended(result):
                 await self._suspended(state, result)
                 _observe(state, result)
+            case TellResumed():
+                await self._resumed(state)
             case TellFinished(result):
                 took = now() - datetime.fromisoformat(state.accepted_at)
                 final = result.model_copy(update={"duration_ms": int(took.total_seconds() * 1000)})
@@ -153,11 +157,18 @@ class Driver:
             await self.event(state.tenant, other, Control(type="cancel"))
 
     async def _suspended(self, state: RunState, result: RunResult) -> None:
-        event = RunSuspended(run_id=state.run, at=iso(now()), result=result)
+        event = RunSuspended(run_id=state.run, at=iso(now()), fence=fence_of(state.seq + 1), result=result)
+        await self._event(state, event, f"{state.seq}:{len(state.waiting)}")
+
+    async def _resumed(self, state: RunState) -> None:
+        event = RunResumed(run_id=state.run, at=iso(now()), fence=fence_of(state.seq))
+        await self._event(state, event, str(state.seq))
+
+    async def _event(self, state: RunState, event: RunSuspended | RunResumed, key: str) -> None:
         await self._bus.publish_stored(
             subjects.event(state.tenant, state.run, event.type),
             event.to_json(),
-            message_id=f"{event.type}:{state.tenant}:{state.run}:{state.seq}",
+            message_id=f"{event.type}:{state.tenant}:{state.run}:{key}",
         )
 
     async def finished(self, tenant: str, run: str, result: RunResult) -> None:

@@ -53,6 +53,11 @@ class TellSuspended:
 
 
 @dataclass(frozen=True, slots=True)
+class TellResumed:
+    """Say that the run, which waited for a person, goes on."""
+
+
+@dataclass(frozen=True, slots=True)
 class TellFinished:
     """Publish the terminal event."""
 
@@ -69,4 +74,4 @@ class PassTurn:
     """See to it that the first one in the line of the thread is at work."""
 
 
-Effect = Send | SignalCancel | Interrupt | TellSuspended | TellFinished | PassTurn
+Effect = Send | SignalCancel | Interrupt | TellSuspended | TellResumed | TellFinished | PassTurn

@@ -26,6 +26,7 @@ from procession_services.runs.events import (
     SignalCancel,
     Started,
     TellFinished,
+    TellResumed,
     TellSuspended,
 )
 from procession_services.runs.numbering import number, renumber
@@ -350,16 +351,17 @@ def _cancel(state: RunState) -> tuple[RunState, list[Effect]]:
 def _resume(state: RunState, control: Control) -> tuple[RunState, list[Effect]]:
     call_id = control.tool_call_id
     others = [entry for entry in state.waiting if entry["toolCallId"] != call_id]
-    if state.status != "suspended" or call_id is None or len(others) == len(state.waiting):
-        return state, outstanding(state)
-    decision = {"approved": control.approved, "reason": control.reason, "resumeData": control.resume_data}
-    told = {k: v for k, v in decision.items() if v is not None}
-    state.decisions[call_id] = {**state.decisions.get(call_id, {}), **told}
-    state.waiting = others
-    if not others:
-        state.status, state.result = "running", None
-        _go(state, *_tools(state))
-    return state, outstanding(state)
+    if state.result and state.status == "suspended" and call_id and len(others) < len(state.waiting):
+        decision = {"approved": control.approved, "reason": control.reason, "resumeData": control.resume_data}
+        told = {k: v for k, v in decision.items() if v is not None}
+        state.decisions[call_id] = {**state.decisions.get(call_id, {}), **told}
+        state.waiting = others
+        state.result = state.result.model_copy(update={"suspend_payload": {"calls": others}})
+        if not others:
+            state.status, state.result = "running", None
+            _go(state, *_tools(state))
+    goes_on = state.status == "running" and call_id in state.decisions
+    return state, [*([TellResumed()] if goes_on else []), *outstanding(state)]
 
 
 def _deadline(state: RunState) -> tuple[RunState, list[Effect]]:

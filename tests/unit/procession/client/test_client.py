@@ -2,6 +2,7 @@
 
 import asyncio
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pydantic
 import pytest
@@ -309,20 +310,93 @@ async def test_a_run_that_waits_ends_the_iteration_and_goes_on_after_a_decision(
     handle = await procession.start("Hi", agent="demo")
     run = handle.run_id
     await services.chunks(run, 0, "a", end=True)
-    calls = [{"toolCallId": "c1"}, {"toolCallId": "c2"}]
-    await services.finish(run, status="suspended", suspendPayload={"calls": calls})
+    await services.suspend(run, "c1", fence=1)
     assert await collect(handle) == ["a"]
     assert (await handle.result()).status == "suspended"
-    await handle.approve("c1")
-    await handle.decline("c2", "not today")
-    assert await services.control() == {"type": "resume", "toolCallId": "c1", "approved": True}
+    await handle.decline("c1", "not today")
     assert await services.control() == {
-        "type": "resume", "toolCallId": "c2", "approved": False, "reason": "not today",
+        "type": "resume", "toolCallId": "c1", "approved": False, "reason": "not today",
     }  # fmt: skip
-    await services.chunks(run, 1, "b", end=True)
+    await services.suspend(run, "c1", fence=1)  # said again, too late
+    await services.chunks(run, 1, "b", end=True, fence=1)
     await services.finish(run, "ab")
     assert await collect(handle) == ["b"]
     assert (await handle.result()).text == "ab"
+
+
+async def test_a_run_waits_until_each_call_is_decided(services, procession):
+    handle = await procession.start("Hi", agent="demo")
+    run = handle.run_id
+    await services.suspend(run, "c1", "c2", fence=1)
+    await handle.approve("c1")
+    await services.suspend(run, "c2", fence=1)
+    left = await handle.result()
+    assert [call["toolCallId"] for call in left.suspend_payload["calls"]] == ["c2"]
+    await handle.approve("c2")
+    assert [(await services.control())["toolCallId"] for _ in range(2)] == ["c1", "c2"]
+    await services.finish(run, "done")
+    assert (await handle.result()).text == "done"
+
+
+async def test_a_decision_waits_until_the_run_asks_for_it(services, procession):
+    handle = await procession.start("Hi", agent="demo")
+    run = handle.run_id
+    await services.suspend(run, "c1", fence=1)
+    await handle.approve("c1")
+    second = asyncio.create_task(handle.approve("c2"))
+    assert (await services.control())["toolCallId"] == "c1"
+    await services.event(run, "run.resumed", fence=1)
+    await services.suspend(run, "c2", fence=5)
+    assert (await services.control())["toolCallId"] == "c2"
+    await second
+
+
+async def test_a_decision_on_a_call_that_nobody_asks_about_says_which_are(services, procession):
+    handle = await procession.start("Hi", agent="demo")
+    await services.suspend(handle.run_id, "c1", "c2", fence=1)
+    with pytest.raises(NotWaitingError, match="on c3: it waits for c1, c2"):
+        await handle.approve("c3")
+
+
+async def test_a_decision_that_could_not_be_sent_can_be_taken_again(services, procession, monkeypatch):
+    handle = await procession.start("Hi", agent="demo")
+    await services.suspend(handle.run_id, "c1", fence=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(handle._link, "publish", AsyncMock(side_effect=NotAcceptedError("no")))
+        with pytest.raises(NotAcceptedError):
+            await handle.approve("c1")
+    assert (await handle.result()).status == "suspended"
+    await handle.approve("c1")
+    assert (await services.control())["toolCallId"] == "c1"
+
+
+async def test_who_only_listens_goes_on_when_somebody_else_has_decided(services, procession):
+    handle = await procession.start("Hi", agent="demo")
+    run = handle.run_id
+    await services.chunks(run, 0, "a", end=True)
+    await services.suspend(run, "c1", fence=1)
+    assert await collect(handle) == ["a"]
+    assert (await handle.result()).status == "suspended"
+    await services.event(run, "run.resumed", fence=1)
+    await until(lambda: handle._result is None)
+    await services.chunks(run, 1, "b", end=True, fence=1)
+    await services.finish(run, "ab")
+    assert await collect(handle) == ["b"]
+
+
+async def test_who_comes_when_a_run_has_gone_on_does_not_take_it_for_waiting(services, procession):
+    handle = await procession.start("Hi", agent="demo")
+    run = handle.run_id
+    await services.chunks(run, 0, "a", end=True)
+    await services.suspend(run, "c1", fence=1)
+    await services.event(run, "run.resumed", fence=1)
+    late = await procession.attach(run)
+    reading = asyncio.create_task(collect(late))
+    with pytest.raises(TimeoutError):
+        await late.result(timeout=0.05)
+    await services.chunks(run, 1, "b", end=True, fence=1)
+    await services.finish(run, "ab")
+    assert await reading == ["a", "b"]
 
 
 async def test_a_decision_inside_the_loop_keeps_the_loop_going(services, procession):
@@ -331,9 +405,9 @@ async def test_a_decision_inside_the_loop_keeps_the_loop_going(services, process
 
     async def serve():
         await services.chunks(run, 0, "may I?")
-        await services.finish(run, status="suspended", suspendPayload={"toolCallId": "c1"})
+        await services.suspend(run, "c1", fence=1)
         assert (await services.control())["resumeData"] == {"ok": True}
-        await services.chunks(run, 1, "done", end=True)
+        await services.chunks(run, 1, "done", end=True, fence=1)
         await services.finish(run, "done")
 
     serving = asyncio.create_task(serve())

@@ -94,10 +94,21 @@ def test_a_resumed_run_has_no_end_any_more():
     order = ChunkOrder()
     order.add(batch(0, "a", end=True))
     drain(order)
-    order.reopen()
+    order.reopen(1)
     assert not order.ended
-    order.add(batch(1, "b", end=True))
+    order.add(batch(0, "a", end=True))
+    assert not order.ended
+    order.add(batch(1, "b", end=True, fence=1))
     assert drain(order) == ["b"]
+    assert order.ended
+
+
+def test_that_a_run_goes_on_may_be_heard_behind_its_end():
+    order = ChunkOrder()
+    order.add(batch(0, "a", end=True))
+    order.add(batch(1, "b", end=True, fence=1))
+    order.reopen(1)
+    assert drain(order) == ["a", "b"]
     assert order.ended
 
 

@@ -18,6 +18,7 @@ from procession_services.runs.events import (
     SignalCancel,
     Started,
     TellFinished,
+    TellResumed,
     TellSuspended,
 )
 from procession_services.runs.numbering import SKIPPED
@@ -460,6 +461,8 @@ class TestApproval:
         run = Run().waits("1", "2").answer().approve("2")
         assert run.state.status == "suspended"
         assert run.effects == [TellSuspended(run.result)]
+        (left,) = (run.result.suspend_payload or {})["calls"]
+        assert left["toolCallId"] == "1"
         run.approve("1", approved=False)
         assert run.op("tools").decisions == {"1": {"approved": False}, "2": {"approved": True}}
 
@@ -477,12 +480,13 @@ class TestApproval:
         run = Run().waits("1").answer().approve("1")
         before = run.state
         run.approve("1")
-        assert (run.state, run.effects) == (before, [Send(run.command)])
+        assert (run.state, run.effects) == (before, [TellResumed(), Send(run.command)])
 
     def test_a_decision_before_the_run_waits_changes_nothing(self):
         run = Run().waits("1")
         before = run.state
         assert run.approve("1").state == before
+        assert run.effects == [Send(run.command)]
 
     def test_a_call_that_waits_a_second_time_is_asked_about_again(self):
         """An approved tool that then wants data: the approval stays, and is no answer to the second question."""
