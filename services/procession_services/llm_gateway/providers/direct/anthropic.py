@@ -33,7 +33,8 @@ def request(target: Target) -> Request | None:
         litellm_params={},
         headers=headers,
     )
-    url = target.base or os.environ.get("ANTHROPIC_API_BASE") or os.environ.get("ANTHROPIC_BASE_URL")
+    url = target.base or litellm.api_base
+    url = url or os.environ.get("ANTHROPIC_API_BASE") or os.environ.get("ANTHROPIC_BASE_URL")
     url = (url or "https://api.anthropic.com").rstrip("/")
     if not url.endswith("/v1/messages"):
         url += "/v1/messages"

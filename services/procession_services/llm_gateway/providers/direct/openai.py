@@ -8,13 +8,16 @@ from procession_services.llm_gateway.providers.direct.lower import Parse, Target
 
 
 def request(target: Target) -> Request | None:
-    """The request; None for a provider that LiteLLM reads in a way of its own."""
+    """The request; None for a provider whose place or key only LiteLLM knows, or that it reads in a way of its own."""
     config = target.config()
     if config is None or not _is_openai_shaped(config, target.provider) or target.needs_responses():
         return None
-    key, base = config.get_api_key(target.key), target.base
-    if not key and target.provider == "openai":
+    base, key = target.base, target.key
+    if target.provider == "openai":  # of any other, these would name OpenAI's place and OpenAI's key
+        base, key = config.get_api_base(base), config.get_api_key(key)
+    if not base or not key:
         return None
+    base = base.rstrip("/")
     optional = target.optional()
     extra = {**optional.pop("extra_body", {}), **target.kwargs.get("extra_body", {})}
     parameters: dict[str, Any] = {"api_base": base}
@@ -38,6 +41,8 @@ def request(target: Target) -> Request | None:
         litellm_params=parameters,
         stream=True,
     )
+    if url != f"{base}/chat/completions":
+        return None
     body = config.transform_request(
         model=target.model,
         messages=target.messages,

@@ -1,0 +1,98 @@
+"""Whom a call reaches, and with whose key: where the call says neither, environment variables do, as in LiteLLM."""
+
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from procession_services.llm_gateway.core.call import ModelCall
+from procession_services.llm_gateway.core.failures import ProviderError
+from procession_services.llm_gateway.core.request import litellm_kwargs
+from procession_services.llm_gateway.providers import litellm_provider
+from procession_services.llm_gateway.providers.direct import build_request
+from procession_services.llm_gateway.providers.litellm_provider import LiteLLMProvider
+from tests.unit.procession_services.llm_gateway.providers.replay import ANTHROPIC, BEDROCK, GEMINI
+
+MODELS: Final = {model.partition("/")[0]: model for model in (ANTHROPIC, BEDROCK, GEMINI, "openai/gpt-4o")}
+KEYS: Final = ("x-api-key", "api-key", "x-goog-api-key", "authorization")
+SIGNED: Final = "AWS4-HMAC-SHA256"
+OTHER_PLACES: Final = ("OPENAI_BASE_URL", "ANTHROPIC_BASE_URL", "AWS_BEDROCK_RUNTIME_ENDPOINT")
+WELL_KNOWN: Final = {
+    "openai", "anthropic", "gemini", "bedrock", "groq", "mistral", "deepseek", "xai", "together_ai", "fireworks_ai",
+}  # fmt: skip
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None]]:
+    """What LiteLLM would send: place and key. Nobody answers."""
+    requests: list[tuple[str, str | None]] = []
+
+    async def send(_client: Any, request: httpx.Request, **_: Any) -> httpx.Response:
+        requests.append((str(request.url), _key(request.headers)))
+        return httpx.Response(400, json={"error": {"message": "no"}}, request=request)
+
+    monkeypatch.setattr(httpx.AsyncClient, "send", send)
+    return requests
+
+
+def _key(headers: Any) -> str | None:
+    lower = {name.lower(): value for name, value in headers.items()}
+    key = next((lower[name] for name in KEYS if name in lower), None)
+    return SIGNED if key and key.startswith(SIGNED) else key
+
+
+def _key_names(litellm: Any, providers: list[str]) -> set[str]:
+    missing = [litellm.validate_environment(model=_model(each))["missing_keys"] for each in providers]
+    told = {name for names in missing for name in names if name.endswith(("_KEY", "_TOKEN"))}
+    return told | {f"{_prefix(each)}_API_KEY" for each in providers}
+
+
+def _place_names(providers: list[str]) -> set[str]:
+    return {*OTHER_PLACES, *(f"{_prefix(each)}_API_BASE" for each in providers)}
+
+
+def _prefix(provider: str) -> str:
+    return provider.upper().replace("-", "_")
+
+
+def _model(provider: str) -> str:
+    return MODELS.get(provider, f"{provider}/some-model")
+
+
+@pytest.mark.parametrize("said", ["keys", "keys and places", "OpenAI's key", "the place"])
+async def test_both_ways_reach_the_same_with_the_same_key(
+    direct: LiteLLMProvider,
+    wrapped: LiteLLMProvider,
+    monkeypatch: pytest.MonkeyPatch,
+    sent: list[tuple[str, str | None]],
+    said: str,
+) -> None:
+    await direct.prepare()
+    litellm = litellm_provider._litellm()
+    providers = [provider.value for provider in litellm.LlmProviders]
+    monkeypatch.setenv("OPENAI_API_KEY", "openai-key")
+    if said != "OpenAI's key":
+        for name in _key_names(litellm, providers):
+            monkeypatch.setenv(name, name.lower())
+    if said == "keys and places":
+        for name in _place_names(providers):
+            monkeypatch.setenv(name, f"http://place/{name}")
+    place = "http://given/v9" if said == "the place" else None
+    ours: dict[str, tuple[str, str | None]] = {}
+    theirs: dict[str, tuple[str, str | None] | None] = {}
+    for provider in providers:
+        call = ModelCall(_model(provider), [{"role": "user", "content": "hi"}], api_base=place)
+        try:
+            request = await build_request(litellm, call, litellm_kwargs(call))
+        except Exception:  # noqa: BLE001 - as LiteLLM's own way would raise, whatever it is
+            continue
+        if request is None:
+            continue
+        sent.clear()
+        with pytest.raises(ProviderError):
+            async for _ in wrapped.stream(call):
+                pass
+        ours[provider] = request.url, _key(request.headers)
+        theirs[provider] = sent[0] if sent else None
+    assert ours == theirs
+    assert (WELL_KNOWN if said != "OpenAI's key" else {"openai"}) <= ours.keys()
