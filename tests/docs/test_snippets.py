@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "docs" / "how-to" / name for name in ("write-a-processor.md", "send-signals.md")]
+PAGES = [
+    ROOT / "docs" / "how-to" / name for name in ("write-a-processor.md", "send-signals.md", "ask-a-person.md")
+]
 _FENCE = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 
 

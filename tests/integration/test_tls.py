@@ -2,17 +2,12 @@
 
 import asyncio
 import contextlib
-import datetime as dt
-import ipaddress
 import shutil
 import ssl
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -23,43 +18,13 @@ from procession_services.bus import Bus
 from procession_services.runtime import embedded, server_programs
 from procession_services.runtime.access import Access
 from procession_services.runtime.redis_client import connect
+from tests.support.certificates import certificate
 from tests.support.containers import Container
 from tests.support.servers import in_containers
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60), pytest.mark.asyncio(loop_scope="session")]
 
 INFRA = Path(__file__).resolve().parents[2] / "infra"
-
-
-def certificate(directory, name):
-    """A certificate for 127.0.0.1 that is its own authority, and its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-    now = dt.datetime.now(dt.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(days=1))
-        .not_valid_after(now + dt.timedelta(days=1))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False
-        )
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    files = directory / f"{name}.pem", directory / f"{name}.key"
-    files[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    files[1].write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
-    return files
 
 
 class TlsNats(server_programs.Nats):

@@ -1,10 +1,11 @@
-"""`procession run | attach | cancel`: starts runs, shows them, ends them."""
+"""`procession run | attach | cancel | approve | decline | resume`: starts runs, shows them, steers them."""
 
 import argparse
 import asyncio
 import json
 import signal
 import sys
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from procession_services.cli.common import CODES, OK, Commands, UsageError, client_of, pair, say
@@ -44,6 +45,20 @@ def add_run_commands(commands: Commands) -> None:
     cancel = commands.add("cancel", _cancel, "cancel a run, whoever started it", common, tenant)
     cancel.add_argument("run", metavar="RUN")
 
+    decisions = (
+        ("approve", _approve, "let a tool call go ahead that waits for a person"),
+        ("decline", _decline, "refuse a tool call that waits for a person"),
+        ("resume", _resume, "give a tool the data that it waits for"),
+    )
+    for name, decide, told in decisions:
+        parser = commands.add(name, decide, told, common, tenant)
+        parser.add_argument("run", metavar="RUN")
+        parser.add_argument("call", metavar="CALL", help="id of the call, as `run` and `attach` show it")
+        if name == "decline":
+            parser.add_argument("--reason", metavar="TEXT", help="what the model reads instead of a result")
+        if name == "resume":
+            parser.add_argument("data", type=_json, metavar="JSON", help="what the tool asked for")
+
 
 async def _run(options: argparse.Namespace) -> int:
     fields: dict[str, Any] = {"stream": options.stream}
@@ -71,6 +86,34 @@ async def _cancel(options: argparse.Namespace) -> int:
         await procession.cancel(options.run)
     say(f"asked to cancel {options.run}")
     return OK
+
+
+async def _approve(options: argparse.Namespace) -> int:
+    return await _decide(options, lambda handle: handle.approve(options.call))
+
+
+async def _decline(options: argparse.Namespace) -> int:
+    return await _decide(options, lambda handle: handle.decline(options.call, options.reason))
+
+
+async def _resume(options: argparse.Namespace) -> int:
+    return await _decide(options, lambda handle: handle.resume(options.call, options.data))
+
+
+async def _decide(
+    options: argparse.Namespace, decide: Callable[["RunHandle"], Coroutine[None, None, None]]
+) -> int:
+    async with client_of(options) as procession:
+        await decide(await procession.attach(options.run))
+    say(f"decided about {options.call} of {options.run}")
+    return OK
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not JSON: {error}") from error
 
 
 async def _follow(handle: "RunHandle", options: argparse.Namespace) -> int:

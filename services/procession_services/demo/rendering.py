@@ -58,6 +58,8 @@ def summary(result: RunResult) -> str:
         where = " of ".join(part for part in (result.error.hook, result.error.processor_id) if part)
         field = f" [{result.error.field}]" if result.error.field else ""
         parts.append(f"{result.error.code}{field}: {result.error.message}{f' ({where})' if where else ''}\n")
+    if waiting := (result.suspend_payload or {}).get("calls"):
+        parts.append("".join(f"{_answer_to(call, result.run_id)}\n" for call in waiting))
     if result.tripwire:
         parts.append(f"blocked by {result.tripwire.processor_id}: {result.tripwire.reason}\n")
     return "\n".join(parts)
@@ -74,6 +76,14 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         for row in grid
     )
     return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def _answer_to(call: Mapping[str, Any], run: str) -> str:
+    """The command that decides about a call."""
+    here = f"{run} {call['toolCallId']}"
+    if call["kind"] == "approval":
+        return f"procession approve {here}, or decline"
+    return f"procession resume {here} JSON"
 
 
 def _tries_again(payload: Mapping[str, Any]) -> str:
@@ -105,7 +115,7 @@ _EVENTS: Final[dict[str, Callable[[Mapping[str, Any]], str]]] = {
     "tool-call": lambda p: f"calls {p.get('toolName')} {_json(p.get('args'))}",
     "tool-result": lambda p: f"{p.get('toolName')} returned {_json(p.get('result'))}",
     "tool-error": lambda p: f"{p.get('toolName')} failed: {error_text(p.get('error'))}",
-    "tool-call-approval": lambda p: f"waits for approval of {p.get('toolName')} {_json(p.get('args'))}",
+    "tool-call-approval": lambda p: f"{p.get('toolName')} {_json(p.get('args'))} waits for approval",
     "tool-call-suspended": lambda p: f"{p.get('toolName')} waits: {_json(p.get('suspendPayload'))}",
     "tool-output-denied": lambda p: f"{p.get('toolName')} was declined",
     "step-finish": _tries_again,

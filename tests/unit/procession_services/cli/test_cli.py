@@ -145,6 +145,27 @@ async def test_cancel_reaches_the_run(services, procession):
     assert (await command.finished())[0] == 0
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["approve", "RUN", "c1"], {"approved": True}),
+        (["decline", "RUN", "c1", "--reason", "no"], {"approved": False, "reason": "no"}),
+        (["resume", "RUN", "c1", '{"day": 1}'], {"resumeData": {"day": 1}}),
+    ],
+)
+async def test_decisions_reach_a_run_that_waits(services, procession, arguments, said):
+    await services.suspend("waits", "c1", fence=1)
+    command = await procession(*("waits" if each == "RUN" else each for each in arguments))
+    assert await services.control() == {"type": "resume", "toolCallId": "c1", **said}
+    assert (await command.finished())[0] == 0
+
+
+async def test_a_decision_that_nobody_waits_for_is_one_clear_line(services, procession):
+    await services.suspend("waits", "c1", fence=1)
+    code, _, err = await (await procession("approve", "waits", "c2")).finished()
+    assert (code, err) == (1, "procession: run waits does not wait for a decision on c2: it waits for c1\n")
+
+
 async def test_a_server_that_is_not_there_is_one_clear_line(procession):
     command = await procession("run", "Hi", "--agent", "demo", PROCESSION_NATS_URL="nats://127.0.0.1:9")
     code, out, err = await command.finished()
@@ -234,6 +255,7 @@ def test_processors_are_listed_with_their_hooks(capsys, monkeypatch):
         (["up", "--replicas", "toolz=2"], "unknown service 'toolz'"),
         (["up", "--replicas", "tools=many"], "must be a number"),
         (["serve", "toolz"], "invalid choice"),
+        (["resume", "r1", "c1", "Monday"], "'Monday' is not JSON"),
         ([], "COMMAND"),
     ],
 )

@@ -84,3 +84,17 @@ def test_a_summary_tells_why_a_run_ended_badly():
     )
     assert "BAD [tools.0.id]: broken (processInput of p)\n" in summary(bad)
     assert "blocked by guard: no\n" in summary(bad)
+
+
+def test_a_summary_tells_how_to_decide_about_calls_that_wait():
+    calls = [{"toolCallId": "c1", "kind": "approval"}, {"toolCallId": "c2", "kind": "suspended"}]
+    told = summary(
+        RunResult(
+            run_id="r",
+            agent="a",
+            status="suspended",
+            finish_reason="suspended",
+            suspend_payload={"calls": calls},
+        )
+    )
+    assert told.endswith("procession approve r c1, or decline\nprocession resume r c2 JSON\n")

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -63,16 +64,21 @@ class Received:
 class ModelServer:
     """Gives its answers in order, one per request; the last one repeats."""
 
-    def __init__(self, *answers: Answer) -> None:
+    def __init__(self, *answers: Answer, tls: ssl.SSLContext | None = None) -> None:
         self._answers = list(answers)
+        self._tls = tls
         self.requests: list[Received] = []
         self.arrived = asyncio.Event()
         self.left = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         self._connections: set[asyncio.StreamWriter] = set()
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=16 * 1024 * 1024)
-        self.base = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        self._server = await asyncio.start_server(
+            self._serve, "127.0.0.1", 0, limit=16 * 1024 * 1024, ssl=self._tls
+        )
+        self.base = (
+            f"{'https' if self._tls else 'http'}://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        )
         return self
 
     async def __aexit__(

@@ -57,7 +57,7 @@ class Connections:
         """The client."""
         if self._session is None or self._session.closed:
             limits = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS)
-            connector = aiohttp.TCPConnector(limit=0)
+            connector = aiohttp.TCPConnector(limit=0, ssl=_tls())
             cookies = aiohttp.DummyCookieJar()  # none of one call goes along with another's
             self._session = aiohttp.ClientSession(connector=connector, timeout=limits, cookie_jar=cookies)
         return self._session
@@ -66,6 +66,13 @@ class Connections:
         """Closes all connections."""
         if self._session is not None:
             await self._session.close()
+
+
+def _tls() -> Any:
+    """Whom to trust, as LiteLLM does: `SSL_CERT_FILE`, `SSL_VERIFY` and its settings say so, else certifi."""
+    from litellm.llms.custom_httpx.http_handler import get_ssl_configuration  # noqa: PLC0415 - takes seconds
+
+    return get_ssl_configuration()
 
 
 async def direct_events(

@@ -1,5 +1,8 @@
 """Whom a call reaches, and with whose key: where the call says neither, environment variables do, as in LiteLLM."""
 
+import ssl
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any, Final
 
 import httpx
@@ -11,7 +14,15 @@ from procession_services.llm_gateway.core.request import litellm_kwargs
 from procession_services.llm_gateway.providers import litellm_provider
 from procession_services.llm_gateway.providers.direct import build_request
 from procession_services.llm_gateway.providers.litellm_provider import LiteLLMProvider
-from tests.unit.procession_services.llm_gateway.providers.replay import ANTHROPIC, BEDROCK, GEMINI
+from tests.support.certificates import certificate
+from tests.unit.procession_services.llm_gateway.loopback import ModelServer
+from tests.unit.procession_services.llm_gateway.providers.replay import (
+    ANTHROPIC,
+    BEDROCK,
+    GEMINI,
+    asked,
+    recorded,
+)
 
 MODELS: Final = {model.partition("/")[0]: model for model in (ANTHROPIC, BEDROCK, GEMINI, "openai/gpt-4o")}
 KEYS: Final = ("x-api-key", "api-key", "x-goog-api-key", "authorization")
@@ -96,3 +107,25 @@ async def test_both_ways_reach_the_same_with_the_same_key(
         theirs[provider] = sent[0] if sent else None
     assert ours == theirs
     assert (WELL_KNOWN if said != "OpenAI's key" else {"openai"}) <= ours.keys()
+
+
+@pytest.mark.parametrize(
+    ("settings", "trusted"),
+    [({}, False), ({"SSL_CERT_FILE": "{}"}, True), ({"SSL_VERIFY": "False"}, True)],
+    ids=["nothing", "authority", "anybody"],
+)
+async def test_both_ways_trust_the_same(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, settings: dict[str, str], *, trusted: bool
+) -> None:
+    chain, key = certificate(tmp_path, "gateway")
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(chain, key)
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value.format(chain))
+    for way in (LiteLLMProvider(), LiteLLMProvider(direct=False)):
+        async with ModelServer(recorded("openai-text.sse"), tls=tls) as server:
+            with nullcontext() if trusted else pytest.raises(ProviderError):
+                async for _ in way.stream(asked(server, "openai/gpt-4o")):
+                    pass
+            assert bool(server.requests) == trusted
+        await way.aclose()
