@@ -579,3 +579,56 @@ assert "litellm" in sys.modules
 """
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+
+
+FUNCTION: dict[str, Any] = {"f": {"description": "d", "parameters": {"type": "object", "properties": {}}}}
+
+
+@pytest.mark.parametrize(
+    ("model", "fields"),
+    [
+        ("openai/o3-pro", {}),
+        ("openai/gpt-5.4", {"tools": FUNCTION, "provider_options": {"openai": {"reasoningEffort": "low"}}}),
+    ],
+    ids=["has no other", "refuses tools while it reasons"],
+)
+async def test_models_that_need_the_responses_api(
+    provider: LiteLLMProvider, model: str, fields: dict[str, Any]
+) -> None:
+    head = {"id": "resp_1", "object": "response", "created_at": 0, "model": "m", "output": []}
+    text: dict[str, Any] = {"type": "message", "id": "m1", "role": "assistant", "content": []}
+    used: dict[str, Any] = {
+        "type": "function_call",
+        "id": "f1",
+        "call_id": "c1",
+        "name": "f",
+        "arguments": "",
+    }
+    usage = {"input_tokens": 5, "output_tokens": 7, "total_tokens": 12}
+    events: list[dict[str, Any]] = [
+        {"type": "response.created", "response": head},
+        {"type": "response.output_item.added", "output_index": 0, "item": text},
+        {
+            "type": "response.output_text.delta",
+            "item_id": "m1",
+            "output_index": 0,
+            "content_index": 0,
+            "delta": "Grüß",
+        },
+        {"type": "response.output_item.added", "output_index": 1, "item": used},
+        {
+            "type": "response.function_call_arguments.delta",
+            "item_id": "f1",
+            "output_index": 1,
+            "delta": '{"a":1}',
+        },
+        {"type": "response.output_item.done", "output_index": 1, "item": {**used, "arguments": '{"a":1}'}},
+        {"type": "response.completed", "response": {**head, "output": [text, used], "usage": usage}},
+    ]
+    async with ModelServer(Answer(sse(*events))) as server:
+        chunks = await read(provider, call(server, model, **fields))
+        assert [request.path for request in server.requests] == ["/responses"]
+    told = {chunk["type"]: chunk["payload"] for chunk in chunks}
+    assert told["text-delta"]["text"] == "Grüß"
+    assert (told["tool-call"]["toolCallId"], told["tool-call"]["args"]) == ("c1", {"a": 1})
+    assert told["finish"]["output"]["usage"]["totalTokens"] == 12

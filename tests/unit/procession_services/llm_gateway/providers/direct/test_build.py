@@ -109,6 +109,21 @@ async def test_both_ways_reach_the_same_with_the_same_key(
     assert (WELL_KNOWN if said != "OpenAI's key" else {"openai"}) <= ours.keys()
 
 
+@pytest.mark.parametrize("provider", ["openai", "azure", "perplexity"])
+async def test_models_without_a_chat_api_are_litellms(direct: LiteLLMProvider, provider: str) -> None:
+    await direct.prepare()
+    litellm = litellm_provider._litellm()
+    names = [
+        name if name.startswith(f"{provider}/") else f"{provider}/{name}"
+        for name, price in litellm.model_cost.items()
+        if (price.get("litellm_provider"), price.get("mode")) == (provider, "responses")
+    ]
+    assert names
+    for name in names:
+        call = ModelCall(name, [{"role": "user", "content": "hi"}], api_base="http://given/v9", api_key="k")
+        assert await build_request(litellm, call, litellm_kwargs(call)) is None, name
+
+
 @pytest.mark.parametrize(
     ("settings", "trusted"),
     [({}, False), ({"SSL_CERT_FILE": "{}"}, True), ({"SSL_VERIFY": "False"}, True)],
