@@ -53,7 +53,9 @@ def parse_request(body: bytes, limit: int) -> RunRequest:
         Invalid: The body is too long, not JSON, or does not fit; each wrong field is named.
     """
     if len(body) > limit:
-        raise Invalid("REQUEST_TOO_LARGE", f"the request has {len(body)} bytes; at most {limit} are accepted")
+        told = f"the request has {len(body)} bytes; at most {limit} are accepted"
+        remedy = "PROCESSION_MAX_REQUEST_BYTES of the orchestrator and max_payload of NATS allow more"
+        raise Invalid("REQUEST_TOO_LARGE", f"{told}: {remedy}")
     try:
         return RunRequest.model_validate_json(body)
     except ValidationError as error:
