@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 blocked by a pro
 
 import argparse
 import asyncio
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,6 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             say(f"procession: {'.'.join(map(str, wrong['loc']))}: {wrong['msg']}")
         return USAGE
     except (KeyboardInterrupt, asyncio.CancelledError):
+        return INTERRUPTED
+    except BrokenPipeError:  # as in `procession run ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return INTERRUPTED
     return code
 

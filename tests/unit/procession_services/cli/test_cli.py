@@ -109,6 +109,20 @@ async def test_json_gives_one_value_a_line(services, procession):
     assert lines[-1]["result"]["text"] == "Hello"
 
 
+async def test_a_reader_that_has_had_enough_is_no_error(services, procession):
+    command = await procession("run", "Hi", "--agent", "demo", "--json")
+    _, request = await services.request()
+    run = request["runId"]
+    await services.accept(run)
+    await services.chunks(run, 0, "first")
+    await command.process.stdout.readline()
+    command.process._transport.get_pipe_transport(1).close()
+    await services.chunks(run, 1, *(["x" * 100] * 2000), end=True)
+    await services.finish(run, "Hello")
+    assert await command.process.stderr.read() == b""
+    assert await command.process.wait() == 130
+
+
 @pytest.mark.parametrize(("status", "code"), [("blocked", 3), ("failed", 1), ("cancelled", 130)])
 async def test_the_exit_code_tells_how_the_run_ended(services, procession, status, code):
     command = await procession("run", "Hi", "--agent", "demo")
