@@ -67,7 +67,7 @@ class Target:
 
     def needs_responses(self) -> bool:
         """Whether LiteLLM would take another API of the provider for this call."""
-        if self.provider in ("openai", "azure") and self._gate() == "responses":
+        if self._chat_refuses():
             return True
         if self.model.startswith("responses/") or (
             self.provider == "openai" and self.litellm.route_all_chat_openai_to_responses
@@ -77,14 +77,14 @@ class Target:
         known = prices.get(f"{self.provider}/{self.model}") or prices.get(self.model) or {}
         return bool(known.get("mode", "chat") != "chat")
 
-    def _gate(self) -> Any:
-        """What LiteLLM takes for a younger model of OpenAI, whose chat API refuses tools while it reasons."""
+    def _chat_refuses(self) -> bool:
+        """Whether it is a younger model of OpenAI, whose chat API refuses tools while it reasons."""
         from litellm.llms.openai.chat.gpt_5_transformation import OpenAIGPT5Config  # noqa: PLC0415 - takes seconds
         from litellm.main import responses_api_bridge_check  # noqa: PLC0415
         from litellm.utils import peek_reasoning_summary_aliases  # noqa: PLC0415
 
-        if not OpenAIGPT5Config.is_model_gpt_5_model(self.model):
-            return None
+        if self.provider not in ("openai", "azure") or not OpenAIGPT5Config.is_model_gpt_5_model(self.model):
+            return False
         taken, _ = responses_api_bridge_check(
             model=self.model,
             custom_llm_provider=self.provider,
@@ -93,7 +93,7 @@ class Target:
             reasoning_summary=peek_reasoning_summary_aliases(self.kwargs),
             api_base=self.base,
         )
-        return taken.get("mode")
+        return bool(taken.get("mode") == "responses")
 
     def has_remote_media(self) -> bool:
         """Whether a message names a file elsewhere, which somebody has to fetch before the request is made."""
