@@ -410,7 +410,8 @@ async def test_timeouts(provider: LiteLLMProvider, limits: Any, pieces: list[Any
     await provider.prepare()
     async with ModelServer(Answer(sse(*pieces), end="hang")) as server:
         error, _ = await failed(provider, call(server, model_settings={"timeout": limits}))
-        await server.left.wait()
+        if server.requests:  # a machine that is busy may not have got so far
+            await server.left.wait()
     assert (error.kind, error.retryable, error.name) == ("timeout", False, "TimeoutError")
 
 
