@@ -248,10 +248,13 @@ def _litellm() -> Any:
         logging.getLogger(name).setLevel(logging.WARNING)
     try:
         import litellm  # noqa: PLC0415 - takes seconds
+        from litellm.responses import main as responses  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if error.name != "litellm":
             raise
         raise ModuleNotFoundError("LiteLLM is missing: pip install 'procession[llm-gateway]'") from error
+    # Imports mcp, and with it 24 MB, to find out that no tool is one of LiteLLM's MCP gateway.
+    vars(responses)["_responses_try_dispatch_mcp_gateway"] = lambda **_: None
     litellm.telemetry = False
     litellm.suppress_debug_info = True
     return litellm
