@@ -8,20 +8,23 @@ from pathlib import Path
 from typing import Any, Final
 
 from procession.client import Procession
-from procession.client.errors import NotAcceptedError, NotConnectedError, UnknownRunError
+from procession.client.errors import NotAcceptedError, NotConnectedError, NotWaitingError, UnknownRunError
 from procession.client.handle import RunHandle
 from procession_schemas.agent import Agent
+from procession_schemas.run import RunResult
 from tests.chaos.model import words_of
 from tests.chaos.plugin import expected
 from tests.chaos.world import World
 
 __all__ = ["KINDS", "Outcome", "Reader", "conversation", "judge_calls"]
 
-KINDS: Final = ("plain", "straight", "tools", "history", "timed")
+KINDS: Final = ("plain", "straight", "tools", "asked", "history", "timed")
+_WITH_TOOL: Final = ("tools", "asked")
 CHAIN: Final = ["chaos-upper", "chaos-tally", "chaos-split"]
 _SECONDS: Final = 90.0
 _DROPS: Final = 0.4
 _LATE: Final = 0.1
+_OTHERS: Final = 0.3
 
 
 @dataclass(slots=True)
@@ -82,10 +85,12 @@ class Reader:
 def agent_of(kind: str, trace: Path) -> Agent:
     """The agent of a run of that kind, whose tool leaves its trace there."""
     chain: dict[str, Any] = {"outputProcessors": CHAIN}
+    tool = {"id": "chaos-trace", "options": {"path": str(trace)}}
     fields: dict[str, Any] = {
         "plain": chain,
         "straight": {},
-        "tools": {**chain, "tools": [{"id": "chaos-trace", "options": {"path": str(trace)}}]},
+        "tools": {**chain, "tools": [tool]},
+        "asked": {**chain, "tools": [{**tool, "requireApproval": True}]},
         "history": {**chain, "memory": {"lastMessages": 10}},
         "timed": {
             "outputProcessors": [
@@ -111,7 +116,7 @@ async def conversation(
         text = _text(kind, words_of(run, count, heard))
         options = {"memory": {"thread": name, "resource": "chaos"}} if kind == "history" else {}
         pace = rng.choice((0, 5, 20, 40))
-        question = f"[run {run} words {count} pace {pace}{' tool' if kind == 'tools' else ''}]"
+        question = f"[run {run} words {count} pace {pace}{' tool' if kind in _WITH_TOOL else ''}]"
         outcome.began = world.now
         try:
             async with asyncio.timeout(_SECONDS):
@@ -130,7 +135,7 @@ async def conversation(
 
 def _text(kind: str, words: list[str]) -> str:
     """What the chain of that kind makes of the words."""
-    if kind in ("plain", "tools", "history"):
+    if kind in ("plain", "history", *_WITH_TOOL):
         return expected(words)
     return "".join(words).upper() if kind == "timed" else "".join(words)
 
@@ -145,7 +150,12 @@ async def _one(  # noqa: PLR0917 - a run is all of it
         await handle.close()
         handle = await _attached(client, outcome.run, handle.position)
     await reader.read(handle)
-    result = await handle.result()
+    while (result := await handle.result()).status == "suspended":
+        if rng.random() < _DROPS:
+            await handle.close()
+            handle = await _attached(client, outcome.run, handle.position)
+        await _decided(client, handle, result, rng)
+        await reader.read(handle)
     await handle.close()
     outcome.status, outcome.resets, outcome.text = result.status, reader.resets, result.text
     outcome.readers["the client"] = reader
@@ -188,7 +198,7 @@ async def judge_calls(world: World, outcome: Outcome) -> None:
         if run == outcome.run and count > allowed:
             outcome.model_extra += count - allowed
             outcome.notes.append(f"the model was asked {count} times for step {step}; {befell}")
-    if outcome.kind != "tools" or outcome.status != "finished":
+    if outcome.kind not in _WITH_TOOL or outcome.status != "finished":
         return
     calls = [line.split() for line in world.trace(outcome.run).read_text().splitlines()]
     ids, hosts = {call for call, _ in calls}, [host for _, host in calls]
@@ -204,6 +214,23 @@ async def _started(client: Procession, question: str, agent: Agent, run: str, op
             return await client.start(question, agent=agent, run_id=run, **options)
         except NotAcceptedError:
             await asyncio.sleep(0.2)
+
+
+async def _decided(client: Procession, handle: RunHandle, result: RunResult, rng: random.Random) -> None:
+    """Approves the call that waits, with that handle or as somebody else; whoever was quicker has done it."""
+    (call,) = (result.suspend_payload or {})["calls"]
+    other = await _attached(client, handle.run_id, 0) if rng.random() < _OTHERS else None
+    while True:
+        try:
+            await (other or handle).approve(call["toolCallId"])
+        except (NotAcceptedError, NotConnectedError):
+            await asyncio.sleep(0.2)
+            continue
+        except NotWaitingError:
+            pass
+        break
+    if other is not None:
+        await other.close()
 
 
 async def _attached(client: Procession, run: str, after: int) -> RunHandle:
