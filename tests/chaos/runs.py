@@ -3,9 +3,11 @@
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from procession.client import Procession
 from procession.client.errors import NotAcceptedError, NotConnectedError, NotWaitingError, UnknownRunError
@@ -18,6 +20,7 @@ from tests.chaos.world import World
 
 __all__ = ["KINDS", "Outcome", "Reader", "conversation", "judge_calls"]
 
+_T = TypeVar("_T")
 KINDS: Final = ("plain", "straight", "tools", "asked", "history", "timed")
 _WITH_TOOL: Final = ("tools", "asked")
 CHAIN: Final = ["chaos-upper", "chaos-tally", "chaos-split"]
@@ -209,33 +212,31 @@ async def judge_calls(world: World, outcome: Outcome) -> None:
 
 
 async def _started(client: Procession, question: str, agent: Agent, run: str, options: Any) -> RunHandle:
-    while True:
-        try:
-            return await client.start(question, agent=agent, run_id=run, **options)
-        except NotAcceptedError:
-            await asyncio.sleep(0.2)
+    return await _until_taken(
+        lambda: client.start(question, agent=agent, run_id=run, **options), NotAcceptedError
+    )
+
+
+async def _attached(client: Procession, run: str, after: int) -> RunHandle:
+    return await _until_taken(lambda: client.attach(run, after=after), UnknownRunError, NotConnectedError)
 
 
 async def _decided(client: Procession, handle: RunHandle, result: RunResult, rng: random.Random) -> None:
     """Approves the call that waits, with that handle or as somebody else; whoever was quicker has done it."""
     (call,) = (result.suspend_payload or {})["calls"]
     other = await _attached(client, handle.run_id, 0) if rng.random() < _OTHERS else None
-    while True:
-        try:
-            await (other or handle).approve(call["toolCallId"])
-        except (NotAcceptedError, NotConnectedError):
-            await asyncio.sleep(0.2)
-            continue
-        except NotWaitingError:
-            pass
-        break
+    with suppress(NotWaitingError):
+        await _until_taken(
+            lambda: (other or handle).approve(call["toolCallId"]), NotAcceptedError, NotConnectedError
+        )
     if other is not None:
         await other.close()
 
 
-async def _attached(client: Procession, run: str, after: int) -> RunHandle:
+async def _until_taken(ask: Callable[[], Awaitable[_T]], *refusals: type[Exception]) -> _T:
+    """Asks again as long as it is refused in one of these ways."""
     while True:
         try:
-            return await client.attach(run, after=after)
-        except (UnknownRunError, NotConnectedError):
+            return await ask()
+        except refusals:
             await asyncio.sleep(0.2)

@@ -64,7 +64,7 @@ class RunHandle:
         self._subscriptions: list[Subscription] = []
         self._result: RunResult | None = None
         self._suspension: RunResult | None = None
-        self._goes_on = -1  # the fence of what the run sends behind its last suspension
+        self._resume_fence = -1
         self._decided: set[str] = set()
         self.request: int | None = None
         self._rejection: RequestRejected | None = None
@@ -188,8 +188,8 @@ class RunHandle:
                 self._result = RunResult.model_validate(event["result"])
             case "run.suspended":
                 self._suspend(event.get("fence", 0), RunResult.model_validate(event["result"]))
-            case "run.resumed" if event["fence"] >= self._goes_on:
-                self._goes_on = event["fence"]
+            case "run.resumed" if event["fence"] >= self._resume_fence:
+                self._resume_fence = event["fence"]
                 self._go_on()
             case "request.rejected" if not self.accepted:
                 self._rejection = RequestRejected.model_validate(event)
@@ -200,17 +200,17 @@ class RunHandle:
     def _suspend(self, fence: int, told: RunResult) -> None:
         """Takes it that the run waits, unless it has gone on since, or all that it asks has been decided here."""
         over = self._result is not None and self._suspension is None
-        if over or fence < self._goes_on or (fence == self._goes_on and self._suspension is None):
+        if over or fence < self._resume_fence or (fence == self._resume_fence and self._suspension is None):
             return
-        if fence > self._goes_on:
-            self._goes_on, self._decided = fence, set()
+        if fence > self._resume_fence:
+            self._resume_fence, self._decided = fence, set()
         self._result = self._suspension = told
         if self._decided.issuperset(self._asked):
             self._go_on()
 
     def _go_on(self) -> None:
         """Leaves the suspension behind, where there is one."""
-        self._order.reopen(self._goes_on)
+        self._order.reopen(self._resume_fence)
         if self._suspension is not None:
             self._result, self._suspension, self._complete = None, None, not self._streams
             self._known_since = None
@@ -297,14 +297,12 @@ class RunHandle:
             return True
 
     async def _look_for_events(self) -> None:
-        if finished := await self._last("run.finished"):
-            told = [finished]
-        elif suspended := await self._last("run.suspended"):
-            told = [await self._last("run.resumed") or suspended, suspended]
-        else:
-            return
-        self.accepted = True
-        for event in told:
+        told = [await self._last("run.finished")]
+        if told == [None]:
+            suspended = await self._last("run.suspended")
+            told = [await self._last("run.resumed"), suspended] if suspended else []
+        for event in filter(None, told):
+            self.accepted = True
             self._on_event(event)
 
     async def _last(self, type_: str) -> bytes | None:
@@ -337,9 +335,9 @@ class RunHandle:
             if self._suspension is not None:
                 state = f"waits for {', '.join(self._asked)}"
             raise NotWaitingError(f"run {self.run_id} does not wait for a decision on {call}: it {state}")
-        fence = self._goes_on
+        fence = self._resume_fence
         await self._send(control, f"{control.type}:{call}:{fence}")
-        if self._goes_on == fence and call in self._asked:  # it has said nothing since
+        if self._resume_fence == fence and call in self._asked:  # it has said nothing since
             self._decided.add(call)
             self._result = None
             if self._decided.issuperset(self._asked):

@@ -24,7 +24,7 @@ class ChunkOrder:
         self._handed: list[tuple[int, int]] = []
         self._total: int | None = None
         self._ended_by = -1
-        self._goes_on = 0
+        self._resume_fence = 0
 
     def add(self, batch: Mapping[str, Any]) -> None:
         """Takes a ChunkBatch as a dict; chunks that were handed out or wait already are ignored.
@@ -38,7 +38,7 @@ class ChunkOrder:
         limit = min((start for other, start in self._fences.items() if other > fence), default=None)
         if limit is not None:
             chunks = chunks[: max(0, limit - first)]
-        elif batch.get("end") and fence >= self._goes_on:
+        elif batch.get("end") and fence >= self._resume_fence:
             self._total, self._ended_by = first + len(chunks), fence
         elif fence > self._ended_by:
             self._total = None  # who does the end again will say so
@@ -119,7 +119,7 @@ class ChunkOrder:
 
     def reopen(self, fence: int) -> None:
         """Expects more chunks behind an end of a smaller fence, since the run goes on."""
-        self._goes_on = fence
+        self._resume_fence = fence
         if self._ended_by < fence:
             self._total = None
 

@@ -306,13 +306,19 @@ async def test_cancel_goes_out_as_a_control_message(services, procession):
     assert await services.control() == {"type": "cancel"}
 
 
-async def test_a_run_that_waits_ends_the_iteration_and_goes_on_after_a_decision(services, procession):
+async def waiting(services, procession):
+    """A run that waits for a decision on c1, and has told "a" before."""
     handle = await procession.start("Hi", agent="demo")
-    run = handle.run_id
-    await services.chunks(run, 0, "a", end=True)
-    await services.suspend(run, "c1", fence=1)
+    await services.chunks(handle.run_id, 0, "a", end=True)
+    await services.suspend(handle.run_id, "c1", fence=1)
     assert await collect(handle) == ["a"]
     assert (await handle.result()).status == "suspended"
+    return handle
+
+
+async def test_a_run_that_waits_ends_the_iteration_and_goes_on_after_a_decision(services, procession):
+    handle = await waiting(services, procession)
+    run = handle.run_id
     await handle.decline("c1", "not today")
     assert await services.control() == {
         "type": "resume", "toolCallId": "c1", "approved": False, "reason": "not today",
@@ -371,12 +377,8 @@ async def test_a_decision_that_could_not_be_sent_can_be_taken_again(services, pr
 
 
 async def test_who_only_listens_goes_on_when_somebody_else_has_decided(services, procession):
-    handle = await procession.start("Hi", agent="demo")
+    handle = await waiting(services, procession)
     run = handle.run_id
-    await services.chunks(run, 0, "a", end=True)
-    await services.suspend(run, "c1", fence=1)
-    assert await collect(handle) == ["a"]
-    assert (await handle.result()).status == "suspended"
     await services.event(run, "run.resumed", fence=1)
     await until(lambda: handle._result is None)
     await services.chunks(run, 1, "b", end=True, fence=1)

@@ -79,11 +79,13 @@ class Target:
 
     def _chat_refuses(self) -> bool:
         """Whether it is a younger model of OpenAI, whose chat API refuses tools while it reasons."""
+        if self.provider not in ("openai", "azure"):
+            return False
         from litellm.llms.openai.chat.gpt_5_transformation import OpenAIGPT5Config  # noqa: PLC0415 - takes seconds
         from litellm.main import responses_api_bridge_check  # noqa: PLC0415
         from litellm.utils import peek_reasoning_summary_aliases  # noqa: PLC0415
 
-        if self.provider not in ("openai", "azure") or not OpenAIGPT5Config.is_model_gpt_5_model(self.model):
+        if not OpenAIGPT5Config.is_model_gpt_5_model(self.model):
             return False
         taken, _ = responses_api_bridge_check(
             model=self.model,
