@@ -4,12 +4,15 @@ The OpenAI SDK would build a model object of every event, for many times the cos
 apart.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterator
 from typing import Any, Final, Protocol
 
 import orjson
 
 _MESSAGE: Final = "An error occurred during streaming"
+_AHEAD: Final = 4
+"""The first events of a stream, which somebody waits for most: providers begin with up to three before the text."""
 
 
 class Reader(Protocol):
@@ -58,13 +61,23 @@ class EventReader:
 async def event_batches(
     source: AsyncIterable[bytes], reader: Reader, parse: Callable[[bytes], dict[str, Any] | None]
 ) -> AsyncGenerator[list[dict[str, Any]], None]:
-    """Yields the events of a stream, parsed; what came before one that cannot be parsed still counts.
+    """Yields the events of a stream, parsed, all that came in one read together; only the first ones go ahead.
+
+    What came before one that cannot be parsed still counts.
 
     Raises:
         Exception: Whatever `parse` raises.
     """
+    left = _AHEAD
     async for data in source:
-        for events in _parsed(reader.feed(data), parse):
+        bodies = reader.feed(data)
+        if left:
+            ahead, bodies = bodies[:left], bodies[left:]
+            left -= len(ahead)
+            for events in _parsed(ahead, parse):
+                yield events
+            await asyncio.sleep(0)  # what became of them is written when others may run
+        for events in _parsed(bodies, parse):
             yield events
         if reader.done:
             return
