@@ -59,13 +59,21 @@ class Connections:
             limits = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS)
             connector = aiohttp.TCPConnector(limit=0, ssl=_tls())
             cookies = aiohttp.DummyCookieJar()  # none of one call goes along with another's
-            self._session = aiohttp.ClientSession(connector=connector, timeout=limits, cookie_jar=cookies)
+            traces = aiohttp.TraceConfig()
+            traces.on_connection_reuseconn.append(_reused)
+            self._session = aiohttp.ClientSession(
+                connector=connector, timeout=limits, cookie_jar=cookies, trace_configs=[traces]
+            )
         return self._session
 
     async def aclose(self) -> None:
         """Closes all connections."""
         if self._session is not None:
             await self._session.close()
+
+
+async def _reused(_session: Any, context: Any, _about: Any) -> None:
+    context.trace_request_ctx["reused"] = True
 
 
 def _tls() -> Any:
@@ -86,17 +94,37 @@ async def direct_events(
         aiohttp.ClientError: The provider cannot be reached, or the connection broke.
         ValueError: An event is not JSON.
     """
-    # The client's own `trust_env` would look for a .netrc in a thread, for every request.
-    proxy = _proxy(urlsplit(request.url)[:2])
-    body = request.body if len(request.body) < _LARGE else io.BytesIO(request.body)  # sent in pieces
-    url = URL(request.url, encoded=request.encoded)
-    async with connections.session().post(url, data=body, headers=request.headers, proxy=proxy) as response:
+    async with await _answered(request, connections.session()) as response:
         if response.status >= httpx.codes.BAD_REQUEST:
             raise await _refusal(request, response)
         events = event_batches(response.content.iter_any(), request.reader(), request.parse)
         async with aclosing(events) as batches:
             async for batch in batches:
                 yield batch
+
+
+async def _answered(request: Request, session: aiohttp.ClientSession) -> aiohttp.ClientResponse:
+    """Sends the request, and once more where the provider has closed the connection that was kept for it.
+
+    Providers close idle connections when they like; one that does so at this moment has not read the request.
+    """
+    # The client's own `trust_env` would look for a .netrc in a thread, for every request.
+    proxy = _proxy(urlsplit(request.url)[:2])
+    url = URL(request.url, encoded=request.encoded)
+
+    async def post(about: dict[str, Any]) -> aiohttp.ClientResponse:
+        body = request.body if len(request.body) < _LARGE else io.BytesIO(request.body)  # sent in pieces
+        return await session.post(
+            url, data=body, headers=request.headers, proxy=proxy, trace_request_ctx=about
+        )
+
+    first: dict[str, Any] = {}
+    try:
+        return await post(first)
+    except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
+        if "reused" not in first:
+            raise
+    return await post({})
 
 
 @cache
