@@ -45,7 +45,7 @@ def test_an_event_that_lacks_its_empty_line_is_given_at_the_end():
 
 
 async def test_the_first_events_of_a_stream_are_on_their_way_before_the_others_of_the_read_are_parsed():
-    happened = []
+    happened: list[int | str] = []
 
     async def source():
         yield b"data: 0\n\n"
