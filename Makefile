@@ -12,7 +12,8 @@ UV ?= $(shell command -v uv)
 # The first Python that is new enough and can make a virtual environment. Those of distributions, and others that were
 # built with optimizations, go first: what pyenv compiles is without, and takes a tenth more CPU (docs/performance.md).
 PYTHON ?= $(shell for build in optimized any; do \
-	for python in python3.12 python3.11 python3 /usr/bin/python3.12 /usr/bin/python3.11 /usr/bin/python3; do \
+	for python in python3.12 python3.11 python3 /usr/bin/python3.12 /usr/bin/python3.11 /usr/bin/python3 \
+	python3.14 python3.13; do \
 	"$$python" -c 'import ensurepip, sys, sysconfig, venv; \
 	built = sys.base_prefix == "/usr" or "--enable-optimizations" in str(sysconfig.get_config_var("CONFIG_ARGS")); \
 	sys.exit(sys.version_info < (3, 11) or "optimized" in sys.argv and not built)' $$build 2>/dev/null \

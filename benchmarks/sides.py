@@ -24,7 +24,12 @@ _ROOT: Final = _HERE.parent
 _LINE_LIMIT: Final = 64 * 1024 * 1024
 _PLACES: Final = 512
 """Runs that the one gateway works on at once: more than any part has."""
-_SERVERS: Final = ("nats-server", "redis-server")
+_SERVERS: Final = {
+    "nats-server": "nats-server",
+    "redis-server": "redis-server",
+    "valkey-server": "redis-server",
+}
+"""The programs of servers, and what they are called here."""
 
 
 class SideError(RuntimeError):
@@ -90,7 +95,7 @@ async def our_side(api: str, everybody: dict[str, int]) -> AsyncIterator[Side]:
     async with system(environment=environment, on_line=_pass_on) as running:
         client_of = ("-m", "benchmarks.client", running.nats_url, api)
         async with _process(sys.executable, *client_of, environment={**os.environ, **environment}) as client:
-            servers = {name: pid for name, pid in children().items() if name in _SERVERS}
+            servers = {_SERVERS[name]: pid for name, pid in children().items() if name in _SERVERS}
             pids = {**running.supervisor.pids, **servers}
             everybody.update(pids, client=client.pid)
             versions = (await _hear(client, "ready"))["versions"]

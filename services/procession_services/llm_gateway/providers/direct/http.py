@@ -16,6 +16,8 @@ from yarl import URL
 from procession_services.llm_gateway.providers.openai_events import EventReader, Reader, event_batches
 
 _CONNECT_SECONDS: Final = 30.0
+_KEPT_SECONDS: Final = 4.0
+"""How long an idle connection is kept: many servers close theirs after five, and what is asked then would be lost."""
 _LARGE: Final = 1_000_000
 
 
@@ -48,32 +50,25 @@ class Request:
 
 
 class Connections:
-    """The HTTP connections of one process; made when first needed."""
+    """The HTTP connections of one process, made when first needed; idle ones are used again for `kept_seconds`."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept_seconds: float = _KEPT_SECONDS) -> None:
+        self._kept_seconds = kept_seconds
         self._session: aiohttp.ClientSession | None = None
 
     def session(self) -> aiohttp.ClientSession:
         """The client."""
         if self._session is None or self._session.closed:
             limits = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS)
-            connector = aiohttp.TCPConnector(limit=0, ssl=_tls())
+            connector = aiohttp.TCPConnector(limit=0, ssl=_tls(), keepalive_timeout=self._kept_seconds)
             cookies = aiohttp.DummyCookieJar()  # none of one call goes along with another's
-            traces = aiohttp.TraceConfig()
-            traces.on_connection_reuseconn.append(_reused)
-            self._session = aiohttp.ClientSession(
-                connector=connector, timeout=limits, cookie_jar=cookies, trace_configs=[traces]
-            )
+            self._session = aiohttp.ClientSession(connector=connector, timeout=limits, cookie_jar=cookies)
         return self._session
 
     async def aclose(self) -> None:
         """Closes all connections."""
         if self._session is not None:
             await self._session.close()
-
-
-async def _reused(_session: Any, context: Any, _about: Any) -> None:
-    context.trace_request_ctx["reused"] = True
 
 
 def _tls() -> Any:
@@ -94,37 +89,17 @@ async def direct_events(
         aiohttp.ClientError: The provider cannot be reached, or the connection broke.
         ValueError: An event is not JSON.
     """
-    async with await _answered(request, connections.session()) as response:
+    # The client's own `trust_env` would look for a .netrc in a thread, for every request.
+    proxy = _proxy(urlsplit(request.url)[:2])
+    body = request.body if len(request.body) < _LARGE else io.BytesIO(request.body)  # sent in pieces
+    url = URL(request.url, encoded=request.encoded)
+    async with connections.session().post(url, data=body, headers=request.headers, proxy=proxy) as response:
         if response.status >= httpx.codes.BAD_REQUEST:
             raise await _refusal(request, response)
         events = event_batches(response.content.iter_any(), request.reader(), request.parse)
         async with aclosing(events) as batches:
             async for batch in batches:
                 yield batch
-
-
-async def _answered(request: Request, session: aiohttp.ClientSession) -> aiohttp.ClientResponse:
-    """Sends the request, and once more where the provider has closed the connection that was kept for it.
-
-    Providers close idle connections when they like; one that does so at this moment has not read the request.
-    """
-    # The client's own `trust_env` would look for a .netrc in a thread, for every request.
-    proxy = _proxy(urlsplit(request.url)[:2])
-    url = URL(request.url, encoded=request.encoded)
-
-    async def post(about: dict[str, Any]) -> aiohttp.ClientResponse:
-        body = request.body if len(request.body) < _LARGE else io.BytesIO(request.body)  # sent in pieces
-        return await session.post(
-            url, data=body, headers=request.headers, proxy=proxy, trace_request_ctx=about
-        )
-
-    first: dict[str, Any] = {}
-    try:
-        return await post(first)
-    except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
-        if "reused" not in first:
-            raise
-    return await post({})
 
 
 @cache
