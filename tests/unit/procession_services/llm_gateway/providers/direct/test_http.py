@@ -51,10 +51,3 @@ async def test_an_idle_connection_is_used_again_while_it_is_young(options, over)
         await connections.aclose()
 
     assert numbers == over
-
-
-async def test_idle_connections_are_given_up_before_a_server_is_likely_to_close_them():
-    """uvicorn and Node close theirs after five seconds; a request that comes right then gets no answer."""
-    connections = Connections()
-    assert connections.session().connector._keepalive_timeout < 5
-    await connections.aclose()
