@@ -78,6 +78,13 @@ class NatsClient(Client):
         """
         return await self._ask(subject, payload, seconds, None, unless_lost=True)
 
+    async def round_trip(self, *, seconds: float) -> None:
+        """Returns when a message to this client itself has come back; raises TimeoutError as `request_unless_lost`.
+
+        That tells of the server alone, whoever else may listen to everything.
+        """
+        await self._ask("", b"", seconds, None, unless_lost=True)
+
     async def _ask(
         self,
         subject: str,
@@ -87,6 +94,7 @@ class NatsClient(Client):
         *,
         unless_lost: bool,
     ) -> Msg:
+        """Asks on a subject; without one, ourselves."""
         if not self._answers:
             self._answers = self.new_inbox()
             await self.listen(f"{self._answers}.*", self._on_answer)
@@ -98,7 +106,8 @@ class NatsClient(Client):
             self._unless_lost.add(answer)
         timer = loop.call_later(seconds, _give_up, answer)
         try:
-            await self.publish(subject, payload, reply=f"{self._answers}.{token}", headers=headers)
+            address = f"{self._answers}.{token}"
+            await self.publish(subject or address, payload, reply=subject and address, headers=headers)
             message = await answer
         finally:
             timer.cancel()

@@ -234,6 +234,22 @@ async def test_a_flush_that_was_given_up_ends_nothing(proxy, subject):
         assert await heard.some(1) == [b"still here"]
 
 
+async def test_the_server_is_heard_whoever_else_listens_to_everything(servers, client):
+    async with connected(servers.nats_url) as other:
+        await other.listen(">", lambda _: None)
+        await other.flush()
+        await client.round_trip(seconds=20)
+
+
+async def test_a_server_that_says_nothing_is_noticed_in_time(proxy):
+    async with connected(f"nats://127.0.0.1:{proxy.port}") as client:
+        proxy.freeze()
+        with pytest.raises(TimeoutError):
+            await client.round_trip(seconds=0.05)
+        proxy.thaw()
+        await client.round_trip(seconds=20)
+
+
 async def test_after_a_loss_of_the_connection_everybody_listens_and_what_was_said_meanwhile_is_sent(
     proxy, subject
 ):
