@@ -79,7 +79,10 @@ class RunHandle:
 
     @property
     def position(self) -> int:
-        """How many chunks were handed out; `attach(run_id, after=position)` goes on behind them."""
+        """The number of the next chunk; `attach(run_id, after=position)` goes on there.
+
+        Numbers rise from 0, by one with each chunk; where work was begun anew before anything was seen of it, by more.
+        """
         return self._order.position
 
     def __aiter__(self) -> AsyncIterator[dict[str, Any]]:
@@ -89,7 +92,8 @@ class RunHandle:
     async def chunks(self, *, idle_timeout: float | None = None) -> AsyncIterator[dict[str, Any]]:
         """Yields the chunks in order, each once.
 
-        A chunk of type `reset` says that those from number `payload["from"]` on are replaced by what follows.
+        A chunk of type `reset` says that those from number `payload["from"]` on are replaced by what follows; the
+        number of the chunk that was handed out last is `position - 1`.
 
         Args:
             idle_timeout: Seconds to wait for the next chunk; None waits as long as the run takes.
