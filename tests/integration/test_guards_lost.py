@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+from collections import Counter
 
 import nats
 import pytest
@@ -86,14 +87,14 @@ async def test_a_replica_that_thinks_for_long_says_so(others):
     await connection.flush()
     async with others.inside("input_processors"):
         handle, gate, _ = await asked(others)
-        beats: list[str] = []
+        beats: Counter[str] = Counter()
         async with asyncio.timeout(20):
-            while len(beats) < 3:
+            while max(beats.values(), default=0) < 3:
                 message = await everything.next_msg(timeout=20)
-                beats += [message.subject] * (not message.data and not message.headers and not message.reply)
+                beats[message.subject] += not message.data and not message.headers
         await gate.open()
         result, _ = await finished(handle)
-    assert (result.status, len(set(beats))) == ("finished", 1)
+    assert result.status == "finished"
     await connection.close()
 
 

@@ -229,10 +229,8 @@ class _Answer:
         try:
             await pump
         except ProviderError as error:
-            self.failure = error.with_traceback(
-                None
-            )  # whose frames have us, as have those of what it came from
-            error.__cause__ = error.__context__ = None
+            self.failure = error.with_traceback(None)  # whose frames have us
+            error.__cause__ = error.__context__ = None  # whose frames have them
         except asyncio.CancelledError:
             if not self._was_cut:
                 pump.cancel()
