@@ -83,11 +83,11 @@ class NatsClient(Client):
 
         That tells of the server alone, whoever else may listen to everything.
         """
-        await self._ask("", b"", seconds, None, unless_lost=True)
+        await self._ask(None, b"", seconds, None, unless_lost=True)
 
     async def _ask(
         self,
-        subject: str,
+        subject: str | None,
         payload: bytes,
         seconds: float,
         headers: dict[str, Any] | None,
@@ -107,7 +107,10 @@ class NatsClient(Client):
         timer = loop.call_later(seconds, _give_up, answer)
         try:
             address = f"{self._answers}.{token}"
-            await self.publish(subject or address, payload, reply=subject and address, headers=headers)
+            if subject is None:
+                await self.publish(address, payload, headers=headers)
+            else:
+                await self.publish(subject, payload, reply=address, headers=headers)
             message = await answer
         finally:
             timer.cancel()

@@ -31,6 +31,8 @@ from procession_services.llm_gateway.providers.openai_events import openai_event
 from procession_services.runtime import garbage
 from procession_services.runtime.secrets import NO_KEY
 
+_KEPT_SECONDS: Final = "4"
+"""How long an idle connection is kept: many servers close theirs after five, and what is asked then would be lost."""
 _END: Final = object()
 _DONE: Final = {
     "text": "",
@@ -242,6 +244,7 @@ def _litellm() -> Any:
     """
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
     os.environ["LITELLM_MODE"] = "PRODUCTION"
+    os.environ.setdefault("AIOHTTP_KEEPALIVE_TIMEOUT", _KEPT_SECONDS)
     for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
         logging.getLogger(name).disabled = True
     for name in ("httpx", "openai"):  # they report every request, and its body when debugging

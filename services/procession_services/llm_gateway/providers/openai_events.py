@@ -76,7 +76,8 @@ async def event_batches(
             left -= len(ahead)
             for events in _parsed(ahead, parse):
                 yield events
-            await asyncio.sleep(0)  # what became of them is written when others may run
+            if bodies:
+                await asyncio.sleep(0)  # what became of them is written when others may run
         for events in _parsed(bodies, parse):
             yield events
         if reader.done:

@@ -16,8 +16,6 @@ from yarl import URL
 from procession_services.llm_gateway.providers.openai_events import EventReader, Reader, event_batches
 
 _CONNECT_SECONDS: Final = 30.0
-_KEPT_SECONDS: Final = 4.0
-"""How long an idle connection is kept: many servers close theirs after five, and what is asked then would be lost."""
 _LARGE: Final = 1_000_000
 
 
@@ -50,17 +48,16 @@ class Request:
 
 
 class Connections:
-    """The HTTP connections of one process, made when first needed; idle ones are used again for `kept_seconds`."""
+    """The HTTP connections of one process; made when first needed."""
 
-    def __init__(self, kept_seconds: float = _KEPT_SECONDS) -> None:
-        self._kept_seconds = kept_seconds
+    def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
 
     def session(self) -> aiohttp.ClientSession:
         """The client."""
         if self._session is None or self._session.closed:
             limits = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS)
-            connector = aiohttp.TCPConnector(limit=0, ssl=_tls(), keepalive_timeout=self._kept_seconds)
+            connector = aiohttp.TCPConnector(limit=0, ssl=_tls(), keepalive_timeout=_kept_seconds())
             cookies = aiohttp.DummyCookieJar()  # none of one call goes along with another's
             self._session = aiohttp.ClientSession(connector=connector, timeout=limits, cookie_jar=cookies)
         return self._session
@@ -76,6 +73,13 @@ def _tls() -> Any:
     from litellm.llms.custom_httpx.http_handler import get_ssl_configuration  # noqa: PLC0415 - takes seconds
 
     return get_ssl_configuration()
+
+
+def _kept_seconds() -> float:
+    """How long an idle connection is kept, as LiteLLM keeps its own."""
+    from litellm.constants import AIOHTTP_KEEPALIVE_TIMEOUT  # noqa: PLC0415 - takes seconds
+
+    return AIOHTTP_KEEPALIVE_TIMEOUT
 
 
 async def direct_events(

@@ -1,6 +1,9 @@
 """Requests go over kept connections, as long as the provider is likely to keep them too."""
 
 import asyncio
+import os
+import subprocess
+import sys
 from contextlib import aclosing, asynccontextmanager
 
 import orjson
@@ -10,6 +13,13 @@ from procession_services.llm_gateway.providers import litellm_provider
 from procession_services.llm_gateway.providers.direct.http import Connections, Request, direct_events
 
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\ndata: {}\n\n"
+
+LITELLMS = """
+from procession_services.llm_gateway.providers.litellm_provider import _litellm
+_litellm()
+from litellm.llms.custom_httpx.http_handler import AIOHTTP_KEEPALIVE_TIMEOUT
+print(AIOHTTP_KEEPALIVE_TIMEOUT)
+"""
 
 
 @asynccontextmanager
@@ -39,15 +49,23 @@ async def requests(reader):
             return
 
 
-@pytest.mark.parametrize(
-    ("options", "over"), [({}, [1, 1, 1]), ({"kept_seconds": 0}, [1, 2, 3])], ids=["kept", "too old"]
-)
-async def test_an_idle_connection_is_used_again_while_it_is_young(options, over):
+@pytest.mark.parametrize(("seconds", "over"), [(4, [1, 1, 1]), (0, [1, 2, 3])], ids=["kept", "too old"])
+async def test_an_idle_connection_is_used_again_while_it_is_young(seconds, over, monkeypatch):
     litellm_provider._litellm()  # else it is imported with its own settings, which ask the network
-    connections = Connections(**options)
+    monkeypatch.setattr("litellm.constants.AIOHTTP_KEEPALIVE_TIMEOUT", seconds)
+    connections = Connections()
     async with provider() as (request, numbers):
         for _ in range(3):
             assert [batch async for batch in direct_events(request, connections)] == [[{}]]
         await connections.aclose()
 
     assert numbers == over
+
+
+@pytest.mark.parametrize(("said", "kept"), [({}, 4), ({"AIOHTTP_KEEPALIVE_TIMEOUT": "60"}, 60)])
+def test_idle_connections_are_young_unless_the_environment_says_otherwise(said, kept):
+    """LiteLLM's own two minutes would lose what is asked of servers that close theirs after five seconds."""
+    told = subprocess.run(
+        [sys.executable, "-c", LITELLMS], env={**os.environ, **said}, capture_output=True, check=True
+    )
+    assert int(told.stdout) == kept
