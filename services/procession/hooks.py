@@ -80,7 +80,7 @@ async def run_input(ctx: RunContext, links: list[Link], calls: Calls) -> None:
         args = a.InputArgs(
             **_base(ctx, link, calls, hook),
             messages=list(stage),
-            system_messages=copy.deepcopy(ctx.messages.get_all_system_messages()),
+            system_messages=ctx.messages.get_all_system_messages(),
             message_list=ctx.messages,
         )
         value = await calls.call(link, hook, args)
@@ -124,7 +124,7 @@ async def run_input_step(ctx: RunContext, links: list[Link], calls: Calls, write
             **_step(ctx, link, calls, hook, writer, ctx.accepted_steps()),
             messages=list(stage),
             message_list=ctx.messages,
-            system_messages=copy.deepcopy(ctx.messages.get_all_system_messages()),
+            system_messages=ctx.messages.get_all_system_messages(),
             message_id=ctx.message_id,
             **_settings(config),
         )
@@ -293,7 +293,7 @@ async def run_output_step(ctx: RunContext, links: list[Link], calls: Calls, writ
             **_step(ctx, link, calls, hook, writer, [*ctx.accepted_steps(), current_step(ctx)]),
             messages=list(stage),
             message_list=ctx.messages,
-            system_messages=copy.deepcopy(ctx.messages.get_all_system_messages()),
+            system_messages=ctx.messages.get_all_system_messages(),
             finish_reason=response.get("finishReason", "other"),
             tool_calls=copy.deepcopy(tool_calls) or None,
             text=response.get("text", ""),

@@ -51,8 +51,10 @@ class ResponseCollector:
 
     def repeated(self, chunk: Chunk) -> bool:
         """Takes a tool call whose id the run has used before: it runs, but there is one `tool-call` per id (R-CH-6)."""
+        if chunk["type"] != "tool-call":
+            return False
         payload = chunk.get("payload") or {}
-        if chunk["type"] != "tool-call" or not payload.get("repeated"):
+        if not payload.get("repeated"):
             return False
         self.tool_calls.append({k: payload[k] for k in (*_CALL_FIELDS, "repeated") if k in payload})
         return True

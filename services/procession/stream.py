@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
+from types import CoroutineType
 from typing import Any
 from weakref import ref
 
@@ -97,23 +98,49 @@ class StreamChain:
                 return
         await self.send(chunk, 0)
 
-    async def send(self, chunk: Chunk, start: int) -> None:
-        """Takes a chunk through the links from `start` on and delivers what is left of it."""
-        is_data = chunk["type"].startswith("data-")
+    async def send(self, chunk: Chunk | None, start: int) -> None:
+        """Takes a chunk through the links from `start` on and delivers what is left of it.
+
+        Without a chunk it is what link `start` holds back.
+        """
+        clock = self._calls.clock
         for k in range(start, len(self.links)):
-            if is_data and not self._data[k]:
+            if chunk is not None and not self._offer(chunk, k):
                 continue
-            self.parts[k].append(chunk)
-            self._args[k].part = chunk
-            out = await self._one(k, self._hooks[k], chunk)
-            if out is None:
+            link, report = self.links[k], self._reports[k]
+            report.calls += 1
+            started = clock()
+            try:
+                out: Any = (self._hooks[k] if chunk else link.processor.flush_stream)(self._args[k])
+                if type(out) is CoroutineType and link.timeout is None:
+                    out = await out
+                elif inspect.isawaitable(out):
+                    out = await within(out, link.timeout)
+            except TripWire as tripwire:
+                await self._calls.violated(link, _HOOK, tripwire)
+                raise
+            except Exception as error:  # noqa: BLE001 - an author's code raises whatever it likes
+                self._skip(k, error)
+                out = chunk
+            finally:
+                report.micros += (clock() - started) / 1000
+            if out is not chunk or chunk is None:
+                for made in self._made(k, chunk, out):
+                    await self.send(made, k + 1)
                 return
-            if isinstance(out, list):
-                for each in out:
-                    await self.send(each, k + 1)
-                return
-            chunk = out
-            is_data = chunk["type"].startswith("data-")
+        if chunk is not None:
+            self._pass(chunk)
+
+    def _offer(self, chunk: Chunk, k: int) -> bool:
+        """Puts a chunk before a link, unless that does not want such."""
+        if not self._data[k] and chunk["type"].startswith("data-"):
+            return False
+        self.parts[k].append(chunk)
+        self._args[k].part = chunk
+        return True
+
+    def _pass(self, chunk: Chunk) -> None:
+        """Hands on what has come through."""
         if self._collector is not None:
             self._collector.passed(chunk)
         if chunk["type"] not in _UNDELIVERED:
@@ -137,47 +164,28 @@ class StreamChain:
 
     async def _flush(self, k: int) -> None:
         self._wake.pop(k, None)
-        out = await self._one(k, self.links[k].processor.flush_stream, None)
-        for each in out if isinstance(out, list) else [out] if out else []:
-            await self.send(each, k + 1)
+        await self.send(None, k)
 
-    async def _one(
-        self, k: int, hook: Callable[[OutputStreamArgs], Any], chunk: Chunk | None
-    ) -> Chunk | list[Chunk] | None:
-        """Calls one link; a failure that its policy skips gives the chunk back."""
-        report = self._reports[k]
-        report.calls += 1
-        clock = self._calls.clock
-        started = clock()
-        try:
-            out: Any = hook(self._args[k])
-            if inspect.isawaitable(out):
-                out = await within(out, self.links[k].timeout)
-        except TripWire as tripwire:
-            await self._calls.violated(self.links[k], _HOOK, tripwire)
-            raise
-        except Exception as error:  # an author's code: skipped or reported with its place (D-2)
-            if of_another(self.links[k], error):
-                raise
-            report.errors += 1
-            if self.links[k].skips(_HOOK):
-                return chunk
-            raise failure(self.links[k], _HOOK, error) from error
-        finally:
-            report.micros += (clock() - started) / 1000
-        if out is not chunk:
-            self._check(k, out)
-        return out or None
+    def _skip(self, k: int, error: Exception) -> None:
+        """Counts a failure; raises it with its place, unless its policy is to give the chunk back (D-2)."""
+        link = self.links[k]
+        if of_another(link, error):
+            raise error
+        self._reports[k].errors += 1
+        if not link.skips(_HOOK):
+            raise failure(link, _HOOK, error) from error
 
-    def _check(self, k: int, out: Any) -> None:
-        """Counts what a hook made of a chunk, and refuses what is no chunk."""
+    def _made(self, k: int, chunk: Chunk | None, out: Any) -> list[Chunk]:
+        """Counts what a hook made of a chunk, or of what it held back, and refuses what is no chunk."""
         if out is None or out == []:
-            self._reports[k].dropped += 1
-            return
+            self._reports[k].dropped += out is not chunk
+            return []
         self._reports[k].changed += 1
-        if not all(map(_is_chunk, out if isinstance(out, list) else (out,))):
+        made = out if isinstance(out, list) else [out]
+        if not all(map(_is_chunk, made)):
             allowed = "allowed are a chunk (with `type`), a list of chunks, or nothing"
             raise invalid(self.links[k], _HOOK, out, allowed)
+        return made
 
 
 def _wake_after(wake: dict[int, int], clock: Clock, k: int, seconds: float | None) -> None:

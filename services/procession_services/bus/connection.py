@@ -97,6 +97,7 @@ class Bus:
         self.on_bounce: dict[str, Callable[[], None]] = {}
         self._noted = ("", 0.0)
         self._unconfirmed: Unconfirmed | None = None
+        self.client: NatsClient
 
     @classmethod
     async def connect(
@@ -113,7 +114,7 @@ class Bus:
         With `create_streams` off it waits until they are there; `replicas` is how many copies a cluster keeps.
         """
         bus = cls(url, name, access)
-        await bus._broker.connect()
+        bus.client = cast("NatsClient", await bus._broker.connect())
         if create_streams:
             await bus._retried("the streams", lambda: ensure_streams(bus.js, replicas=replicas))
         else:
@@ -150,11 +151,6 @@ class Bus:
                 log.warning("no answer about %s, trying again: %r", what, error)
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, 2)
-
-    @property
-    def client(self) -> NatsClient:
-        """The NATS client."""
-        return cast("NatsClient", self._broker.connection)
 
     @property
     def js(self) -> Any:

@@ -383,9 +383,8 @@ def _count(state: RunState, result: WorkResult) -> None:
     """Adds the tallies of a command to those of the run."""
     for report in result.reports:
         key = f"{report.processor} {report.hook}"
-        have = state.reports.get(key, HookReport(processor=report.processor, hook=report.hook))
-        sums = {name: getattr(have, name) + getattr(report, name) for name in COUNTERS}
-        state.reports[key] = have.model_copy(update=sums)
+        have = state.reports.get(key)
+        state.reports[key] = _sum(have, report) if have else report
     if result.model:
         have_model = state.models.get(result.model.model, ModelReport(model=result.model.model))
         usage: dict[str, int | None] = {
@@ -399,3 +398,7 @@ def _count(state: RunState, result: WorkResult) -> None:
             usage=usage,
             cost=sum(costs) if costs else None,
         )
+
+
+def _sum(one: HookReport, other: HookReport) -> HookReport:
+    return one.model_copy(update={name: getattr(one, name) + getattr(other, name) for name in COUNTERS})
