@@ -362,10 +362,10 @@ async def run_output_result(
             "usage": ctx.usage,
             "finishReason": finish_reason,
         }
-    final, steps = dict(ctx.final), copy.deepcopy(ctx.steps)
+    final = dict(ctx.final)
     for link in links:
         result = a.OutputResult(
-            final["text"], dict(final["usage"]), final["finishReason"], copy.deepcopy(steps)
+            final["text"], dict(final["usage"]), final["finishReason"], copy.deepcopy(ctx.steps)
         )
         stage = ctx.messages.get.response.db()
         args = a.OutputResultArgs(

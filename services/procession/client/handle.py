@@ -357,18 +357,25 @@ class _Bell:
     """Wakes everybody who waits at this moment."""
 
     def __init__(self) -> None:
-        self._event = asyncio.Event()
+        self._waiting: set[asyncio.Future[bool]] = set()
 
     def ring(self) -> None:
-        self._event.set()
-        self._event = asyncio.Event()
+        for waiter in self._waiting:
+            _tell(waiter, True)  # noqa: FBT003 - a callback's shape
 
     async def heard(self, seconds: float) -> bool:
         """Waits for the next ring; False when it did not come in time."""
-        event = self._event
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[bool] = loop.create_future()
+        timer = loop.call_later(seconds, _tell, waiter, False)  # noqa: FBT003
+        self._waiting.add(waiter)
         try:
-            async with asyncio.timeout(seconds):
-                await event.wait()
-        except TimeoutError:
-            return False
-        return True
+            return await waiter
+        finally:
+            timer.cancel()
+            self._waiting.discard(waiter)
+
+
+def _tell(waiter: "asyncio.Future[bool]", rung: bool) -> None:  # noqa: FBT001 - a callback's shape
+    if not waiter.done():
+        waiter.set_result(rung)

@@ -176,6 +176,16 @@ class NatsClient(Client):
 
     # --- What nats-py calls
 
+    @staticmethod
+    def _parse_header_lines(raw: bytes) -> dict[str, str]:
+        """Reads lines `Name: value` as nats-py does, which looks at each character of a name by itself."""
+        headers = {}
+        for line in raw.split(b"\r\n"):
+            name, colon, value = line.partition(b":")
+            if colon and len(token := name.split()) == 1 and name.isascii():
+                headers[token[0].decode()] = value.strip().decode("utf-8", "replace")
+        return headers
+
     async def _read_loop(self) -> None:
         if not isinstance(self._transport, TcpTransport):  # a WebSocket, whose messages come by _process_msg
             await super()._read_loop()

@@ -15,6 +15,7 @@ import pytest_asyncio
 from hypothesis import example, given
 from hypothesis import strategies as st
 from nats import errors
+from nats.aio.client import Client
 from nats.aio.transport import TcpTransport
 from nats.js.errors import BadRequestError, NoStreamResponseError
 
@@ -479,3 +480,19 @@ def _transport() -> Any:
     transport._io_reader = SimpleNamespace(_buffer=b"", _eof=False)
     transport._io_writer = SimpleNamespace(transport=socket)
     return transport
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"Nats-Msg-Id: work:1\r\ntraceparent: 00-1\r\n\r\n",
+        b"a:b\r\nc:\td \r\n",
+        b"a: x: y\r\na: again\r\n",
+        b"no colon\r\n two words: x\r\n\xc3\xa4: x\r\nempty:\r\n",
+        "grüße: x\r\nname: grüße\r\n".encode(),
+        b"broken: \xff\r\n",
+        b"",
+    ],
+)
+def test_headers_are_read_as_nats_py_reads_them(raw):
+    assert NatsClient._parse_header_lines(raw) == Client._parse_header_lines(raw)
