@@ -14,6 +14,7 @@ import pytest_asyncio
 from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError, ResponseError
 
+from examples.bare_client import ask
 from procession.client import NotAcceptedError, NotConnectedError, Procession
 from procession_schemas import subjects
 from procession_schemas.agent import Agent
@@ -100,6 +101,24 @@ async def test_a_client_comes_back_to_its_run(system, violations):
         again = await procession.attach(handle.run_id)
         assert [chunk async for chunk in again] == first
         await procession.cancel(handle.run_id)
+    assert violations() == []
+
+
+async def test_so_does_one_without_our_library(system, violations):
+    user = tenant_user("acme")
+    connection = {
+        "user": user,
+        "password": system.deployment.password("clients", "acme"),
+        "inbox_prefix": f"_INBOX.{user}",
+    }
+    asked = system.nats_url, "demo", {"runId": "bare", "input": "Hello"}
+    texts: list[str] = []
+    async with asyncio.timeout(30):
+        for _ in range(2):
+            result = await ask(
+                *asked, tenant="acme", show=lambda answer: texts.append(answer.text), **connection
+            )
+            assert (result["status"], texts[-1]) == ("finished", result["text"])
     assert violations() == []
 
 

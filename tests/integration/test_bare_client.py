@@ -1,0 +1,146 @@
+"""The client of docs/how-to/use-another-language.md, which has nothing but a NATS library, at the real system."""
+
+import asyncio
+import json
+import os
+import shutil
+from asyncio.subprocess import PIPE
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from examples.bare_client import ask
+from tests.chaos.proxy import Proxy
+from tests.support.system import ROOT, SERVICES, running_system
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(120),
+    pytest.mark.asyncio(loop_scope="session"),
+]
+
+WORDS = [f"word{number} " for number in range(40)]
+TEXT = "".join(WORDS).upper()
+SLOW = {"chunks": WORDS, "chunk_delay_ms": 15}
+
+
+@pytest.fixture(scope="module")
+def monkeypatch_module():
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def system(servers, tmp_path_factory, monkeypatch_module):
+    """Every service but the gateway."""
+    monkeypatch_module.setenv("OPENAI_API_KEY", "unused")
+    others = [service for service in SERVICES if service != "llm_gateway"]
+    async with (
+        running_system(servers, tmp_path_factory.mktemp("logs")) as system,
+        system.inside(*others, work_ack_wait=2.0),
+    ):
+        yield system
+
+
+def request_of(system, name, *calls):
+    """A request for a run of that name, and where it goes."""
+    agent = {"name": "test", "model": system.script(*calls), "outputProcessors": ["upper"]}
+    return {"runId": f"{system.client.tenant}-{name}", "input": "Hello", "agent": agent}
+
+
+class Screen:
+    """What somebody sees."""
+
+    def __init__(self):
+        self.texts, self.first = [""], asyncio.Event()
+
+    def show(self, answer):
+        self.texts.append(answer.text)
+        if len(answer.text) > 50:
+            self.first.set()
+
+
+async def test_an_answer_is_read_as_it_grows_and_again_when_it_is_there(system):
+    request, screen, later = request_of(system, "plain", SLOW), Screen(), Screen()
+    where = system.servers.nats_url, "test", request
+    async with system.inside("llm_gateway"):
+        result = await ask(*where, tenant=system.client.tenant, show=screen.show)
+    again = await ask(*where, tenant=system.client.tenant, show=later.show)
+    assert result == again
+    assert (result["text"], screen.texts[-1], later.texts[-1]) == (TEXT, TEXT, TEXT)
+    assert len(set(screen.texts)) > 5
+    assert all(TEXT.startswith(text) for text in screen.texts)
+
+
+async def test_what_a_dead_gateway_has_said_is_taken_back(system):
+    request, screen = request_of(system, "reset", {**SLOW, "chunks": ["lost "] * 9000}, SLOW), Screen()
+    process = await system.process("llm_gateway").start()
+    try:
+        await process.ready()
+        asking = asyncio.create_task(
+            ask(system.servers.nats_url, "test", request, tenant=system.client.tenant, show=screen.show)
+        )
+        await screen.first.wait()
+        process.kill()
+        async with system.inside("llm_gateway"):
+            result = await asking
+    finally:
+        await process.stop()
+    assert (result["text"], screen.texts[-1]) == (TEXT, TEXT)
+    assert any(text.startswith("LOST") for text in screen.texts)
+
+
+async def test_what_is_said_while_the_connection_is_away_is_read_from_what_is_stored(system):
+    request, screen = request_of(system, "away", SLOW), Screen()
+    port = int(system.servers.nats_url.rsplit(":", 1)[1])
+    async with Proxy(port) as proxy, system.inside("llm_gateway"):
+        asking = asyncio.create_task(
+            ask(
+                f"nats://127.0.0.1:{proxy.port}",
+                "test",
+                request,
+                tenant=system.client.tenant,
+                show=screen.show,
+            )
+        )
+        await screen.first.wait()
+        proxy.cut()
+        result = await asking
+    assert (result["text"], screen.texts[-1]) == (TEXT, TEXT)
+
+
+async def test_a_run_of_the_same_name_with_another_request_is_refused(system):
+    request = request_of(system, "twice", {"chunks": ["a"]})
+    async with system.inside("llm_gateway"):
+        where = system.servers.nats_url, "test"
+        await ask(*where, request, tenant=system.client.tenant, show=Screen().show)
+        with pytest.raises(RuntimeError, match="another"):
+            await ask(*where, {**request, "input": "Else"}, tenant=system.client.tenant, show=Screen().show)
+
+
+async def test_the_client_for_node_reads_the_same(system, tmp_path):
+    modules = Path(os.environ.get("NATS_NODE_MODULES", ROOT / "examples" / "node_modules"))
+    node = shutil.which("node")
+    if node is None or not (modules / "@nats-io" / "jetstream").is_dir():
+        pytest.skip("needs Node, and NATS_NODE_MODULES with @nats-io/transport-node and @nats-io/jetstream")
+    shutil.copy(ROOT / "examples" / "bare_client.mjs", tmp_path)
+    (tmp_path / "node_modules").symlink_to(modules)
+    request = request_of(system, "node", {**SLOW, "chunks": ["lost "] * 9000}, SLOW)
+    program = node, str(tmp_path / "bare_client.mjs"), system.servers.nats_url, system.client.tenant, "test"
+    process = await system.process("llm_gateway").start()
+    try:
+        await process.ready()
+        asking = await asyncio.create_subprocess_exec(
+            *program, json.dumps(request), stdout=PIPE, limit=1 << 20
+        )
+        assert asking.stdout is not None
+        said = [json.loads(await asking.stdout.readline()) for _ in range(10)]
+        process.kill()
+        async with system.inside("llm_gateway"):
+            said += [json.loads(line) async for line in asking.stdout]
+    finally:
+        await process.stop()
+    *shown, last = said
+    assert (await asking.wait(), last["result"]["text"], shown[-1]["text"]) == (0, TEXT, TEXT)
+    assert shown[0]["text"].startswith("LOST")
