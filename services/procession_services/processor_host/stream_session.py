@@ -1,7 +1,7 @@
 """What the sender knows of one stream: its chunks, and how far the replica that has it is."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -60,7 +60,7 @@ class Session:
         """Whether there is something to send."""
         return self.sent < len(self.raw) or (self.ended and not self.end_sent)
 
-    def add(self, chunks: Iterable[Chunk]) -> None:
+    def add(self, chunks: list[Chunk]) -> None:
         """Takes chunks that are to be sent."""
         # Copied, since orjson leaves each result its working memory: 4 kB for 100 bytes (docs/performance.md).
         self.raw += [memoryview(orjson.dumps(chunk)).tobytes() for chunk in chunks]

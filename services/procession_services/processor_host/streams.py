@@ -97,13 +97,11 @@ class StreamClient:
         ops: Sequence[Op] = (),
         *,
         replica: str | None = None,
-        chunks: Sequence[Chunk] = (),
         ended: bool = False,
     ) -> Session:
         """Leases a replica, which goes on with `ops` when the stream has ended well; waits while there is none.
 
-        The first `chunks` go with the lease, as far as they fit into a message; the others are due. A stream that has
-        `ended` has no more.
+        A stream that has `ended` has no chunks: the replica goes on at once.
 
         Raises:
             Cancelled: The run was cancelled while there was none.
@@ -122,7 +120,6 @@ class StreamClient:
             ended=ended,
             well=ended,
         )
-        session.add(chunks)
         self._sessions[session.id] = session
         self._bus.on_bounce[f"{self._address}.{session.id}"] = lambda: self._lose(session, gone=True)
         await self._lease(session, replica)
@@ -153,9 +150,7 @@ class StreamClient:
                     offer = await self._bus.request(subjects.offer(SERVICE), b"", _OFFER_SECONDS)
                     replica = orjson.loads(offer)["replica"]
                 await self._lease_from(session, replica)
-            except (NoResponderError, RequestTimeoutError) as error:
-                if isinstance(error, RequestTimeoutError) and (session.raw or session.ended):
-                    self._resume(session)  # somebody may have it all, and begin later
+            except (NoResponderError, RequestTimeoutError):
                 if not asking:
                     asking = True
                     continue
@@ -250,7 +245,12 @@ class StreamClient:
             raise LostError
         lost, began = session.replica, asyncio.get_running_loop().time()
         telemetry.observer().failover()
-        self._resume(session)
+        session.resume = {
+            "after": session.attempt if session.resume else 0,
+            "resume": True,
+            # Over a restart of NATS clients may have missed chunks, and if time had a say in them, they are others.
+            "anew": session.timed or session.disconnects != self._bus.disconnects,
+        }
         await self._lease(session, None, asking=not gone)
         if session.due and session.has_room:
             await self._transmit(session)
@@ -266,15 +266,6 @@ class StreamClient:
         await self._push(session, lambda: False)
         assert session.outcome is not None
         return session.outcome
-
-    def _resume(self, session: Session) -> None:
-        """Has the next replica go on behind what clients have of those before."""
-        session.resume = {
-            "after": session.attempt if session.resume else 0,
-            "resume": True,
-            # Over a restart of NATS clients may have missed chunks, and if time had a say in them, they are others.
-            "anew": session.timed or session.disconnects != self._bus.disconnects,
-        }
 
     def close(self, session: Session) -> None:
         """Forgets the session."""
