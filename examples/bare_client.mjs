@@ -2,7 +2,7 @@
 //   npm install @nats-io/transport-node@3 @nats-io/jetstream@3
 //   node bare_client.mjs nats://127.0.0.1:4222 default demo '{"runId": "my-run", "input": "Hello"}'
 import { jetstream } from "@nats-io/jetstream";
-import { connect } from "@nats-io/transport-node";
+import { connect, errors } from "@nats-io/transport-node";
 
 const PATIENCE_MS = 2000;
 
@@ -84,13 +84,14 @@ export async function ask(url, tenant, agent, request, show, connection = {}) {
   const subject = `procession.v1.event.${tenant}.${run}`;
   let seen = 0;
   let ring = () => {};
+  let refused;
   const bus = await connect({ servers: url, maxReconnectAttempts: -1, ...connection });
 
   function hear(subjectOfThem, take) {
     bus.subscribe(subjectOfThem, {
       callback: (error, message) => {
-        if (error) return;
-        take(message.json());
+        if (error) refused = error; // by the server: we may not listen there
+        else take(message.json());
         ring(true);
       },
     });
@@ -100,6 +101,10 @@ export async function ask(url, tenant, agent, request, show, connection = {}) {
       const timer = setTimeout(resolve, PATIENCE_MS, false);
       ring = (rung) => (clearTimeout(timer), resolve(rung));
     });
+  function later(error) {
+    const away = error instanceof errors.TimeoutError || error instanceof errors.RequestError;
+    if (!away) throw error; // nobody has answered; the next look is soon
+  }
   async function catchUp() {
     for (;;) {
       const asked = JSON.stringify({ run, after: seen });
@@ -121,6 +126,7 @@ export async function ask(url, tenant, agent, request, show, connection = {}) {
     hear(`${subject}.*.*`, (event) => (events[event.type] = event));
     const stored = await jetstream(bus).publish(`procession.v1.run.${tenant}.${agent}`, JSON.stringify(request));
     for (;;) {
+      if (refused) throw refused;
       const rejected = events["request.rejected"];
       if (rejected && [undefined, stored.seq].includes(rejected.sequence)) throw new Error(rejected.error.message);
       const result = events["run.finished"]?.result;
@@ -128,7 +134,7 @@ export async function ask(url, tenant, agent, request, show, connection = {}) {
       if (result && (whole || result.status !== "finished")) return result;
       const quiet = !(await news());
       if (quiet || answer.gap) {
-        await catchUp().catch(() => {}); // something was missed, or the run is older than we; the next look is soon
+        await catchUp().catch(later); // something was missed, or the run is older than we
         show(answer);
       }
     }

@@ -127,7 +127,7 @@ async def ask(
             whole = answer.complete or request.get("stream") is False
             if result and (whole or result["status"] != "finished"):
                 return result
-            quiet = not await _set(news)
+            quiet = not await _heard(news)
             if quiet or answer.gap:  # something was missed, or the run is older than we
                 with suppress(TimeoutError, NoRespondersError):  # the next look is soon
                     seen = await _catch_up(bus, tenant, run, seen, answer)
@@ -137,7 +137,7 @@ async def ask(
         await bus.close()
 
 
-async def _set(news: asyncio.Event) -> bool:
+async def _heard(news: asyncio.Event) -> bool:
     """Whether there is news in time."""
     try:
         async with asyncio.timeout(_PATIENCE_SECONDS):

@@ -93,6 +93,10 @@ class HookReport(WireModel):
     model_tokens: int = Field(default=0, description="Tokens of these calls, in and out.")
     model_cost: float = Field(default=0, description="US dollars of these calls, where the price is known.")
 
+    def plus(self, more: "HookReport") -> "HookReport":
+        """This, and what the same hook did elsewhere."""
+        return self.model_copy(update={name: getattr(self, name) + getattr(more, name) for name in COUNTERS})
+
 
 COUNTERS = tuple(name for name in HookReport.model_fields if name not in ("processor", "hook"))
 """The fields of a `HookReport` that are summed."""

@@ -119,8 +119,9 @@ class StreamChain:
             except TripWire as tripwire:
                 await self._calls.violated(link, _HOOK, tripwire)
                 raise
-            except Exception as error:  # noqa: BLE001 - an author's code raises whatever it likes
-                self._skip(k, error)
+            except Exception as error:  # an author's code: skipped or reported with its place (D-2)
+                if not self._forgiven(k, error):
+                    raise
                 out = chunk
             finally:
                 report.micros += (clock() - started) / 1000
@@ -128,8 +129,8 @@ class StreamChain:
                 for made in self._made(k, chunk, out):
                     await self.send(made, k + 1)
                 return
-        if chunk is not None:
-            self._pass(chunk)
+        assert chunk is not None  # what a link held back is on its way by now
+        self._pass(chunk)
 
     def _offer(self, chunk: Chunk, k: int) -> bool:
         """Puts a chunk before a link, unless that does not want such."""
@@ -166,14 +167,15 @@ class StreamChain:
         self._wake.pop(k, None)
         await self.send(None, k)
 
-    def _skip(self, k: int, error: Exception) -> None:
-        """Counts a failure; raises it with its place, unless its policy is to give the chunk back (D-2)."""
+    def _forgiven(self, k: int, error: Exception) -> bool:
+        """Counts a failure, and whether its policy is to give the chunk back; raises it with its place if not."""
         link = self.links[k]
         if of_another(link, error):
-            raise error
+            return False
         self._reports[k].errors += 1
         if not link.skips(_HOOK):
             raise failure(link, _HOOK, error) from error
+        return True
 
     def _made(self, k: int, chunk: Chunk | None, out: Any) -> list[Chunk]:
         """Counts what a hook made of a chunk, or of what it held back, and refuses what is no chunk."""

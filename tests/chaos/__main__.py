@@ -48,7 +48,11 @@ def progress(count: int, ended: list[Outcome]) -> None:
 def complain(outcome: Outcome) -> None:
     """Writes what is wrong with a run."""
     sys.stderr.write(f"{outcome.run} ({outcome.kind}, {outcome.seconds:.1f} s, {outcome.status}): ")
-    sys.stderr.write("; ".join(note[:1500] for note in outcome.notes) + "\n")
+    sys.stderr.write("; ".join(map(_both_ends, outcome.notes)) + "\n")
+
+
+def _both_ends(note: str) -> str:
+    return note if len(note) < 2500 else f"{note[:1500]} … {note[-900:]}"
 
 
 def tell(figures: Figures) -> None:

@@ -25,12 +25,6 @@ TEXT = "".join(WORDS).upper()
 SLOW = {"chunks": WORDS, "chunk_delay_ms": 15}
 
 
-@pytest.fixture(scope="module")
-def monkeypatch_module():
-    with pytest.MonkeyPatch.context() as patch:
-        yield patch
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def system(servers, tmp_path_factory, monkeypatch_module):
     """Every service but the gateway."""
@@ -123,7 +117,10 @@ async def test_the_client_for_node_reads_the_same(system, tmp_path):
     modules = Path(os.environ.get("NATS_NODE_MODULES", ROOT / "examples" / "node_modules"))
     node = shutil.which("node")
     if node is None or not (modules / "@nats-io" / "jetstream").is_dir():
-        pytest.skip("needs Node, and NATS_NODE_MODULES with @nats-io/transport-node and @nats-io/jetstream")
+        pytest.skip(
+            "NATS_NODE_MODULES has no @nats-io/transport-node and @nats-io/jetstream, or there is no Node: neither "
+            "PyPI nor Debian has these packages, and npm's registry need not be within reach"
+        )
     shutil.copy(ROOT / "examples" / "bare_client.mjs", tmp_path)
     (tmp_path / "node_modules").symlink_to(modules)
     request = request_of(system, "node", {**SLOW, "chunks": ["lost "] * 9000}, SLOW)

@@ -357,25 +357,13 @@ class _Bell:
     """Wakes everybody who waits at this moment."""
 
     def __init__(self) -> None:
-        self._waiting: set[asyncio.Future[bool]] = set()
+        self._rung = asyncio.get_running_loop().create_future()
 
     def ring(self) -> None:
-        for waiter in self._waiting:
-            _tell(waiter, True)  # noqa: FBT003 - a callback's shape
+        self._rung.set_result(None)
+        self._rung = asyncio.get_running_loop().create_future()
 
     async def heard(self, seconds: float) -> bool:
         """Waits for the next ring; False when it did not come in time."""
-        loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[bool] = loop.create_future()
-        timer = loop.call_later(seconds, _tell, waiter, False)  # noqa: FBT003
-        self._waiting.add(waiter)
-        try:
-            return await waiter
-        finally:
-            timer.cancel()
-            self._waiting.discard(waiter)
-
-
-def _tell(waiter: "asyncio.Future[bool]", rung: bool) -> None:  # noqa: FBT001 - a callback's shape
-    if not waiter.done():
-        waiter.set_result(rung)
+        rung, _ = await asyncio.wait((self._rung,), timeout=seconds)
+        return bool(rung)

@@ -5,7 +5,7 @@ gives the same effects; an answer to a command that is no longer outstanding cha
 """
 
 from procession.processor import Hook
-from procession_schemas.run import COUNTERS, Failure, HookReport, ModelReport, RunResult, Tripwire
+from procession_schemas.run import Failure, ModelReport, RunResult, Tripwire
 from procession_schemas.work import (
     ANY_VERSION,
     Control,
@@ -384,7 +384,7 @@ def _count(state: RunState, result: WorkResult) -> None:
     for report in result.reports:
         key = f"{report.processor} {report.hook}"
         have = state.reports.get(key)
-        state.reports[key] = _sum(have, report) if have else report
+        state.reports[key] = have.plus(report) if have else report
     if result.model:
         have_model = state.models.get(result.model.model, ModelReport(model=result.model.model))
         usage: dict[str, int | None] = {
@@ -398,7 +398,3 @@ def _count(state: RunState, result: WorkResult) -> None:
             usage=usage,
             cost=sum(costs) if costs else None,
         )
-
-
-def _sum(one: HookReport, other: HookReport) -> HookReport:
-    return one.model_copy(update={name: getattr(one, name) + getattr(other, name) for name in COUNTERS})

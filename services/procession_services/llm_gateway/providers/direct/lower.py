@@ -47,7 +47,13 @@ class Target:
 
     def config(self) -> Any:
         """LiteLLM's configuration class of the provider; None for one that its users registered."""
-        return _config(self.model, self.provider)
+        from litellm.types.utils import LlmProviders  # noqa: PLC0415 - takes seconds
+        from litellm.utils import ProviderConfigManager  # noqa: PLC0415
+
+        try:
+            return ProviderConfigManager.get_provider_chat_config(self.model, LlmProviders(self.provider))
+        except ValueError:
+            return None
 
     def optional(self, **besides: Any) -> dict[str, Any]:
         """The parameters of the answer in the provider's words."""
@@ -100,17 +106,6 @@ class Target:
             for part in message["content"]
             for url in _urls(part)
         )
-
-
-@lru_cache(maxsize=256)
-def _config(model: str, provider: str) -> Any:
-    from litellm.types.utils import LlmProviders  # noqa: PLC0415 - takes seconds
-    from litellm.utils import ProviderConfigManager  # noqa: PLC0415
-
-    try:
-        return ProviderConfigManager.get_provider_chat_config(model, LlmProviders(provider))
-    except ValueError:
-        return None
 
 
 @lru_cache(maxsize=256)
