@@ -8,52 +8,51 @@ const PATIENCE_MS = 2000;
 
 /** The chunks of a run by their numbers, whatever comes twice, late or out of order. */
 export class Answer {
-  #held = new Map(); // number -> { fence, chunk }
-  #starts = new Map(); // fence -> the first number that it says anew
-  #leftOut = [];
-  #next = 0;
-  #end = { fence: -1, total: 0 };
+  #said = new Map(); // fence -> number -> chunk
+  #begun = new Map(); // fence -> the first number that it says, and that from which on it takes back
+  #ends = new Map(); // fence -> the number behind its last chunk
 
   /** Takes a message from `procession.v1.chunk.<tenant>.<run>`, or one of the backlog. */
-  take({ seq: first, fence = 0, reset = null, chunks, end = false }) {
-    const start = reset === null ? first : Math.min(first, reset);
-    if (start < (this.#starts.get(fence) ?? Infinity)) {
-      this.#starts.set(fence, start);
-      for (const [number, held] of this.#held) {
-        if (!this.#counts(number, held.fence)) this.#held.delete(number);
+  take({ seq: first, fence = 0, reset, chunks, end = false }) {
+    const start = reset ?? first;
+    const [least, earliest] = this.#begun.get(fence) ?? [first, start];
+    this.#begun.set(fence, [Math.min(first, least), Math.min(first, start, earliest)]);
+    const said = this.#said.get(fence) ?? new Map();
+    this.#said.set(fence, said);
+    chunks.forEach((chunk, at) => said.set(first + at, chunk));
+    if (end) this.#ends.set(fence, first + chunks.length);
+  }
+
+  /** The chunks that count by their numbers, and the number of the next one that has not come yet. */
+  #counting() {
+    const counting = new Map();
+    const leftOut = [];
+    let limit = Infinity;
+    for (const fence of [...this.#said.keys()].sort((a, b) => b - a)) {
+      const [first, start] = this.#begun.get(fence);
+      if (first > limit) continue; // of somebody who does not know yet that others have the work
+      for (const [number, chunk] of this.#said.get(fence)) {
+        if (number < limit) counting.set(number, chunk);
       }
-      this.#next = Math.min(this.#next, start);
+      leftOut.push([start, first]);
+      limit = Math.min(start, limit);
     }
-    if (reset !== null) this.#leftOut.push([reset, first]);
-    chunks.forEach((chunk, at) => {
-      if (this.#counts(first + at, fence)) this.#held.set(first + at, { fence, chunk });
-    });
-    const total = first + chunks.length;
-    if (end && (fence > this.#end.fence || (fence === this.#end.fence && total > this.#end.total))) {
-      this.#end = { fence, total };
-    }
-  }
-
-  /** Whether nobody of a greater fence has said this number, or one before it, anew. */
-  #counts(number, fence) {
-    return [...this.#starts].every(([other, start]) => other <= fence || number < start);
-  }
-
-  /** The number of the next chunk that has not come yet. */
-  #following() {
-    for (;;) {
-      const over = this.#leftOut.filter(([from, to]) => from <= this.#next && this.#next < to);
-      if (this.#held.has(this.#next)) this.#next += 1;
-      else if (over.length) this.#next = Math.max(...over.map(([, to]) => to));
-      else return this.#next;
+    for (let following = 0; ; ) {
+      if (counting.has(following)) {
+        following += 1;
+        continue;
+      }
+      const skipped = leftOut.filter(([start, first]) => start <= following && following < first);
+      if (!skipped.length) return { counting, following };
+      following = Math.max(...skipped.map(([, first]) => first));
     }
   }
 
   /** The chunks that count, as far as there is no gap; some may be taken back later. */
   get chunks() {
-    const following = this.#following();
-    const numbers = [...this.#held.keys()].filter((number) => number < following).sort((a, b) => a - b);
-    return numbers.map((number) => this.#held.get(number).chunk);
+    const { counting, following } = this.#counting();
+    const numbers = [...counting.keys()].filter((number) => number < following).sort((a, b) => a - b);
+    return numbers.map((number) => counting.get(number));
   }
 
   get text() {
@@ -62,13 +61,13 @@ export class Answer {
 
   /** Whether chunks are here that others come before. */
   get gap() {
-    const following = this.#following();
-    return [...this.#held.keys()].some((number) => number > following);
+    const { counting, following } = this.#counting();
+    return [...counting.keys()].some((number) => number > following);
   }
 
   /** Whether the end is here and all before it. */
   get complete() {
-    return this.#end.fence === Math.max(...this.#starts.keys()) && this.#following() >= this.#end.total;
+    return this.#counting().following >= (this.#ends.get(Math.max(...this.#said.keys())) ?? Infinity);
   }
 }
 

@@ -5,6 +5,7 @@ docs/how-to/use-another-language.md explains it; bare_client.mjs is the same for
 
 import asyncio
 import json
+import math
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,37 +24,44 @@ class Answer:
     """The chunks of a run by their numbers, whatever comes twice, late or out of order."""
 
     def __init__(self) -> None:
-        self._held: dict[int, tuple[int, dict[str, Any]]] = {}
-        self._starts: dict[int, int] = {}
-        self._left_out: list[tuple[int, int]] = []
-        self._next = 0
-        self._end = (-1, 0)
+        self._said: dict[int, dict[int, dict[str, Any]]] = {}
+        self._begun: dict[int, tuple[int, int]] = {}
+        self._ends: dict[int, int] = {}
 
     def take(self, batch: dict[str, Any]) -> None:
         """Takes a message from `procession.v1.chunk.<tenant>.<run>`, or one of the backlog."""
-        first, fence, reset = batch["seq"], batch.get("fence", 0), batch.get("reset")
-        start = first if reset is None else min(first, reset)
-        if start < self._starts.get(fence, start + 1):
-            self._starts[fence] = start
-            self._held = {n: held for n, held in self._held.items() if self._counts(n, held[0])}
-            self._next = min(self._next, start)
-        if reset is not None:
-            self._left_out.append((reset, first))
-        for number, chunk in enumerate(batch["chunks"], first):
-            if self._counts(number, fence):
-                self._held[number] = fence, chunk
+        first, fence, chunks = batch["seq"], batch.get("fence", 0), batch["chunks"]
+        start = batch.get("reset", first)
+        least, earliest = self._begun.get(fence, (first, start))
+        self._begun[fence] = min(first, least), min(first, start, earliest)
+        self._said.setdefault(fence, {}).update(enumerate(chunks, first))
         if batch.get("end"):
-            self._end = max(self._end, (fence, first + len(batch["chunks"])))
+            self._ends[fence] = first + len(chunks)
 
-    def _counts(self, number: int, fence: int) -> bool:
-        """Whether nobody of a greater fence has said this number, or one before it, anew."""
-        return all(number < start for other, start in self._starts.items() if other > fence)
+    def _counting(self) -> tuple[dict[int, dict[str, Any]], int]:
+        """The chunks that count by their numbers, and the number of the next one that has not come yet."""
+        counting: dict[int, dict[str, Any]] = {}
+        left_out, limit = [], math.inf
+        for fence in sorted(self._said, reverse=True):
+            first, start = self._begun[fence]
+            if first <= limit:  # else it is of somebody who does not know yet that others have the work
+                counting |= {number: chunk for number, chunk in self._said[fence].items() if number < limit}
+                left_out.append((start, first))
+                limit = min(start, limit)
+        following = 0
+        while True:
+            if following in counting:
+                following += 1
+            elif skipped := [first for start, first in left_out if start <= following < first]:
+                following = max(skipped)
+            else:
+                return counting, following
 
     @property
     def chunks(self) -> list[dict[str, Any]]:
         """The chunks that count, as far as there is no gap; some may be taken back later."""
-        following = self._following()
-        return [self._held[number][1] for number in sorted(self._held) if number < following]
+        counting, following = self._counting()
+        return [counting[number] for number in sorted(counting) if number < following]
 
     @property
     def text(self) -> str:
@@ -63,23 +71,14 @@ class Answer:
     @property
     def gap(self) -> bool:
         """Whether chunks are here that others come before."""
-        return self._following() < max(self._held, default=-1)
+        counting, following = self._counting()
+        return following < max(counting, default=-1)
 
     @property
     def complete(self) -> bool:
         """Whether the end is here and all before it."""
-        fence, total = self._end
-        return fence == max(self._starts, default=None) and self._following() >= total
-
-    def _following(self) -> int:
-        """The number of the next chunk that has not come yet."""
-        while True:
-            if self._next in self._held:
-                self._next += 1
-            elif over := [to for start, to in self._left_out if start <= self._next < to]:
-                self._next = max(over)
-            else:
-                return self._next
+        total = self._ends.get(max(self._said, default=-1), math.inf)
+        return self._counting()[1] >= total
 
 
 async def ask(

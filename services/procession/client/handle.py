@@ -70,6 +70,7 @@ class RunHandle:
         self._rejection: RequestRejected | None = None
         self._disputed = disputed
         self._stale = False
+        self._late = False
         self._complete = not streams
         self._known_since: float | None = None
         self._looking = asyncio.Lock()
@@ -106,7 +107,7 @@ class RunHandle:
             NotConnectedError: The client was closed.
         """
         while True:
-            while not self._disputed and (chunk := self._order.pop()) is not None:
+            while self._may_read and (chunk := self._order.pop()) is not None:
                 yield chunk
             if self._over():
                 if self._cut_off():
@@ -160,9 +161,16 @@ class RunHandle:
         self._subscriptions = await self._link.subscribe(callbacks)
 
     def join(self) -> None:
-        """Takes it that the run is the one that was asked for, and may have begun; `Procession` knows."""
-        self._disputed = False
-        self._stale = True
+        """Takes it that the run is the one that was asked for, and has begun; `Procession` knows.
+
+        What comes of it may be of somebody whose work others have: that can be told from what is stored only.
+        """
+        self._believe()
+        self._late = True
+
+    def _believe(self) -> None:
+        """Takes it that the run is the one that was asked for, and that something may have been missed."""
+        self._disputed, self._stale = False, True
 
     async def close(self) -> None:
         """Stops listening; the run goes on, and `result()` then looks for its end now and again."""
@@ -185,7 +193,7 @@ class RunHandle:
             case "run.accepted":
                 self.accepted = True
                 if self._disputed:
-                    self.join()
+                    self._believe()
             case "run.finished":
                 self._disputed = False
                 self._go_on()
@@ -230,9 +238,14 @@ class RunHandle:
         self._stale, self._stored_to = True, 0
         self._bell.ring()
 
+    @property
+    def _may_read(self) -> bool:
+        """Whether chunks that are here are those of the run, as far as can be known."""
+        return not (self._disputed or self._late)
+
     def _over(self) -> bool:
         """Tells whether no further chunk will come."""
-        if self._disputed:
+        if self._stale or not self._may_read:
             return False
         if self._order.ended:
             return True
@@ -249,7 +262,7 @@ class RunHandle:
         """Returns when there is a next chunk, or none will come."""
         clock = asyncio.get_running_loop().time
         gap_since: float | None = None
-        while self._disputed or not (self._order.ready or self._over()):
+        while not (self._may_read and self._order.ready) and not self._over():
             if self._unread:
                 self._unread, self._stale = False, True
             if gap := self._order.gap:
@@ -278,7 +291,7 @@ class RunHandle:
         else:
             patience = _PROBE_SECONDS if self._result is None else _SETTLE_SECONDS
         if not await self._bell.heard(patience):
-            self.join()
+            self._believe()
 
     async def _catch_up(self) -> bool:
         """Reads what the streams hold; False when they cannot be reached now."""
@@ -289,7 +302,9 @@ class RunHandle:
                 if not self.accepted and self.request is not None:
                     await self._look_for_rejection()
                 result_known = self._result is not None
-                if self._streams and not await self._fill():
+                filled = not self._streams or await self._fill()
+                self._late = False
+                if not filled:
                     return True
             except UnreachableError:
                 self._stale = True

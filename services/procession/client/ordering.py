@@ -1,5 +1,6 @@
 """Puts the chunk batches of a run into order: every chunk once, whatever came twice, late or out of order."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,10 +19,11 @@ class ChunkOrder:
         self.position = after
         self._begun = after
         self._waiting: dict[int, tuple[int, dict[str, Any]]] = {}
-        self._resets: dict[int, dict[str, Any]] = {}
-        self._announced = -1
-        self._fences: dict[int, int] = {}
-        self._handed: list[tuple[int, int]] = []
+        self._resets: dict[int, tuple[int, int]] = {}
+        self._shown = after
+        self._fences: dict[int, tuple[int, int]] = {}
+        self._greatest = -1
+        self._handed_by = -1
         self._total: int | None = None
         self._ended_by = -1
         self._resume_fence = 0
@@ -29,69 +31,91 @@ class ChunkOrder:
     def add(self, batch: Mapping[str, Any]) -> None:
         """Takes a ChunkBatch as a dict; chunks that were handed out or wait already are ignored.
 
-        A batch with `reset` is announced by a `reset` chunk, `{"from": number}`, unless it begins with one:
-        in front of the batch's first chunk, whose number it shares. Chunks from that number on that a smaller fence
-        had us hand out are taken back by it.
+        A batch with `reset` that takes back what was handed out is announced by a `reset` chunk, `{"from": number}`,
+        in front of the batch's first chunk, whose number it shares.
         """
         first, chunks, fence = int(batch["seq"]), batch.get("chunks", ()), int(batch.get("fence") or 0)
-        self._fences[fence] = min(first, self._fences.get(fence, first))
-        limit = min((start for other, start in self._fences.items() if other > fence), default=None)
-        if limit is not None:
-            chunks = chunks[: max(0, limit - first)]
-        elif batch.get("end") and fence >= self._resume_fence:
-            self._total, self._ended_by = first + len(chunks), fence
-        elif fence > self._ended_by:
-            self._total = None  # who does the end again will say so
-        if batch.get("reset") is not None and (limit is None or first < limit):
-            self._reset(batch, first, fence)
+        reset = batch.get("reset")
+        self._note(fence, first, first if reset is None else reset)
+        limit = self._limit(fence)
+        if limit == math.inf:
+            if batch.get("end") and fence >= self._resume_fence:
+                self._total, self._ended_by = first + len(chunks), fence
+            elif fence > self._ended_by:
+                self._total = None  # who does the end again will say so
+        if reset is not None and first <= limit:
+            self._reset(reset, first, fence)
         for number, chunk in enumerate(chunks, first):
-            if number >= self.position and self._waiting.get(number, (-1,))[0] < fence:
+            if self.position <= number < limit and self._waiting.get(number, (-1,))[0] < fence:
                 self._waiting[number] = fence, chunk
 
-    def _reset(self, batch: Mapping[str, Any], first: int, fence: int) -> None:
-        """Notes that chunks from `batch["reset"]` on count no more, and goes back where we had gone too far."""
-        for number in [number for number in self._waiting if number >= first]:
-            if self._waiting[number][0] < fence:
-                del self._waiting[number]
-        too_far = self._begun <= first < self.position and self._handed_out(first) < fence
-        if too_far:
-            self.position = first
-            self._total, self._announced = None, -1
-        if too_far or (first >= self.position and first > max(batch["reset"], self._announced)):
-            self._resets.setdefault(first, _reset(batch))
+    def _note(self, fence: int, first: int, start: int) -> None:
+        """Takes it that what that fence says begins there, and forgets what it takes back of what waits."""
+        begun = self._fences.get(fence, (first + 1, start))
+        if first >= begun[0] and start >= begun[1]:
+            return
+        self._fences[fence] = min(first, begun[0]), min(first, start, begun[1])
+        self._greatest = max(fence, self._greatest)
+        for said, spared in ((self._waiting, 0), (self._resets, 1)):
+            limits = {other: self._limit(other) + spared for other, _ in said.values() if other < fence}
+            for number in [
+                number for number, (other, _) in said.items() if number >= limits.get(other, math.inf)
+            ]:
+                del said[number]
 
-    def _handed_out(self, number: int) -> int:
-        """The fence of a chunk that was handed out."""
-        return next((fence for start, fence in reversed(self._handed) if start <= number), -1)
+    def _limit(self, fence: int) -> float:
+        """The number from which on what that fence says does not count."""
+        limit = math.inf
+        for other in sorted(f for f in self._fences if f > fence)[::-1] if fence < self._greatest else ():
+            first, start = self._fences[other]
+            if first <= limit:  # else it is of somebody who does not know yet that others have the work
+                limit = min(start, limit)
+        return limit
+
+    def _reset(self, start: int, first: int, fence: int) -> None:
+        """Notes that chunks from `start` on count no more, and goes back where we had gone too far."""
+        if self._begun <= first < self.position and self._handed_by < fence:
+            self.position, self._total = first, None
+        if first >= self.position:
+            self._resets[first] = fence, min(start, self._resets.get(first, (0, start))[1])
 
     def pop(self) -> dict[str, Any] | None:
         """The next chunk in order; None when it has not come yet."""
-        if self.position not in self._waiting:
-            self._skip()
-        found = self._waiting.get(self.position)
-        if found is None:
+        following = self._following
+        if following not in self._waiting:
             return None
-        fence, chunk = found
-        reset = self._resets.pop(self.position, None)
-        if reset is not None:
-            self._announced = self.position
-            if chunk["type"] != "reset":
-                return reset
-        del self._waiting[self.position]
-        if not self._handed or self._handed[-1][1] != fence:
-            self._handed.append((self.position, fence))
-        self.position += 1
+        self.position = following
+        fence, chunk = self._waiting[following]
+        if self._resets:
+            start = self._taken_back(following)
+            if start < self._shown:
+                self._shown = start
+                return {
+                    "type": "reset", "runId": chunk.get("runId"), "from": "SYSTEM", "payload": {"from": start}
+                }  # fmt: skip
+        del self._waiting[following]
+        self._handed_by = fence
+        self.position = self._shown = following + 1
         return chunk
 
-    def _skip(self) -> None:
-        """Leaves out what has not come of the chunks that a reset takes back."""
-        for first, reset in self._resets.items():
-            start = reset["payload"]["from"]
-            if start <= self.position < first <= min(self._waiting, default=-1):
-                if start == self.position:  # nothing was handed out that could be taken back
-                    del self._resets[first]
-                self.position = first
-                return
+    def _taken_back(self, number: int) -> int:
+        """From which number on what was handed out is taken back when that one follows."""
+        passed = [self._resets.pop(to)[1] for to in sorted(self._resets) if to <= number]
+        return min(passed, default=self._shown)
+
+    @property
+    def _following(self) -> int:
+        """The number of the next chunk, without what has not come of those that a reset takes back."""
+        following = self.position
+        if not self._resets:
+            return following
+        least = min(self._waiting, default=-1)
+        while following < least:
+            skipped = [to for to, (_, start) in self._resets.items() if start <= following < to <= least]
+            if not skipped:
+                break
+            following = max(skipped)
+        return following
 
     @property
     def waiting(self) -> int:
@@ -101,16 +125,15 @@ class ChunkOrder:
     @property
     def ready(self) -> bool:
         """Tells whether `pop` has a chunk."""
-        if self.position not in self._waiting:
-            self._skip()
-        return self.position in self._waiting
+        return self._following in self._waiting
 
     @property
     def gap(self) -> tuple[int, int] | None:
         """The numbers of the first and the last chunk that later ones wait for; None without a gap."""
-        if not self._waiting or self.ready:
+        following = self._following
+        if not self._waiting or following in self._waiting:
             return None
-        return self.position, min(self._waiting) - 1
+        return following, min(self._waiting) - 1
 
     @property
     def ended(self) -> bool:
@@ -122,7 +145,3 @@ class ChunkOrder:
         self._resume_fence = fence
         if self._ended_by < fence:
             self._total = None
-
-
-def _reset(batch: Mapping[str, Any]) -> dict[str, Any]:
-    return {"type": "reset", "runId": batch.get("run"), "from": "SYSTEM", "payload": {"from": batch["reset"]}}

@@ -6,44 +6,15 @@ from hypothesis import strategies as st
 
 from examples.bare_client import Answer
 from procession.client import ChunkOrder
+from tests.support.histories import batch, histories
 
 
-def batch(seq, *texts, **more):
-    chunks = [{"type": "text-delta", "payload": {"text": text}} for text in texts]
-    return {"run": "r", "seq": seq, "chunks": chunks, **more}
-
-
-@st.composite
-def histories(draw):
-    """Batches of several workers of rising fences, of whom each takes back some of what the one before has said.
-
-    In any order, some twice, with more of each worker than counts; and the text that counts.
-    """
-    counting: dict[int, str] = {}
-    batches = []
-    for fence in range(1, draw(st.integers(1, 4)) + 1):
-        following = max(counting, default=-1) + 1
-        start = draw(st.integers(0, following)) if counting else 0
-        first = start + draw(st.integers(0, 5)) if counting else 0
-        texts = [f"{fence}.{number} " for number in range(first, first + draw(st.integers(1, 8)))]
-        counting = {number: text for number, text in counting.items() if number < start}
-        counting |= dict(enumerate(texts, first))
-        if fence > 1:
-            batches.append(batch(first, reset=start, fence=fence))
-        while texts:
-            size = draw(st.integers(1, len(texts)))
-            batches.append(batch(first, *texts[:size], fence=fence))
-            first, texts = first + size, texts[size:]
-        batches[-1]["end"] = True
-    again = draw(st.lists(st.sampled_from(batches), max_size=4))
-    return draw(st.permutations(batches + again)), "".join(counting[number] for number in sorted(counting))
-
-
-@given(histories())
-def test_whatever_comes_twice_late_or_out_of_order_the_text_is_the_one_that_counts(case):
-    batches, text = case
+@given(histories(), st.data())
+def test_whatever_comes_twice_late_or_out_of_order_the_text_is_the_one_that_counts(history, data):
+    batches, text = history
+    again = data.draw(st.lists(st.sampled_from(batches), max_size=4))
     answer = Answer()
-    for each in batches:
+    for each in data.draw(st.permutations(batches + again)):
         answer.take(each)
         assert answer.text == "".join(chunk["payload"]["text"] for chunk in answer.chunks)
     assert answer.text == text
@@ -86,3 +57,14 @@ def test_a_gap_is_one_until_it_is_filled(first):
     assert (answer.gap, answer.complete, answer.text) == (True, False, "")
     answer.take(batch(0, *["a"] * first))
     assert (answer.gap, answer.complete, answer.text) == (False, True, "a" * first + "b")
+
+
+def test_who_was_away_does_not_hide_a_gap():
+    answer = Answer()
+    answer.take(batch(0, "a", fence=1))
+    answer.take(batch(1, "b", fence=3))
+    answer.take(batch(9, "stale", reset=0, fence=2))
+    answer.take(batch(3, "d", fence=3, end=True))
+    assert (answer.text, answer.gap, answer.complete) == ("ab", True, False)
+    answer.take(batch(2, "c", fence=3))
+    assert (answer.text, answer.gap, answer.complete) == ("abcd", False, True)

@@ -198,6 +198,43 @@ async def test_a_client_that_comes_in_the_middle_gets_both_halves(services, proc
     assert texts([chunk async for chunk in chunks]) == ["b"]
 
 
+@pytest.mark.parametrize(
+    "stale",
+    [
+        b'{"seq":0,"chunks":[],"end":true,"fence":2}',
+        b'{"seq":99,"reset":0,"chunks":[{"type":"x"}],"fence":2}',
+    ],
+)
+async def test_who_comes_back_takes_nothing_of_a_generation_that_was_superseded_before(
+    services, procession, stale
+):
+    await services.accept("back-1")
+    await services.chunks("back-1", 0, "a", fence=1)
+    await services.chunks("back-1", 1, "b", "c", fence=3)
+    handle = await procession.attach("back-1", after=2)
+    handle._on_chunks(stale)
+    chunks = aiter(handle)
+    assert texts([await anext(chunks)]) == ["c"]
+    await services.chunks("back-1", 3, "d", fence=3, end=True)
+    assert texts([chunk async for chunk in chunks]) == ["d"]
+
+
+async def test_an_end_that_comes_after_a_gap_in_the_connection_counts_when_what_was_missed_is_known(
+    services, procession
+):
+    handle = await procession.start("Hi", agent="demo")
+    await services.chunks(handle.run_id, 0, "a", fence=1)
+    chunks = aiter(handle)
+    assert texts([await anext(chunks)]) == ["a"]
+    await procession._link.unsubscribe(handle._subscriptions)
+    await services.chunks(handle.run_id, 1, fence=3, reset=1)
+    handle._subscriptions = []
+    handle._doubt()
+    handle._on_chunks(b'{"seq":1,"chunks":[],"end":true,"fence":2}')
+    await services.chunks(handle.run_id, 1, "b", fence=3, end=True)
+    assert texts([chunk async for chunk in chunks]) == ["b"]
+
+
 @pytest.mark.parametrize("late", [False, True])
 async def test_a_slow_reader_holds_some_chunks_and_fetches_the_others_when_it_gets_there(
     services, procession, late

@@ -4,11 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from procession.client import ChunkOrder
-
-
-def batch(seq, *texts, **more):
-    chunks = [{"type": "text-delta", "payload": {"text": text}} for text in texts]
-    return {"run": "r", "seq": seq, "chunks": chunks, **more}
+from tests.support.histories import batch, histories
 
 
 def drain(order):
@@ -41,6 +37,45 @@ def test_every_chunk_comes_once_and_in_order(case):
         assert order.ended == (len(texts) == total)
     assert texts == [str(number) for number in range(total)]
     assert order.position == total
+
+
+def read(order, have):
+    """Takes what is there to what a reader has, by number."""
+    while (chunk := order.pop()) is not None:
+        if chunk["type"] == "reset":
+            for number in [number for number in have if number >= chunk["payload"]["from"]]:
+                del have[number]
+        else:
+            have[order.position - 1] = chunk["payload"]["text"]
+
+
+@given(histories(), st.data())
+def test_a_reader_ends_with_the_text_that_counts_whoever_else_speaks(history, data):
+    batches, text = history
+    order, have = ChunkOrder(), {}
+    stored = data.draw(st.integers(0, len(batches)))
+    for each in [*batches[:stored], *batches]:  # some come live, and once more of what is stored
+        order.add(each)
+        read(order, have)
+    assert "".join(have.values()) == text
+    assert order.ended
+    assert order.gap is None
+
+
+@given(histories(behind=True), st.data())
+def test_a_reader_who_comes_back_goes_on_to_the_text_that_counts(history, data):
+    batches, text = history
+    order, have = ChunkOrder(), {}
+    for each in batches[: data.draw(st.integers(0, len(batches)))]:
+        order.add(each)
+        read(order, have)
+    order = ChunkOrder(after=order.position)
+    for each in batches:
+        order.add(each)
+    read(order, have)
+    assert "".join(have.values()) == text
+    assert order.ended
+    assert order.gap is None
 
 
 def test_a_later_reader_goes_on_where_the_first_one_stopped():
@@ -118,7 +153,7 @@ def test_what_a_smaller_fence_says_behind_the_first_number_of_a_greater_one_is_d
     order.add(batch(2, reset=0, fence=2))
     order.add(batch(2, "stale", "stale", fence=1, end=True))
     order.add(batch(2, "A", "B", fence=2))
-    assert drain(order) == ["a", "b", "reset", "A", "B"]
+    assert drain(order) == ["A", "B"]
     assert not order.ended
 
 
@@ -188,13 +223,13 @@ def test_numbers_that_are_left_out_before_anything_was_shown_are_no_reset():
 
 def test_an_end_that_is_done_again_is_none():
     ended = batch(0, "a", "b", fence=1, end=True)
-    begun_again = [batch(2, fence=2, reset=0), batch(2, "a", fence=2)]
+    begun_again = [batch(2, fence=2, reset=0), batch(2, "A", fence=2)]
     for before in ([ended, *begun_again], [*begun_again, ended]):
         order = ChunkOrder()
         for one in before:
             order.add(one)
-        assert drain(order) == ["a", "b", "reset", "a"]
+        assert drain(order) == ["A"]
         assert not order.ended
-        order.add(batch(3, "b", fence=2, end=True))
-        assert drain(order) == ["b"]
+        order.add(batch(3, "B", fence=2, end=True))
+        assert drain(order) == ["B"]
         assert order.ended
