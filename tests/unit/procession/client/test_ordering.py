@@ -52,7 +52,7 @@ def read(order, have):
 @given(histories(), st.data())
 def test_a_reader_ends_with_the_text_that_counts_whoever_else_speaks(history, data):
     batches, text = history
-    order, have = ChunkOrder(), {}
+    order, have = ChunkOrder(), dict[int, str]()
     stored = data.draw(st.integers(0, len(batches)))
     for each in [*batches[:stored], *batches]:  # some come live, and once more of what is stored
         order.add(each)
@@ -65,7 +65,7 @@ def test_a_reader_ends_with_the_text_that_counts_whoever_else_speaks(history, da
 @given(histories(behind=True), st.data())
 def test_a_reader_who_comes_back_goes_on_to_the_text_that_counts(history, data):
     batches, text = history
-    order, have = ChunkOrder(), {}
+    order, have = ChunkOrder(), dict[int, str]()
     for each in batches[: data.draw(st.integers(0, len(batches)))]:
         order.add(each)
         read(order, have)
