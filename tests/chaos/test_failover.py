@@ -1,6 +1,7 @@
 """One stream and the death of its output replica."""
 
 import asyncio
+import json
 
 import nats
 import pytest
@@ -108,6 +109,36 @@ async def test_a_stream_waits_while_there_is_no_replica(system, processors):
     async with system.inside("output_processors"):
         result, chunks = await finished(handle)
     assert result.text == text_of(chunks) == "".join(WORDS[:10]).upper()
+
+
+async def test_a_replica_that_took_a_stream_and_did_not_say_so_is_behind_the_next_one(system):
+    bus = await nats.connect(system.servers.nats_url)
+    silent = await bus.subscribe(subjects.lease("output_processors"), queue="replicas")
+    await bus.flush()
+    handle = await system.start(
+        {"chunks": WORDS[:6], "chunk_delay_ms": 100}, agent={"outputProcessors": ["upper"]}
+    )
+    lost = await silent.next_msg(timeout=20)
+    await silent.unsubscribe()
+    fence = json.loads(lost.data)["fence"]
+
+    async def said():
+        batches = await system.batches(handle.run_id)
+        return [
+            c for b in batches if b.get("fence") == fence for c in b["chunks"] if c["type"] == "text-delta"
+        ]
+
+    async with system.inside("output_processors"):
+        result, chunks = await finished(handle)
+        assert await said() == []
+        await bus.publish(lost.subject, lost.data, reply=bus.new_inbox())  # it goes on where it stood
+        async with asyncio.timeout(20):
+            while not await said():  # noqa: ASYNC110 - nothing tells the test
+                await asyncio.sleep(0.05)
+        _, seen = await finished(await system.client.attach(result.run_id))
+    await bus.close()
+    expected = "".join(WORDS[:6]).upper()
+    assert (result.text, text_of(chunks), text_of(seen)) == (expected, expected, expected)
 
 
 async def _acknowledged(system):

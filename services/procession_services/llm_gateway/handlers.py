@@ -197,14 +197,12 @@ class _Answer:
         ended_early = {"tripwire", "error"} & self._outcome().keys()
         return not (self._was_cut or self.failure or ended_early)
 
-    def _begin_opening(self) -> None:
-        if self._op.processors and self._opening is None:
-            self._opening = asyncio.ensure_future(self._open())
-
-    async def _open(self) -> Session:
-        """Leases an output replica."""
+    async def _open(self, chunks: list[Chunk], *, ended: bool) -> Session:
+        """Leases an output replica for a stream that begins so."""
         op, job = self._op, self._job
-        session = await self._streams.open(job, op.processors, job.ops_from(op), replica=op.replica)
+        session = await self._streams.open(
+            job, op.processors, job.ops_from(op), replica=op.replica, chunks=chunks, ended=ended
+        )
         session.ended_early.add_done_callback(lambda _: self._cut())
         self._session = session
         return session
@@ -223,8 +221,6 @@ class _Answer:
 
     async def _read(self, source: AsyncIterator[list[Chunk]]) -> None:
         self._pumping = pump = asyncio.ensure_future(self._pump(source))
-        if not self._op.guards:  # asked behind the provider, while that is still thinking
-            self._begin_opening()
         self._job.abort_signal.on_abort(self._cut)
         try:
             await pump
@@ -268,12 +264,14 @@ class _Answer:
 
     async def _send(self, chunks: list[Chunk]) -> bool:
         self.started = self.started or len(chunks) > 1 or chunks[0]["type"] != "step-start"
-        self._begin_opening()
-        if self._opening is not None:
+        if self._op.processors:
+            end = chunks[-1]["type"] == "finish"  # always the last one
+            if self._opening is None:
+                self._opening = asyncio.ensure_future(self._open(chunks, ended=end))
+                chunks = []
             session = self._session
             if session is None:
                 session = await asyncio.shield(self._opening)
-            end = chunks[-1]["type"] == "finish"  # always the last one
             return await self._streams.send(session, chunks, end=end, well=end)
         job = self._job
         for chunk in chunks:

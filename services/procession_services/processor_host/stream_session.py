@@ -1,7 +1,7 @@
 """What the sender knows of one stream: its chunks, and how far the replica that has it is."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -30,7 +30,6 @@ class Session:
     processors: list[ProcessorRef]
     lease: Callable[[], Awaitable[dict[str, Any]]]
     store: KeyValueStore
-    resume: dict[str, Any] = field(default_factory=dict)
     raw: list[bytes] = field(default_factory=list)
     flying: int = 0
     sent: int = 0
@@ -39,6 +38,8 @@ class Session:
     well: bool = False
     """It has ended as it should, so that the replica may go on with the operations of the lease."""
     attempt: int = 0
+    after: int | None = None
+    """The attempt whose chunks, and those of later ones, clients have; None while nobody can have had the stream."""
     inbox: str = ""
     replica: str | None = None
     heard: float = 0.0
@@ -60,10 +61,21 @@ class Session:
         """Whether there is something to send."""
         return self.sent < len(self.raw) or (self.ended and not self.end_sent)
 
-    def add(self, chunks: list[Chunk]) -> None:
+    def add(self, chunks: Iterable[Chunk]) -> None:
         """Takes chunks that are to be sent."""
         # Copied, since orjson leaves each result its working memory: 4 kB for 100 bytes (docs/performance.md).
         self.raw += [memoryview(orjson.dumps(chunk)).tobytes() for chunk in chunks]
+
+    def left(self) -> None:
+        """Takes it that the attempt has failed, and that clients may have what came of it."""
+        self.after = 0 if self.after is None else self.attempt
+
+    def resumed(self, disconnects: int) -> dict[str, Any]:
+        """What a lease says where clients may have something of the stream; gets how often the sender was cut off."""
+        if self.after is None:
+            return {}
+        # Over a restart of NATS clients may have missed chunks, and if time had a say in them, they are others.
+        return {"resume": True, "after": self.after, "anew": self.timed or disconnects != self.disconnects}
 
     def chunks(self, start: int = 0, stop: int | None = None) -> orjson.Fragment:
         """The chunks from `start` to before `stop` as JSON."""

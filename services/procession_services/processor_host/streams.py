@@ -97,11 +97,13 @@ class StreamClient:
         ops: Sequence[Op] = (),
         *,
         replica: str | None = None,
+        chunks: Sequence[Chunk] = (),
         ended: bool = False,
     ) -> Session:
         """Leases a replica, which goes on with `ops` when the stream has ended well; waits while there is none.
 
-        A stream that has `ended` has no chunks: the replica goes on at once.
+        The first `chunks` go with the lease, as far as they fit into a message; the others are due. A stream that has
+        `ended` has no more.
 
         Raises:
             Cancelled: The run was cancelled while there was none.
@@ -120,6 +122,7 @@ class StreamClient:
             ended=ended,
             well=ended,
         )
+        session.add(chunks)
         self._sessions[session.id] = session
         self._bus.on_bounce[f"{self._address}.{session.id}"] = lambda: self._lose(session, gone=True)
         await self._lease(session, replica)
@@ -158,6 +161,8 @@ class StreamClient:
                 return
             if session.signal.aborted:
                 raise Cancelled
+            if not session.held():
+                raise LostError
             log.warning("no output_processors replica answers; trying again")
             await asyncio.sleep(delay)
             delay = min(delay * 2, 1)
@@ -166,7 +171,11 @@ class StreamClient:
         session.attempt += 1
         session.sent, session.acked, session.flying, session.end_sent = 0, 0, 0, False
         session.inbox = ""
-        request = {**await session.lease(), **session.resume, "attempt": session.attempt}
+        request = {
+            **await session.lease(),
+            **session.resumed(self._bus.disconnects),
+            "attempt": session.attempt,
+        }
         first: dict[str, Any] = {}
         if session.due and session.size(0, len(session.raw)) < self._bus.max_payload:
             first = {"chunks": session.chunks(), **session.ending(len(session.raw))}
@@ -174,7 +183,13 @@ class StreamClient:
         if len(body) > self._bus.max_payload:
             first, body = {}, orjson.dumps(request)
         session.end_sent = "e" in first
-        reply = orjson.loads(await self._bus.request(subjects.lease(SERVICE, replica), body, _LEASE_SECONDS))
+        try:
+            answer = await self._bus.request(subjects.lease(SERVICE, replica), body, _LEASE_SECONDS)
+        except RequestTimeoutError:
+            if first or session.ended:  # somebody may have it, and begin later
+                session.left()
+            raise
+        reply = orjson.loads(answer)
         session.inbox, session.replica, session.sent = reply["inbox"], reply["replica"], reply.get("taken", 0)
         session.flying = session.size(session.acked, session.sent)
         session.lost, session.heard = False, asyncio.get_running_loop().time()
@@ -245,12 +260,7 @@ class StreamClient:
             raise LostError
         lost, began = session.replica, asyncio.get_running_loop().time()
         telemetry.observer().failover()
-        session.resume = {
-            "after": session.attempt if session.resume else 0,
-            "resume": True,
-            # Over a restart of NATS clients may have missed chunks, and if time had a say in them, they are others.
-            "anew": session.timed or session.disconnects != self._bus.disconnects,
-        }
+        session.left()
         await self._lease(session, None, asking=not gone)
         if session.due and session.has_room:
             await self._transmit(session)

@@ -64,3 +64,16 @@ async def test_what_is_acknowledged_or_sent_again_is_no_longer_on_its_way(sessio
     assert (session.acked, session.flying) == (4, session.size(4, 10))
     session.send_again(6)
     assert (session.due, session.flying) == (True, session.size(4, 6))
+
+
+async def test_the_next_attempt_goes_on_behind_what_clients_have_of_those_before(session):
+    assert session.resumed(0) == {}
+    session.attempt = 1
+    session.left()
+    assert session.resumed(0) == {"resume": True, "after": 0, "anew": False}
+    session.attempt = 2
+    session.left()
+    assert session.resumed(0) == {"resume": True, "after": 2, "anew": False}
+    assert session.resumed(1)["anew"]
+    session.timed = True
+    assert session.resumed(0)["anew"]
