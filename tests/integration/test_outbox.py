@@ -11,7 +11,7 @@ from procession.client import ChunkOrder
 from procession.errors import ProcessorError
 from procession_schemas import subjects
 from procession_services.bus import Bus
-from procession_services.processor_host.outbox import Outbox
+from procession_services.processor_host.outbox import Outbox, fence_of
 from procession_services.runtime.embedded import EmbeddedServers
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
@@ -106,7 +106,7 @@ async def test_who_does_it_again_uses_no_number_that_a_client_may_have_although_
     await bus.flush()
     # A client got number 6 as well, and NATS was killed before it was stored.
     again = Outbox(bus, "acme", "r1", 5, live=True, fence=1)
-    await again.renew(5, 2)
+    await again.renew(2)
     again.put(*named("uno"))
     await again.flush()
     back = ChunkOrder(after=7)
@@ -116,3 +116,17 @@ async def test_who_does_it_again_uses_no_number_that_a_client_may_have_although_
     assert reset is not None
     assert chunk is not None
     assert (reset["type"], reset["payload"]["from"], chunk["payload"]["text"]) == ("reset", 5, "uno")
+
+
+async def test_whoever_has_the_greater_fence_has_the_greater_numbers(bus, batches):
+    firsts = []
+    for attempt, stream in ((1, 0), (1, 2), (1, 3), (2, 0), (2, 2), (3, 0)):
+        box = Outbox(bus, "acme", "r1", 5, live=True, fence=fence_of(1, attempt, stream))
+        if attempt > 1:
+            await box.renew(attempt)
+        if stream:
+            await box.renew(stream=stream)
+        box.put(*named("one"))
+        await box.flush()
+        firsts.append(box.next_seq)
+    assert firsts == sorted(set(firsts))

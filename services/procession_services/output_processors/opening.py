@@ -113,7 +113,8 @@ class Opener:
         fence += lease["attempt"]
         outbox = Outbox(self._bus, tenant, run, start, live=command.stream, suppress=suppress, fence=fence)
         if anew:
-            await outbox.renew(start, lease["attempt"])
+            outbox.timed = True  # the numbers are others, too
+            await outbox.renew(stream=lease["attempt"])
         else:
             await outbox.mark()
         return outbox

@@ -145,9 +145,9 @@ class Executor:
         attempt = max(delivery.attempt if delivery else 0, stored.claims) + command.renewed
         job = self._job(command, stored, signal, delivery, attempt)
         if command.version == ANY_VERSION:
-            await job.outbox.renew(None)
+            await job.outbox.follow()
         elif attempt > 1:
-            await job.outbox.renew(command.out_seq, attempt)
+            await job.outbox.renew(attempt)
         await self._run(job, self._runners)
         if not job.outbox.held():
             raise LostError

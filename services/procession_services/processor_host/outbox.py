@@ -15,6 +15,7 @@ from procession_services.bus import Bus, LostError
 _ENVELOPE = 64
 """Bytes that the answer to a client that reads a stored batch has besides it."""
 _ROOM = 1 << 20
+"""Numbers for what a stream, or a command that is begun again, sends until it is done."""
 _TIMES = 1000
 """How often a command, or one stream of it, may be done anew."""
 
@@ -91,18 +92,24 @@ class Outbox:
             else:
                 self._ready.append({"type": chunk["type"], "runId": self._run, "from": "AGENT", **chunk})
 
-    async def renew(self, start: int | None, attempt: int = 0) -> None:
+    async def follow(self) -> None:
         """Goes on behind what somebody has sent who had this work before us, and may not know that it is ours.
 
-        Clients drop what they have from `start` on; without it, only what they get later from that somebody. They may
-        have more than CHUNKS, which a restart of NATS can make forget, and one that comes back says only how far it
-        was: so each attempt gets numbers of its own.
+        Clients drop what they get later from that somebody.
         """
         sent = await last_sent(self._bus, *self._whose)
         self.next_seq = max(self.next_seq, sent.last + 1)
-        if start is not None:
-            self.next_seq += attempt * _ROOM
-        await self.flush(reset=self.next_seq if start is None else start)
+        await self.flush(reset=self.next_seq)
+
+    async def renew(self, attempt: int = 0, stream: int = 0) -> None:
+        """Has clients drop what they have of this work, and of those who do not know that it is ours.
+
+        They may have more than CHUNKS, which a restart of NATS can make forget, and one that comes back says only how
+        far it was: so each attempt has numbers of its own, which are greater where its fence is greater.
+        """
+        start = self.next_seq
+        self.next_seq += (attempt * _TIMES + stream) * _ROOM
+        await self.flush(reset=start)
 
     async def mark(self) -> None:
         """Says that what is not sent yet comes from here, whatever the one before us may still say."""
