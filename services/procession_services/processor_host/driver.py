@@ -13,7 +13,7 @@ from procession_schemas import subjects
 from procession_schemas.events import RunFinished, RunResumed, RunSuspended
 from procession_schemas.run import RunResult
 from procession_schemas.work import Control, WorkCommand, WorkResult
-from procession_services.bus import Bus
+from procession_services.bus import Bus, LostError
 from procession_services.processor_host.outbox import fence_of
 from procession_services.runs.events import (
     Effect,
@@ -55,11 +55,18 @@ class Driver:
         await self._apply(tenant, run, stored, event)
         return True
 
-    async def again(self, tenant: str, run: str) -> None:
-        """Says again what follows from the run's state: who said it first may have died in the middle."""
+    async def again(self, tenant: str, run: str, *, beyond: WorkCommand | None = None) -> None:
+        """Says again what follows from the run's state: who said it first may have died in the middle.
+
+        Raises:
+            LostError: The run still waits for the command `beyond`: somebody else has that, and may die with it, so its
+                message is not ours to acknowledge.
+        """
         stored = await self._store.load_state(tenant, run)
         if stored is not None:
             state = read_state(stored.state, stored.plan)
+            if beyond and beyond.service != LOCAL and state.sent and state.seq == beyond.seq:
+                raise LostError
             await self.perform(state, outstanding(state))
 
     async def _apply(self, tenant: str, run: str, stored: StoredState, event: RunEvent) -> None:

@@ -176,7 +176,7 @@ class Executor:
             change=None if after is None else after.change,
         )
         if done is None:  # somebody else has the command; or Redis took it at once, and we did not hear so
-            await self.driver.again(command.tenant, command.run)
+            await self.driver.again(command.tenant, command.run, beyond=command)
         elif done.state_saved and after is not None:
             await self.driver.go_on(after, done.called)
         else:
