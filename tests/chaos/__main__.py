@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from tests.chaos.faults import FORGETFUL, MIXED
+from tests.chaos.faults import CUT_OFF, FORGETFUL, MIXED
 from tests.chaos.runs import Outcome
 from tests.chaos.suite import Figures, chaos
 from tests.chaos.world import world
@@ -23,6 +23,9 @@ async def main() -> int:
     parser.add_argument("--stops", type=int, default=6, help="rounds of the gap measurement with SIGSTOP")
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no run after that time")
     parser.add_argument("--forgetful", action="store_true", help="half of what happens is that Redis forgets")
+    parser.add_argument(
+        "--cut-off", action="store_true", help="most of what happens is that replicas are cut off"
+    )
     parser.add_argument("--logs", type=Path, help="directory for logs and data that stays")
     asked = parser.parse_args()
     if asked.logs:
@@ -31,7 +34,7 @@ async def main() -> int:
         figures = await chaos(
             made, runs=asked.runs, seed=asked.seed, concurrency=asked.concurrency, kills=asked.kills,
             stops=asked.stops, seconds=asked.seconds, on_progress=progress,
-            kinds=FORGETFUL if asked.forgetful else MIXED,
+            kinds=FORGETFUL if asked.forgetful else CUT_OFF if asked.cut_off else MIXED,
         )  # fmt: skip
     tell(figures)
     return int(any(figures.wrong.values()))

@@ -25,8 +25,8 @@ KINDS: Final = ("plain", "straight", "tools", "asked", "history", "timed")
 _WITH_TOOL: Final = ("tools", "asked")
 CHAIN: Final = ["chaos-upper", "chaos-tally", "chaos-split"]
 _SECONDS: Final = 90.0
-_DROPS: Final = 0.4
-_LATE: Final = 0.1
+_DROPS: Final = 0.6
+_LATE: Final = 0.2
 _OTHERS: Final = 0.3
 
 
