@@ -130,3 +130,14 @@ async def test_whoever_has_the_greater_fence_has_the_greater_numbers(bus, batche
         await box.flush()
         firsts.append(box.next_seq)
     assert firsts == sorted(set(firsts))
+
+
+async def test_what_is_taken_back_is_said_again_with_the_first_chunks(bus, batches):
+    box = outbox(bus)
+    await box.renew(2)
+    for name in ("one", "two"):
+        box.put(*named(name))
+        await box.flush()
+    told = [await batches.get() for _ in range(3)]
+    assert [(len(batch["chunks"]), batch.get("reset")) for batch in told] == [(0, 5), (1, 5), (1, None)]
+    assert told[0]["seq"] == told[1]["seq"]

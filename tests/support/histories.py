@@ -42,6 +42,8 @@ def histories(draw: st.DrawFn, *, behind: bool = False) -> tuple[list[Batch], st
                 unsaid.append(_of_one_who_was_away(draw, start, first, fence - 5))
         starts = {start, *(earlier for earlier in starts if earlier < start)}
         unsaid.append(_cut(draw, first, texts, fence))
+        if fence > 10 and draw(st.booleans()):
+            unsaid[-1][0]["reset"] = start
     while any(unsaid):
         line.append(draw(st.sampled_from([rest for rest in unsaid if rest])).pop(0))
     return line, "".join(counting[number] for number in sorted(counting))

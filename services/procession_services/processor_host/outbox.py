@@ -68,6 +68,7 @@ class Outbox:
         self.held = held
         self.timed = False
         self._end: int | None = None
+        self._reset: int | None = None
         self._bus, self._run, self._live, self._suppress = bus, run, live, suppress
         self._whose = tenant, run
         self._subject = subjects.chunk(tenant, run)
@@ -98,8 +99,8 @@ class Outbox:
         Clients drop what they get later from that somebody.
         """
         sent = await last_sent(self._bus, *self._whose)
-        self.next_seq = max(self.next_seq, sent.last + 1)
-        await self.flush(reset=self.next_seq)
+        self._reset = self.next_seq = max(self.next_seq, sent.last + 1)
+        await self.flush(mark=True)
 
     async def renew(self, attempt: int = 0, stream: int = 0) -> None:
         """Has clients drop what they have of this work, and of those who do not know that it is ours.
@@ -107,9 +108,9 @@ class Outbox:
         They may have more than CHUNKS, which a restart of NATS can make forget, and one that comes back says only how
         far it was: so each attempt has numbers of its own, which are greater where its fence is greater.
         """
-        start = self.next_seq
+        self._reset = self.next_seq
         self.next_seq += (attempt * _TIMES + stream) * _ROOM
-        await self.flush(reset=start)
+        await self.flush(mark=True)
 
     async def mark(self) -> None:
         """Says that what is not sent yet comes from here, whatever the one before us may still say."""
@@ -117,8 +118,10 @@ class Outbox:
             following = max(self.next_seq, self._suppress + 1)
             await self._publish(following, [], {"reset": following})
 
-    async def flush(self, *, end: bool = False, reset: int | None = None) -> None:
-        """Publishes what is ready.
+    async def flush(self, *, end: bool = False, mark: bool = False) -> None:
+        """Publishes what is ready; and what a `mark` says, which the first chunks behind it say again.
+
+        A NATS that is killed may forget what it has confirmed a moment before.
 
         Raises:
             LostError: The command is no longer ours, so its chunks come from somebody else.
@@ -126,12 +129,14 @@ class Outbox:
         """
         if not self.held():
             raise LostError
-        if not self._live or not (self._ready or end or reset is not None):
+        if not self._live or not (self._ready or end or mark):
             return
         ready, self._ready = self._ready, []
         marks: dict[str, Any] = {"end": True} if end else {}
-        if reset is not None:
-            marks["reset"] = reset
+        if self._reset is not None:
+            marks["reset"] = self._reset
+        if ready:
+            self._reset = None
         await self._publish(self.next_seq - len(ready), ready, marks)
 
     async def ended(self) -> None:
