@@ -107,7 +107,7 @@ class ChunkOrder:
     def _following(self) -> int:
         """The number of the next chunk, without what has not come of those that a reset takes back."""
         following = self.position
-        if not self._resets:
+        if not self._resets or following in self._waiting:
             return following
         least = min(self._waiting, default=-1)
         while following < least:
