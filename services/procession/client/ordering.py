@@ -58,10 +58,9 @@ class ChunkOrder:
         self._greatest = max(fence, self._greatest)
         for said, spared in ((self._waiting, 0), (self._resets, 1)):
             limits = {other: self._limit(other) + spared for other, _ in said.values() if other < fence}
-            for number in [
-                number for number, (other, _) in said.items() if number >= limits.get(other, math.inf)
-            ]:
-                del said[number]
+            for number, (other, _) in list(said.items()):
+                if number >= limits.get(other, math.inf):
+                    del said[number]
 
     def _limit(self, fence: int) -> float:
         """The number from which on what that fence says does not count."""
@@ -86,13 +85,15 @@ class ChunkOrder:
             return None
         self.position = following
         fence, chunk = self._waiting[following]
-        if self._resets:
-            start = self._taken_back(following)
-            if start < self._shown:
-                self._shown = start
-                return {
-                    "type": "reset", "runId": chunk.get("runId"), "from": "SYSTEM", "payload": {"from": start}
-                }  # fmt: skip
+        start = self._taken_back(following) if self._resets else self._shown
+        if start < self._shown:
+            self._shown = start
+            return {
+                "type": "reset",
+                "runId": chunk.get("runId"),
+                "from": "SYSTEM",
+                "payload": {"from": start},
+            }
         del self._waiting[following]
         self._handed_by = fence
         self.position = self._shown = following + 1
@@ -100,7 +101,7 @@ class ChunkOrder:
 
     def _taken_back(self, number: int) -> int:
         """From which number on what was handed out is taken back when that one follows."""
-        passed = [self._resets.pop(to)[1] for to in sorted(self._resets) if to <= number]
+        passed = [self._resets.pop(to)[1] for to in list(self._resets) if to <= number]
         return min(passed, default=self._shown)
 
     @property
