@@ -145,14 +145,18 @@ class StreamClient:
         return lease | await carried(self._bus, _store_of(job), "context", context, id_)
 
     async def _lease(self, session: Session, replica: str | None, *, asking: bool = False) -> None:
-        """Leases that replica, or any; after a failure, and when `asking`, one that says that it lives."""
+        """Leases that replica, or any; after a failure, and when `asking`, one that says that it lives.
+
+        Whoever had it before may end it until then: that counts, and nobody else gets it.
+        """
         delay = 0.05
-        while True:
+        while session.outcome is None:
             try:
                 if asking:
                     offer = await self._bus.request(subjects.offer(SERVICE), b"", _OFFER_SECONDS)
                     replica = orjson.loads(offer)["replica"]
-                await self._lease_from(session, replica)
+                if session.outcome is None:
+                    await self._lease_from(session, replica)
             except (NoResponderError, RequestTimeoutError):
                 if not asking:
                     asking = True
@@ -262,6 +266,8 @@ class StreamClient:
         telemetry.observer().failover()
         session.left()
         await self._lease(session, None, asking=not gone)
+        if session.outcome is not None:
+            return
         if session.due and session.has_room:
             await self._transmit(session)
         millis = (asyncio.get_running_loop().time() - began) * 1000

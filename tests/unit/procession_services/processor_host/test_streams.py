@@ -5,9 +5,14 @@ import asyncio
 import pytest
 
 from procession.testing.environment import DictStore
-from procession_services.bus import Bus, LostError, NoResponderError
+from procession_schemas import subjects
+from procession_services.bus import Bus, LostError, NoResponderError, RequestTimeoutError
 from procession_services.processor_host.stream_session import Session
 from procession_services.processor_host.streams import StreamClient
+
+
+async def _lease():
+    return {}
 
 
 @pytest.fixture
@@ -21,16 +26,37 @@ async def test_who_has_lost_the_command_meanwhile_asks_nobody_more(client, monke
     held = iter([True, True, False])
     asked = []
 
-    async def lease():
-        return {}
-
     async def nobody(subject, _body, _seconds):
         asked.append(subject)
         raise NoResponderError(subject)
 
     monkeypatch.setattr(client._bus, "request", nobody)
-    session = Session("s", [], lease, DictStore(), held=lambda: next(held))
+    session = Session("s", [], _lease, DictStore(), held=lambda: next(held))
     async with asyncio.timeout(10):
         with pytest.raises(LostError):
             await client._lease(session, None)
     assert len(asked) == 4
+
+
+@pytest.mark.parametrize("gone", [True, False])
+async def test_what_a_replica_ends_before_another_one_is_leased_is_not_done_anew(client, monkeypatch, gone):
+    asked = []
+    session = Session("s", [], _lease, DictStore(), ended=True)
+    client._sessions[session.id] = session
+
+    async def late(subject, _body, _seconds):
+        asked.append(subject)
+        if len(asked) == 1:
+            raise RequestTimeoutError(subject)
+        client._on_answer(f"{client._address}.s", b'{"l": 1, "done": {"outSeq": 5}}', "")
+        return b'{"replica": "other", "inbox": "there"}'
+
+    monkeypatch.setattr(client._bus, "request", late)
+    if gone:
+        await client._lease(session, None)
+    else:
+        session.attempt = 1
+        await client._fail_over(session, gone=False)
+    assert session.outcome == {"outSeq": 5}
+    assert (session.attempt, session.inbox) == (1, "")
+    assert asked[-1] == subjects.offer("output_processors")
