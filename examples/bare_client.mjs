@@ -124,18 +124,19 @@ export async function ask(url, tenant, agent, request, show, connection = {}) {
     });
     hear(`${subject}.*.*`, (event) => (events[event.type] = event));
     const stored = await jetstream(bus).publish(`procession.v1.run.${tenant}.${agent}`, JSON.stringify(request));
+    let behind = stored.duplicate; // the run is older than we, and what comes may be of anybody
     for (;;) {
+      if (behind || answer.gap) {
+        await catchUp().then(() => (behind = false), later);
+        show(answer);
+      }
       if (refused) throw refused;
       const rejected = events["request.rejected"];
       if (rejected && [undefined, stored.seq].includes(rejected.sequence)) throw new Error(rejected.error.message);
       const result = events["run.finished"]?.result;
       const whole = answer.complete || request.stream === false;
-      if (result && (whole || result.status !== "finished")) return result;
-      const quiet = !(await news());
-      if (quiet || answer.gap) {
-        await catchUp().catch(later); // something was missed, or the run is older than we
-        show(answer);
-      }
+      if (result && !behind && (whole || result.status !== "finished")) return result;
+      behind = !(await news()) || behind;
     }
   } finally {
     await bus.close();

@@ -118,20 +118,22 @@ async def ask(
         await bus.subscribe(f"{subject}.*.*", cb=on_event)
         body = json.dumps(request).encode()
         stored = await bus.jetstream().publish(f"procession.v1.run.{tenant}.{agent}", body, timeout=10)
+        behind = bool(stored.duplicate)  # the run is older than we, and what comes may be of anybody
         while True:
+            if behind or answer.gap:
+                with suppress(TimeoutError, NoRespondersError):  # the next look is soon
+                    seen = await _catch_up(bus, tenant, run, seen, answer)
+                    events |= await _last(bus, f"{subject}.run.finished")
+                    behind = False
+                show(answer)
             rejected = events.get("request.rejected", {})
             if rejected.get("sequence", -1) in {None, stored.seq}:  # not somebody else's of the same id
                 raise RuntimeError(rejected["error"]["message"])
             result: dict[str, Any] = events.get("run.finished", {}).get("result", {})
             whole = answer.complete or request.get("stream") is False
-            if result and (whole or result["status"] != "finished"):
+            if result and not behind and (whole or result["status"] != "finished"):
                 return result
-            quiet = not await _heard(news)
-            if quiet or answer.gap:  # something was missed, or the run is older than we
-                with suppress(TimeoutError, NoRespondersError):  # the next look is soon
-                    seen = await _catch_up(bus, tenant, run, seen, answer)
-                    events |= await _last(bus, f"{subject}.run.finished")
-                show(answer)
+            behind = not await _heard(news) or behind
     finally:
         await bus.close()
 
