@@ -18,6 +18,7 @@ class ChunkOrder:
     def __init__(self, after: int = 0) -> None:
         self.position = after
         self._begun = after
+        self._run: str | None = None
         self._waiting: dict[int, tuple[int, dict[str, Any]]] = {}
         self._resets: dict[int, tuple[int, int]] = {}
         self._shown = after
@@ -36,6 +37,7 @@ class ChunkOrder:
         """
         first, chunks, fence = int(batch["seq"]), batch.get("chunks", ()), int(batch.get("fence") or 0)
         reset = batch.get("reset")
+        self._run = batch.get("run")
         self._note(fence, first, first if reset is None else reset)
         limit = self._limit(fence)
         if limit == math.inf:
@@ -88,12 +90,7 @@ class ChunkOrder:
         start = self._taken_back(following) if self._resets else self._shown
         if start < self._shown:
             self._shown = start
-            return {
-                "type": "reset",
-                "runId": chunk.get("runId"),
-                "from": "SYSTEM",
-                "payload": {"from": start},
-            }
+            return {"type": "reset", "runId": self._run, "from": "SYSTEM", "payload": {"from": start}}
         del self._waiting[following]
         self._handed_by = fence
         self.position = self._shown = following + 1

@@ -116,6 +116,14 @@ def test_a_reset_is_announced_once_in_front_of_what_replaces():
     assert drain(order) == ["a", "b", "reset", "A"]
 
 
+def test_a_reset_names_the_run_whatever_comes_behind_it():
+    order = ChunkOrder()
+    order.add(batch(0, "a", fence=1))
+    drain(order)
+    order.add({"run": "r", "seq": 1, "reset": 0, "fence": 2, "chunks": [{"type": "data-mine", "data": 1}]})
+    assert order.pop() == {"type": "reset", "runId": "r", "from": "SYSTEM", "payload": {"from": 0}}
+
+
 def test_a_reset_without_chunks_is_announced_too():
     order = ChunkOrder()
     order.add(batch(0, "a"))
