@@ -107,8 +107,9 @@ class RunHandle:
             NotConnectedError: The client was closed.
         """
         while True:
-            while self._may_read and (chunk := self._order.pop()) is not None:
-                yield chunk
+            if self._may_read:
+                while (chunk := self._order.pop()) is not None:
+                    yield chunk
             if self._over():
                 if self._cut_off():
                     raise self._lost(f"from {self._order.position} on")
@@ -372,13 +373,27 @@ class _Bell:
     """Wakes everybody who waits at this moment."""
 
     def __init__(self) -> None:
-        self._rung = asyncio.get_running_loop().create_future()
+        self._waiting: set[asyncio.Future[None]] = set()
 
     def ring(self) -> None:
-        self._rung.set_result(None)
-        self._rung = asyncio.get_running_loop().create_future()
+        waiting, self._waiting = self._waiting, set()
+        for waiter in waiting:
+            _wake(waiter)
 
     async def heard(self, seconds: float) -> bool:
         """Waits for the next ring; False when it did not come in time."""
-        rung, _ = await asyncio.wait((self._rung,), timeout=seconds)
-        return bool(rung)
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+        timer = loop.call_later(seconds, _wake, waiter)
+        self._waiting.add(waiter)
+        try:
+            await waiter
+            return waiter not in self._waiting
+        finally:
+            timer.cancel()
+            self._waiting.discard(waiter)
+
+
+def _wake(waiter: "asyncio.Future[None]") -> None:
+    if not waiter.done():
+        waiter.set_result(None)
