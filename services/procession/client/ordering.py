@@ -23,7 +23,9 @@ class ChunkOrder:
         self._resets: dict[int, tuple[int, int]] = {}
         self._shown = after
         self._fences: dict[int, tuple[int, int]] = {}
+        self._limits: dict[int, float] = {}
         self._greatest = -1
+        self._behind = 0
         self._handed_by = -1
         self._total: int | None = None
         self._ended_by = -1
@@ -50,6 +52,7 @@ class ChunkOrder:
         for number, chunk in enumerate(chunks, first):
             if self.position <= number < limit and self._waiting.get(number, (-1,))[0] < fence:
                 self._waiting[number] = fence, chunk
+        self._behind = max(self._behind, first + len(chunks))
 
     def _note(self, fence: int, first: int, start: int) -> None:
         """Takes it that what that fence says begins there, and forgets what it takes back of what waits."""
@@ -58,20 +61,28 @@ class ChunkOrder:
             return
         self._fences[fence] = min(first, begun[0]), min(first, start, begun[1])
         self._greatest = max(fence, self._greatest)
-        for said, spared in ((self._waiting, 0), (self._resets, 1)):
-            limits = {other: self._limit(other) + spared for other, _ in said.values() if other < fence}
-            for number, (other, _) in list(said.items()):
-                if number >= limits.get(other, math.inf):
-                    del said[number]
+        self._limits.clear()
+        if min(first, start) < self._behind:
+            self._forget(self._waiting, 0)
+            self._forget(self._resets, 1)
+
+    def _forget(self, said: dict[int, tuple[int, Any]], spared: int) -> None:
+        for number, (fence, _) in list(said.items()):
+            if number >= self._limit(fence) + spared:
+                del said[number]
 
     def _limit(self, fence: int) -> float:
         """The number from which on what that fence says does not count."""
-        limit = math.inf
-        for other in sorted(f for f in self._fences if f > fence)[::-1] if fence < self._greatest else ():
-            first, start = self._fences[other]
-            if first <= limit:  # else it is of somebody who does not know yet that others have the work
-                limit = min(start, limit)
-        return limit
+        if fence == self._greatest:
+            return math.inf
+        if not self._limits:
+            limit = math.inf
+            for each in sorted(self._fences, reverse=True):
+                self._limits[each] = limit
+                first, start = self._fences[each]
+                if first <= limit:  # else it is of somebody who does not know yet that others have the work
+                    limit = min(start, limit)
+        return self._limits[fence]
 
     def _reset(self, start: int, first: int, fence: int) -> None:
         """Notes that chunks from `start` on count no more, and goes back where we had gone too far."""
