@@ -22,10 +22,15 @@ async def main() -> int:
     parser.add_argument("--kills", type=int, default=12, help="rounds of the gap measurement with kill -9")
     parser.add_argument("--stops", type=int, default=6, help="rounds of the gap measurement with SIGSTOP")
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no run after that time")
-    parser.add_argument("--forgetful", action="store_true", help="half of what happens is that Redis forgets")
-    parser.add_argument(
-        "--cut-off", action="store_true", help="most of what happens is that replicas are cut off"
-    )
+    mix = parser.add_mutually_exclusive_group()
+    mix.add_argument(
+        "--forgetful", dest="kinds", action="store_const", const=FORGETFUL, default=MIXED,
+        help="half of what happens is that Redis forgets",
+    )  # fmt: skip
+    mix.add_argument(
+        "--cut-off", dest="kinds", action="store_const", const=CUT_OFF, default=MIXED,
+        help="most of what happens is that replicas are cut off",
+    )  # fmt: skip
     parser.add_argument("--logs", type=Path, help="directory for logs and data that stays")
     asked = parser.parse_args()
     if asked.logs:
@@ -34,7 +39,7 @@ async def main() -> int:
         figures = await chaos(
             made, runs=asked.runs, seed=asked.seed, concurrency=asked.concurrency, kills=asked.kills,
             stops=asked.stops, seconds=asked.seconds, on_progress=progress,
-            kinds=FORGETFUL if asked.forgetful else CUT_OFF if asked.cut_off else MIXED,
+            kinds=asked.kinds,
         )  # fmt: skip
     tell(figures)
     return int(any(figures.wrong.values()))

@@ -1,6 +1,7 @@
 """NATS and Redis go away and come back while runs are under way."""
 
 import asyncio
+import json
 
 import pytest
 import pytest_asyncio
@@ -9,6 +10,7 @@ from redis.exceptions import RedisError
 from procession_services.processor_host import service as hosting
 from procession_services.processor_host.service import NotReachableError, hosted
 from procession_services.runtime.settings import Settings
+from procession_services.runtime.store import RunStore
 from tests.support.servers import own_servers
 from tests.support.system import SERVICES, finished, running_system, text_of
 
@@ -153,3 +155,24 @@ async def test_a_service_says_that_it_cannot_work_while_a_server_is_away(servers
         async with asyncio.timeout(30):
             while not await works(host):  # noqa: ASYNC110 - another process changes it
                 await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize("hook", ["processInput", "processOutputStep"])
+async def test_who_was_late_leaves_the_command_to_whoever_nats_gave_it_to_meanwhile(system, hook):
+    gate = system.gate()
+    place = "inputProcessors" if hook == "processInput" else "outputProcessors"
+    handle = await system.start(
+        {"chunks": ["one"]}, {"chunks": ["one"]}, agent={place: [gate.processor(hook)]}
+    )
+    await gate.reached()
+    store = RunStore(system.redis, ttl=600, finished_ttl=600, told_ttl=600)
+    stored = await store.load_state(system.client.tenant, handle.run_id)
+    assert stored is not None
+    seq = json.loads(stored.state)["seq"]
+    assert await store.take_context(
+        system.client.tenant, handle.run_id, seq=seq, owner="who dies", anyway=True
+    )
+    await gate.open()
+    result, _ = await finished(handle)
+    assert (result.status, result.text) == ("finished", "one")
+    assert await gate.passes() == 2

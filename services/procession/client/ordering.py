@@ -25,7 +25,7 @@ class ChunkOrder:
         self._fences: dict[int, tuple[int, int]] = {}
         self._limits: dict[int, float] = {}
         self._greatest = -1
-        self._behind = 0
+        self._said_to = 0
         self._handed_by = -1
         self._total: int | None = None
         self._ended_by = -1
@@ -52,7 +52,7 @@ class ChunkOrder:
         for number, chunk in enumerate(chunks, first):
             if self.position <= number < limit and self._waiting.get(number, (-1,))[0] < fence:
                 self._waiting[number] = fence, chunk
-        self._behind = max(self._behind, first + len(chunks))
+        self._said_to = max(self._said_to, first + len(chunks))
 
     def _note(self, fence: int, first: int, start: int) -> None:
         """Takes it that what that fence says begins there, and forgets what it takes back of what waits."""
@@ -62,14 +62,9 @@ class ChunkOrder:
         self._fences[fence] = min(first, begun[0]), min(first, start, begun[1])
         self._greatest = max(fence, self._greatest)
         self._limits.clear()
-        if min(first, start) < self._behind:
-            self._forget(self._waiting, 0)
-            self._forget(self._resets, 1)
-
-    def _forget(self, said: dict[int, tuple[int, Any]], spared: int) -> None:
-        for number, (fence, _) in list(said.items()):
-            if number >= self._limit(fence) + spared:
-                del said[number]
+        if min(first, start) < self._said_to:
+            self._waiting = {n: said for n, said in self._waiting.items() if n < self._limit(said[0])}
+            self._resets = {n: said for n, said in self._resets.items() if n <= self._limit(said[0])}
 
     def _limit(self, fence: int) -> float:
         """The number from which on what that fence says does not count."""

@@ -38,8 +38,10 @@ async def test_who_has_lost_the_command_meanwhile_asks_nobody_more(client, monke
     assert len(asked) == 4
 
 
-@pytest.mark.parametrize("gone", [True, False])
-async def test_what_a_replica_ends_before_another_one_is_leased_is_not_done_anew(client, monkeypatch, gone):
+@pytest.mark.parametrize("opening", [True, False])
+async def test_what_a_replica_ends_before_another_one_is_leased_is_not_done_anew(
+    client, monkeypatch, opening
+):
     asked = []
     session = Session("s", [], _lease, DictStore(), ended=True)
     client._sessions[session.id] = session
@@ -52,7 +54,7 @@ async def test_what_a_replica_ends_before_another_one_is_leased_is_not_done_anew
         return b'{"replica": "other", "inbox": "there"}'
 
     monkeypatch.setattr(client._bus, "request", late)
-    if gone:
+    if opening:
         await client._lease(session, None)
     else:
         session.attempt = 1
