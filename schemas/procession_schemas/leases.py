@@ -21,7 +21,8 @@ class LeaseRequest(TypedDict):
     `contextKey`, and where that is gone the committed one counts. `resume`: another replica had this stream, so what
     clients have is held back (`after`: the attempt that made it); with `anew` it is taken back and sent again, since
     time had a say in it; `chunks`, `e` and `g` are the first frame, with all raw chunks so far where the message can
-    take them. `fence` is that of the chunk batches. `cancelled`: the run was, before this was asked.
+    take them. `whole`: these are all, so the reply may wait a moment for the first answer, and bring it along.
+    `fence` is that of the chunk batches. `cancelled`: the run was, before this was asked.
 
     Deprecated, from `messages` on: what leases said before they carried the context. Nobody reads it.
     """
@@ -43,6 +44,7 @@ class LeaseRequest(TypedDict):
     chunks: NotRequired[list[JsonObject]]
     e: NotRequired[bool]
     g: NotRequired[bool]
+    whole: NotRequired[bool]
     messages: NotRequired[JsonObject]
     messagesKey: NotRequired[str]
     prelude: NotRequired[list[JsonObject]]
@@ -55,14 +57,6 @@ class LeaseRequest(TypedDict):
     last: NotRequired[bool]
     keepChunks: NotRequired[bool]
     objects: NotRequired[bool]
-
-
-class LeaseReply(TypedDict):
-    """Who took the stream, or offers to take one, and where its frames go; `taken` of the request's `chunks`."""
-
-    replica: str
-    inbox: str
-    taken: NotRequired[int]
 
 
 class Frame(TypedDict):
@@ -129,6 +123,23 @@ class FrameAnswer(TypedDict):
     doneKey: NotRequired[str]
     unknown: NotRequired[Literal[True]]
     again: NotRequired[int]
+    t: NotRequired[Literal[True]]
+
+
+class LeaseReply(TypedDict):
+    """Who took the stream, or offers to take one, and where its frames go; `taken` of the request's `chunks`.
+
+    To a request with a `whole` stream it may be the first answer as well, and has that one's fields then.
+    """
+
+    replica: str
+    inbox: str
+    taken: NotRequired[int]
+    l: NotRequired[int]  # noqa: E741 - its name on the wire
+    a: NotRequired[int]
+    done: NotRequired[StreamOutcome]
+    doneKey: NotRequired[str]
+    unknown: NotRequired[Literal[True]]
     t: NotRequired[Literal[True]]
 
 

@@ -1,7 +1,9 @@
 """What services say to each other for one run: no message without a reason."""
 
+import asyncio
 import json
 from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
 
 import nats
 import pytest
@@ -12,6 +14,14 @@ from tests.support.system import text_of
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
 
 
+class Heard(NamedTuple):
+    """A message."""
+
+    subject: str
+    body: Any
+    reply: str
+
+
 @asynccontextmanager
 async def overheard(system, *patterns):
     """The messages on some subjects, as they come."""
@@ -19,7 +29,7 @@ async def overheard(system, *patterns):
     messages = []
 
     async def hear(message):
-        messages.append((message.subject, json.loads(message.data or b"null")))
+        messages.append(Heard(message.subject, json.loads(message.data or b"null"), message.reply))
 
     for pattern in patterns:
         await connection.subscribe(pattern, cb=hear)
@@ -34,27 +44,38 @@ async def overheard(system, *patterns):
 LEASES = subjects.lease("output_processors")
 ANSWERS = "procession.v1.answers.>"
 COMMANDS = "procession.v1.work.>"
-ALL = (LEASES, f"{LEASES}.*", ANSWERS, COMMANDS)
+ALL = (LEASES, f"{LEASES}.*", ANSWERS, COMMANDS, "_INBOX.>")
 
 
 def of_run(messages, run_id):
-    """The commands' services and operations, the leases, and the outcomes of a run."""
-    commands = [m for s, m in messages if ".work." in s and m.get("run") == run_id]
-    leases = [m for s, m in messages if s.startswith(LEASES) and m["command"]["run"] == run_id]
-    sessions = {lease["session"] for lease in leases}
-    outcomes = [
-        m["done"]
-        for s, m in messages
-        if ".answers." in s and "done" in m and s.rpartition(".")[2] in sessions
+    """The commands' services and operations, the leases, and the answers to each of these, of a run."""
+    sent = [(s, m) for s, m, reply in messages if not reply.startswith("$JS.ACK")]  # which were delivered
+    commands = [m for s, m in sent if ".work." in s and m.get("run") == run_id]
+    leases = [
+        (m, reply) for s, m, reply in messages if s.startswith(LEASES) and m["command"]["run"] == run_id
     ]
-    return [(c["service"], [op["op"] for op in c["ops"]]) for c in commands], leases, outcomes
+    answers = [
+        [m for s, m, _ in messages if s in (reply, f"{lease['acks']}.{lease['session']}")]
+        for lease, reply in leases
+    ]
+    return (
+        [(c["service"], [op["op"] for op in c["ops"]]) for c in commands],
+        [lease for lease, _ in leases],
+        answers,
+    )
+
+
+def outcomes_of(answers):
+    """What came of the streams."""
+    return [answer["done"] for told in answers for answer in told if "done" in answer]
 
 
 async def test_the_replica_that_has_streamed_an_answer_ends_the_run_and_says_so_once(system):
     agent = {"outputProcessors": ["upper"]}
     async with overheard(system, *ALL) as messages:
         result, chunks = await system.run({"chunks": ["a", "b"]}, agent=agent)
-    commands, leases, outcomes = of_run(messages, result.run_id)
+    commands, leases, answers = of_run(messages, result.run_id)
+    outcomes = outcomes_of(answers)
     assert text_of(chunks) == result.text == "AB"
     assert [service for service, _ in commands] == ["llm_gateway"]
     assert len(leases) == 1
@@ -67,13 +88,14 @@ async def test_what_tools_gave_goes_through_the_chain_in_one_exchange(system):
     agent = {"outputProcessors": ["upper"], "tools": ["echo"]}
     async with overheard(system, *ALL, "procession.v1.inbox.*") as messages:
         result, _ = await system.run(call, {"chunks": ["done"]}, agent=agent)
-    _, leases, outcomes = of_run(messages, result.run_id)
+    _, leases, answers = of_run(messages, result.run_id)
     assert result.text == "DONE"
     tools = [lease for lease in leases if lease["command"]["ops"][0]["op"] == "toolResults"]
     assert len(tools) == 1
-    frames = [m for s, m in messages if ".inbox." in s and m and m["s"] == tools[0]["session"]]
+    assert len(answers[leases.index(tools[0])]) == 1
+    frames = [m for s, m, _ in messages if ".inbox." in s and m and m["s"] == tools[0]["session"]]
     assert not frames
-    assert all("lent" in outcome for outcome in outcomes)
+    assert all("lent" in outcome for outcome in outcomes_of(answers))
 
 
 async def test_what_tools_gave_goes_to_the_client_with_the_end_of_their_step(system):
@@ -81,7 +103,7 @@ async def test_what_tools_gave_goes_to_the_client_with_the_end_of_their_step(sys
     agent = {"outputProcessors": ["upper"], "tools": ["echo"]}
     async with overheard(system, "procession.v1.chunk.>") as messages:
         result, _ = await system.run({"tool_calls": calls}, {"chunks": ["done"]}, agent=agent)
-    batches = [[c["type"] for c in m["chunks"]] for _, m in messages if m["run"] == result.run_id]
+    batches = [[c["type"] for c in m["chunks"]] for _, m, _ in messages if m["run"] == result.run_id]
     assert ["tool-result", "step-finish"] in batches
 
 
@@ -89,7 +111,62 @@ async def test_the_first_chunks_of_a_long_answer_do_not_wait_for_the_rest(system
     agent = {"outputProcessors": ["plodding"]}
     async with overheard(system, "procession.v1.chunk.>") as messages:
         result, chunks = await system.run({"chunks": ["x"] * 200}, agent=agent)
-    batches = [m["chunks"] for _, m in messages if m["run"] == result.run_id]
+    batches = [m["chunks"] for _, m, _ in messages if m["run"] == result.run_id]
     first = next(batch for batch in batches if batch[0]["type"] == "step-start")
     assert text_of(chunks) == "x" * 200
     assert len(first) == 1
+
+
+FINISH = {
+    "type": "finish",
+    "payload": {"stepResult": {"reason": "stop"}, "output": {"usage": {}}, "metadata": {}},
+}
+
+
+@asynccontextmanager
+async def whole_lease(system):
+    """Asks for the lease of a run anew, with all of an answer; gives a connection, the request, and the answers."""
+    async with overheard(system, LEASES) as messages:
+        result, _ = await system.run({"chunks": ["hi"]}, agent={"outputProcessors": ["upper"]})
+    _, [lease], _ = of_run(messages, result.run_id)
+    connection = await nats.connect(system.servers.nats_url)
+    inbox = connection.new_inbox()
+    answers = await connection.subscribe(f"{inbox}.*")
+    chunk = {"type": "text-delta", "payload": {"text": "hi"}}
+    frame = {"chunks": [chunk, FINISH], "e": True, "g": True, "whole": True}
+    try:
+        yield connection, {**lease, "session": "again", "acks": inbox, **frame}, answers
+    finally:
+        await connection.close()
+
+
+async def asked(connection, lease):
+    return json.loads((await connection.request(LEASES, json.dumps(lease).encode(), timeout=10)).data)
+
+
+async def test_what_came_of_a_whole_stream_is_the_reply_to_its_lease(system):
+    async with whole_lease(system) as (connection, lease, answers):
+        reply = await asked(connection, lease)
+        assert (reply["taken"], reply["l"], reply["a"]) == (2, lease["attempt"], 2)
+        assert reply["done"]["lent"]["result"]["text"] == "HI"
+        with pytest.raises(asyncio.TimeoutError):
+            await answers.next_msg(timeout=0.2)
+
+
+async def test_who_knows_nothing_of_that_gets_a_reply_and_an_answer(system):
+    async with whole_lease(system) as (connection, lease, answers):
+        reply = await asked(connection, {k: v for k, v in lease.items() if k != "whole"})
+        assert "done" not in reply
+        answer = json.loads((await answers.next_msg(timeout=10)).data)
+        assert answer["done"]["lent"]["result"]["text"] == "HI"
+
+
+async def test_a_chain_that_takes_its_time_does_not_hold_back_the_reply(system):
+    gate = system.gate()
+    async with whole_lease(system) as (connection, lease, answers):
+        reply = await asked(connection, lease | {"processors": [gate.processor("processOutputStream")]})
+        assert (reply["taken"], "done" in reply) == (2, False)
+        await gate.open()
+        while "done" not in (answer := json.loads((await answers.next_msg(timeout=10)).data)):
+            pass
+        assert answer["done"]["lent"]["result"]["text"] == "hi"

@@ -46,6 +46,10 @@ class Session:
     conversation: bytes
     """The messages as they were lent, of a side stream."""
     first: dict[str, Any] | None = None
+    taken: int = 0
+    reply: str = ""
+    """Where the sender waits for the reply to its lease; the first answer takes it along if that comes soon."""
+    replying: asyncio.TimerHandle | None = None
     results: ToolResults = field(default_factory=ToolResults)
     frames: "asyncio.Queue[dict[str, Any]]" = field(default_factory=asyncio.Queue)
     received: int = 0

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
 from typing import Any
 
 import orjson
@@ -35,6 +35,8 @@ _TOGETHER_SECONDS = 0.002
 """How long a chunk that has come out of the chain waits for those behind it that are here already."""
 _FIRST_SECONDS = 0.0002
 """The same of the first ones of a stream, which somebody waits for most."""
+_REPLY_SECONDS = 0.005
+"""How long the reply to a lease of a whole stream waits for what comes of that."""
 _HEARTBEAT_SECONDS = 0.5
 _IDLE_BEATS = 10
 """A stream on which nothing moves beats less often: only to learn whether its sender still lives."""
@@ -47,6 +49,7 @@ class SessionServer:
         self._host, self._bus, self._executor, self._parts = host, host.bus, executor, parts
         self._opener = Opener(host, executor, parts)
         self._inbox = subjects.inbox(host.settings.replica)
+        self._offer = {"inbox": self._inbox, "replica": host.settings.replica}
         self._sessions: dict[str, Session] = {}
         self._leases: list[Any] = []
         self._opening: set[asyncio.Task[None]] = set()
@@ -74,32 +77,32 @@ class SessionServer:
             await asyncio.wait(tasks, timeout=self._host.settings.drain_timeout)
         for session in list(self._sessions.values()):
             self._end(session)
-            await self._bus.publish(session.answer, orjson.dumps({"l": session.attempt, "unknown": True}))
+            await self._tell(session, {"unknown": True})
         if self._heartbeat:
             self._heartbeat.cancel()
 
     def _on_offer_wanted(self, _subject: str, _body: bytes, reply: str) -> None:
         """Somebody lost a replica and takes the first that answers: the group may choose one that stands still."""
-        offer = {"inbox": self._inbox, "replica": self._host.settings.replica}
-        self._bus.post(reply, orjson.dumps(offer))
+        self._bus.post(reply, orjson.dumps(self._offer))
 
     def _on_lease(self, _subject: str, body: bytes, reply: str) -> None:
-        lease = orjson.loads(body)
-        answer = {"inbox": self._inbox, "replica": self._host.settings.replica}
-        task = asyncio.create_task(self._open(lease, reply, answer))
+        self._start(self._open(orjson.loads(body), reply))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         self._opening.add(task)
         task.add_done_callback(self._opening.discard)
         task.add_done_callback(_report)
 
-    async def _open(self, lease: dict[str, Any], reply: str, answer: dict[str, Any]) -> None:
+    async def _open(self, lease: dict[str, Any], reply: str) -> None:
         command = WorkCommand.model_validate(lease["command"])
         address = f"{lease['acks']}.{lease['session']}"
         try:
             session = await self._opener.open(lease, command, address)
         except Exception as error:  # whatever it is, the sender must not wait for ever
             log.exception("stream lease of %s could not be served", command.id)
-            await self._bus.publish(reply, orjson.dumps(answer))
-            done = {"outSeq": lease["outSeq"], "replica": answer["replica"], "error": _failure(error)}
+            await self._bus.publish(reply, orjson.dumps(self._offer))
+            done = {"outSeq": lease["outSeq"], "replica": self._offer["replica"], "error": _failure(error)}
             await self._bus.publish(address, orjson.dumps({"l": lease["attempt"], "done": done}))
             return
         if other := self._sessions.get(session.id):
@@ -108,12 +111,17 @@ class SessionServer:
             self._end(other)
         if "chunks" in lease:
             session.first = {"n": 0, "c": lease["chunks"], "e": lease.get("e"), "g": lease.get("g")}
-            answer["taken"] = len(lease["chunks"])
+            session.taken = len(lease["chunks"])
+        session.reply = reply
         self._sessions[session.id] = session
         self._bus.on_bounce[self._address(session)] = lambda: self._end(session)
         session.task = asyncio.create_task(self._serve(session))
         session.task.add_done_callback(_report)
-        await self._bus.publish(reply, orjson.dumps(answer))
+        if lease.get("whole"):
+            later = asyncio.get_running_loop().call_later
+            session.replying = later(_REPLY_SECONDS, lambda: self._start(self._tell(session, {})))
+        else:
+            await self._tell(session, {})
 
     def _on_frame(self, _subject: str, body: bytes, reply: str) -> None:
         frame = orjson.loads(body)
@@ -270,7 +278,14 @@ class SessionServer:
         await self._bus.publish(session.answer, orjson.dumps(answer), reply=self._address(session))
 
     async def _tell(self, session: Session, what: dict[str, Any]) -> None:
-        await self._bus.publish(session.answer, orjson.dumps({"l": session.attempt, **what}))
+        """Tells the sender something; the first time that is the reply to its lease."""
+        address, told = session.answer, {"l": session.attempt, **what}
+        if session.reply:
+            address, session.reply = session.reply, ""
+            told |= self._offer | {"taken": session.taken}
+            if session.replying:
+                session.replying.cancel()
+        await self._bus.publish(address, orjson.dumps(told))
 
     async def _beat(self) -> None:
         """Tells senders that a stream is alive although a slow processor keeps it busy."""

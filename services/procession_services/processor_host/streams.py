@@ -182,7 +182,8 @@ class StreamClient:
         }
         first: dict[str, Any] = {}
         if session.due and session.size(0, len(session.raw)) < self._bus.max_payload:
-            first = {"chunks": session.chunks(), **session.ending(len(session.raw))}
+            ending = session.ending(len(session.raw))
+            first = {"chunks": session.chunks(), "whole": session.ended, **ending}
         body = orjson.dumps(request | first)
         if len(body) > self._bus.max_payload:
             first, body = {}, orjson.dumps(request)
@@ -197,6 +198,7 @@ class StreamClient:
         session.inbox, session.replica, session.sent = reply["inbox"], reply["replica"], reply.get("taken", 0)
         session.flying = session.size(session.acked, session.sent)
         session.lost, session.heard = False, asyncio.get_running_loop().time()
+        self._take(session, reply)
 
     async def send(
         self, session: Session, chunks: list[Chunk], *, end: bool = False, well: bool = False
@@ -304,6 +306,10 @@ class StreamClient:
                 self._bus.post(reply, b"")
             return
         session.heard = asyncio.get_running_loop().time()
+        self._take(session, answer)
+
+    def _take(self, session: Session, answer: dict[str, Any]) -> None:
+        """Takes what a replica says of the attempt that counts."""
         session.acknowledge(answer.get("a", 0))
         session.timed = session.timed or "t" in answer
         if "done" in answer:

@@ -27,7 +27,7 @@ from procession_services.llm_gateway.providers.direct import (
     direct_events,
 )
 from procession_services.llm_gateway.providers.litellm_errors import provider_error
-from procession_services.llm_gateway.providers.openai_events import openai_events
+from procession_services.llm_gateway.providers.openai_events import END, openai_events
 from procession_services.runtime import garbage
 from procession_services.runtime.secrets import NO_KEY
 
@@ -75,7 +75,11 @@ class LiteLLMProvider:
             async with aclosing(await self._events(call)) as events:
                 async for batch in events:
                     begun = True
-                    if chunks := [chunk for event in batch for chunk in adapter.feed(event)]:
+                    chunks = [chunk for event in batch if event is not END for chunk in adapter.feed(event)]
+                    if batch[-1] is END:  # nobody has to ask once more to learn that it is over
+                        yield chunks + adapter.finish()
+                        return
+                    if chunks:
                         yield chunks
         except ProviderError:
             raise

@@ -5,14 +5,18 @@ apart.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterator, Sequence
 from typing import Any, Final, Protocol
 
 import orjson
 
 _MESSAGE: Final = "An error occurred during streaming"
+END: Final[dict[str, Any]] = {}
+"""Stands behind the last event of a stream that says where it ends."""
 _AHEAD: Final = 4
 """The first events of a stream, which somebody waits for most: providers begin with up to three before the text."""
+_SHORT: Final = 12
+"""A stream of so few events that came in one read goes on at once: its end counts as much as its beginning."""
 
 
 class Reader(Protocol):
@@ -63,7 +67,7 @@ async def event_batches(
 ) -> AsyncGenerator[list[dict[str, Any]], None]:
     """Yields the events of a stream, parsed, all that came in one read together; only the first ones go ahead.
 
-    What came before one that cannot be parsed still counts.
+    What came before one that cannot be parsed still counts. A stream that is `done` has `END` behind it.
 
     Raises:
         Exception: Whatever `parse` raises.
@@ -71,14 +75,14 @@ async def event_batches(
     left = _AHEAD
     async for data in source:
         bodies = reader.feed(data)
-        if left:
+        if left and not (reader.done and len(bodies) <= _SHORT):
             ahead, bodies = bodies[:left], bodies[left:]
             left -= len(ahead)
             for events in _parsed(ahead, parse):
                 yield events
             if bodies:
                 await asyncio.sleep(0)  # what became of them is written when others may run
-        for events in _parsed(bodies, parse):
+        for events in _parsed(bodies, parse, [END] if reader.done else []):
             yield events
         if reader.done:
             return
@@ -87,9 +91,11 @@ async def event_batches(
 
 
 def _parsed(
-    bodies: list[bytes], parse: Callable[[bytes], dict[str, Any] | None]
+    bodies: list[bytes],
+    parse: Callable[[bytes], dict[str, Any] | None],
+    behind: Sequence[dict[str, Any]] = (),
 ) -> Iterator[list[dict[str, Any]]]:
-    """Yields all events at once, unless there are none."""
+    """Yields all events and what stands behind them at once, unless there are none."""
     events: list[dict[str, Any]] = []
     try:
         for body in bodies:
@@ -99,6 +105,7 @@ def _parsed(
         if events:
             yield events
         raise
+    events += behind
     if events:
         yield events
 

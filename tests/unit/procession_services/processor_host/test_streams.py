@@ -2,6 +2,7 @@
 
 import asyncio
 
+import orjson
 import pytest
 
 from procession.testing.environment import DictStore
@@ -62,3 +63,18 @@ async def test_what_a_replica_ends_before_another_one_is_leased_is_not_done_anew
     assert session.outcome == {"outSeq": 5}
     assert (session.attempt, session.inbox) == (1, "")
     assert asked[-1] == subjects.offer("output_processors")
+
+
+async def test_what_came_of_a_whole_stream_comes_with_the_reply_to_its_lease(client, monkeypatch):
+    asked = []
+
+    async def at_once(_subject, body, _seconds):
+        asked.append(orjson.loads(body))
+        return b'{"replica": "one", "inbox": "there", "taken": 1, "l": 1, "a": 1, "done": {"outSeq": 5}}'
+
+    monkeypatch.setattr(client._bus, "request", at_once)
+    session = Session("s", [], _lease, DictStore(), ended=True, well=True)
+    session.add([{"type": "text-delta"}])
+    await client._lease(session, None)
+    assert (session.outcome, session.acked, session.due) == ({"outSeq": 5}, 1, False)
+    assert asked == [{"attempt": 1, "chunks": [{"type": "text-delta"}], "whole": True, "e": True, "g": True}]

@@ -1,5 +1,6 @@
 """The HTTP side of a direct stream: sends a request and reads the events of the answer."""
 
+import asyncio
 import io
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -100,6 +101,7 @@ async def direct_events(
     async with connections.session().post(url, data=body, headers=request.headers, proxy=proxy) as response:
         if response.status >= httpx.codes.BAD_REQUEST:
             raise await _refusal(request, response)
+        await asyncio.sleep(0)  # what has come behind the head is read with it
         events = event_batches(response.content.iter_any(), request.reader(), request.parse)
         async with aclosing(events) as batches:
             async for batch in batches:

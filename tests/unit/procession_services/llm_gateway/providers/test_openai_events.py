@@ -1,21 +1,24 @@
 """Server-sent events are cut at event borders, however the bytes arrive."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from itertools import pairwise
+from typing import Any
 
 import orjson
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from procession_services.llm_gateway.providers.openai_events import EventReader, event_batches
+from procession_services.llm_gateway.providers.openai_events import END, EventReader, event_batches
 
 EVENTS = [{"a": "é"}, {"b": 2}, {"c": [1, "data: no"]}]
-END = {"\n": b"data: [DONE]\n\n", "\r\n": b"data: [DONE]\r\n\r\n"}
+END_EVENT = {"\n": b"data: [DONE]\n\n", "\r\n": b"data: [DONE]\r\n\r\n"}
 
 
 def written(newline: str) -> bytes:
     lines = "".join(f": comment{newline}data: {orjson.dumps(e).decode()}{newline}{newline}" for e in EVENTS)
-    return lines.encode() + END[newline]
+    return lines.encode() + END_EVENT[newline]
 
 
 @given(newline=st.sampled_from(["\n", "\r\n"]), cuts=st.lists(st.integers(0, 120), max_size=8))
@@ -62,3 +65,30 @@ async def test_the_first_events_of_a_stream_are_on_their_way_before_the_others_o
 
     assert batches == [[0], [1, 2, 3], [4, 5, 6, 7, 8, 9]]
     assert happened.index("written", happened.index(3)) < happened.index(4)
+
+
+def batches_in(*reads: bytes) -> AsyncIterator[list[Any]]:
+    async def source() -> AsyncIterator[bytes]:
+        for read in reads:
+            yield read
+
+    return event_batches(source(), EventReader(), orjson.loads)
+
+
+async def batches_of(*reads: bytes) -> list[list[Any]]:
+    return [batch async for batch in batches_in(*reads)]
+
+
+async def test_a_short_answer_that_is_here_at_once_goes_on_as_one_with_its_end():
+    five = b"".join(b'data: {"n": %d}\n\n' % number for number in range(5))
+    assert await batches_of(five + END_EVENT["\n"]) == [[*({"n": number} for number in range(5)), END]]
+    assert [len(batch) for batch in await batches_of(five)] == [4, 1]
+    assert [len(batch) for batch in await batches_of(five * 3 + END_EVENT["\n"])] == [4, 12]
+    assert await batches_of(five, END_EVENT["\n"]) == [*await batches_of(five), [END]]
+
+
+async def test_an_answer_that_breaks_in_its_last_read_has_no_end():
+    batches = batches_in(b"data: {}\n\ndata: {\n\n" + END_EVENT["\n"])
+    assert await anext(batches) == [{}]
+    with pytest.raises(orjson.JSONDecodeError):
+        await anext(batches)
