@@ -145,7 +145,10 @@ class NatsClient(Client):
             command = pub_cmd(subject, reply, payload)
             self._pending.append(command)
             self._pending_data_size += len(command)
-            self._later(self._flush_pending())
+            if self._line is None:
+                self._later(self._flush_pending())
+            else:
+                self._send_soon()
 
     def hear(self, sid: int, subject: bytes, reply: bytes, payload: bytes, header: bytes) -> None:
         """Takes a message that has been read."""
@@ -165,6 +168,11 @@ class NatsClient(Client):
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _send_soon(self) -> None:
+        if not self._sends:
+            self._sends = True
+            asyncio.get_running_loop().call_soon(self.send_waiting)
 
     def send_waiting(self, *, anyway: bool = False) -> None:
         """Sends what has waited for a connection, or for room in the socket's buffer."""
@@ -222,9 +230,7 @@ class NatsClient(Client):
     async def _flush_pending(self, force_flush: bool = False) -> Any:  # noqa: FBT001, FBT002 - nats-py's
         if force_flush or self._line is None:
             return await super()._flush_pending(force_flush)
-        if not self._sends:
-            self._sends = True
-            asyncio.get_running_loop().call_soon(self.send_waiting)
+        self._send_soon()
         return None
 
     async def _send_ping(self, future: "asyncio.Future[Any] | None" = None) -> None:
