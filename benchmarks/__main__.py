@@ -49,16 +49,19 @@ _EVERY_PART: Final = {**PARTS, "pinned": pinned, "hops": hops}
 """`all` are those of PARTS: where processes are pinned, the others would tell something else."""
 
 
-async def benchmark(names: list[str], size: Size, peer: Path | None) -> dict[str, Any]:
+async def benchmark(
+    names: list[str], size: Size, peer: Path | None, *, together: bool = False
+) -> dict[str, Any]:
     """Starts both sides, takes the measurements and stops everything.
 
     Returns:
-        What is written as JSON: `machine`, `peer` (versions, or None), one entry for each name, `problems`.
+        What is written as JSON: `machine`, `peer` (versions, or None), `together` (whether our services share a
+        process), one entry for each name, `problems`.
     """
     async with AsyncExitStack() as stack:
         api, model = await stack.enter_async_context(model_server())
         everybody = {"model": model}
-        ours = await stack.enter_async_context(our_side(api, everybody))
+        ours = await stack.enter_async_context(our_side(api, everybody, together=together))
         other = await stack.enter_async_context(peer_side(peer, api, everybody)) if peer else None
         bench = Bench(ours, other, size, say=_say)
         told: dict[str, Any] = {
@@ -66,6 +69,7 @@ async def benchmark(names: list[str], size: Size, peer: Path | None) -> dict[str
             "machine": facts(),
             "peer": {"name": other.name, "versions": dict(other.versions)} if other else None,
             "size": dataclasses.asdict(size),
+            "together": together,
         }
         for name in names:
             told[name] = await _EVERY_PART[name](bench)
@@ -92,6 +96,9 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="small numbers: shows that it works, no more")
     parser.add_argument("--peer", type=Path, metavar="DIR", help="where Mastra was installed with npm")
     parser.add_argument("--no-peer", action="store_true", help="measure our side only")
+    parser.add_argument(
+        "--together", action="store_true", help="our services in one process (`procession up --together`)"
+    )
     parser.add_argument("--repetitions", type=int, metavar="N", help=f"default: {FULL.repetitions}")
     parser.add_argument(
         "--patience",
@@ -117,7 +124,7 @@ def main() -> int:
     elif options.part == "fairness":
         told = asyncio.run(fairness.measure(fairness.QUICK if options.quick else fairness.FULL))
     else:
-        told = asyncio.run(benchmark(names, size, peer))
+        told = asyncio.run(benchmark(names, size, peer, together=options.together))
     text = json.dumps(told, indent=1)
     if options.json:
         options.json.write_text(text + "\n")

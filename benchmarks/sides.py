@@ -81,8 +81,8 @@ async def model_server() -> AsyncIterator[tuple[str, int]]:
 
 
 @asynccontextmanager
-async def our_side(api: str, everybody: dict[str, int]) -> AsyncIterator[Side]:
-    """NATS, Redis, every service as a process of its own, and a client process."""
+async def our_side(api: str, everybody: dict[str, int], *, together: bool = False) -> AsyncIterator[Side]:
+    """NATS, Redis, every service as a process of its own or all in one, and a client process."""
     paths = os.pathsep.join((str(_ROOT), os.environ.get("PYTHONPATH", "")))
     environment = {
         "PYTHONPATH": paths.rstrip(os.pathsep),
@@ -92,7 +92,7 @@ async def our_side(api: str, everybody: dict[str, int]) -> AsyncIterator[Side]:
         "OPENAI_API_KEY": "none-needed",
         "PROCESSION_WORKER_CONCURRENCY": str(_PLACES),
     }
-    async with system(environment=environment, on_line=_pass_on) as running:
+    async with system(environment=environment, together=together, on_line=_pass_on) as running:
         client_of = ("-m", "benchmarks.client", running.nats_url, api)
         async with _process(sys.executable, *client_of, environment={**os.environ, **environment}) as client:
             servers = {_SERVERS[name]: pid for name, pid in children().items() if name in _SERVERS}

@@ -1,4 +1,4 @@
-"""Starts every service as a process of its own, keeps it alive, and stops all of them in an orderly way.
+"""Starts the services, keeps their processes alive, and stops all of them in an orderly way.
 
 For one machine: `procession up`, the demo and the tests. Containers have their own supervisor.
 """
@@ -48,9 +48,9 @@ class StartError(RuntimeError):
 
 @dataclass(slots=True, eq=False)
 class _Child:
-    """One replica of a service; `process` is its current incarnation."""
+    """A process that is kept: a replica of a service, or several services; `process` is its current incarnation."""
 
-    service: str
+    services: tuple[str, ...]
     name: str
     process: asyncio.subprocess.Process | None = None
     ready: asyncio.Event = field(default_factory=asyncio.Event)
@@ -64,6 +64,7 @@ class Supervisor:
     Args:
         environment: Added to the environment of the processes, such as `{"PROCESSION_NATS_URL": ...}`.
         replicas: How many processes of a service; one where it is not named, 0 leaves it out.
+        together: Services that `replicas` does not name share one process, which is called `together`.
         on_line: Gets what the processes write, and what becomes of them.
         drain_seconds: How long a stopping process may take before it is killed.
     """
@@ -73,6 +74,7 @@ class Supervisor:
         environment: Mapping[str, str],
         *,
         replicas: Mapping[str, int] | None = None,
+        together: bool = False,
         on_line: OnLine = nobody,
         drain_seconds: float = _DRAIN_SECONDS,
     ) -> None:
@@ -83,10 +85,14 @@ class Supervisor:
         self._keepers: list[asyncio.Task[None]] = []
         # Starting is all CPU: more at once than there are processors only delays the longest one.
         self._turns = asyncio.Semaphore(max(2, os.cpu_count() or 1))
-        self._children = [
-            _Child(service, f"{service}-{number}" if count > 1 else service)
+        counts = replicas or {}
+        shared = tuple(service for service in SERVICES if together and service not in counts)
+        self._children = [_Child(shared, "together")] if shared else []
+        self._children += [
+            _Child((service,), f"{service}-{number}" if count > 1 else service)
             for service in sorted(SERVICES, key=lambda service: service != _SLOWEST)
-            for count in [(replicas or {}).get(service, 1)]
+            if service not in shared
+            for count in [counts.get(service, 1)]
             for number in range(1, count + 1)
         ]
 
@@ -126,7 +132,7 @@ class Supervisor:
 
     @property
     def pids(self) -> dict[str, int]:
-        """The process ids of the replicas that run, by name (`tools`, or `tools-1`, `tools-2`)."""
+        """The process ids of what runs, by name: `tools`, or `tools-1` and `tools-2`; `together`."""
         return {c.name: c.process.pid for c in self._children if c.process and c.process.returncode is None}
 
     async def stop(self) -> None:
@@ -192,7 +198,7 @@ class Supervisor:
 
     async def _run(self, child: _Child) -> int:
         """Runs one incarnation to its end and returns its exit code."""
-        command = ["-m", "procession_services", "serve", child.service, "--parent", str(os.getpid())]
+        command = ["-m", "procession_services", "serve", *child.services, "--parent", str(os.getpid())]
         process = child.process = await asyncio.create_subprocess_exec(
             sys.executable,
             *command,
@@ -252,6 +258,7 @@ async def system(
     redis_url: str = "",
     environment: Mapping[str, str] | None = None,
     replicas: Mapping[str, int] | None = None,
+    together: bool = False,
     on_line: OnLine = nobody,
     drain_seconds: float = _DRAIN_SECONDS,
 ) -> AsyncIterator[System]:
@@ -263,6 +270,7 @@ async def system(
         redis_url: The same for Redis.
         environment: Settings of the services, such as `{"PROCESSION_AGENTS": "agents.yaml"}`.
         replicas: How many processes of a service.
+        together: The others share one process.
         on_line: Gets what the processes write.
         drain_seconds: How long a stopping process may take.
 
@@ -280,7 +288,9 @@ async def system(
         settings = {"PROCESSION_NATS_URL": nats_url, "PROCESSION_REDIS_URL": redis_url, **(environment or {})}
         if not {"PROCESSION_CHROMA_URL", "PROCESSION_CHROMA_PATH"} & {*settings, *os.environ}:
             settings["PROCESSION_CHROMA_PATH"] = str(directory / "chroma")
-        supervisor = Supervisor(settings, replicas=replicas, on_line=on_line, drain_seconds=drain_seconds)
+        supervisor = Supervisor(
+            settings, replicas=replicas, together=together, on_line=on_line, drain_seconds=drain_seconds
+        )
         await stack.enter_async_context(supervisor)
         yield System(nats_url, redis_url, supervisor)
 

@@ -58,11 +58,8 @@ def _serve(asked: dict[str, Any]) -> None:
         from procession_services.processor_host.service import run  # noqa: PLC0415 - imported already
         from procession_services.runtime.settings import Settings  # noqa: PLC0415
 
-        run(
-            asked["service"],
-            Settings.load(),
-            importlib.import_module(f"procession_services.{asked['service']}.app").start,
-        )
+        app = importlib.import_module(f"procession_services.{asked['service']}.app")
+        run({asked["service"]: app.start}, Settings.load())
         code = 0
     except BaseException:  # noqa: BLE001 - the process ends here, whatever it was
         traceback.print_exc()

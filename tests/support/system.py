@@ -67,7 +67,7 @@ class Gate:
 
 
 class ServiceProcess:
-    """One service as a process of its own, `procession serve SERVICE`."""
+    """One service as a process of its own, or several in one: `procession serve SERVICE...`."""
 
     def __init__(self, service: str, environment: dict[str, str], log: Path) -> None:
         self.service, self.log = service, log
@@ -85,7 +85,7 @@ class ServiceProcess:
         """Starts the process; it ends with us, however we end."""
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "procession_services", "serve", self.service,
+                sys.executable, "-m", "procession_services", "serve", *self.service.split(),
                 cwd=ROOT, env=self.environment, stdout=asyncio.subprocess.PIPE, stderr=log,
                 preexec_fn=_die_with_parent,
             )  # fmt: skip

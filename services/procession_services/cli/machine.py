@@ -6,6 +6,7 @@ import importlib
 import signal
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 from procession_services.cli.common import CODES, FAILED, OK, Commands, end_with, pair, say, settings_of
 from procession_services.runtime import garbage
@@ -39,15 +40,20 @@ def add_machine_commands(commands: Commands) -> None:
         metavar="SERVICE=N",
         help="processes of a service; may be repeated",
     )
+    up.add_argument(
+        "--together",
+        action="store_true",
+        help="one process for all services but those of --replicas: quicker and smaller while one CPU is enough",
+    )
 
     model = commands.add("model", _model, "serve the deterministic demo model, with OpenAI's chat protocol")
     model.add_argument("--host", default="127.0.0.1", help="address to listen on (default: loopback)")
     model.add_argument("--port", type=int, default=8399, help="0 picks a free one (default: %(default)s)")
     model.add_argument("--parent", type=int, help=argparse.SUPPRESS)
 
-    told = "run one service, until SIGTERM; SIGHUP reads the agents anew"
+    told = "run a service, or several in one process, until SIGTERM; SIGHUP reads the agents anew"
     serve = commands.add("serve", _serve, told, commands.common, commands.agents)
-    serve.add_argument("service", choices=SERVICES)
+    serve.add_argument("services", nargs="+", choices=SERVICES, metavar="SERVICE", help=", ".join(SERVICES))
     serve.add_argument("--parent", type=int, help=argparse.SUPPRESS)
 
 
@@ -114,22 +120,27 @@ async def _started(stack: AsyncExitStack, options: argparse.Namespace, settings:
             redis_url="" if embedded else settings.redis_url,
             environment=environment,
             replicas=dict(options.replicas),
+            together=options.together,
             on_line=lambda name, line: say(f"[{name}] {line}"),
         )
     )
 
 
 def _serve(options: argparse.Namespace) -> int:
-    """Runs one service until SIGTERM; nothing of the other services is loaded."""
+    """Runs services until SIGTERM; nothing of the others is loaded."""
     settings = settings_of(options)
     if options.parent:
         end_with(options.parent)
     with garbage.loading():
         from procession_services.processor_host.service import run  # noqa: PLC0415 - only what the command needs
 
-        app = importlib.import_module(f"procession_services.{options.service}.app")
-    run(options.service, settings, app.start)
+        starts = {name: _app(name).start for name in options.services}
+    run(starts, settings)
     return OK
+
+
+def _app(service: str) -> Any:
+    return importlib.import_module(f"procession_services.{service}.app")
 
 
 async def _model(options: argparse.Namespace) -> int:

@@ -5,7 +5,7 @@ import contextlib
 import json
 import logging
 import signal
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
@@ -41,6 +41,7 @@ from procession_services.runtime.redis_client import connect
 from procession_services.runtime.secrets import Secrets
 from procession_services.runtime.settings import Settings
 from procession_services.runtime.store import RunStore
+from procession_services.runtime.tasks import ended
 from procession_services.runtime.values import RedisValues
 
 log = logging.getLogger(__name__)
@@ -239,41 +240,81 @@ class Host:
 Start = Callable[[Host], Coroutine[Any, Any, None]]
 
 
-async def serve(service: str, settings: Settings, start: Start) -> None:
-    """Runs a service until SIGTERM or SIGINT; prints one JSON line when its subscriptions are live.
+class _Process:
+    """Services that run in this process, from the start of the first to the end of the last.
 
-    SIGHUP has it read the files of its configuration anew.
+    Attributes:
+        live: The subscriptions of all are.
+        stopping: They are to finish what is in flight, and end.
     """
-    stopping = asyncio.Event()
+
+    def __init__(self, services: Mapping[str, Start], settings: Settings) -> None:
+        self.live, self.stopping = asyncio.Event(), asyncio.Event()
+        self.hosts: list[Host] = []
+        self._services, self._settings = services, settings
+
+    async def run(self) -> None:
+        """Runs them until they are to stop; raises what keeps one of them from starting."""
+        tasks = [asyncio.create_task(self._host(name, start)) for name, start in self._services.items()]
+        tasks.append(asyncio.create_task(self._tell()))
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            await ended(*tasks)
+
+    async def _host(self, service: str, start: Start) -> None:
+        async with hosted(service, self._settings, start) as host:
+            self.hosts.append(host)
+            if len(self.hosts) == len(self._services):
+                self.live.set()
+            await self.stopping.wait()
+
+    async def _tell(self) -> None:
+        """Says that all are ready, on stdout once and with the health file for as long as they are."""
+        await self.live.wait()
+        async with keep_ready(self._settings.health_file, self._work):
+            garbage.seldom()
+            told = {"ready": " ".join(self._services), "replica": self._settings.replica}
+            print(json.dumps(told), flush=True)  # noqa: T201 - the protocol
+            await self.stopping.wait()
+            log.info("stopping: what is in flight is finished, nothing new is taken")
+
+    async def _work(self) -> bool:
+        return all(await asyncio.gather(*(host.works() for host in self.hosts)))
+
+
+async def serve(services: Mapping[str, Start], settings: Settings) -> None:
+    """Runs services until SIGTERM or SIGINT; prints one JSON line when the subscriptions of all are live.
+
+    SIGHUP has them read the files of their configuration anew.
+    """
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    ready = False
-
-    def stop() -> None:
-        stopping.set()
-        if not ready and task:
-            task.cancel()
-
-    hosts: list[Host] = []
+    process = _Process(services, settings)
     reading: set[asyncio.Task[Any]] = set()
 
+    def stop() -> None:
+        process.stopping.set()
+        if not process.live.is_set() and task:
+            task.cancel()
+
     def hang_up() -> None:
-        reading.update(asyncio.create_task(host.admin.reload()) for host in hosts)
+        reading.update(asyncio.create_task(host.admin.reload()) for host in process.hosts)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     loop.add_signal_handler(signal.SIGHUP, hang_up)
     try:
-        async with hosted(service, settings, start) as host:
-            ready = True
-            hosts.append(host)
-            garbage.seldom()
-            print(json.dumps({"ready": service, "replica": settings.replica}), flush=True)  # noqa: T201 - the protocol
-            await stopping.wait()
-            log.info("stopping: what is in flight is finished, nothing new is taken")
+        with telemetry.configured(name_of(services), settings):
+            await process.run()
     except asyncio.CancelledError:
-        if not stopping.is_set():
+        if not process.stopping.is_set():
             raise
         log.info("stopped before it was ready")
+
+
+def name_of(services: Collection[str]) -> str:
+    """What a process is called in logs and traces: the service, or `procession` where it runs several."""
+    return next(iter(services)) if len(services) == 1 else "procession"
 
 
 @contextlib.asynccontextmanager
@@ -307,7 +348,7 @@ async def _hosted(service: str, settings: Settings, start: Start) -> Any:
         await _reached(f"Redis at {address(settings.redis_url)}", answers, START_SECONDS)
         await _reached(f"what {service} needs", start(host), _PREPARE_SECONDS)
         await bus.flush()
-        async with keep_ready(settings.health_file, host.works), host.admin.serving():
+        async with host.admin.serving():
             yield host
     finally:
         try:
@@ -357,12 +398,12 @@ async def _answers(url: str, access: Access) -> None:
                 return
 
 
-def run(service: str, settings: Settings, start: Start) -> None:
-    """The entry point of a service process."""
-    logs.configure(service, settings.log_level)
+def run(services: Mapping[str, Start], settings: Settings) -> None:
+    """The entry point of a process that runs one service, or several."""
+    logs.configure(name_of(services), settings.log_level)
     try:
         import uvloop  # noqa: PLC0415 - where the platform has it
     except ImportError:
-        asyncio.run(serve(service, settings, start))
+        asyncio.run(serve(services, settings))
     else:
-        uvloop.run(serve(service, settings, start))
+        uvloop.run(serve(services, settings))

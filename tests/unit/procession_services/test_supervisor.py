@@ -48,6 +48,22 @@ async def test_a_killed_process_is_started_again_and_all_are_stopped_at_the_end(
     assert not any(is_alive(pid) for pid in (*first.values(), *second.values()))
 
 
+async def test_services_that_nobody_counts_share_a_process_that_is_kept(environment):
+    again = asyncio.Event()
+
+    def on_line(name, line):
+        if (name, line) == ("together", "is ready again"):
+            again.set()
+
+    replicas = {name: 0 for name in SERVICES if name not in ("memory", "tools")} | {"error_recovery": 1}
+    async with Supervisor(environment, replicas=replicas, together=True, on_line=on_line) as supervisor:
+        first = supervisor.pids
+        assert list(first) == ["together", "error_recovery"]
+        os.kill(first["together"], signal.SIGKILL)
+        await again.wait()
+        assert supervisor.pids["error_recovery"] == first["error_recovery"]
+
+
 async def test_no_two_processes_serve_metrics_on_one_port(environment):
     with ExitStack() as stack:  # two neighbouring ports that are free
         first = stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
