@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.chaos.faults import CUT_OFF, FORGETFUL, MIXED
 from tests.chaos.runs import Outcome
 from tests.chaos.suite import Figures, chaos
-from tests.chaos.world import world
+from tests.chaos.world import APART, TOGETHER, world
 
 
 async def main() -> int:
@@ -31,15 +31,18 @@ async def main() -> int:
         "--cut-off", dest="kinds", action="store_const", const=CUT_OFF, default=MIXED,
         help="most of what happens is that replicas are cut off",
     )  # fmt: skip
+    parser.add_argument(
+        "--together", action="store_true", help="each process has all services; no gaps are measured"
+    )
     parser.add_argument("--logs", type=Path, help="directory for logs and data that stays")
     asked = parser.parse_args()
     if asked.logs:
         asked.logs.mkdir(parents=True, exist_ok=True)
-    async with world(asked.logs) as made:
+    rounds = {} if asked.together else {"kills": asked.kills, "stops": asked.stops}
+    async with world(asked.logs, TOGETHER if asked.together else APART) as made:
         figures = await chaos(
-            made, runs=asked.runs, seed=asked.seed, concurrency=asked.concurrency, kills=asked.kills,
-            stops=asked.stops, seconds=asked.seconds, on_progress=progress,
-            kinds=asked.kinds,
+            made, runs=asked.runs, seed=asked.seed, concurrency=asked.concurrency, **rounds,
+            seconds=asked.seconds, on_progress=progress, kinds=asked.kinds,
         )  # fmt: skip
     tell(figures)
     return int(any(figures.wrong.values()))

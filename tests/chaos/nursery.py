@@ -1,7 +1,7 @@
 """Starts services quickly: a process that has imported all forks for each; `python -m tests.chaos.nursery SERVICE...`.
 
 A service takes seconds of CPU to import what it needs, and chaos kills many. Forked processes are as real as others.
-It reads lines of JSON (`service`, `environment`, `out`, `log`) and answers each with the process id. There is one for
+It reads lines of JSON (`services`, `environment`, `out`, `log`) and answers each with the process id. There is one for
 services that need LiteLLM and one for those that do not, so that each has the size that it has elsewhere: the kernel
 closes the sockets of a killed process only when it has freed its memory.
 """
@@ -58,8 +58,9 @@ def _serve(asked: dict[str, Any]) -> None:
         from procession_services.processor_host.service import run  # noqa: PLC0415 - imported already
         from procession_services.runtime.settings import Settings  # noqa: PLC0415
 
-        app = importlib.import_module(f"procession_services.{asked['service']}.app")
-        run({asked["service"]: app.start}, Settings.load())
+        services = asked["services"].split()
+        apps = {name: importlib.import_module(f"procession_services.{name}.app") for name in services}
+        run({name: app.start for name, app in apps.items()}, Settings.load())
         code = 0
     except BaseException:  # noqa: BLE001 - the process ends here, whatever it was
         traceback.print_exc()

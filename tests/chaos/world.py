@@ -9,7 +9,7 @@ import sys
 import tempfile
 from asyncio.subprocess import Process
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,15 +21,18 @@ from tests.chaos.model import CountingModel
 from tests.chaos.proxy import Proxy
 from tests.support.system import ROOT
 
-__all__ = ["ACK_WAIT", "Fault", "Replica", "World", "world"]
+__all__ = ["ACK_WAIT", "APART", "TOGETHER", "Fault", "Replica", "World", "world"]
 
 ACK_WAIT: Final = 4.0
 """Seconds after which work that nobody extends is delivered again: the lease of whoever has it."""
-REPLICAS: Final = {
+APART: Final = {
     "llm_gateway": 2, "orchestrator": 2, "output_processors": 2, "input_processors": 1, "tools": 2, "memory": 1,
     "error_recovery": 1,
 }  # fmt: skip
-_PROXIED: Final = ("llm_gateway", "orchestrator", "output_processors", "tools")
+"""The processes of each service."""
+TOGETHER: Final = {" ".join(APART): 3}
+"""Processes of which each has all services."""
+_PROXIED: Final = {"llm_gateway", "orchestrator", "output_processors", "tools"}
 _LARGE: Final = "llm_gateway"
 """It loads LiteLLM."""
 _PAUSE_SECONDS: Final = 0.2
@@ -41,20 +44,24 @@ _FORGOTTEN_SECONDS: Final = (0.05, 1.9)
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that befell a service (or a server) from `began` to `ended`, on the loop's clock."""
+    """Something that befell services (or a server) from `began` to `ended`, on the loop's clock."""
 
     kind: str
-    service: str
+    services: str
     pid: int
     began: float
     ended: float
 
+    def hit(self, service: str) -> bool:
+        """Whether it befell that service."""
+        return service in self.services.split()
+
 
 @dataclass(eq=False)
 class Replica:
-    """One replica; it is started again whenever it ends."""
+    """A process with one service, or several; it is started again whenever it ends."""
 
-    service: str
+    services: str
     name: str
     environment: dict[str, str]
     proxy: Proxy | None = None
@@ -63,10 +70,12 @@ class Replica:
 
 
 class World:
-    """Servers, replicas and the model; `faults` is what has happened so far."""
+    """Servers, replicas (`counts` of them) and the model; `faults` is what has happened so far."""
 
-    def __init__(self, servers: EmbeddedServers, model: CountingModel, logs: Path) -> None:
-        self.servers, self.model, self.logs = servers, model, logs
+    def __init__(
+        self, servers: EmbeddedServers, model: CountingModel, logs: Path, counts: Mapping[str, int]
+    ) -> None:
+        self.servers, self.model, self.logs, self._counts = servers, model, logs, counts
         self.replicas: list[Replica] = []
         self.faults: deque[Fault] = deque()
         self.current: list[Fault] = []
@@ -87,16 +96,17 @@ class World:
     async def start(self, stack: AsyncExitStack) -> None:
         """Starts every replica; returns when all are ready."""
         port = int(self.servers.endpoints.nats_url.rsplit(":", 1)[1])
-        for service, count in REPLICAS.items():
+        for services, count in self._counts.items():
             for number in range(count):
-                name = f"{service}-{number + 1}"
-                through = service in _PROXIED and number == count - 1
+                name = f"{services.replace(' ', '+')}-{number + 1}"
+                through = not _PROXIED.isdisjoint(services.split()) and number == count - 1
                 proxy = await stack.enter_async_context(Proxy(port)) if through else None
                 environment = self._environment(proxy.port if proxy else port)
-                self.replicas.append(Replica(service, name, environment, proxy))
+                self.replicas.append(Replica(services, name, environment, proxy))
         stack.push_async_callback(self._stop)
-        small = [service for service in REPLICAS if service != _LARGE]
-        self._small, self._large = [await self._nursery(services, port) for services in (small, [_LARGE])]
+        small = [service for service in APART if service != _LARGE]
+        large = [_LARGE] if _LARGE in self._counts else [*APART]
+        self._small, self._large = [await self._nursery(services, port) for services in (small, large)]
         await asyncio.gather(_told(self._small), _told(self._large))
         self._keepers = [asyncio.create_task(self._keep(replica)) for replica in self.replicas]
         await asyncio.gather(*(replica.healthy.wait() for replica in self.replicas))
@@ -144,12 +154,12 @@ class World:
 
     async def _fork(self, replica: Replica, out: Path) -> int:
         asked = {
-            "service": replica.service,
+            "services": replica.services,
             "environment": replica.environment,
             "out": str(out),
             "log": str(self.logs / f"{replica.name}.log"),
         }
-        nursery = self._large if replica.service == _LARGE else self._small
+        nursery = self._large if _LARGE in replica.services else self._small
         assert nursery.stdin is not None
         nursery.stdin.write(json.dumps(asked).encode() + b"\n")
         return (await _told(nursery))["pid"]
@@ -166,15 +176,15 @@ class World:
 
     def of(self, service: str) -> list[Replica]:
         """The replicas of a service that run."""
-        return [r for r in self.replicas if r.service == service and r.healthy.is_set()]
+        return [r for r in self.replicas if service in r.services.split() and r.healthy.is_set()]
 
     async def befall(self, kind: str, rng: random.Random, replica: Replica | None = None) -> None:
         """Has something happen; returns when it is over (a killed process may still be starting).
 
         Kinds: `kill`, `stop`, `half-open`, `nats`, `redis`, `forget`: Redis comes back as it was a moment before.
         """
-        service = replica.service if replica else kind
-        running = Fault(kind, service, replica.pid if replica else 0, self.now, float("inf"))
+        services = replica.services if replica else kind
+        running = Fault(kind, services, replica.pid if replica else 0, self.now, float("inf"))
         self.current.append(running)
         try:
             match kind:
@@ -192,7 +202,7 @@ class World:
                     await self._hit(kind, rng, replica)
         finally:
             self.current.remove(running)
-            self.faults.append(Fault(kind, service, running.pid, running.began, self.now + ACK_WAIT))
+            self.faults.append(Fault(kind, services, running.pid, running.began, self.now + ACK_WAIT))
 
     def trace(self, run: str) -> Path:
         """Where the tool of a run notes its calls."""
@@ -236,14 +246,14 @@ async def _ended(pid: int) -> None:
 
 
 @asynccontextmanager
-async def world(logs: Path | None = None) -> AsyncIterator[World]:
-    """A running system for the length of the block."""
+async def world(logs: Path | None = None, counts: Mapping[str, int] = APART) -> AsyncIterator[World]:
+    """A running system for the length of the block, with so many processes of each service, or of several."""
     async with AsyncExitStack() as stack:
         if logs is None:
             logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos-")))
         servers = await stack.enter_async_context(EmbeddedServers(logs))
         model = await stack.enter_async_context(CountingModel())
         await model.listen()
-        made = World(servers, model, logs)
+        made = World(servers, model, logs, counts)
         await made.start(stack)
         yield made
