@@ -182,8 +182,8 @@ class StreamClient:
         }
         first: dict[str, Any] = {}
         if session.due and session.size(0, len(session.raw)) < self._bus.max_payload:
-            ending = session.ending(len(session.raw))
-            first = {"chunks": session.chunks(), "whole": session.ended, **ending}
+            first = {"chunks": session.chunks(), "whole": session.ended}
+            first |= session.ending(len(session.raw))
         body = orjson.dumps(request | first)
         if len(body) > self._bus.max_payload:
             first, body = {}, orjson.dumps(request)
