@@ -75,7 +75,7 @@ class Nursery:
         assert self._process.stdin is not None
         out = made.log.with_suffix(".out")
         out.write_text("")
-        asked: dict[str, Any] = {"service": made.service, "environment": made.environment, "out": str(out),
+        asked: dict[str, Any] = {"services": made.service, "environment": made.environment, "out": str(out),
                                  "log": str(made.log)}  # fmt: skip
         async with self._asking:
             self._process.stdin.write(json.dumps(asked).encode() + b"\n")
