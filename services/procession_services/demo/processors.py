@@ -5,6 +5,7 @@ chunk boundaries, `word-counter` keeps state between hooks, `retry-once` decides
 """
 
 import re
+import string
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, Literal
 
@@ -25,8 +26,9 @@ from procession.registry import Registry
 from procession_schemas.chunks import Chunk
 from procession_schemas.messages import Message
 
-_ADDRESS: Final = re.compile(r"[\w.%+-]+@[\w-]+(?:\.[\w-]+)+", re.ASCII)
-_OPEN_END: Final = re.compile(r"[\w.%+@-]*\Z", re.ASCII)
+_WORD: Final = re.compile(r"[\w.%+-]+(@[\w-]+(?:\.[\w-]+)+)?", re.ASCII)
+"""A word, and what makes an address of it: one that is none is passed over at once, however long it is."""
+_IN_ADDRESSES: Final = string.ascii_letters + string.digits + "_.%+@-"
 
 
 class QuestionCheckOptions(Options):
@@ -83,7 +85,7 @@ class EmailRedactor(Processor[EmailRedactorOptions]):
         match part["type"]:
             case "text-delta":
                 text = held.get(block, "") + part["payload"]["text"]
-                certain = len(text) - len(_open_end(text))
+                certain = len(text.rstrip(_IN_ADDRESSES))
                 held[block] = text[certain:]
                 passed = self._redacted(text[:certain], args.state)
                 if passed == part["payload"]["text"]:
@@ -95,9 +97,13 @@ class EmailRedactor(Processor[EmailRedactorOptions]):
         return part
 
     def _redacted(self, text: str, state: dict[str, Any]) -> str:
-        text, count = _ADDRESS.subn(self.options.replacement.replace("\\", r"\\"), text)
-        state["redacted"] = state.get("redacted", 0) + count
-        return text
+        def redact(word: re.Match[str]) -> str:
+            if word[1] is None:
+                return word[0]
+            state["redacted"] = state.get("redacted", 0) + 1
+            return self.options.replacement
+
+        return _WORD.sub(redact, text)
 
 
 class WordCounter(Processor[Options]):
@@ -146,12 +152,6 @@ def register(registry: Registry) -> None:
 def text_of(message: Message) -> str:
     """The text of a message: its text parts, one after another."""
     return "".join(part.get("text", "") for part in message["content"]["parts"] if part["type"] == "text")
-
-
-def _open_end(text: str) -> str:
-    """The end of a text that may be the beginning of an address."""
-    found = _OPEN_END.search(text)
-    return found.group() if found else ""
 
 
 def _delta(part: Mapping[str, Any], text: str) -> Chunk:

@@ -1,5 +1,6 @@
 import itertools
 import re
+import time
 from typing import Any
 
 import pytest
@@ -69,6 +70,20 @@ async def test_no_split_of_a_text_lets_any_of_an_address_out(pieces, cuts):
     chunks = await streamed(context(), EmailRedactor, parts)
     assert text_of(chunks) == ADDRESS.sub("[e-mail removed]", text)
     assert chunks[-1]["type"] == "text-end"
+
+
+@pytest.mark.parametrize("unit", ["x", "a@", "x@x.", "a@b.co", "x ", "-", "\u00e9"])
+async def test_the_cost_of_a_text_is_linear(unit):
+    async def seconds(size):
+        texts = [(unit * size)[:size], " end"]
+        best = 1e9
+        for _ in range(3):
+            started = time.perf_counter()
+            await streamed(context(), EmailRedactor, texts)
+            best = min(best, time.perf_counter() - started)
+        return best
+
+    assert await seconds(80_000) < 12 * await seconds(20_000) + 0.01
 
 
 async def test_text_is_passed_on_as_soon_as_it_is_certain(ctx):
