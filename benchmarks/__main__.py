@@ -47,6 +47,7 @@ QUICK: Final = Size(
 
 _EVERY_PART: Final = {**PARTS, "pinned": pinned, "hops": hops}
 """`all` are those of PARTS: where processes are pinned, the others would tell something else."""
+_ALONE: Final = ("processors", "guards", "replay", "fairness")
 
 
 async def benchmark(
@@ -91,7 +92,7 @@ def alone(size: builtins.Size) -> dict[str, Any]:
 def main() -> int:
     """Reads the command line, measures, and returns 1 when a run did not end with the right text."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="What Procession costs.")
-    parser.add_argument("part", choices=["processors", "guards", "replay", "fairness", *_EVERY_PART, "all"])
+    parser.add_argument("part", choices=[*_ALONE, *_EVERY_PART, "all"])
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the results")
     parser.add_argument("--quick", action="store_true", help="small numbers: shows that it works, no more")
     parser.add_argument("--peer", type=Path, metavar="DIR", help="where Mastra was installed with npm")
@@ -114,6 +115,8 @@ def main() -> int:
     peer = None if options.no_peer else peer_modules(options.peer)
     if options.peer and not peer:
         parser.error(f"{options.peer} has no node_modules/@mastra/core: see docs/performance.md")
+    if options.together and options.part in _ALONE:
+        parser.error(f"--together is not for {options.part}, which starts what it needs by itself")
     names = list(PARTS) if options.part == "all" else [options.part]
     if options.part == "processors":
         told = alone(builtins.QUICK if options.quick else builtins.Size())

@@ -62,6 +62,8 @@ def _about(told: dict[str, Any]) -> Iterator[str]:
     if told["peer"]:
         theirs = ", ".join(f"{name} {version}" for name, version in told["peer"]["versions"].items())
         yield f"The peer: {theirs}."
+    if told.get("together"):
+        yield "Our services share a process."
     yield f"Medians of {told['size']['repetitions']} repetitions, [smallest - largest]."
 
 

@@ -108,7 +108,16 @@ class StreamOutcome(TypedDict):
     finished: NotRequired[bool]
 
 
-class FrameAnswer(TypedDict):
+class _Told(TypedDict):
+    a: NotRequired[int]
+    done: NotRequired[StreamOutcome]
+    doneKey: NotRequired[str]
+    unknown: NotRequired[Literal[True]]
+    again: NotRequired[int]
+    t: NotRequired[Literal[True]]
+
+
+class FrameAnswer(_Told):
     """What a replica says of lease attempt `l`: raw chunks processed so far (`a`), and at the end what came of it.
 
     An outcome that is too long for a message lies in Redis under `doneKey`.
@@ -118,15 +127,9 @@ class FrameAnswer(TypedDict):
     """
 
     l: int  # noqa: E741 - its name on the wire
-    a: NotRequired[int]
-    done: NotRequired[StreamOutcome]
-    doneKey: NotRequired[str]
-    unknown: NotRequired[Literal[True]]
-    again: NotRequired[int]
-    t: NotRequired[Literal[True]]
 
 
-class LeaseReply(TypedDict):
+class LeaseReply(_Told):
     """Who took the stream, or offers to take one, and where its frames go; `taken` of the request's `chunks`.
 
     To a request with a `whole` stream it may be the first answer as well, and has that one's fields then.
@@ -136,11 +139,6 @@ class LeaseReply(TypedDict):
     inbox: str
     taken: NotRequired[int]
     l: NotRequired[int]  # noqa: E741 - its name on the wire
-    a: NotRequired[int]
-    done: NotRequired[StreamOutcome]
-    doneKey: NotRequired[str]
-    unknown: NotRequired[Literal[True]]
-    t: NotRequired[Literal[True]]
 
 
 __all__ = ["Frame", "FrameAnswer", "LeaseReply", "LeaseRequest", "StreamOutcome"]

@@ -55,11 +55,12 @@ def _serve(asked: dict[str, Any]) -> None:
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             os.dup2(file, number)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        from procession_services.processor_host.service import run  # noqa: PLC0415 - imported already
+        from procession_services.processor_host.process import run  # noqa: PLC0415 - imported already
         from procession_services.runtime.settings import Settings  # noqa: PLC0415
 
-        services = asked["services"].split()
-        apps = {name: importlib.import_module(f"procession_services.{name}.app") for name in services}
+        apps = {
+            name: importlib.import_module(f"procession_services.{name}.app") for name in asked["services"]
+        }
         run({name: app.start for name, app in apps.items()}, Settings.load())
         code = 0
     except BaseException:  # noqa: BLE001 - the process ends here, whatever it was

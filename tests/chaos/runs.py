@@ -193,7 +193,7 @@ async def judge_calls(world: World, outcome: Outcome) -> None:
     Either once more for each time that Redis has forgotten what came of it.
     """
     befell = world.during(outcome.began, outcome.began + outcome.seconds)
-    gateways = sum(fault.hit("llm_gateway") for fault in befell)
+    gateways = sum("llm_gateway" in fault.services for fault in befell)
     forgot = sum(fault.kind == "forget" for fault in befell)
     # A restarted NATS delivers again what a second gateway has from a dead one, and a third one takes it over.
     allowed = 1 + gateways + (sum(fault.kind == "nats" for fault in befell) if gateways else 0) + forgot
@@ -205,7 +205,7 @@ async def judge_calls(world: World, outcome: Outcome) -> None:
         return
     calls = [line.split() for line in world.trace(outcome.run).read_text().splitlines()]
     ids, hosts = {call for call, _ in calls}, [host for _, host in calls]
-    lost_hosts = sum(fault.hit("tools") for fault in befell)
+    lost_hosts = sum("tools" in fault.services for fault in befell)
     if len(ids) != 1 or len(hosts) - len(set(hosts)) > forgot or len(hosts) > 1 + lost_hosts + forgot:
         outcome.tool_wrong += 1
         outcome.notes.append(f"calls of the tool: {calls}; {befell}")

@@ -94,7 +94,7 @@ async def chaos(
         trouble.cancel()
         await asyncio.gather(trouble, return_exceptions=True)
         figures.seconds = world.now - began
-    figures.faults = Counter(f"{f.kind} {f.services.replace(' ', '+')}" for f in world.faults)
+    figures.faults = Counter(map(str, world.faults))
     for outcome in figures.outcomes:
         await judge_calls(world, outcome)
     await _terminals(world, figures)

@@ -25,13 +25,14 @@ __all__ = ["ACK_WAIT", "APART", "TOGETHER", "Fault", "Replica", "World", "world"
 
 ACK_WAIT: Final = 4.0
 """Seconds after which work that nobody extends is delivered again: the lease of whoever has it."""
-APART: Final = {
+_REPLICAS: Final = {
     "llm_gateway": 2, "orchestrator": 2, "output_processors": 2, "input_processors": 1, "tools": 2, "memory": 1,
     "error_recovery": 1,
 }  # fmt: skip
-"""The processes of each service."""
-TOGETHER: Final = {" ".join(APART): 3}
-"""Processes of which each has all services."""
+Layout = Mapping[tuple[str, ...], int]
+"""How many processes there are with these services."""
+APART: Final[Layout] = {(service,): count for service, count in _REPLICAS.items()}
+TOGETHER: Final[Layout] = {tuple(_REPLICAS): 3}
 _PROXIED: Final = {"llm_gateway", "orchestrator", "output_processors", "tools"}
 _LARGE: Final = "llm_gateway"
 """It loads LiteLLM."""
@@ -47,21 +48,20 @@ class Fault:
     """Something that befell services (or a server) from `began` to `ended`, on the loop's clock."""
 
     kind: str
-    services: str
+    services: tuple[str, ...]
     pid: int
     began: float
     ended: float
 
-    def hit(self, service: str) -> bool:
-        """Whether it befell that service."""
-        return service in self.services.split()
+    def __str__(self) -> str:
+        return " ".join((self.kind, "+".join(self.services))).strip()
 
 
 @dataclass(eq=False)
 class Replica:
     """A process with one service, or several; it is started again whenever it ends."""
 
-    services: str
+    services: tuple[str, ...]
     name: str
     environment: dict[str, str]
     proxy: Proxy | None = None
@@ -70,12 +70,10 @@ class Replica:
 
 
 class World:
-    """Servers, replicas (`counts` of them) and the model; `faults` is what has happened so far."""
+    """Servers, replicas and the model; `faults` is what has happened so far."""
 
-    def __init__(
-        self, servers: EmbeddedServers, model: CountingModel, logs: Path, counts: Mapping[str, int]
-    ) -> None:
-        self.servers, self.model, self.logs, self._counts = servers, model, logs, counts
+    def __init__(self, servers: EmbeddedServers, model: CountingModel, logs: Path, layout: Layout) -> None:
+        self.servers, self.model, self.logs, self._layout = servers, model, logs, layout
         self.replicas: list[Replica] = []
         self.faults: deque[Fault] = deque()
         self.current: list[Fault] = []
@@ -96,16 +94,16 @@ class World:
     async def start(self, stack: AsyncExitStack) -> None:
         """Starts every replica; returns when all are ready."""
         port = int(self.servers.endpoints.nats_url.rsplit(":", 1)[1])
-        for services, count in self._counts.items():
+        for services, count in self._layout.items():
             for number in range(count):
-                name = f"{services.replace(' ', '+')}-{number + 1}"
-                through = not _PROXIED.isdisjoint(services.split()) and number == count - 1
+                name = f"{'+'.join(services)}-{number + 1}"
+                through = not _PROXIED.isdisjoint(services) and number == count - 1
                 proxy = await stack.enter_async_context(Proxy(port)) if through else None
                 environment = self._environment(proxy.port if proxy else port)
                 self.replicas.append(Replica(services, name, environment, proxy))
         stack.push_async_callback(self._stop)
-        small = [service for service in APART if service != _LARGE]
-        large = [_LARGE] if _LARGE in self._counts else [*APART]
+        small = [service for service in _REPLICAS if service != _LARGE]
+        large = [name for services in self._layout if _LARGE in services for name in services]
         self._small, self._large = [await self._nursery(services, port) for services in (small, large)]
         await asyncio.gather(_told(self._small), _told(self._large))
         self._keepers = [asyncio.create_task(self._keep(replica)) for replica in self.replicas]
@@ -176,14 +174,14 @@ class World:
 
     def of(self, service: str) -> list[Replica]:
         """The replicas of a service that run."""
-        return [r for r in self.replicas if service in r.services.split() and r.healthy.is_set()]
+        return [r for r in self.replicas if service in r.services and r.healthy.is_set()]
 
     async def befall(self, kind: str, rng: random.Random, replica: Replica | None = None) -> None:
         """Has something happen; returns when it is over (a killed process may still be starting).
 
         Kinds: `kill`, `stop`, `half-open`, `nats`, `redis`, `forget`: Redis comes back as it was a moment before.
         """
-        services = replica.services if replica else kind
+        services = replica.services if replica else ()
         running = Fault(kind, services, replica.pid if replica else 0, self.now, float("inf"))
         self.current.append(running)
         try:
@@ -246,14 +244,14 @@ async def _ended(pid: int) -> None:
 
 
 @asynccontextmanager
-async def world(logs: Path | None = None, counts: Mapping[str, int] = APART) -> AsyncIterator[World]:
-    """A running system for the length of the block, with so many processes of each service, or of several."""
+async def world(logs: Path | None = None, layout: Layout = APART) -> AsyncIterator[World]:
+    """A running system for the length of the block."""
     async with AsyncExitStack() as stack:
         if logs is None:
             logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos-")))
         servers = await stack.enter_async_context(EmbeddedServers(logs))
         model = await stack.enter_async_context(CountingModel())
         await model.listen()
-        made = World(servers, model, logs, counts)
+        made = World(servers, model, logs, layout)
         await made.start(stack)
         yield made

@@ -84,7 +84,7 @@ class Processes:
         }
         own = {f"PROCESSION_{key}": str(value) for key, value in settings.items()}
         environment = {**os.environ, **own, "OPENAI_API_KEY": "unused"}
-        replica = ServiceProcess(service, environment, self._directory / f"{name}.log")
+        replica = ServiceProcess((service,), environment, self._directory / f"{name}.log")
         await replica.start()
         self._replicas[service].append(replica)
         await replica.ready()

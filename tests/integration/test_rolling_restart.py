@@ -84,7 +84,7 @@ async def test_a_rolling_restart_of_everything_fails_and_doubles_nothing(doubled
     assert len(doubled.gone) == len(SERVICES)
     for replica in doubled.gone:
         assert "stopping" in replica.logged()
-        assert "Traceback" not in replica.logged(), replica.service
+        assert "Traceback" not in replica.logged(), replica.services
 
 
 async def test_answers_longer_than_the_time_to_stop_go_on_elsewhere(doubled):

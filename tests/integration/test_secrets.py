@@ -116,7 +116,7 @@ async def world(tmp_path_factory):
                 "OPENAI_API_KEY": KEY,
             }
             environment = {**os.environ, **{name: str(value) for name, value in own.items()}}
-            process = ServiceProcess(service, environment, logs / f"{service}.log")
+            process = ServiceProcess((service,), environment, logs / f"{service}.log")
             stack.push_async_callback(process.stop)
             processes.append(await process.start())
             await process.ready()  # one after another: each has the machine for itself

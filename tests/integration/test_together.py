@@ -15,7 +15,6 @@ pytestmark = [
     pytest.mark.timeout(120),
     pytest.mark.asyncio(loop_scope="session"),
 ]
-ALL = " ".join(SERVICES)
 TEXT = [f"word{number} " for number in range(60)]
 SLOW = {"chunks": TEXT, "chunk_delay_ms": 15}
 
@@ -35,7 +34,7 @@ async def start(system, tmp_path):
 
         async def started():
             health = str(tmp_path / "ready")
-            process = system.process(ALL, work_ack_wait=1.5, log_level="INFO", health_file=health)
+            process = system.process(*SERVICES, work_ack_wait=1.5, log_level="INFO", health_file=health)
             stack.push_async_callback(process.stop)
             await (await process.start()).ready()
             return process
@@ -91,7 +90,7 @@ async def test_the_next_one_goes_on_when_it_dies_with_all_its_services(system, s
 async def test_one_that_cannot_start_ends_all_and_says_why(system, tmp_path):
     agents = tmp_path / "agents.yaml"
     agents.write_text("agents: {a: {model: openai/x, outputProcessors: [nobody]}}")
-    process = await system.process(ALL, agents=agents).start()
+    process = await system.process(*SERVICES, agents=agents).start()
     assert await process.ended() == 2
     assert "unknown processor 'nobody'" in process.logged()
     assert "Traceback" not in process.logged()

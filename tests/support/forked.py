@@ -19,10 +19,10 @@ _LOOK_SECONDS: Final = 0.02
 
 
 class Forked:
-    """One service as a process."""
+    """A process, with its services."""
 
-    def __init__(self, service: str, pid: int, out: Path, log: Path) -> None:
-        self.service, self.pid, self._out, self._log = service, pid, out, log
+    def __init__(self, services: tuple[str, ...], pid: int, out: Path, log: Path) -> None:
+        self.services, self.pid, self._out, self._log = services, pid, out, log
 
     async def ready(self) -> None:
         """Waits for the line that says that the service is ready."""
@@ -75,12 +75,12 @@ class Nursery:
         assert self._process.stdin is not None
         out = made.log.with_suffix(".out")
         out.write_text("")
-        asked: dict[str, Any] = {"services": made.service, "environment": made.environment, "out": str(out),
+        asked: dict[str, Any] = {"services": made.services, "environment": made.environment, "out": str(out),
                                  "log": str(made.log)}  # fmt: skip
         async with self._asking:
             self._process.stdin.write(json.dumps(asked).encode() + b"\n")
             pid = (await self.told())["pid"]
-        return Forked(made.service, pid, out, made.log)
+        return Forked(made.services, pid, out, made.log)
 
 
 @asynccontextmanager

@@ -69,8 +69,8 @@ class Gate:
 class ServiceProcess:
     """One service as a process of its own, or several in one: `procession serve SERVICE...`."""
 
-    def __init__(self, service: str, environment: dict[str, str], log: Path) -> None:
-        self.service, self.log = service, log
+    def __init__(self, services: tuple[str, ...], environment: dict[str, str], log: Path) -> None:
+        self.services, self.log = services, log
         self.environment = environment
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
@@ -85,7 +85,7 @@ class ServiceProcess:
         """Starts the process; it ends with us, however we end."""
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "procession_services", "serve", *self.service.split(),
+                sys.executable, "-m", "procession_services", "serve", *self.services,
                 cwd=ROOT, env=self.environment, stdout=asyncio.subprocess.PIPE, stderr=log,
                 preexec_fn=_die_with_parent,
             )  # fmt: skip
@@ -96,9 +96,9 @@ class ServiceProcess:
         assert self.process.stdout is not None
         async with asyncio.timeout(_READY_SECONDS):
             line = await self.process.stdout.readline()
-        assert line, f"{self.service} ended: {self.logged()}"
+        assert line, f"{self.services} ended: {self.logged()}"
         told: dict[str, Any] = json.loads(line)
-        assert told["ready"] == self.service
+        assert told["ready"] == " ".join(self.services)
         return told
 
     async def says(self, text: str) -> None:
@@ -164,8 +164,8 @@ class System:
                 await stack.enter_async_context(hosted(service, own, start))
             yield
 
-    def process(self, service: str, **environment: Any) -> ServiceProcess:
-        """A service as a process, not started yet; `environment` are settings."""
+    def process(self, *services: str, **environment: Any) -> ServiceProcess:
+        """A process with one service or several, not started yet; `environment` are settings."""
         own = {f"PROCESSION_{name.upper()}": str(value) for name, value in environment.items()}
         base = {name: value for name, value in os.environ.items() if not name.startswith("PROCESSION_")}
         everything = {
@@ -178,7 +178,8 @@ class System:
             "OPENAI_API_KEY": "unused",
             **own,
         }
-        return ServiceProcess(service, everything, self._logs / f"{service}-{next(_numbers)}.log")
+        log = self._logs / f"{'+'.join(services)}-{next(_numbers)}.log"
+        return ServiceProcess(services, everything, log)
 
     def gate(self) -> Gate:
         """A new gate."""

@@ -132,7 +132,7 @@ def _serve(options: argparse.Namespace) -> int:
     if options.parent:
         end_with(options.parent)
     with garbage.loading():
-        from procession_services.processor_host.service import run  # noqa: PLC0415 - only what the command needs
+        from procession_services.processor_host.process import run  # noqa: PLC0415 - only what the command needs
 
         starts = {name: _app(name).start for name in options.services}
     run(starts, settings)

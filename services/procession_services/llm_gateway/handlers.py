@@ -203,7 +203,7 @@ class _Answer:
         session = await self._streams.open(
             job, op.processors, job.ops_from(op), replica=op.replica, chunks=chunks, ended=ended
         )
-        session.ended_early.add_done_callback(lambda _: None if session.ended else self._cut())
+        session.ended_early.add_done_callback(lambda _: self._cut())
         self._session = session
         return session
 

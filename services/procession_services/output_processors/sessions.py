@@ -52,7 +52,7 @@ class SessionServer:
         self._offer = {"inbox": self._inbox, "replica": host.settings.replica}
         self._sessions: dict[str, Session] = {}
         self._leases: list[Any] = []
-        self._opening: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._heartbeat: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -71,7 +71,7 @@ class SessionServer:
         """Takes no more leases and lets open streams end within the drain time; the rest goes to other replicas."""
         for lease in self._leases:
             await self._bus.unsubscribe(lease)
-        await asyncio.gather(*self._opening, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         tasks = [s.task for s in self._sessions.values() if s.task]
         if tasks:
             await asyncio.wait(tasks, timeout=self._host.settings.drain_timeout)
@@ -86,12 +86,12 @@ class SessionServer:
         self._bus.post(reply, orjson.dumps(self._offer))
 
     def _on_lease(self, _subject: str, body: bytes, reply: str) -> None:
-        self._start(self._open(orjson.loads(body), reply))
+        self._spawn(self._open(orjson.loads(body), reply))
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
-        self._opening.add(task)
-        task.add_done_callback(self._opening.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         task.add_done_callback(_report)
 
     async def _open(self, lease: dict[str, Any], reply: str) -> None:
@@ -119,7 +119,7 @@ class SessionServer:
         session.task.add_done_callback(_report)
         if lease.get("whole"):
             later = asyncio.get_running_loop().call_later
-            session.replying = later(_REPLY_SECONDS, lambda: self._start(self._tell(session, {})))
+            session.replying = later(_REPLY_SECONDS, lambda: self._spawn(self._tell(session, {})))
         else:
             await self._tell(session, {})
 

@@ -1,11 +1,9 @@
-"""A service as a process: connect, subscribe, say that it is ready, work, drain on SIGTERM."""
+"""A service: it connects, subscribes, works, and drains when it is to stop."""
 
 import asyncio
 import contextlib
-import json
 import logging
-import signal
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
@@ -31,17 +29,15 @@ from procession_services.processor_host.instances import Instances
 from procession_services.processor_host.job import OpRunner, SinkFactory
 from procession_services.processor_host.models import GatewayModels
 from procession_services.processor_host.watch import counted, lag_watched
-from procession_services.runtime import garbage, logs, telemetry
+from procession_services.runtime import telemetry
 from procession_services.runtime.access import Access
 from procession_services.runtime.clock import seconds
-from procession_services.runtime.health import keep_ready
 from procession_services.runtime.ledger import Ledger
 from procession_services.runtime.redis_check import redis_problems
 from procession_services.runtime.redis_client import connect
 from procession_services.runtime.secrets import Secrets
 from procession_services.runtime.settings import Settings
 from procession_services.runtime.store import RunStore
-from procession_services.runtime.tasks import ended
 from procession_services.runtime.values import RedisValues
 
 log = logging.getLogger(__name__)
@@ -240,83 +236,6 @@ class Host:
 Start = Callable[[Host], Coroutine[Any, Any, None]]
 
 
-class _Process:
-    """Services that run in this process, from the start of the first to the end of the last.
-
-    Attributes:
-        live: The subscriptions of all are.
-        stopping: They are to finish what is in flight, and end.
-    """
-
-    def __init__(self, services: Mapping[str, Start], settings: Settings) -> None:
-        self.live, self.stopping = asyncio.Event(), asyncio.Event()
-        self.hosts: list[Host] = []
-        self._services, self._settings = services, settings
-
-    async def run(self) -> None:
-        """Runs them until they are to stop; raises what keeps one of them from starting."""
-        tasks = [asyncio.create_task(self._host(name, start)) for name, start in self._services.items()]
-        tasks.append(asyncio.create_task(self._tell()))
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            await ended(*tasks)
-
-    async def _host(self, service: str, start: Start) -> None:
-        async with hosted(service, self._settings, start) as host:
-            self.hosts.append(host)
-            if len(self.hosts) == len(self._services):
-                self.live.set()
-            await self.stopping.wait()
-
-    async def _tell(self) -> None:
-        """Says that all are ready, on stdout once and with the health file for as long as they are."""
-        await self.live.wait()
-        async with keep_ready(self._settings.health_file, self._work):
-            garbage.seldom()
-            told = {"ready": " ".join(self._services), "replica": self._settings.replica}
-            print(json.dumps(told), flush=True)  # noqa: T201 - the protocol
-            await self.stopping.wait()
-            log.info("stopping: what is in flight is finished, nothing new is taken")
-
-    async def _work(self) -> bool:
-        return all(await asyncio.gather(*(host.works() for host in self.hosts)))
-
-
-async def serve(services: Mapping[str, Start], settings: Settings) -> None:
-    """Runs services until SIGTERM or SIGINT; prints one JSON line when the subscriptions of all are live.
-
-    SIGHUP has them read the files of their configuration anew.
-    """
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    process = _Process(services, settings)
-    reading: set[asyncio.Task[Any]] = set()
-
-    def stop() -> None:
-        process.stopping.set()
-        if not process.live.is_set() and task:
-            task.cancel()
-
-    def hang_up() -> None:
-        reading.update(asyncio.create_task(host.admin.reload()) for host in process.hosts)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
-    loop.add_signal_handler(signal.SIGHUP, hang_up)
-    try:
-        with telemetry.configured(name_of(services), settings):
-            await process.run()
-    except asyncio.CancelledError:
-        if not process.stopping.is_set():
-            raise
-        log.info("stopped before it was ready")
-
-
-def name_of(services: Collection[str]) -> str:
-    """What a process is called in logs and traces: the service, or `procession` where it runs several."""
-    return next(iter(services)) if len(services) == 1 else "procession"
-
-
 @contextlib.asynccontextmanager
 async def hosted(service: str, settings: Settings, start: Start) -> Any:
     """Runs a service inside this process; ready when entered, drained when left.
@@ -396,14 +315,3 @@ async def _answers(url: str, access: Access) -> None:
                 await asyncio.sleep(_LOOK_SECONDS)
             else:
                 return
-
-
-def run(services: Mapping[str, Start], settings: Settings) -> None:
-    """The entry point of a process that runs one service, or several."""
-    logs.configure(name_of(services), settings.log_level)
-    try:
-        import uvloop  # noqa: PLC0415 - where the platform has it
-    except ImportError:
-        asyncio.run(serve(services, settings))
-    else:
-        uvloop.run(serve(services, settings))

@@ -337,7 +337,7 @@ class StreamClient:
 
     def _end(self, session: Session, outcome: dict[str, Any]) -> None:
         session.outcome = outcome
-        if not session.ended_early.done():
+        if not session.ended and not session.ended_early.done():
             session.ended_early.set_result(None)
 
     async def _watch_replicas(self) -> None:

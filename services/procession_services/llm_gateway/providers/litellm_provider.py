@@ -75,8 +75,11 @@ class LiteLLMProvider:
             async with aclosing(await self._events(call)) as events:
                 async for batch in events:
                     begun = True
-                    chunks = [chunk for event in batch if event is not END for chunk in adapter.feed(event)]
-                    if batch[-1] is END:  # nobody has to ask once more to learn that it is over
+                    over = batch[-1] is END
+                    if over:
+                        batch.pop()
+                    chunks = [chunk for event in batch for chunk in adapter.feed(event)]
+                    if over:  # the end goes with them, and nobody has to read on to learn of it
                         yield chunks + adapter.finish()
                         return
                     if chunks:

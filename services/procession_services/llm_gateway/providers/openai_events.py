@@ -5,7 +5,7 @@ apart.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterator
 from typing import Any, Final, Protocol
 
 import orjson
@@ -82,7 +82,7 @@ async def event_batches(
                 yield events
             if bodies:
                 await asyncio.sleep(0)  # what became of them is written when others may run
-        for events in _parsed(bodies, parse, [END] if reader.done else []):
+        for events in _parsed(bodies, parse, last=reader.done):
             yield events
         if reader.done:
             return
@@ -91,11 +91,9 @@ async def event_batches(
 
 
 def _parsed(
-    bodies: list[bytes],
-    parse: Callable[[bytes], dict[str, Any] | None],
-    behind: Sequence[dict[str, Any]] = (),
+    bodies: list[bytes], parse: Callable[[bytes], dict[str, Any] | None], *, last: bool = False
 ) -> Iterator[list[dict[str, Any]]]:
-    """Yields all events and what stands behind them at once, unless there are none."""
+    """Yields all events at once, unless there are none; `END` stands behind the last ones."""
     events: list[dict[str, Any]] = []
     try:
         for body in bodies:
@@ -105,7 +103,8 @@ def _parsed(
         if events:
             yield events
         raise
-    events += behind
+    if last:
+        events.append(END)
     if events:
         yield events
 

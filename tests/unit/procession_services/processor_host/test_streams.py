@@ -78,3 +78,11 @@ async def test_what_came_of_a_whole_stream_comes_with_the_reply_to_its_lease(cli
     await client._lease(session, None)
     assert (session.outcome, session.acked, session.due) == ({"outSeq": 5}, 1, False)
     assert asked == [{"attempt": 1, "chunks": [{"type": "text-delta"}], "whole": True, "e": True, "g": True}]
+
+
+@pytest.mark.parametrize("ended", [True, False])
+async def test_only_a_stream_that_goes_on_is_ended_early(client, ended):
+    session = Session("s", [], _lease, DictStore(), ended=ended, attempt=1)
+    client._sessions[session.id] = session
+    client._on_answer(f"{client._address}.s", b'{"l": 1, "done": {"outSeq": 5}}', "")
+    assert (session.outcome, session.ended_early.done()) == ({"outSeq": 5}, not ended)
