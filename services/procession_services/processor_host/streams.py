@@ -286,7 +286,8 @@ class StreamClient:
         return session.outcome
 
     def close(self, session: Session) -> None:
-        """Forgets the session."""
+        """Forgets the session, and who wanted to hear that it was ended early."""
+        session.ended_early.cancel()
         if session.moving:
             session.moving.cancel()
         self._sessions.pop(session.id, None)
