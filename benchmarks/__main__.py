@@ -48,29 +48,27 @@ QUICK: Final = Size(
 _EVERY_PART: Final = {**PARTS, "pinned": pinned, "hops": hops}
 """`all` are those of PARTS: where processes are pinned, the others would tell something else."""
 _ALONE: Final = ("processors", "guards", "replay", "fairness")
+"""They start what they need by themselves."""
 
 
-async def benchmark(
-    names: list[str], size: Size, peer: Path | None, *, together: bool = False
-) -> dict[str, Any]:
-    """Starts both sides, takes the measurements and stops everything.
+async def benchmark(names: list[str], size: Size, peer: Path | None) -> dict[str, Any]:
+    """Starts all sides, takes the measurements and stops everything.
 
     Returns:
-        What is written as JSON: `machine`, `peer` (versions, or None), `together` (whether our services share a
-        process), one entry for each name, `problems`.
+        What is written as JSON: `machine`, `peer` (versions, or None), one entry for each name, `problems`.
     """
     async with AsyncExitStack() as stack:
         api, model = await stack.enter_async_context(model_server())
         everybody = {"model": model}
-        ours = await stack.enter_async_context(our_side(api, everybody, together=together))
+        ours = await stack.enter_async_context(our_side(api, everybody))
+        together = await stack.enter_async_context(our_side(api, everybody, together=True))
         other = await stack.enter_async_context(peer_side(peer, api, everybody)) if peer else None
-        bench = Bench(ours, other, size, say=_say)
+        bench = Bench([ours, together, *([other] if other else [])], size, say=_say)
         told: dict[str, Any] = {
             "when": datetime.now(UTC).isoformat(timespec="seconds"),
             "machine": facts(),
             "peer": {"name": other.name, "versions": dict(other.versions)} if other else None,
             "size": dataclasses.asdict(size),
-            "together": together,
         }
         for name in names:
             told[name] = await _EVERY_PART[name](bench)
@@ -96,10 +94,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the results")
     parser.add_argument("--quick", action="store_true", help="small numbers: shows that it works, no more")
     parser.add_argument("--peer", type=Path, metavar="DIR", help="where Mastra was installed with npm")
-    parser.add_argument("--no-peer", action="store_true", help="measure our side only")
-    parser.add_argument(
-        "--together", action="store_true", help="our services in one process (`procession up --together`)"
-    )
+    parser.add_argument("--no-peer", action="store_true", help="measure ours only")
     parser.add_argument("--repetitions", type=int, metavar="N", help=f"default: {FULL.repetitions}")
     parser.add_argument(
         "--patience",
@@ -115,8 +110,6 @@ def main() -> int:
     peer = None if options.no_peer else peer_modules(options.peer)
     if options.peer and not peer:
         parser.error(f"{options.peer} has no node_modules/@mastra/core: see docs/performance.md")
-    if options.together and options.part in _ALONE:
-        parser.error(f"--together is not for {options.part}, which starts what it needs by itself")
     names = list(PARTS) if options.part == "all" else [options.part]
     if options.part == "processors":
         told = alone(builtins.QUICK if options.quick else builtins.Size())
@@ -127,7 +120,7 @@ def main() -> int:
     elif options.part == "fairness":
         told = asyncio.run(fairness.measure(fairness.QUICK if options.quick else fairness.FULL))
     else:
-        told = asyncio.run(benchmark(names, size, peer, together=options.together))
+        told = asyncio.run(benchmark(names, size, peer))
     text = json.dumps(told, indent=1)
     if options.json:
         options.json.write_text(text + "\n")

@@ -32,8 +32,8 @@ def resident_mb(pid: int) -> float:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE / 1e6
 
 
-def children() -> dict[str, int]:
-    """The processes that this one has started, by the name of their program."""
+def children() -> dict[int, str]:
+    """The processes that this one has started: their ids, and the names of their programs."""
     found = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -41,7 +41,7 @@ def children() -> dict[str, int]:
         except OSError:
             continue  # it has ended
         if int(tail.split()[1]) == os.getpid():
-            found[head.partition("(")[2]] = int(head.split()[0])
+            found[int(head.split()[0])] = head.partition("(")[2]
     return found
 
 

@@ -1,4 +1,4 @@
-"""What is measured. Each repetition asks our side and then the peer, so that both see the same machine."""
+"""What is measured. Each repetition asks one side after the other, so that all see the same machine."""
 
 import asyncio
 import dataclasses
@@ -8,7 +8,17 @@ from typing import Final
 
 from benchmarks.machine import Reading, quiet, resident_mb
 from benchmarks.protocol import Command, load, stream
-from benchmarks.records import Record, added, difference, line, percentiles, record, spread
+from benchmarks.records import (
+    Record,
+    Taken,
+    added,
+    comparable,
+    difference,
+    line,
+    percentiles,
+    record,
+    spread,
+)
 from benchmarks.sides import Sample, Side
 
 __all__ = ["PARTS", "Bench", "Size", "hops"]
@@ -37,40 +47,36 @@ class Size:
 
 @dataclass(slots=True)
 class Bench:
-    """Our side, the peer where there is one, and how much to measure."""
+    """The sides, of which the first is ours with a process for each service, and how much to measure."""
 
-    ours: Side
-    peer: Side | None
+    sides: Sequence[Side]
     size: Size
     say: Callable[[str], None]
     problems: list[str] = field(default_factory=list)
 
     async def measure(self, what: str, command: Command) -> Record:
         """Takes all repetitions of a measurement, alternating between the sides."""
-        [(ours, theirs)] = await self.samples([command] * self.size.repetitions, each=1)
-        return self.told(what, ours, theirs)
+        [taken] = await self.samples([command] * self.size.repetitions, each=1)
+        return self.told(what, taken)
 
-    async def samples(
-        self, commands: Sequence[Command], *, each: int
-    ) -> list[tuple[list[Sample], list[Sample]]]:
-        """Carries out commands on our side and then on the peer's, `each` of them at a time.
+    async def samples(self, commands: Sequence[Command], *, each: int) -> list[list[Taken]]:
+        """Carries out commands on one side after the other, `each` of them at a time.
 
         Returns:
-            For the first, second, ... of each time: the samples of our side, and those of the peer.
+            For the first, second, ... of each time: the samples of each side.
         """
-        taken: list[tuple[list[Sample], list[Sample]]] = [([], []) for _ in range(each)]
+        taken: list[list[Taken]] = [[(side, []) for side in self.sides] for _ in range(each)]
         for start in range(0, len(commands), each):
-            for number, side in enumerate((self.ours, self.peer)):
-                for place, command in enumerate(commands[start : start + each] if side else ()):
-                    assert side is not None
-                    taken[place][number].append(await self.repetition(side, command))
+            for number, side in enumerate(self.sides):
+                for place, command in enumerate(commands[start : start + each]):
+                    taken[place][number][1].append(await self.repetition(side, command))
         return taken
 
-    def told(self, what: str, ours: list[Sample], theirs: list[Sample]) -> Record:
+    def told(self, what: str, taken: Sequence[Taken]) -> Record:
         """Says what samples say, and keeps their problems."""
-        told = record((self.ours, ours), (self.peer, theirs) if self.peer else None)
+        told = record(taken)
         self.problems += [f"{what}: {problem}" for problem in told["problems"]]
-        self.say(f"{what}: {_short(told)}")
+        self.say(f"{what}: {_short(told, self.sides)}")
         return told
 
     async def repetition(self, side: Side, command: Command) -> Sample:
@@ -85,7 +91,8 @@ async def single(bench: Bench) -> Record:
     command = load(100, runs=size.single_runs, warm=size.warm)
     raw = await bench.measure("raw", command.model_copy(update={"raw": True}))
     told = await bench.measure("single", command)
-    told |= added(told, raw) | (added(told, raw, "peer_") if bench.peer else {})
+    for side in bench.sides:
+        told |= added(told, raw, side.prefix)
     return {**told, "chunks": 100, "raw": raw}
 
 
@@ -123,7 +130,7 @@ async def hops(bench: Bench) -> Record:
         }
         level: Record = {"streams": streams}
         for way, asked in ways.items():
-            samples = [await bench.repetition(bench.ours, asked) for _ in range(bench.size.repetitions)]
+            samples = [await bench.repetition(bench.sides[0], asked) for _ in range(bench.size.repetitions)]
             bench.problems += [problem for sample in samples for problem in sample.outcome.problems]
             level[way] = percentiles([lag for sample in samples for lag in sample.outcome.lags])
             inner = [lag for sample in samples for lag in sample.outcome.inner_lags]
@@ -136,8 +143,8 @@ async def hops(bench: Bench) -> Record:
 
 async def memory(bench: Bench) -> Record:
     """Runs of 100 chunks without a memory, and in a thread with one of its last ten messages; what that adds."""
-    if bench.peer is not None and "@mastra/memory" not in bench.peer.versions:
-        bench = dataclasses.replace(bench, peer=None)
+    able = [side for side in bench.sides if side.name != "mastra" or "@mastra/memory" in side.versions]
+    bench = dataclasses.replace(bench, sides=able)
     size = bench.size
     plain = load(100, runs=size.single_runs, warm=size.warm)
     commands = [
@@ -145,16 +152,15 @@ async def memory(bench: Bench) -> Record:
         for repetition in range(size.repetitions)
         for command in (plain, plain.model_copy(update={"thread": f"thread-{repetition}"}))
     ]
-    (ours, theirs), (our_memory, their_memory) = await bench.samples(commands, each=2)
+    without, using = await bench.samples(commands, each=2)
     told: Record = {
         "chunks": 100,
-        "without": bench.told("without memory", ours, theirs),
-        "with": bench.told("with memory", our_memory, their_memory),
-        "added": difference(ours, our_memory, (*bench.ours.pids, "client")),
+        "without": bench.told("without memory", without),
+        "with": bench.told("with memory", using),
     }
-    if bench.peer is not None:
-        told["peer_added"] = difference(theirs, their_memory, ("peer",))
-    bench.say(f"added: {told['added']}, peer: {told.get('peer_added')}")
+    for (side, less), (_, more) in zip(without, using, strict=True):
+        told[f"{side.prefix}added"] = difference(side, less, more)
+        bench.say(f"{side.name} added: {told[f'{side.prefix}added']}")
     return told
 
 
@@ -174,81 +180,74 @@ async def growth(bench: Bench) -> Record:
         outputs.append({"output_processors": count, "chunks": size.output_chunks, **told})
     steps = []
     for count in size.steps:
-        runs = max(1, 2 * size.single_runs // count)
-        told = await bench.measure(f"{count} steps", load(20, steps=count, runs=runs, warm=min(3, runs)))
-        told["ms_per_step"] = round(told["wall_ms"]["median"] / count, 2)
+        runs = max(min(5, size.single_runs), 2 * size.single_runs // count)
+        command = load(20, steps=count, runs=runs, warm=min(size.warm, runs))
+        told = await bench.measure(f"{count} steps", command)
         steps.append({"steps": count, "chunks": 20, **told})
     memory["after"] = _memory(bench)
     memory[f"with_{size.held_streams}_streams"] = await _memory_in_use(bench)
     idle = await _idle(bench)
     grown: Record = {"by_chunks": chunks, "by_output_processors": outputs, "by_steps": steps}
-    return grown | _fixed(chunks) | {"memory_mb": memory, "idle_cpu_percent": idle}
+    return grown | _lines(chunks, steps) | {"memory_mb": memory, "idle_cpu_percent": idle}
 
 
-def _fixed(chunks: list[Record]) -> Record:
-    """The share of a run that does not depend on its chunks, and of a chunk: a line through the sizes."""
+def _lines(chunks: list[Record], steps: list[Record]) -> Record:
+    """The CPU of a run that does not depend on its chunks, of a further chunk and of a further step, on each side.
+
+    From straight lines through the sizes; runs of 10,000 chunks are there to see whether it stays a line.
+    """
     told: Record = {}
-    for name, key in (
-        ("", "cpu_ms_per_run"),
-        ("_with_client", "cpu_ms_per_run_with_client"),
-        ("peer_", "peer_cpu_ms_per_run"),
-    ):
-        if all(key in one for one in chunks):
-            # Runs of 10,000 chunks are there to see whether it stays a line.
-            points = [(one["chunks"], one[key]["median"]) for one in chunks if one["chunks"] <= 1000]  # noqa: PLR2004
-            at_zero, slope = line(points)
-            prefix, suffix = (name, "") if name == "peer_" else ("", name)
+    for prefix in ("", "together_", "peer_"):
+        for suffix in ("", "_with_client"):
+            key = f"{prefix}cpu_ms_per_run{suffix}"
+            if any(key not in one for one in chunks):
+                continue
+            few = [(one["chunks"], one[key]["median"]) for one in chunks if one["chunks"] <= 1000]  # noqa: PLR2004
+            at_zero, per_chunk = line(few)
+            _, per_step = line([(one["steps"], one[key]["median"]) for one in steps])
             told[f"{prefix}cpu_ms_per_run_fixed{suffix}"] = round(at_zero, 2)
-            told[f"{prefix}cpu_us_per_further_chunk{suffix}"] = round(slope * 1e3, 1)
+            told[f"{prefix}cpu_us_per_further_chunk{suffix}"] = round(per_chunk * 1e3, 1)
+            told[f"{prefix}cpu_ms_per_further_step{suffix}"] = round(per_step, 2)
     return told
 
 
 def _memory(bench: Bench) -> Record:
-    return {name: round(resident_mb(pid), 1) for name, pid in bench.ours.everybody.items()}
+    return {name: round(resident_mb(pid), 1) for name, pid in bench.sides[0].everybody.items()}
 
 
 async def _memory_in_use(bench: Bench) -> Record:
-    """The memory while streams are open, on both sides one after the other."""
+    """The memory while streams are open, on one side after the other."""
     found: Record = {}
     command = stream(bench.size.held_streams, bench.size.seconds, chunks_per_second=10)
-    for side in filter(None, (bench.ours, bench.peer)):
+    for side in bench.sides:
         running = asyncio.create_task(side.measure(command))
         await asyncio.sleep(1.5 + bench.size.seconds / 2)
         used = _memory(bench)
-        found |= {name: used[name] for name in (*side.pids, *(["client"] if side is bench.ours else []))}
+        found |= {name: used[name] for name in (f"{side.prefix}{process}" for process in side.processes)}
         bench.problems += (await running).outcome.problems
     return found
 
 
 async def _idle(bench: Bench) -> Record:
-    """The CPU of our processes while nothing is asked of them, in percent of one CPU."""
-    found = []
+    """The CPU of all processes while nothing is asked of them, in percent of one CPU."""
+    everybody, found = bench.sides[0].everybody, []
     for _ in range(bench.size.repetitions):
-        before = Reading.take(bench.ours.pids)
+        before = Reading.take(everybody)
         await asyncio.sleep(bench.size.seconds)
-        found.append(Reading.take(bench.ours.pids).since(before)[0])
+        found.append(Reading.take(everybody).since(before)[0])
     return {
         name: spread([100 * used[name] / bench.size.seconds for used in found])["median"]
-        for name in bench.ours.pids
+        for name in everybody
     }
 
 
-def _short(told: Record) -> str:
-    keys = (
-        "wall_ms",
-        "lag_p50_ms",
-        "lag_p99_ms",
-        "first_chunk_ms",
-        "runs_per_s",
-        "cpu_us_per_chunk_with_client",
-    )
+def _short(told: Record, sides: Sequence[Side]) -> str:
     parts = []
-    for key in keys:
-        if key in told:
-            theirs = told.get(f"peer_{key.removesuffix('_with_client')}")
-            beside = f" (peer {theirs['median']})" if theirs else ""
-            parts.append(f"{key} {told[key]['median']}{beside}")
-    return ", ".join(parts)
+    for key in ("wall_ms", "lag_p50_ms", "lag_p99_ms", "first_chunk_ms", "runs_per_s", "cpu_us_per_chunk"):
+        shown = [(side.name, comparable(told, side.prefix, key)) for side in sides]
+        if all(value for _, value in shown):
+            parts.append(f"{key} " + ", ".join(f"{name} {value['median']}" for name, value in shown))
+    return "; ".join(parts)
 
 
 PARTS: Final[dict[str, Callable[[Bench], Awaitable[Record]]]] = {

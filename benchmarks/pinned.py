@@ -1,6 +1,6 @@
 """How many paced streams one core carries: what serves them on one core, the model and the clients on another.
 
-The peer is one process, its client included, and has the first core for itself. More and more streams, on both sides
+The peer is one process, its client included, and has the first core for itself. More and more streams, on all sides
 in turn, until the p99 of the lag passes `LIMIT_MS`.
 """
 
@@ -17,21 +17,22 @@ from benchmarks.sides import Sample, Side
 __all__ = ["LIMIT_MS", "pinned"]
 
 LIMIT_MS: Final = 50.0
-_ASKING: Final = ("model", "client", "harness")
+_ASKING: Final = ("model", "client", "together_client", "harness")
 
 
 async def pinned(bench: Bench) -> Record:
     """Pins everybody, and raises the number of streams until each side has passed the limit."""
     cores = sorted(os.sched_getaffinity(0))
     serving, asking = cores[0], cores[-1]
-    _pin(bench.ours.everybody, serving, asking)
+    everybody = bench.sides[0].everybody
+    _pin(everybody, serving, asking)
     found: dict[str, Record] = {}
     levels: list[Record] = []
     try:
-        for side in filter(None, (bench.ours, bench.peer)):
+        for side in bench.sides:
             found[side.name] = {"most_streams": 0, "limit_ms": LIMIT_MS}
             bench.problems += (await side.measure(load(100, runs=200, concurrency=8))).outcome.problems
-        left = [side for side in (bench.ours, bench.peer) if side is not None]
+        left = list(bench.sides)
         for streams in bench.size.pinned_streams:
             told = await _level(bench, left, streams)
             levels.append(told)
@@ -41,7 +42,7 @@ async def pinned(bench: Bench) -> Record:
             if not left:
                 break
     finally:
-        _pin(bench.ours.everybody, *(cores, cores))
+        _pin(everybody, cores, cores)
     return {"serving_core": serving, "asking_core": asking, "levels": levels, "found": found}
 
 
@@ -54,7 +55,7 @@ async def _level(bench: Bench, sides: Iterable[Side], streams: int) -> Record:
             samples[side.name].append(await bench.repetition(side, command))
     for side in sides:
         told[side.name] = alone(side, samples[side.name])
-        bench.problems += told[side.name].pop("problems")
+        bench.problems += [problem for sample in samples[side.name] for problem in sample.outcome.problems]
         bench.say(f"{side.name}: {streams} streams, p99 {told[side.name]['lag_p99_ms']['median']} ms")
     return told
 

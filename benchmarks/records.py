@@ -8,6 +8,7 @@ from typing import Any
 from benchmarks.sides import Sample, Side
 
 Record = dict[str, Any]
+Taken = tuple[Side, list[Sample]]
 
 
 def spread(values: Sequence[float], digits: int = 2) -> Record:
@@ -30,55 +31,46 @@ def percentiles(values: Sequence[float]) -> Record:
     return {f"p{percent}": round(percentile(values, percent), 2) for percent in (50, 90, 99)}
 
 
-def record(ours: tuple[Side, list[Sample]], peer: tuple[Side, list[Sample]] | None) -> Record:
-    """What a measurement says: our values, the peer's under `peer_...`, and ratios of the medians.
+def record(taken: Sequence[Taken]) -> Record:
+    """What a measurement says: values of each side under its prefix, and ratios of the medians of ours to the peer's.
 
-    `cpu_...` is of all our processes together, broker and Redis included, client and model server excluded;
+    `cpu_...` is of all processes of a side together, broker and Redis included, client and model server excluded;
     `..._with_client` adds the client, and is what compares to the peer, which is its own client.
     """
-    side, samples = ours
+    told: Record = {}
+    for side, samples in taken:
+        told |= {f"{side.prefix}{key}": value for key, value in alone(side, samples).items()}
+    told["problems"] = list(chain.from_iterable(s.outcome.problems for _, samples in taken for s in samples))
+    for side, _ in taken:
+        for key in ("wall_ms", "runs_per_s", "first_chunk_ms", "cpu_us_per_chunk", "cpu_ms_per_run"):
+            ours, theirs = comparable(told, side.prefix, key), told.get(f"peer_{key}")
+            if side.prefix != "peer_" and ours and theirs and theirs["median"]:
+                told[f"{side.prefix}ratio_{key}"] = round(ours["median"] / theirs["median"], 2)
+    return told
+
+
+def comparable(told: Record, prefix: str, key: str) -> Any:
+    """A side's value that can stand beside another's: of CPU, the one with the client; None where there is none."""
+    return told.get(f"{prefix}{key}_with_client", told.get(f"{prefix}{key}"))
+
+
+def alone(side: Side, samples: list[Sample]) -> Record:
+    """What one side's measurement says by itself, without what went wrong; see `record`."""
     told = _told(samples, lambda sample: sum(sample.cpu[name] for name in side.pids))
-    with_client = _told(samples, lambda sample: sum(sample.cpu[name] for name in (*side.pids, "client")))
-    told |= {f"{key}_with_client": value for key, value in with_client.items() if key.startswith("cpu_")}
+    if "client" in side.processes:
+        with_client = _told(samples, lambda sample: sum(sample.cpu[name] for name in side.processes))
+        told |= {f"{key}_with_client": value for key, value in with_client.items() if key.startswith("cpu_")}
     for name, unit, per in (("us_per_chunk", 1e6, _chunks), ("ms_per_run", 1e3, _runs)):
         if all(per(sample) for sample in samples):
             told[f"per_process_cpu_{name}"] = {
                 process: round(median(s.cpu[process] / per(s) for s in samples) * unit, 2)
-                for process in (*side.pids, "client", "model")
+                for process in (*side.processes, "model")
             }
     told["foreign_cpus"] = spread([sample.foreign for sample in samples])
-    told["problems"] = list(chain.from_iterable(sample.outcome.problems for sample in samples))
-    if peer is None:
-        return told
-    side, samples = peer
-    theirs = _told(samples, lambda sample: sample.cpu["peer"])
-    told |= {f"peer_{key}": value for key, value in theirs.items()}
-    told["peer_foreign_cpus"] = spread([sample.foreign for sample in samples])
-    told["problems"] += list(chain.from_iterable(sample.outcome.problems for sample in samples))
-    for key, our_key in (
-        ("wall_ms", "wall_ms"),
-        ("runs_per_s", "runs_per_s"),
-        ("cpu_us_per_chunk", "cpu_us_per_chunk_with_client"),
-        ("cpu_ms_per_run", "cpu_ms_per_run_with_client"),
-    ):
-        if key in theirs and theirs[key]["median"]:
-            told[f"ratio_{key}"] = round(told[our_key]["median"] / theirs[key]["median"], 2)
     return told
 
 
-def alone(side: Side, samples: list[Sample]) -> Record:
-    """What one side's measurement says by itself; `cpus` without the client, where that is another process."""
-    told = _told(samples, lambda sample: sum(sample.cpu[name] for name in side.pids))
-    told["cpus_by_process"] = {
-        name: round(median(sample.cpu[name] / sample.outcome.seconds for sample in samples), 3)
-        for name in (*side.pids, "client", "model")
-    }
-    told["foreign_cpus"] = spread([sample.foreign for sample in samples])
-    told["problems"] = list(chain.from_iterable(sample.outcome.problems for sample in samples))
-    return told
-
-
-def added(told: Record, raw: Record, prefix: str = "") -> Record:
+def added(told: Record, raw: Record, prefix: str) -> Record:
     """How much later the first chunk came, and the end, than in a bare request of the same stream; ms."""
     return {
         f"{prefix}{key}": round(told[f"{prefix}{source}"]["median"] - raw[f"{prefix}{source}"]["median"], 2)
@@ -86,14 +78,14 @@ def added(told: Record, raw: Record, prefix: str = "") -> Record:
     }
 
 
-def difference(without: Sequence[Sample], using: Sequence[Sample], processes: Sequence[str]) -> Record:
+def difference(side: Side, without: Sequence[Sample], using: Sequence[Sample]) -> Record:
     """What the runs of each second sample took beyond those of the first one; medians over the pairs."""
 
     def wall(sample: Sample) -> float:
         return median(run.wall_ms for run in sample.outcome.runs)
 
     def cpu(sample: Sample) -> float:
-        return sum(sample.cpu[name] for name in processes) / _runs(sample) * 1e3
+        return sum(sample.cpu[name] for name in side.processes) / _runs(sample) * 1e3
 
     pairs = list(zip(without, using, strict=True))
     return {

@@ -1,4 +1,4 @@
-"""The two sides of a comparison: our system with its client, and the peer, each driven over pipes."""
+"""The sides of a comparison: our system with its client, apart or in one process, and the peer; driven over pipes."""
 
 import asyncio
 import json
@@ -38,7 +38,7 @@ class SideError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One repetition: how the runs went, the CPU seconds of each process meanwhile, and the CPUs of others."""
+    """One repetition: how the runs went, the CPU seconds of the side's processes and the model, the CPUs of others."""
 
     outcome: Outcome
     cpu: Mapping[str, float]
@@ -50,15 +50,23 @@ class Side:
     """A client process, and the processes that serve it.
 
     Attributes:
-        pids: The processes of the system that is measured, by name; without client and model server.
+        prefix: What the names of its values begin with in the results, and those of its processes in `everybody`.
+        pids: The processes of the system that is measured, by name; without model server, and without the client
+            where that is a process of its own.
         everybody: All processes of the benchmark, for telling what others use.
     """
 
     name: str
+    prefix: str
     client: asyncio.subprocess.Process
     pids: Mapping[str, int]
     everybody: dict[str, int]
     versions: Mapping[str, str]
+
+    @property
+    def processes(self) -> tuple[str, ...]:
+        """What is counted for it: the processes that serve, and the client where that is not one of them."""
+        return (*self.pids, *(["client"] if self.client.pid not in self.pids.values() else []))
 
     async def measure(self, command: Command) -> Sample:
         """Has the client carry out a command; raises SideError when it ends instead."""
@@ -67,7 +75,8 @@ class Side:
         await _hear(self.client, "begin")
         before = Reading.take(self.everybody)
         await _hear(self.client, "end")
-        cpu, foreign = Reading.take(self.everybody).since(before)
+        used, foreign = Reading.take(self.everybody).since(before)
+        cpu = {name: used[self.prefix + name] for name in self.processes} | {"model": used["model"]}
         return Sample(Outcome.model_validate(await _line(self.client)), cpu, foreign)
 
 
@@ -95,11 +104,15 @@ async def our_side(api: str, everybody: dict[str, int], *, together: bool = Fals
     async with system(environment=environment, together=together, on_line=_pass_on) as running:
         client_of = ("-m", "benchmarks.client", running.nats_url, api)
         async with _process(sys.executable, *client_of, environment={**os.environ, **environment}) as client:
-            servers = {_SERVERS[name]: pid for name, pid in children().items() if name in _SERVERS}
+            new = {pid: name for pid, name in children().items() if pid not in everybody.values()}
+            servers = {_SERVERS[name]: pid for pid, name in new.items() if name in _SERVERS}
             pids = {**running.supervisor.pids, **servers}
-            everybody.update(pids, client=client.pid)
+            name, prefix = ("together", "together_") if together else ("procession", "")
+            everybody.update(
+                {prefix + process: pid for process, pid in {**pids, "client": client.pid}.items()}
+            )
             versions = (await _hear(client, "ready"))["versions"]
-            yield Side("procession", client, pids, everybody, versions)
+            yield Side(name, prefix, client, pids, everybody, versions)
 
 
 def peer_modules(given: Path | None) -> Path | None:
@@ -138,9 +151,9 @@ async def peer_side(modules: Path, api: str, everybody: dict[str, int]) -> Async
         environment = {**os.environ, "NODE_ENV": "production"}
         arguments = (node, "--expose-gc", str(script), json.dumps(settings))
         async with _process(*arguments, environment=environment) as process:
-            everybody["peer"] = process.pid
+            everybody["peer_node"] = process.pid
             versions = (await _hear(process, "ready"))["versions"]
-            yield Side("mastra", process, {"peer": process.pid}, everybody, versions)
+            yield Side("mastra", "peer_", process, {"node": process.pid}, everybody, versions)
 
 
 @asynccontextmanager

@@ -6,6 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.pinned import LIMIT_MS
+from benchmarks.records import comparable
+
 _NONE: Final = "-"
 _TITLES: Final = {
     "runs_per_s": "runs/s",
@@ -13,23 +16,24 @@ _TITLES: Final = {
     "wall_ms": "wall, ms",
     "lag_p50_ms": "lag p50, ms",
     "lag_p99_ms": "lag p99, ms",
-    "cpu_ms_per_run_with_client": "CPU ms/run",
     "cpu_ms_per_run": "CPU ms/run",
-    "cpu_us_per_chunk_with_client": "CPU µs/chunk",
     "cpu_us_per_chunk": "CPU µs/chunk",
     "cpus": "CPUs",
     "foreign_cpus": "CPUs of others",
 }
-_AT_ONCE: Final = ("runs_per_s", "wall_ms", "cpu_us_per_chunk_with_client", "cpus", "foreign_cpus")
-_PACED: Final = ("lag_p50_ms", "lag_p99_ms", "cpu_us_per_chunk_with_client", "cpus", "foreign_cpus")
+_AT_ONCE: Final = ("runs_per_s", "wall_ms", "cpu_us_per_chunk", "cpus", "foreign_cpus")
+_PACED: Final = ("lag_p50_ms", "lag_p99_ms", "cpu_us_per_chunk", "cpus", "foreign_cpus")
+_GROWN: Final = ("wall_ms", "cpu_ms_per_run", "cpu_us_per_chunk")
+_SIDES: Final = {"": "Procession", "together_": "... in one process", "peer_": "Mastra"}
+"""By the prefix of their values."""
 _SINGLE: Final = (
     ("wall time of a run, ms", "wall_ms"),
     ("99th percentile, ms", "wall_p99_ms"),
     ("time to the first chunk, ms", "first_chunk_ms"),
     ("... beyond a bare request, ms", "first_chunk_added_ms"),
-    ("CPU per run with the client, ms", "cpu_ms_per_run_with_client"),
-    ("CPU per run without the client, ms", "cpu_ms_per_run"),
-    ("CPU per chunk with the client, µs", "cpu_us_per_chunk_with_client"),
+    ("CPU per run with the client, ms", "cpu_ms_per_run"),
+    ("CPU per chunk with the client, µs", "cpu_us_per_chunk"),
+    ("CPUs used by others meanwhile", "foreign_cpus"),
 )
 
 
@@ -62,41 +66,32 @@ def _about(told: dict[str, Any]) -> Iterator[str]:
     if told["peer"]:
         theirs = ", ".join(f"{name} {version}" for name, version in told["peer"]["versions"].items())
         yield f"The peer: {theirs}."
-    if told.get("together"):
-        yield "Our services share a process."
     yield f"Medians of {told['size']['repetitions']} repetitions, [smallest - largest]."
 
 
 def _single(single: dict[str, Any]) -> Iterator[str]:
     yield from ("", "### One run at a time (100 chunks)", "")
-    rows = []
-    for title, key in _SINGLE:
-        theirs = key.removesuffix("_with_client") if key != "cpu_ms_per_run" else ""
-        rows.append([title, _cell(single.get(key)), _cell(single.get(f"peer_{theirs}"))])
-    rows.append(
-        [
-            "CPUs used by others meanwhile",
-            _cell(single["foreign_cpus"]),
-            _cell(single.get("peer_foreign_cpus")),
-        ]
-    )
-    yield from _table(["", "Procession", "Mastra"], rows)
+    sides = _sides(single, "wall_ms")
+    rows = [[title, *(_cell(comparable(single, side, key)) for side in sides)] for title, key in _SINGLE]
+    yield from _table(["", *sides.values()], rows)
     yield from ("", "Where the CPU time goes, µs per chunk:", "")
-    parts = sorted(single["per_process_cpu_us_per_chunk"].items(), key=lambda item: -item[1])
-    yield from _table([name for name, _ in parts], [[str(used) for _, used in parts]])
+    for side in sides:
+        parts = sorted(single[f"{side}per_process_cpu_us_per_chunk"].items(), key=lambda item: -item[1])
+        yield from (f"* {sides[side]}: {', '.join(f'{name} {used:g}' for name, used in parts)}",)
 
 
 def _pinned(pinned: dict[str, Any]) -> Iterator[str]:
-    sides = list(pinned["found"])
-    yield from ("", "### Streams of 50 chunks/s that one core carries", "")
     columns = ("lag_p50_ms", "lag_p99_ms", "cpus", "foreign_cpus")
+    yield from ("", "### Streams of 50 chunks/s that one core carries", "")
     rows = [
-        [str(level["streams"]), *(_cell(level.get(side, {}).get(key)) for key in columns for side in sides)]
+        [str(level["streams"]), side, *(_cell(level[side][key]) for key in columns)]
         for level in pinned["levels"]
+        for side in pinned["found"]
+        if side in level
     ]
-    yield from _table(["streams", *(f"{side}: {_TITLES[key]}" for key in columns for side in sides)], rows)
+    yield from _table(["streams", "", *(_TITLES[key] for key in columns)], rows)
     most = ", ".join(f"{side} {found['most_streams']}" for side, found in pinned["found"].items())
-    yield from ("", f"Most streams before p99 passed {pinned['found'][sides[0]]['limit_ms']:g} ms: {most}.")
+    yield from ("", f"Most streams before p99 passed {LIMIT_MS:g} ms: {most}.")
 
 
 def _processors(told: dict[str, Any]) -> Iterator[str]:
@@ -137,54 +132,49 @@ def _rounded(value: float | None) -> float | None:
 def _remembering(told: dict[str, Any]) -> Iterator[str]:
     yield from ("", "### Memory of the last ten messages (100 chunks, one run at a time)", "")
     rows = []
+    sides = _sides(told["with"], "wall_ms")
     for title, key, part in (
         ("wall time without, ms", "wall_ms", "without"),
         ("wall time with, ms", "wall_ms", "with"),
         ("added wall time, ms", "wall_ms", "added"),
-        ("CPU per run without, with the client, ms", "cpu_ms_per_run_with_client", "without"),
-        ("CPU per run with, with the client, ms", "cpu_ms_per_run_with_client", "with"),
+        ("CPU per run without, with the client, ms", "cpu_ms_per_run", "without"),
+        ("CPU per run with, with the client, ms", "cpu_ms_per_run", "with"),
         ("added CPU per run, ms", "cpu_ms_per_run", "added"),
         ("CPUs used by others meanwhile", "foreign_cpus", "with"),
     ):
-        theirs = told.get("peer_added", {}) if part == "added" else told[part]
-        their_key = key if part == "added" else f"peer_{key.removesuffix('_with_client')}"
-        rows.append([title, _cell(told[part].get(key)), _cell(theirs.get(their_key))])
-    yield from _table(["", "Procession", "Mastra"], rows)
+        shown = [
+            told[f"{side}added"][key] if part == "added" else comparable(told[part], side, key)
+            for side in sides
+        ]
+        rows.append([title, *map(_cell, shown)])
+    yield from _table(["", *sides.values()], rows)
 
 
 def _growth(growth: dict[str, Any]) -> Iterator[str]:
-    columns = ("wall_ms", "cpu_ms_per_run_with_client", "cpu_us_per_chunk_with_client")
     for title, key, first in (
         ("Chunks in a run (three input and three output processors)", "by_chunks", "chunks"),
         ("Output processors (no input processors)", "by_output_processors", "output_processors"),
         ("Steps in a tool loop (then 20 chunks)", "by_steps", "steps"),
     ):
         yield from ("", f"### {title}", "")
-        yield from _levels(growth[key], first, columns)
+        yield from _levels(growth[key], first, _GROWN)
+    yield from ("", "Lines through the sizes, up to 1000 chunks, CPU with the client and [without it]:", "")
+    lines = {
+        "ms per run": "cpu_ms_per_run_fixed",
+        "µs per further chunk": "cpu_us_per_further_chunk",
+        "ms per further step": "cpu_ms_per_further_step",
+    }
+    rows = [
+        [name, *(f"{comparable(growth, side, key):g} [{growth[side + key]:g}]" for key in lines.values())]
+        for side, name in _sides(growth, "cpu_ms_per_run_fixed").items()
+    ]
+    yield from _table(["", *lines], rows)
+    nothing = growth["by_chunks"][0].get("per_process_cpu_ms_per_run", {})
+    parts = sorted(nothing.items(), key=lambda item: -item[1])
     yield from (
         "",
-        "Fixed share of a run and cost of a further chunk (a line through up to 1000 chunks):",
-        "",
+        f"CPU of a run without chunks, ms: {', '.join(f'{name} {used:g}' for name, used in parts)}",
     )
-    sides = (
-        ("Procession with its client", "", "_with_client"),
-        ("without it", "", ""),
-        ("Mastra", "peer_", ""),
-    )
-    rows = [
-        [
-            side,
-            str(growth[f"{pre}cpu_ms_per_run_fixed{post}"]),
-            str(growth[f"{pre}cpu_us_per_further_chunk{post}"]),
-        ]
-        for side, pre, post in sides
-        if f"{pre}cpu_ms_per_run_fixed{post}" in growth
-    ]
-    yield from _table(["", "CPU ms per run", "CPU µs per chunk"], rows)
-    nothing = growth["by_chunks"][0].get("per_process_cpu_ms_per_run", {})
-    yield from ("", "CPU of a run without chunks, ms, by process:", "")
-    parts = sorted(nothing.items(), key=lambda item: -item[1])
-    yield from _table([name for name, _ in parts], [[str(used) for _, used in parts]])
     yield from ("", "### Memory (resident MB) and idle CPU", "")
     memory = growth["memory_mb"]
     rows = [
@@ -199,15 +189,19 @@ def _growth(growth: dict[str, Any]) -> Iterator[str]:
 
 
 def _levels(levels: list[dict[str, Any]], first: str, columns: Sequence[str]) -> Iterator[str]:
-    """One row a level; each of our columns is followed by Mastra's where it was measured."""
-    shown = [(first.replace("_", " "), first)]
-    for column in columns:
-        shown.append((_TITLES[column], column))
-        theirs = f"peer_{column.removesuffix('_with_client')}"
-        if any(theirs in level for level in levels):
-            shown.append((f"Mastra: {_TITLES[column]}", theirs))
-    rows = [[_cell(level.get(key)) for _, key in shown] for level in levels]
-    yield from _table([title for title, _ in shown], rows)
+    """A row for each side of a level."""
+    sides = _sides(levels[0], columns[0])
+    rows = [
+        [str(level[first]), name, *(_cell(comparable(level, side, key)) for key in columns)]
+        for level in levels
+        for side, name in sides.items()
+    ]
+    yield from _table([first.replace("_", " "), "", *(_TITLES[key] for key in columns)], rows)
+
+
+def _sides(told: dict[str, Any], key: str) -> dict[str, str]:
+    """The sides that were measured."""
+    return {side: name for side, name in _SIDES.items() if f"{side}{key}" in told}
 
 
 def _cell(value: Any) -> str:

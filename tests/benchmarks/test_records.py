@@ -3,11 +3,15 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from benchmarks.machine import Reading, children, cpu_seconds, resident_mb
-from benchmarks.records import line, percentile, spread
+from benchmarks.protocol import Outcome, Run
+from benchmarks.records import line, percentile, record, spread
+from benchmarks.sides import Sample, Side
 
 
 def test_spread_is_the_median_and_the_extremes():
@@ -42,7 +46,7 @@ def test_the_clock_of_another_process_runs_with_its_work():
         process.stdout.readline()
         assert 0.2 <= cpu_seconds(process.pid) < 1.0
         assert resident_mb(process.pid) > 1
-        assert process.pid in children().values()
+        assert children()[process.pid].startswith("python")
         process.stdin.close()
 
 
@@ -52,3 +56,30 @@ def test_a_reading_tells_what_a_process_used_since_the_one_before():
     used, foreign = Reading.take({"self": os.getpid()}).since(before)
     assert used["self"] > 0.01
     assert foreign >= 0
+
+
+def test_each_side_of_ours_is_compared_to_the_peer_with_its_client():
+    runs = [Run(wall_ms=8.0, first_ms=4.0, chunks=10, problem=None)]
+    outcome = Outcome(runs=runs, seconds=0.5, lags=[], problems=["wrong"])
+
+    def side(name: str, prefix: str, *, own: bool) -> Side:
+        client: Any = SimpleNamespace(pid=1)
+        return Side(name, prefix, client, {"server": 1 if own else 2}, {}, {})
+
+    def sample(server: float, client: float) -> Sample:
+        return Sample(outcome, {"server": server, "client": client, "model": 100.0}, 0.0)
+
+    told = record(
+        [
+            (side("procession", "", own=False), [sample(0.003, 0.001)]),
+            (side("together", "together_", own=False), [sample(0.001, 0.001)]),
+            (side("mastra", "peer_", own=True), [sample(0.008, 0.0)]),
+        ]
+    )
+    assert told["cpu_ms_per_run"]["median"] == 3
+    assert told["cpu_ms_per_run_with_client"]["median"] == 4
+    assert told["peer_cpu_ms_per_run"]["median"] == 8
+    assert "peer_cpu_ms_per_run_with_client" not in told
+    assert (told["ratio_cpu_ms_per_run"], told["together_ratio_cpu_ms_per_run"]) == (0.5, 0.25)
+    assert told["ratio_first_chunk_ms"] == 1
+    assert told["problems"] == ["wrong"] * 3

@@ -19,6 +19,8 @@ SERVICES = {
     "nats-server",
     "redis-server",
 }
+TOGETHER = {"together", "nats-server", "redis-server"}
+EVERYBODY = {*SERVICES, "client", "model", *(f"together_{process}" for process in (*TOGETHER, "client"))}
 SPREADS = ("wall_ms", "first_chunk_ms", "cpu_us_per_chunk", "cpu_us_per_chunk_with_client", "cpu_ms_per_run")
 
 
@@ -44,17 +46,19 @@ def test_a_measurement_has_times_and_the_cpu_of_every_process(told):
         assert set(single[key]) == {"median", "min", "max"}
         assert single[key]["min"] > 0
     assert set(single["per_process_cpu_us_per_chunk"]) == SERVICES | {"client", "model"}
-    assert {"first_chunk_added_ms", "wall_added_ms", "foreign_cpus"} <= single.keys()
+    assert set(single["together_per_process_cpu_us_per_chunk"]) == TOGETHER | {"client", "model"}
+    assert {"first_chunk_added_ms", "together_wall_added_ms", "foreign_cpus"} <= single.keys()
     assert not [key for key in single if key.startswith("peer_")]
 
 
 def test_our_processes_add_up_to_what_is_reported(told):
     single = told["single"]
-    parts = single["per_process_cpu_us_per_chunk"]
-    ours = sum(parts[name] for name in SERVICES)
-    assert single["cpu_us_per_chunk"]["median"] == pytest.approx(ours, abs=1)
-    with_client = single["cpu_us_per_chunk_with_client"]["median"]
-    assert with_client == pytest.approx(ours + parts["client"], abs=1)
+    for prefix, names in (("", SERVICES), ("together_", TOGETHER)):
+        parts = single[f"{prefix}per_process_cpu_us_per_chunk"]
+        ours = sum(parts[name] for name in names)
+        assert single[f"{prefix}cpu_us_per_chunk"]["median"] == pytest.approx(ours, abs=1)
+        with_client = single[f"{prefix}cpu_us_per_chunk_with_client"]["median"]
+        assert with_client == pytest.approx(ours + parts["client"], abs=1)
 
 
 def test_streams_tell_how_late_chunks_came(told):
@@ -75,9 +79,10 @@ def test_growth_covers_chunks_processors_steps_and_memory(told):
     assert "cpu_us_per_chunk" not in growth["by_chunks"][0]
     assert [one["output_processors"] for one in growth["by_output_processors"]] == [0, 3]
     assert [one["steps"] for one in growth["by_steps"]] == [1, 3]
-    assert {"cpu_ms_per_run_fixed", "cpu_us_per_further_chunk"} <= growth.keys()
-    assert set(growth["memory_mb"]["after"]) == SERVICES | {"client", "model"}
-    assert set(growth["idle_cpu_percent"]) == SERVICES
+    for key in ("cpu_ms_per_run_fixed", "cpu_us_per_further_chunk", "cpu_ms_per_further_step"):
+        assert {key, f"{key}_with_client", f"together_{key}"} <= growth.keys()
+    assert set(growth["memory_mb"]["after"]) == EVERYBODY
+    assert set(growth["idle_cpu_percent"]) == EVERYBODY
 
 
 def test_memory_tells_what_it_adds(told):
@@ -94,3 +99,4 @@ def test_the_tables_can_be_made_of_it(told, tmp_path):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30, check=True)
     assert "| output processors |" in done.stdout
     assert "| added wall time, ms |" in done.stdout
+    assert "| 3 | ... in one process |" in done.stdout
