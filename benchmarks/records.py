@@ -3,12 +3,21 @@
 from collections.abc import Callable, Sequence
 from itertools import chain
 from statistics import median
-from typing import Any
+from typing import Any, Final
 
 from benchmarks.sides import Sample, Side
 
 Record = dict[str, Any]
 Taken = tuple[Side, list[Sample]]
+
+_COMPARED: Final = (
+    "wall_ms",
+    "first_chunk_ms",
+    "lag_p99_ms",
+    "runs_per_s",
+    "cpu_us_per_chunk",
+    "cpu_ms_per_run",
+)
 
 
 def spread(values: Sequence[float], digits: int = 2) -> Record:
@@ -32,21 +41,40 @@ def percentiles(values: Sequence[float]) -> Record:
 
 
 def record(taken: Sequence[Taken]) -> Record:
-    """What a measurement says: values of each side under its prefix, and ratios of the medians of ours to the peer's.
+    """What a measurement says: values of each side under its prefix, and `ratio_...` of ours to the peer's.
 
-    `cpu_...` is of all processes of a side together, broker and Redis included, client and model server excluded;
-    `..._with_client` adds the client, and is what compares to the peer, which is its own client.
+    A ratio is of two samples that were taken one after the other, since machines have slow spells; its spread is over
+    these pairs. `cpu_...` is of all processes of a side together, broker and Redis included, client and model server
+    excluded; `..._with_client` adds the client, and is what compares to the peer, which is its own client.
     """
     told: Record = {}
     for side, samples in taken:
         told |= {f"{side.prefix}{key}": value for key, value in alone(side, samples).items()}
     told["problems"] = list(chain.from_iterable(s.outcome.problems for _, samples in taken for s in samples))
-    for side, _ in taken:
-        for key in ("wall_ms", "runs_per_s", "first_chunk_ms", "cpu_us_per_chunk", "cpu_ms_per_run"):
-            ours, theirs = comparable(told, side.prefix, key), told.get(f"peer_{key}")
-            if side.prefix != "peer_" and ours and theirs and theirs["median"]:
-                told[f"{side.prefix}ratio_{key}"] = round(ours["median"] / theirs["median"], 2)
+    for peer, theirs in taken:
+        for side, ours in taken:
+            if peer.prefix == "peer_" != side.prefix:
+                pairs = [
+                    (alone(side, [our]), alone(peer, [their]))
+                    for our, their in zip(ours, theirs, strict=True)
+                ]
+                told |= {
+                    f"{side.prefix}ratio_{key}": spread(ratios) for key, ratios in _ratios(pairs).items()
+                }
     return told
+
+
+def _ratios(pairs: Sequence[tuple[Record, Record]]) -> dict[str, list[float]]:
+    """What ours is of the peer's in each pair, for what was measured on both sides."""
+    values = {
+        key: [(comparable(our, "", key), comparable(their, "", key)) for our, their in pairs]
+        for key in _COMPARED
+    }
+    return {
+        key: [our["median"] / their["median"] for our, their in both]
+        for key, both in values.items()
+        if all(our and their and their["median"] for our, their in both)
+    }
 
 
 def comparable(told: Record, prefix: str, key: str) -> Any:

@@ -18,20 +18,39 @@ _TITLES: Final = {
     "lag_p99_ms": "lag p99, ms",
     "cpu_ms_per_run": "CPU ms/run",
     "cpu_us_per_chunk": "CPU µs/chunk",
+    "ratio_cpu_us_per_chunk": "of Mastra's CPU",
+    "ratio_cpu_ms_per_run": "of Mastra's CPU",
     "cpus": "CPUs",
     "foreign_cpus": "CPUs of others",
 }
-_AT_ONCE: Final = ("runs_per_s", "wall_ms", "cpu_us_per_chunk", "cpus", "foreign_cpus")
-_PACED: Final = ("lag_p50_ms", "lag_p99_ms", "cpu_us_per_chunk", "cpus", "foreign_cpus")
-_GROWN: Final = ("wall_ms", "cpu_ms_per_run", "cpu_us_per_chunk")
+_AT_ONCE: Final = (
+    "runs_per_s",
+    "wall_ms",
+    "cpu_us_per_chunk",
+    "ratio_cpu_us_per_chunk",
+    "cpus",
+    "foreign_cpus",
+)
+_PACED: Final = (
+    "lag_p50_ms",
+    "lag_p99_ms",
+    "cpu_us_per_chunk",
+    "ratio_cpu_us_per_chunk",
+    "cpus",
+    "foreign_cpus",
+)
+_GROWN: Final = ("wall_ms", "cpu_ms_per_run", "ratio_cpu_ms_per_run", "cpu_us_per_chunk")
 _SIDES: Final = {"": "Procession", "together_": "... in one process", "peer_": "Mastra"}
 """By the prefix of their values."""
 _SINGLE: Final = (
     ("wall time of a run, ms", "wall_ms"),
     ("99th percentile, ms", "wall_p99_ms"),
+    ("... of Mastra's, in pairs", "ratio_wall_ms"),
     ("time to the first chunk, ms", "first_chunk_ms"),
+    ("... of Mastra's, in pairs", "ratio_first_chunk_ms"),
     ("... beyond a bare request, ms", "first_chunk_added_ms"),
     ("CPU per run with the client, ms", "cpu_ms_per_run"),
+    ("... of Mastra's, in pairs", "ratio_cpu_ms_per_run"),
     ("CPU per chunk with the client, µs", "cpu_us_per_chunk"),
     ("CPUs used by others meanwhile", "foreign_cpus"),
 )
