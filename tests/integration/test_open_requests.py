@@ -1,4 +1,4 @@
-"""A service answers so many requests at once, and says so to whoever comes on top of them."""
+"""A service answers so many requests at once, and tells whoever comes on top; what it cannot answer is logged."""
 
 import asyncio
 
@@ -34,3 +34,23 @@ async def test_requests_above_the_bound_are_answered_with_busy(servers, monkeypa
         assert [await first, await second] == [b"1", b"2"]
         assert await bus.request("test.busy", b"4", 10) == b"4"
         await bus.close()
+
+
+async def test_a_request_that_cannot_be_answered_is_logged_and_the_next_one_is_answered(servers, caplog):
+    async def fragile(_subject: str, body: bytes) -> bytes:
+        if body == b"bad":
+            raise TimeoutError
+        return body
+
+    async def start(host):
+        await host.answer("test.fragile", fragile)
+
+    settings = Settings(nats_url=servers.nats_url, redis_url=servers.redis_url)
+    async with hosted("test", settings, start):
+        bus = await Bus.connect(servers.nats_url, "asks")
+        await bus.publish("test.fragile", b"bad")
+        assert await bus.request("test.fragile", b"good", 10) == b"good"
+        await bus.close()
+    assert [(r.levelname, r.getMessage()) for r in caplog.records if "test.fragile" in r.getMessage()] == [
+        ("ERROR", "a request on test.fragile was not answered: who asked asks again")
+    ]

@@ -122,7 +122,10 @@ class Host:
         running: set[asyncio.Task[None]] = set()
 
         async def reply_to(subject: str, body: bytes, reply: str) -> None:
-            await self.bus.publish(reply, await answer(subject, body))
+            try:
+                await self.bus.publish(reply, await answer(subject, body))
+            except Exception:
+                log.exception("a request on %s was not answered: who asked asks again", subject)
 
         def on_request(subject: str, body: bytes, reply: str) -> None:
             if len(running) >= _OPEN_REQUESTS:
