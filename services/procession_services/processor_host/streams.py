@@ -125,7 +125,11 @@ class StreamClient:
         session.add(chunks)
         self._sessions[session.id] = session
         self._bus.on_bounce[f"{self._address}.{session.id}"] = lambda: self._lose(session, gone=True)
-        await self._lease(session, replica)
+        try:
+            await self._lease(session, replica)
+        except BaseException:
+            self.close(session)
+            raise
         return session
 
     async def _lease_of(

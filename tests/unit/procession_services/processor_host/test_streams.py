@@ -1,10 +1,13 @@
 """The sender's side of leases, where nobody has to answer them."""
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any
 
 import orjson
 import pytest
 
+from procession.args import AbortSignal
 from procession.testing.environment import DictStore
 from procession_schemas import subjects
 from procession_services.bus import Bus, LostError, NoResponderError, RequestTimeoutError
@@ -37,6 +40,28 @@ async def test_who_has_lost_the_command_meanwhile_asks_nobody_more(client, monke
         with pytest.raises(LostError):
             await client._lease(session, None)
     assert len(asked) == 4
+
+
+async def test_a_stream_that_could_not_be_opened_is_forgotten(client, monkeypatch):
+    async def sent():
+        pass
+
+    async def nobody(subject, _body, _seconds):
+        raise NoResponderError(subject)
+
+    monkeypatch.setattr(client._bus, "request", nobody)
+    environment = SimpleNamespace(store=lambda _tenant: DictStore())
+    job: Any = SimpleNamespace(
+        outbox=SimpleNamespace(flush=sent, held=lambda: False),
+        abort_signal=AbortSignal(),
+        calls=SimpleNamespace(environment=environment),
+        command=SimpleNamespace(tenant="t"),
+    )
+    monkeypatch.setattr(client, "_lease_of", lambda *_: _lease())
+    async with asyncio.timeout(10):
+        with pytest.raises(LostError):
+            await client.open(job, [])
+    assert (client._sessions, client._bus.on_bounce) == ({}, {})
 
 
 @pytest.mark.parametrize("opening", [True, False])
