@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from procession_services.processor_host.service import Host, Start, hosted
-from procession_services.runtime import garbage, logs, telemetry
+from procession_services.runtime import garbage, logs, standstill, telemetry
 from procession_services.runtime.health import keep_ready
 from procession_services.runtime.settings import Settings
 from procession_services.runtime.tasks import ended
@@ -95,7 +95,7 @@ class _Process:
     async def _tell(self) -> None:
         """Says that all are ready, on stdout once and with the health file for as long as they are."""
         await self.live.wait()
-        async with keep_ready(self._settings.health_file, self._works):
+        async with keep_ready(self._settings.health_file, self._works), standstill.noticed():
             garbage.seldom()
             told = {"ready": " ".join(self._services), "replica": self._settings.replica}
             print(json.dumps(told), flush=True)  # noqa: T201 - the protocol
