@@ -89,6 +89,21 @@ class Plodding(Processor[Options]):
         return args.part
 
 
+class BlockingOptions(Options):
+    seconds: float
+
+
+class Blocking(Processor[BlockingOptions]):
+    """Lets nothing else run while it waits, at each chunk of text."""
+
+    id: ClassVar[str] = "blocking"
+
+    def process_output_stream(self, args: Any) -> Any:
+        if args.part["type"] == "text-delta":
+            time.sleep(self.options.seconds)
+        return args.part
+
+
 class Notes(Processor[Options]):
     """Adds a message while the answer streams, and tells what it sees of the conversation then and later."""
 
@@ -270,7 +285,20 @@ async def gated_factory(context: Any, options: dict[str, Any]) -> list[Any]:
 
 def register(registry: Registry) -> None:
     quoting.register(registry)
-    for processor in (Gate, MemoryGate, Upper, Plodding, Notes, Block, Say, Retry, Beside, Swell, Broken):
+    for processor in (
+        Gate,
+        MemoryGate,
+        Upper,
+        Plodding,
+        Blocking,
+        Notes,
+        Block,
+        Say,
+        Retry,
+        Beside,
+        Swell,
+        Broken,
+    ):
         registry.add_processor(processor)
     for made in (echo, send_mail, book, Gated):
         registry.add_tool(made)

@@ -12,6 +12,7 @@ from procession.services import KeyValueStore
 from procession_schemas.agent import ProcessorRef
 from procession_schemas.chunks import Chunk
 
+_DOUBLINGS: Final = 6
 WINDOW: Final = 1024
 """Raw chunks that may be unacknowledged; a slow chain slows the reading of the provider's socket."""
 WINDOW_BYTES: Final = 4 * 1024 * 1024
@@ -42,6 +43,8 @@ class Session:
     """The attempt whose chunks, and those of later ones, clients have; None while nobody can have had the stream."""
     inbox: str = ""
     replica: str | None = None
+    stalls: int = 0
+    """How often a replica that had it stood still."""
     heard: float = 0.0
     lost: bool = False
     moving: "asyncio.Task[None] | None" = None
@@ -55,6 +58,14 @@ class Session:
     ended_early: "asyncio.Future[None]" = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
+
+    @property
+    def patience(self) -> int:
+        """How many times as long as the first ones the next replica may stand still.
+
+        A stream whose own processors block would go from one to the next for ever.
+        """
+        return 1 << min(max(0, self.stalls - 1), _DOUBLINGS)
 
     @property
     def due(self) -> bool:

@@ -33,9 +33,11 @@ from procession_services.runtime.clock import new_token
 log = logging.getLogger(__name__)
 SERVICE: Final = "output_processors"
 STALLED_SECONDS: Final = 1.5
+"""A replica that says nothing for so long is taken for dead."""
 _LOOK_SECONDS: Final = STALLED_SECONDS / 6
 _LEASE_SECONDS: Final = 2.0
 _OFFER_SECONDS: Final = 0.5
+_AGAIN_SECONDS: Final = 0.05
 
 
 class StreamClient:
@@ -153,7 +155,7 @@ class StreamClient:
 
         Whoever had it before may end it until then: that counts, and nobody else gets it.
         """
-        delay = 0.05
+        delay = _AGAIN_SECONDS
         while session.outcome is None:
             try:
                 if asking:
@@ -193,10 +195,12 @@ class StreamClient:
             first, body = {}, orjson.dumps(request)
         session.end_sent = "e" in first
         try:
-            answer = await self._bus.request(subjects.lease(SERVICE, replica), body, _LEASE_SECONDS)
+            seconds = _LEASE_SECONDS * session.patience
+            answer = await self._bus.request(subjects.lease(SERVICE, replica), body, seconds)
         except RequestTimeoutError:
             if first or session.ended:  # somebody may have it, and begin later
                 session.left()
+                session.stalls += 1
             raise
         reply = orjson.loads(answer)
         session.inbox, session.replica, session.sent = reply["inbox"], reply["replica"], reply.get("taken", 0)
@@ -269,6 +273,7 @@ class StreamClient:
         if not session.held():
             raise LostError
         lost, began = session.replica, asyncio.get_running_loop().time()
+        session.stalls += not gone
         telemetry.observer().failover()
         session.left()
         await self._lease(session, None, asking=not gone)
@@ -355,7 +360,8 @@ class StreamClient:
             for session in list(self._sessions.values()):
                 session.heard += stood_still  # what came meanwhile has not been read yet
                 waiting = session.ended or session.acked < session.sent
-                if waiting and session.inbox and loop.time() - session.heard > STALLED_SECONDS:
+                patience = STALLED_SECONDS * session.patience
+                if waiting and session.inbox and loop.time() - session.heard > patience:
                     self._lose(session, gone=False)
 
 

@@ -32,7 +32,9 @@ async def _watch() -> None:
         await asyncio.sleep(_LOOK_SECONDS)
         late, worked = time.monotonic() - due, time.thread_time() - used
         if late > _LATE_SECONDS:
-            log.warning("nothing else ran here for at least %.1f s: %s", late, _why(computed=worked > late / 2))
+            log.warning(
+                "nothing else ran here for at least %.1f s: %s", late, _why(computed=worked > late / 2)
+            )
 
 
 def _why(*, computed: bool) -> str:

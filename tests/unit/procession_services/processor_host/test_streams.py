@@ -11,6 +11,7 @@ from procession.args import AbortSignal
 from procession.testing.environment import DictStore
 from procession_schemas import subjects
 from procession_services.bus import Bus, LostError, NoResponderError, RequestTimeoutError
+from procession_services.processor_host import streams
 from procession_services.processor_host.stream_session import Session
 from procession_services.processor_host.streams import StreamClient
 
@@ -111,3 +112,25 @@ async def test_only_a_stream_that_goes_on_is_ended_early(client, ended):
     client._sessions[session.id] = session
     client._on_answer(f"{client._address}.s", b'{"l": 1, "done": {"outSeq": 5}}', "")
     assert (session.outcome, session.ended_early.done()) == ({"outSeq": 5}, not ended)
+
+
+async def test_a_stream_that_goes_from_one_silent_replica_to_the_next_gives_each_more_time(
+    client, monkeypatch
+):
+    given: list[float] = []
+
+    async def silent(subject, _body, seconds):
+        if subject == subjects.offer("output_processors"):
+            return b'{"replica": "one"}'
+        given.append(seconds)
+        if len(given) < 5:
+            raise RequestTimeoutError(subject)
+        return b'{"replica": "one", "inbox": "there", "l": 5}'
+
+    monkeypatch.setattr(client._bus, "request", silent)
+    monkeypatch.setattr(streams, "_AGAIN_SECONDS", 0.0)
+    session = Session("s", [], _lease, DictStore(), ended=True, well=True)
+    session.add([{"type": "text-delta"}])
+    await client._lease(session, None)
+    assert given == [2, 2, 4, 8, 16]
+    assert (session.stalls, session.patience) == (4, 8)
