@@ -44,8 +44,8 @@ _SIDES: Final = {"": "Procession", "together_": "... in one process", "peer_": "
 """By the prefix of their values."""
 _SINGLE: Final = (
     ("wall time of a run, ms", "wall_ms"),
-    ("99th percentile, ms", "wall_p99_ms"),
     ("... of Mastra's, in pairs", "ratio_wall_ms"),
+    ("99th percentile, ms", "wall_p99_ms"),
     ("time to the first chunk, ms", "first_chunk_ms"),
     ("... of Mastra's, in pairs", "ratio_first_chunk_ms"),
     ("... beyond a bare request, ms", "first_chunk_added_ms"),
@@ -96,7 +96,7 @@ def _single(single: dict[str, Any]) -> Iterator[str]:
     yield from ("", "Where the CPU time goes, µs per chunk:", "")
     for side in sides:
         parts = sorted(single[f"{side}per_process_cpu_us_per_chunk"].items(), key=lambda item: -item[1])
-        yield from (f"* {sides[side]}: {', '.join(f'{name} {used:g}' for name, used in parts)}",)
+        yield f"* {sides[side]}: {', '.join(f'{name} {used:g}' for name, used in parts)}"
 
 
 def _pinned(pinned: dict[str, Any]) -> Iterator[str]:
