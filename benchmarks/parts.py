@@ -2,7 +2,7 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -19,11 +19,12 @@ from benchmarks.records import (
     record,
     spread,
 )
-from benchmarks.sides import Sample, Side
+from benchmarks.sides import PEER, Sample, Side
 
 __all__ = ["PARTS", "Bench", "Size", "hops"]
 
 _QUIET_CPUS: Final = 0.15
+_FEW_CHUNKS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,11 @@ class Bench:
     size: Size
     say: Callable[[str], None]
     problems: list[str] = field(default_factory=list)
+
+    @property
+    def everybody(self) -> Mapping[str, int]:
+        """All processes of the benchmark, by the prefix of their side and their name."""
+        return self.sides[0].everybody
 
     async def measure(self, what: str, command: Command) -> Record:
         """Takes all repetitions of a measurement, alternating between the sides."""
@@ -143,7 +149,7 @@ async def hops(bench: Bench) -> Record:
 
 async def memory(bench: Bench) -> Record:
     """Runs of 100 chunks without a memory, and in a thread with one of its last ten messages; what that adds."""
-    able = [side for side in bench.sides if side.name != "mastra" or "@mastra/memory" in side.versions]
+    able = [side for side in bench.sides if side.prefix != PEER or "@mastra/memory" in side.versions]
     bench = dataclasses.replace(bench, sides=able)
     size = bench.size
     plain = load(100, runs=size.single_runs, warm=size.warm)
@@ -188,21 +194,25 @@ async def growth(bench: Bench) -> Record:
     memory[f"with_{size.held_streams}_streams"] = await _memory_in_use(bench)
     idle = await _idle(bench)
     grown: Record = {"by_chunks": chunks, "by_output_processors": outputs, "by_steps": steps}
-    return grown | _lines(chunks, steps) | {"memory_mb": memory, "idle_cpu_percent": idle}
+    return (
+        grown
+        | _lines([side.prefix for side in bench.sides], chunks, steps)
+        | {"memory_mb": memory, "idle_cpu_percent": idle}
+    )
 
 
-def _lines(chunks: list[Record], steps: list[Record]) -> Record:
+def _lines(prefixes: Iterable[str], chunks: list[Record], steps: list[Record]) -> Record:
     """The CPU of a run that does not depend on its chunks, of a further chunk and of a further step, on each side.
 
-    From straight lines through the sizes; runs of 10,000 chunks are there to see whether it stays a line.
+    From straight lines through the sizes; longer runs are there to see whether it stays a line.
     """
     told: Record = {}
-    for prefix in ("", "together_", "peer_"):
+    for prefix in prefixes:
         for suffix in ("", "_with_client"):
             key = f"{prefix}cpu_ms_per_run{suffix}"
             if any(key not in one for one in chunks):
                 continue
-            few = [(one["chunks"], one[key]["median"]) for one in chunks if one["chunks"] <= 1000]  # noqa: PLR2004
+            few = [(one["chunks"], one[key]["median"]) for one in chunks if one["chunks"] <= _FEW_CHUNKS]
             at_zero, per_chunk = line(few)
             _, per_step = line([(one["steps"], one[key]["median"]) for one in steps])
             told[f"{prefix}cpu_ms_per_run_fixed{suffix}"] = round(at_zero, 2)
@@ -212,7 +222,7 @@ def _lines(chunks: list[Record], steps: list[Record]) -> Record:
 
 
 def _memory(bench: Bench) -> Record:
-    return {name: round(resident_mb(pid), 1) for name, pid in bench.sides[0].everybody.items()}
+    return {name: round(resident_mb(pid), 1) for name, pid in bench.everybody.items()}
 
 
 async def _memory_in_use(bench: Bench) -> Record:
@@ -230,14 +240,14 @@ async def _memory_in_use(bench: Bench) -> Record:
 
 async def _idle(bench: Bench) -> Record:
     """The CPU of all processes while nothing is asked of them, in percent of one CPU."""
-    everybody, found = bench.sides[0].everybody, []
+    found = []
     for _ in range(bench.size.repetitions):
-        before = Reading.take(everybody)
+        before = Reading.take(bench.everybody)
         await asyncio.sleep(bench.size.seconds)
-        found.append(Reading.take(everybody).since(before)[0])
+        found.append(Reading.take(bench.everybody).since(before)[0])
     return {
         name: spread([100 * used[name] / bench.size.seconds for used in found])["median"]
-        for name in everybody
+        for name in bench.everybody
     }
 
 

@@ -5,7 +5,7 @@ in turn, until the p99 of the lag passes `LIMIT_MS`.
 """
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -17,15 +17,13 @@ from benchmarks.sides import Sample, Side
 __all__ = ["LIMIT_MS", "pinned"]
 
 LIMIT_MS: Final = 50.0
-_ASKING: Final = ("model", "client", "together_client", "harness")
 
 
 async def pinned(bench: Bench) -> Record:
     """Pins everybody, and raises the number of streams until each side has passed the limit."""
     cores = sorted(os.sched_getaffinity(0))
     serving, asking = cores[0], cores[-1]
-    everybody = bench.sides[0].everybody
-    _pin(everybody, serving, asking)
+    _pin(bench, [serving], [asking])
     found: dict[str, Record] = {}
     levels: list[Record] = []
     try:
@@ -42,7 +40,7 @@ async def pinned(bench: Bench) -> Record:
             if not left:
                 break
     finally:
-        _pin(everybody, cores, cores)
+        _pin(bench, cores, cores)
     return {"serving_core": serving, "asking_core": asking, "levels": levels, "found": found}
 
 
@@ -60,9 +58,9 @@ async def _level(bench: Bench, sides: Iterable[Side], streams: int) -> Record:
     return told
 
 
-def _pin(pids: Mapping[str, int], serving: int | list[int], asking: int | list[int]) -> None:
+def _pin(bench: Bench, serving: list[int], asking: list[int]) -> None:
     """Lets the model, the clients and this process run on `asking`, everybody else on `serving`."""
-    for name, pid in {**pids, "harness": os.getpid()}.items():
-        cores = asking if name in _ASKING else serving
+    ask = {"model", "harness", *(f"{side.prefix}client" for side in bench.sides)}
+    for name, pid in {**bench.everybody, "harness": os.getpid()}.items():
         for thread in Path(f"/proc/{pid}/task").iterdir():
-            os.sched_setaffinity(int(thread.name), [cores] if isinstance(cores, int) else cores)
+            os.sched_setaffinity(int(thread.name), asking if name in ask else serving)

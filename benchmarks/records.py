@@ -5,7 +5,7 @@ from itertools import chain
 from statistics import median
 from typing import Any, Final
 
-from benchmarks.sides import Sample, Side
+from benchmarks.sides import PEER, Sample, Side
 
 Record = dict[str, Any]
 Taken = tuple[Side, list[Sample]]
@@ -51,16 +51,11 @@ def record(taken: Sequence[Taken]) -> Record:
     for side, samples in taken:
         told |= {f"{side.prefix}{key}": value for key, value in alone(side, samples).items()}
     told["problems"] = list(chain.from_iterable(s.outcome.problems for _, samples in taken for s in samples))
-    for peer, theirs in taken:
-        for side, ours in taken:
-            if peer.prefix == "peer_" != side.prefix:
-                pairs = [
-                    (alone(side, [our]), alone(peer, [their]))
-                    for our, their in zip(ours, theirs, strict=True)
-                ]
-                told |= {
-                    f"{side.prefix}ratio_{key}": spread(ratios) for key, ratios in _ratios(pairs).items()
-                }
+    theirs = [alone(side, [sample]) for side, samples in taken if side.prefix == PEER for sample in samples]
+    for side, samples in taken:
+        if theirs and side.prefix != PEER:
+            pairs = [(alone(side, [sample]), their) for sample, their in zip(samples, theirs, strict=True)]
+            told |= {f"{side.prefix}ratio_{key}": spread(ratios) for key, ratios in _ratios(pairs).items()}
     return told
 
 

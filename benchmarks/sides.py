@@ -17,8 +17,22 @@ from benchmarks.machine import Reading, children
 from benchmarks.protocol import INPUT, RESOURCE, SETTLE_SECONDS, SPREAD, Command, Outcome
 from procession_services.supervisor import system
 
-__all__ = ["Sample", "Side", "model_server", "our_side", "peer_modules", "peer_side"]
+__all__ = [
+    "APART",
+    "PEER",
+    "TOGETHER",
+    "Sample",
+    "Side",
+    "model_server",
+    "our_side",
+    "peer_modules",
+    "peer_side",
+]
 
+APART: Final = ""
+TOGETHER: Final = "together_"
+PEER: Final = "peer_"
+"""What the names of a side's values begin with: ours with a process for each service, in one process, and Mastra."""
 _HERE: Final = Path(__file__).parent
 _ROOT: Final = _HERE.parent
 _LINE_LIMIT: Final = 64 * 1024 * 1024
@@ -107,7 +121,7 @@ async def our_side(api: str, everybody: dict[str, int], *, together: bool = Fals
             new = {pid: name for pid, name in children().items() if pid not in everybody.values()}
             servers = {_SERVERS[name]: pid for pid, name in new.items() if name in _SERVERS}
             pids = {**running.supervisor.pids, **servers}
-            name, prefix = ("together", "together_") if together else ("procession", "")
+            name, prefix = ("together", TOGETHER) if together else ("procession", APART)
             everybody.update(
                 {prefix + process: pid for process, pid in {**pids, "client": client.pid}.items()}
             )
@@ -151,9 +165,9 @@ async def peer_side(modules: Path, api: str, everybody: dict[str, int]) -> Async
         environment = {**os.environ, "NODE_ENV": "production"}
         arguments = (node, "--expose-gc", str(script), json.dumps(settings))
         async with _process(*arguments, environment=environment) as process:
-            everybody["peer_node"] = process.pid
+            everybody[f"{PEER}node"] = process.pid
             versions = (await _hear(process, "ready"))["versions"]
-            yield Side("mastra", "peer_", process, {"node": process.pid}, everybody, versions)
+            yield Side("mastra", PEER, process, {"node": process.pid}, everybody, versions)
 
 
 @asynccontextmanager

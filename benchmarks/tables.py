@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.pinned import LIMIT_MS
 from benchmarks.records import comparable
+from benchmarks.sides import APART, PEER, TOGETHER
 
 _NONE: Final = "-"
 _TITLES: Final = {
@@ -40,7 +40,7 @@ _PACED: Final = (
     "foreign_cpus",
 )
 _GROWN: Final = ("wall_ms", "cpu_ms_per_run", "ratio_cpu_ms_per_run", "cpu_us_per_chunk")
-_SIDES: Final = {"": "Procession", "together_": "... in one process", "peer_": "Mastra"}
+_SIDES: Final = {APART: "Procession", TOGETHER: "... in one process", PEER: "Mastra"}
 """By the prefix of their values."""
 _SINGLE: Final = (
     ("wall time of a run, ms", "wall_ms"),
@@ -110,7 +110,8 @@ def _pinned(pinned: dict[str, Any]) -> Iterator[str]:
     ]
     yield from _table(["streams", "", *(_TITLES[key] for key in columns)], rows)
     most = ", ".join(f"{side} {found['most_streams']}" for side, found in pinned["found"].items())
-    yield from ("", f"Most streams before p99 passed {LIMIT_MS:g} ms: {most}.")
+    limit = max(found["limit_ms"] for found in pinned["found"].values())
+    yield from ("", f"Most streams before p99 passed {limit:g} ms: {most}.")
 
 
 def _processors(told: dict[str, Any]) -> Iterator[str]:
