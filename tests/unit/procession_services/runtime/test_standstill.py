@@ -8,38 +8,33 @@ import pytest
 
 from procession_services.runtime import standstill
 
+LOOKED = 3
 
-@pytest.mark.parametrize(("worked", "why"), [(0.1, "waited without `await`"), (4.5, "computed")])
-async def test_that_the_loop_stood_still_is_told_once_with_what_it_did(monkeypatch, caplog, worked, why):
-    looked = asyncio.Event()
 
-    def thread_time():
-        times = chain([0.0, worked], repeat(worked))
-        for reading in times:
-            if reading:
-                looked.set()
-            yield reading
+@pytest.mark.parametrize(
+    ("late", "worked", "why"), [(5.0, 0.1, "waited without `await`"), (5.0, 4.5, "computed"), (0.9, 0.9, "")]
+)
+async def test_that_the_loop_stood_still_is_told_once_with_what_it_did(
+    monkeypatch, caplog, late, worked, why
+):
+    looks, over = iter(range(LOOKED)), asyncio.Event()
 
-    now = chain([0.0, 6.0], repeat(6.0))
-    clocks = SimpleNamespace(monotonic=now.__next__, thread_time=thread_time().__next__)
+    async def looking(seconds):
+        await asyncio.sleep(0)
+        if next(looks, None) is None:
+            over.set()
+            await asyncio.Event().wait()
+
+    now = chain([0.0], repeat(late + standstill._LOOK_SECONDS))
+    used = chain([0.0], repeat(worked))
+    clocks = SimpleNamespace(monotonic=now.__next__, thread_time=used.__next__)
     monkeypatch.setattr(standstill, "time", clocks)
     monkeypatch.setattr(
-        standstill, "asyncio", SimpleNamespace(create_task=asyncio.create_task, sleep=at_once)
+        standstill, "asyncio", SimpleNamespace(create_task=asyncio.create_task, sleep=looking)
     )
     async with asyncio.timeout(10), standstill.noticed():
-        await looked.wait()
-        await asyncio.sleep(0)
-    (told,) = caplog.messages
-    assert told.startswith("nothing else ran here for at least 5.0 s: ")
-    assert why in told
-
-
-async def test_what_waits_as_it_should_is_no_matter(monkeypatch, caplog):
-    monkeypatch.setattr(standstill, "_LOOK_SECONDS", 0.001)
-    async with standstill.noticed():
-        await asyncio.sleep(0.05)
-    assert not caplog.records
-
-
-async def at_once(_seconds):
-    await asyncio.sleep(0)
+        await over.wait()
+    expected = f"nothing else ran here for at least {late:.1f} s: "
+    assert [message.startswith(expected) and why in message for message in caplog.messages] == [True] * bool(
+        why
+    )
