@@ -12,11 +12,12 @@ from procession.services import KeyValueStore
 from procession_schemas.agent import ProcessorRef
 from procession_schemas.chunks import Chunk
 
-_DOUBLINGS: Final = 6
 WINDOW: Final = 1024
 """Raw chunks that may be unacknowledged; a slow chain slows the reading of the provider's socket."""
 WINDOW_BYTES: Final = 4 * 1024 * 1024
 """The same in bytes, for providers that send large chunks."""
+_DOUBLINGS: Final = 6
+"""Of the time that a replica may stand still, at most."""
 
 
 @dataclass(slots=True)
