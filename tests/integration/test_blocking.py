@@ -4,6 +4,7 @@ import asyncio
 from contextlib import AsyncExitStack
 
 import pytest
+import pytest_asyncio
 
 from tests.support.system import SERVICES, finished, running_system, text_of
 
@@ -17,24 +18,26 @@ pytestmark = [
 WORDS = [f"word{number} " for number in range(8)]
 
 
-@pytest.mark.parametrize("delay_ms", [0, 20])
-async def test_a_stream_whose_processor_blocks_for_long_ends_though_there_are_two_replicas(
-    servers, tmp_path, monkeypatch, delay_ms
-):
-    monkeypatch.setenv("OPENAI_API_KEY", "unused")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def system(servers, tmp_path_factory, monkeypatch_module):
+    """A system with two processes of the output processors; everything else is in this one."""
+    monkeypatch_module.setenv("OPENAI_API_KEY", "unused")
     async with AsyncExitStack() as stack:
-        system = await stack.enter_async_context(running_system(servers, tmp_path))
-        others = [service for service in SERVICES if service != "output_processors"]
-        await stack.enter_async_context(system.inside(*others))
-        replicas = [system.process("output_processors", log_level="INFO") for _ in range(2)]
+        system = await stack.enter_async_context(running_system(servers, tmp_path_factory.mktemp("blocking")))
+        await stack.enter_async_context(system.inside(*(set(SERVICES) - {"output_processors"})))
+        replicas = [system.process("output_processors") for _ in range(2)]
         for replica in replicas:
             stack.push_async_callback(replica.stop)
             await replica.start()
         await asyncio.gather(*(replica.ready() for replica in replicas))
-        model = system.script({"chunks": WORDS, "chunk_delay_ms": delay_ms})
-        blocking = {"id": "blocking", "options": {"seconds": 1.2}}
-        handle = await system.start(agent={"model": model, "outputProcessors": [blocking]})
-        async with asyncio.timeout(60):
-            result, chunks = await finished(handle)
-        assert (result.status, result.text, text_of(chunks)) == ("finished", "".join(WORDS), "".join(WORDS))
-        assert len(system.requests(model)) == 1
+        yield system
+
+
+async def test_a_stream_whose_processor_blocks_is_not_handed_on_for_ever(system):
+    model = system.script({"chunks": WORDS})
+    blocking = {"id": "blocking", "options": {"pauses": [0, 0, 5, *[0] * (len(WORDS) - 3)]}}
+    handle = await system.start(agent={"model": model, "outputProcessors": [blocking]})
+    async with asyncio.timeout(60):
+        result, chunks = await finished(handle)
+    assert (result.status, result.text, text_of(chunks)) == ("finished", "".join(WORDS), "".join(WORDS))
+    assert len(system.requests(model)) == 1

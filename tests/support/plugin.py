@@ -90,17 +90,19 @@ class Plodding(Processor[Options]):
 
 
 class BlockingOptions(Options):
-    seconds: float
+    pauses: list[float]
 
 
 class Blocking(Processor[BlockingOptions]):
-    """Lets nothing else run while it waits, at each chunk of text."""
+    """Lets nothing else run while it waits: so many seconds at the first chunk of text, the second, ..."""
 
     id: ClassVar[str] = "blocking"
 
     def process_output_stream(self, args: Any) -> Any:
         if args.part["type"] == "text-delta":
-            time.sleep(self.options.seconds)
+            seen = args.state.get("seen", 0)
+            args.state["seen"] = seen + 1
+            time.sleep(self.options.pauses[seen])
         return args.part
 
 

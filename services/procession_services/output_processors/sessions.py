@@ -38,6 +38,10 @@ _FIRST_SECONDS = 0.0002
 _REPLY_SECONDS = 0.005
 """How long the reply to a lease of a whole stream waits for what comes of that."""
 _HEARTBEAT_SECONDS = 0.5
+_SLOW_SECONDS = 0.1
+"""A chunk that kept the event loop for so long may have kept a heartbeat, too."""
+_TURNS = 4
+"""Turns of the loop until a heartbeat that is due is written: the timer, who beats, and who writes come in turn."""
 _IDLE_BEATS = 10
 """A stream on which nothing moves beats less often: only to learn whether its sender still lives."""
 
@@ -201,7 +205,7 @@ class SessionServer:
                 continue
             chunks = frame["c"][max(0, session.received - frame["n"]) :]
             session.received += len(chunks)
-            await self._feed(session, chunks)
+            await _feed(session, chunks)
             if frame.get("e"):
                 await session.chain.end()
                 if frame.get("g"):
@@ -211,21 +215,6 @@ class SessionServer:
                 await session.outbox.flush()
             if session.processed - session.acked >= _ACK_CHUNKS:
                 await self._acknowledge(session)
-
-    async def _feed(self, session: Session, chunks: list[Chunk]) -> None:
-        """Takes chunks through the chain; what comes out may go with that of the next ones, but soon."""
-        clock, outbox = asyncio.get_running_loop().time, session.outbox
-        if not outbox.waiting:
-            session.flush_at = clock() + (_TOGETHER_SECONDS if session.processed else _FIRST_SECONDS)
-        async with outbox.flushing():
-            for chunk in chunks:
-                session.results.sent(chunk)
-                await session.chain.feed(chunk)
-                session.processed += 1
-                if clock() > session.flush_at:
-                    await outbox.flush()
-                    await asyncio.sleep(0)  # nats-py writes when others may run
-                    session.flush_at = clock() + _TOGETHER_SECONDS
 
     async def _go_on(self, session: Session) -> None:
         """Runs the operations of the lease, from that of the model whose answer this is."""
@@ -323,6 +312,24 @@ class SessionServer:
             "messages": messages if orjson.dumps(messages) != session.conversation else None,
             "rewritten": session.results.rewritten(),
         }
+
+
+async def _feed(session: Session, chunks: list[Chunk]) -> None:
+    """Takes chunks through the chain; what comes out may go with that of the next ones, but soon."""
+    clock, outbox = asyncio.get_running_loop().time, session.outbox
+    if not outbox.waiting:
+        session.flush_at = clock() + (_TOGETHER_SECONDS if session.processed else _FIRST_SECONDS)
+    async with outbox.flushing():
+        for chunk in chunks:
+            session.results.sent(chunk)
+            await session.chain.feed(chunk)
+            session.processed += 1
+            late = clock() - session.flush_at
+            if late > 0:
+                await outbox.flush()
+                for _ in range(1 if late < _SLOW_SECONDS else _TURNS):
+                    await asyncio.sleep(0)  # nats-py writes when others may run
+                session.flush_at = clock() + _TOGETHER_SECONDS
 
 
 def _last(session: Session) -> bool:
