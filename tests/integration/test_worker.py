@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 
 from procession_schemas import subjects
-from procession_services.bus import Bus
+from procession_services.bus import Bus, LostError
 from procession_services.bus.streams import ensure_streams
 from procession_services.bus.worker import Worker
 from procession_services.runtime.clock import new_token
@@ -27,18 +27,15 @@ async def bus(servers):
 
 
 @asynccontextmanager
-async def working(bus, handler):
+async def working(bus, handler, *, give_up=None, ack_wait=120.0, max_deliver=3):
     """A worker, and what it says about its messages; it would speak of itself every 40 s only."""
     service = f"worker-{new_token(6)}"
     said: asyncio.Queue[bytes] = asyncio.Queue()
     await bus.client.listen(f"$JS.ACK.WORK.{service}.>", lambda message: said.put_nowait(message.data))
 
-    async def give_up(_delivery, _reason):
-        raise AssertionError
-
     worker = Worker(
         bus, stream="WORK", durable=service, filter_subject=f"{subjects.ROOT}.work.{service}.>", handler=handler,
-        give_up=give_up, concurrency=8, ack_wait=120, max_deliver=3,
+        give_up=give_up, concurrency=8, ack_wait=ack_wait, max_deliver=max_deliver,
     )  # fmt: skip
     await worker.start()
 
@@ -67,6 +64,24 @@ async def test_work_that_was_done_is_acknowledged_before_a_worker_is_gone(bus):
         await bus.flush()
         assert said.get_nowait() == b"+ACK"
         assert not worker._soon  # the connection may be closed now
+
+
+async def test_work_of_which_nobody_says_anything_any_more_is_given_up_with_a_reason(bus):
+    reasons: asyncio.Queue[str] = asyncio.Queue()
+
+    async def handler(_delivery):
+        raise LostError
+
+    async def give_up(_delivery, reason):
+        reasons.put_nowait(reason)
+
+    async with working(bus, handler, give_up=give_up, ack_wait=0.5, max_deliver=1) as (worker, send, _):
+        async with asyncio.timeout(PATIENCE):
+            await send("one")
+            told = await reasons.get()
+            await worker.stop(grace=PATIENCE)
+    assert "1 deliveries with 0.5 s for each" in told
+    assert "event loop" in told
 
 
 async def test_after_a_reconnect_it_says_at_once_what_is_in_work(bus):

@@ -18,6 +18,9 @@ from procession_schemas.run import RunRequest, RunResult
 Input = str | dict[str, Any] | list[str | dict[str, Any]]
 """What a run is about: a text, a message, or a list of these."""
 
+Named = str | Agent | dict[str, Any]
+"""Name of an agent that the services know, or an agent that travels with the request, as its JSON too."""
+
 
 class Procession:
     """A connection to the services of one tenant; an asynchronous context manager.
@@ -61,26 +64,27 @@ class Procession:
         """Closes the connection; runs go on, and readers of this client get NotConnectedError."""
         await self._link.close()
 
-    async def start(self, input: Input | RunRequest, *, agent: str | Agent, **options: Any) -> RunHandle:  # noqa: A002
+    async def start(self, input: Input | RunRequest, *, agent: Named, **options: Any) -> RunHandle:  # noqa: A002
         """Publishes a run request and returns as soon as it is stored.
 
         Args:
             input: A text, a message, a list of these, or a whole request, to which `options` are added.
-            agent: Name of an agent that the services know, or an agent that travels with the request.
+            agent: Name of an agent that the services know, or an agent that travels with the request: an `Agent`, or
+                its JSON, as in `{"name": "a", "model": "openai/gpt-4o", "outputProcessors": ["pii-detector"]}`.
             options: Any field of RunRequest, for example `memory={"thread": "t1", "resource": "ann"}`. The
                 same `run_id` with the same request is the same run, however often it is sent.
 
         Raises:
-            pydantic.ValidationError: An option is unknown or wrong; the error names it.
+            pydantic.ValidationError: An option, or one of the agent's, is unknown or wrong; the error names it.
             NotAcceptedError: Nobody stored the request within `accept_timeout`: the services are not running.
             RequestTooLargeError: The server does not take messages of that size.
             LimitExceededError: Too many requests are not taken up yet. A limit of the tenant is told later, to
                 whoever reads the run.
             NotConnectedError: The client is not connected.
         """
-        request = _request(input, agent, options)
-        name = agent.name if isinstance(agent, Agent) else agent
-        subject = subjects.run(self.tenant, name)
+        known = agent if isinstance(agent, str) else Agent.model_validate(agent)
+        request = _request(input, known, options)
+        subject = subjects.run(self.tenant, known if isinstance(known, str) else known.name)
         disputed = request.run_id is not None
         run_id = request.run_id = request.run_id or f"run-{secrets.token_hex(12)}"
         body = request.model_dump_json(by_alias=True, exclude_unset=True).encode()
@@ -121,7 +125,7 @@ class Procession:
         self,
         input: Input | RunRequest,  # noqa: A002
         *,
-        agent: str | Agent,
+        agent: Named,
         raise_on_error: bool = False,
         **options: Any,
     ) -> AsyncIterator[dict[str, Any]]:
@@ -143,7 +147,7 @@ class Procession:
         self,
         input: Input | RunRequest,  # noqa: A002
         *,
-        agent: str | Agent,
+        agent: Named,
         raise_on_error: bool = False,
         **options: Any,
     ) -> RunResult:

@@ -251,7 +251,9 @@ class Worker:
     async def _work(self, hold: _Hold) -> None:
         message, delivery = hold.message, _delivery(hold)
         if delivery.attempt > self._max_deliver:
-            await self._bury(message, delivery, f"not handled in {self._max_deliver} deliveries")
+            times = f"{self._max_deliver} deliveries with {self._ack_wait:g} s for each"
+            why = "whoever had it died, was cut off, or had its event loop blocked by a processor or tool"
+            await self._bury(message, delivery, f"not handled in {times}: {why}")
             return
         try:
             await self._handler(delivery)

@@ -81,9 +81,25 @@ async def test_a_request_takes_every_option_and_an_agent_of_its_own(services, pr
     }
 
 
-async def test_an_unknown_option_is_an_error_that_names_it(procession):
-    with pytest.raises(pydantic.ValidationError, match="max_stepz"):
-        await procession.start("Hi", agent="demo", max_stepz=3)
+async def test_an_agent_may_be_its_json(services, procession):
+    await procession.start("Hi", agent={"name": "mine", "model": "demo/model", "maxSteps": 2})
+    subject, sent = await services.request()
+    assert subject.endswith(".mine")
+    assert sent["agent"] == {"name": "mine", "model": "demo/model", "maxSteps": 2}
+
+
+@pytest.mark.parametrize(
+    ("agent", "options", "named"),
+    [
+        ("demo", {"max_stepz": 3}, "max_stepz"),
+        ({"name": "mine", "outputProcesors": []}, {}, "outputProcesors"),
+        ({"model": "demo/model"}, {}, "name"),
+        (None, {}, "Agent"),
+    ],
+)
+async def test_an_unknown_option_is_an_error_that_names_it(procession, agent, options, named):
+    with pytest.raises(pydantic.ValidationError, match=named):
+        await procession.start("Hi", agent=agent, **options)
 
 
 async def test_chunks_that_come_twice_or_out_of_order_are_read_once_and_in_order(services, procession):
