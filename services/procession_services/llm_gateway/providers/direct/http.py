@@ -2,22 +2,45 @@
 
 import asyncio
 import io
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+import re
+import socket
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, Final
+from functools import cache, lru_cache
+from http import HTTPStatus
+from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 import httpx
+from aiohappyeyeballs import start_connection
 from yarl import URL
 
+from procession_services.llm_gateway.providers.direct.exchange import Connection
 from procession_services.llm_gateway.providers.openai_events import EventReader, Reader, event_batches
 
 _CONNECT_SECONDS: Final = 30.0
+_EYEBALLS_SECONDS: Final = 0.25
 _LARGE: Final = 1_000_000
+_REDIRECTS: Final = frozenset(
+    {
+        HTTPStatus.MOVED_PERMANENTLY,
+        HTTPStatus.FOUND,
+        HTTPStatus.SEE_OTHER,
+        HTTPStatus.TEMPORARY_REDIRECT,
+        HTTPStatus.PERMANENT_REDIRECT,
+    }
+)
+_LINE: Final = re.compile(r"[^\r\n\0]*")
+_OURS: Final = frozenset({"host", "content-length", "connection"})
+_DEFAULTS: Final = {
+    "accept": "Accept: */*",
+    "accept-encoding": "Accept-Encoding: identity",
+    "user-agent": "User-Agent: procession",
+}
 
 
 class EventError(Exception):
@@ -48,14 +71,92 @@ class Request:
     encoded: bool = False
 
 
+class Answer(Protocol):
+    """An answer whose head is here."""
+
+    status: int
+    headers: list[tuple[str, str]]
+
+    def body(self) -> AsyncIterator[bytes]:
+        """Yields the body, all that came in one read together."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where the requests for an URL go, and how they begin."""
+
+    server: tuple[str, int, bool]
+    """Host, port, and whether by TLS."""
+    first_lines: str
+    roundabout: bool
+    """Only aiohttp knows the way."""
+
+
 class Connections:
-    """The HTTP connections of one process; made when first needed."""
+    """The HTTP connections of one process.
+
+    What is rare goes by aiohttp: proxies, redirects, a user in the URL. It would do all of it, for a fifth of what the
+    gateway takes for a call (docs/adr/0026).
+    """
 
     def __init__(self) -> None:
+        self._idle: dict[tuple[str, int, bool], dict[Connection, asyncio.TimerHandle]] = {}
         self._session: aiohttp.ClientSession | None = None
 
-    def session(self) -> aiohttp.ClientSession:
-        """The client."""
+    @asynccontextmanager
+    async def post(self, request: Request) -> AsyncIterator[Answer]:
+        """Sends a request and waits for the head of its answer.
+
+        Raises:
+            OSError: The provider cannot be reached, or the connection broke.
+            aiohttp.ClientError: The same, by aiohttp.
+            TimeoutError: There was no connection in time.
+        """
+        place = _place(request.url, request.encoded)
+        if not place.roundabout:
+            async with self._exchange(place, request) as answer:
+                if answer.status not in _REDIRECTS:
+                    yield answer
+                    return
+        body = request.body if len(request.body) < _LARGE else io.BytesIO(request.body)  # sent in pieces
+        url = URL(request.url, encoded=request.encoded)
+        # The client's own `trust_env` would look for a .netrc in a thread, for every request.
+        proxy = _proxy(urlsplit(request.url)[:2])
+        async with self._aiohttp().post(url, data=body, headers=request.headers, proxy=proxy) as response:
+            yield _Roundabout(response)
+
+    @asynccontextmanager
+    async def _exchange(self, place: _Place, request: Request) -> AsyncIterator[Connection]:
+        head = _head(place, request)
+        connection = self._kept(place.server) or await _connected(place.server)
+        try:
+            await connection.send(head, request.body)
+            await connection.answered()
+            yield connection
+        finally:
+            self._keep(place.server, connection)
+
+    def _kept(self, server: tuple[str, int, bool]) -> Connection | None:
+        """An idle connection; the one that was used last, which the provider is likeliest to keep."""
+        idle = self._idle.get(server)
+        while idle:
+            connection, closing = idle.popitem()
+            closing.cancel()
+            if not connection.closed:
+                connection.begin()
+                return connection
+        return None
+
+    def _keep(self, server: tuple[str, int, bool], connection: Connection) -> None:
+        seconds = _kept_seconds()
+        if not connection.reusable or seconds <= 0:
+            connection.close()
+            return
+        closing = asyncio.get_running_loop().call_later(seconds, connection.close)
+        self._idle.setdefault(server, {})[connection] = closing
+
+    def _aiohttp(self) -> aiohttp.ClientSession:
         if self._session is None or self._session.closed:
             limits = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS)
             connector = aiohttp.TCPConnector(limit=0, ssl=_tls(), keepalive_timeout=_kept_seconds())
@@ -64,16 +165,83 @@ class Connections:
         return self._session
 
     async def aclose(self) -> None:
-        """Closes all connections."""
+        """Closes all connections that nobody uses."""
+        for idle in self._idle.values():
+            for connection, closing in idle.items():
+                closing.cancel()
+                connection.close()
+        self._idle.clear()
         if self._session is not None:
             await self._session.close()
 
 
-def _tls() -> Any:
+class _Roundabout:
+    """An answer that came by aiohttp."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self.status, self.headers = response.status, list(response.headers.items())
+        self._response = response
+
+    def body(self) -> AsyncIterator[bytes]:
+        return self._response.content.iter_any()
+
+
+@lru_cache(maxsize=256)
+def _place(address: str, encoded: bool) -> _Place:  # noqa: FBT001 - a key of the cache
+    url = URL(address, encoded=encoded)
+    server = (url.raw_host or "", url.port or 0, url.scheme == "https")
+    first_lines = f"POST {url.raw_path_qs} HTTP/1.1\r\nHost: {url.host_port_subcomponent}\r\n"
+    proxied = _proxy(urlsplit(address)[:2]) is not None
+    return _Place(server, first_lines, proxied or url.user is not None or url.scheme not in ("http", "https"))
+
+
+def _head(place: _Place, request: Request) -> bytes:
+    """The head of a request; raises ValueError where a header would break it."""
+    given = {name.lower() for name in request.headers}
+    lines = [f"{name}: {value}" for name, value in request.headers.items() if name.lower() not in _OURS]
+    lines += [line for name, line in _DEFAULTS.items() if name not in given]
+    for line in lines:
+        if not _LINE.fullmatch(line):
+            raise ValueError(f"a header cannot be sent: {line.partition(':')[0]!r} has a line break in it")
+    own = f"Content-Length: {len(request.body)}\r\n"
+    return (place.first_lines + own + "\r\n".join(lines) + "\r\n\r\n").encode()
+
+
+async def _connected(server: tuple[str, int, bool]) -> Connection:
+    """A new connection, to the first address of the server that answers."""
+    host, port, secure = server
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            connected = await start_connection(addresses, happy_eyeballs_delay=_EYEBALLS_SECONDS)
+            name = host if secure else None
+            tls = _context() if secure else None
+            _, connection = await loop.create_connection(
+                Connection, sock=connected, ssl=tls, server_hostname=name
+            )
+    except TimeoutError:
+        raise
+    except OSError as error:
+        raise ConnectionError(f"no connection to {host}:{port}: {error}") from error
+    return connection
+
+
+def _context() -> ssl.SSLContext:
+    trusted = _tls()
+    if isinstance(trusted, ssl.SSLContext):
+        return trusted
+    context = ssl.create_default_context()  # LiteLLM says: trust everybody
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+def _tls() -> ssl.SSLContext | bool:
     """Whom to trust, as LiteLLM does: `SSL_CERT_FILE`, `SSL_VERIFY` and its settings say so, else certifi."""
     from litellm.llms.custom_httpx.http_handler import get_ssl_configuration  # noqa: PLC0415 - takes seconds
 
-    return get_ssl_configuration()
+    told = get_ssl_configuration()
+    return told if isinstance(told, ssl.SSLContext) else bool(told)
 
 
 def _kept_seconds() -> float:
@@ -91,18 +259,14 @@ async def direct_events(
     Raises:
         httpx.HTTPStatusError: The provider refused; LiteLLM's paths raise the same.
         EventError: An event reports an error.
-        aiohttp.ClientError: The provider cannot be reached, or the connection broke.
-        ValueError: An event is not JSON.
+        OSError, aiohttp.ClientError: The provider cannot be reached, or the connection broke.
+        ValueError: An event is not JSON, or a header cannot be sent.
     """
-    # The client's own `trust_env` would look for a .netrc in a thread, for every request.
-    proxy = _proxy(urlsplit(request.url)[:2])
-    body = request.body if len(request.body) < _LARGE else io.BytesIO(request.body)  # sent in pieces
-    url = URL(request.url, encoded=request.encoded)
-    async with connections.session().post(url, data=body, headers=request.headers, proxy=proxy) as response:
-        if response.status >= httpx.codes.BAD_REQUEST:
-            raise await _refusal(request, response)
+    async with connections.post(request) as answer:
+        if answer.status >= httpx.codes.BAD_REQUEST:
+            raise await _refusal(request, answer)
         await asyncio.sleep(0)  # what has come behind the head is read with it
-        events = event_batches(response.content.iter_any(), request.reader(), request.parse)
+        events = event_batches(answer.body(), request.reader(), request.parse)
         async with aclosing(events) as batches:
             async for batch in batches:
                 yield batch
@@ -115,12 +279,12 @@ def _proxy(place: tuple[str, str]) -> str | None:
     return None if proxy_bypass(host) else getproxies().get(scheme)
 
 
-async def _refusal(request: Request, response: aiohttp.ClientResponse) -> httpx.HTTPStatusError:
+async def _refusal(request: Request, answer: Answer) -> httpx.HTTPStatusError:
     asked = httpx.Request("POST", request.url)
     said = httpx.Response(
-        response.status,
-        headers=[(k, v) for k, v in response.headers.items() if k.lower() != "content-encoding"],
-        content=await response.read(),
+        answer.status,
+        headers=[(k, v) for k, v in answer.headers if k.lower() != "content-encoding"],
+        content=b"".join([data async for data in answer.body()]),
         request=asked,
     )
-    return httpx.HTTPStatusError(f"HTTP {response.status}", request=asked, response=said)
+    return httpx.HTTPStatusError(f"HTTP {answer.status}", request=asked, response=said)

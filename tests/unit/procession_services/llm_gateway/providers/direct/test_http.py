@@ -1,18 +1,24 @@
-"""Requests go over kept connections, as long as the provider is likely to keep them too."""
+"""How requests go to a provider: over kept connections, and by aiohttp where the way is a rare one."""
 
 import asyncio
+import gzip
 import os
+import re
 import subprocess
 import sys
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
+import httpx
 import orjson
 import pytest
 
 from procession_services.llm_gateway.providers import litellm_provider
+from procession_services.llm_gateway.providers.direct import exchange, http
 from procession_services.llm_gateway.providers.direct.http import Connections, Request, direct_events
+from tests.support.waiting import until
 
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\ndata: {}\n\n"
+EVENT = b"data: {}\n\n"
 
 LITELLMS = """
 from procession_services.llm_gateway.providers.litellm_provider import _litellm
@@ -22,44 +28,85 @@ print(AIOHTTP_KEEPALIVE_TIMEOUT)
 """
 
 
-@asynccontextmanager
-async def provider():
-    """Yields a request to a provider, and for each request the number of the connection over which it came."""
-    numbers, connections = [], []
+class Provider:
+    """Gives its answers in turn, the last one for ever: bytes to write, None to close the connection."""
 
-    async def serve(reader, writer):
-        connections.append(writer)
-        number = len(connections)
-        async with aclosing(requests(reader)) as heads:
-            async for _ in heads:
-                numbers.append(number)
-                writer.write(ANSWER)
+    def __init__(self, *answers):
+        self.answers = list(answers) or [ANSWER]
+        self.heads, self.bodies, self.over = [], [], []
+        """The requests, and for each the number of the connection over which it came."""
+        self.connections, self.tasks, self.port = 0, [], 0
+
+    async def serve(self, reader, writer):
+        self.tasks.append(asyncio.current_task())
+        self.connections += 1
+        number = self.connections
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while await self.exchange(reader, writer, number):
+                pass
         writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
 
-    async with await asyncio.start_server(serve, "127.0.0.1") as server:
-        port = server.sockets[0].getsockname()[1]
-        yield Request(f"http://127.0.0.1:{port}/", {}, b"{}", orjson.loads), numbers
+    async def exchange(self, reader, writer, number):
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        self.heads.append(head)
+        self.over.append(number)
+        length = re.search("content-length: ([0-9]+)", head.lower())
+        self.bodies.append(await reader.readexactly(int(length[1]) if length else 0))
+        answers = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        for answer in answers if isinstance(answers, list) else [answers]:
+            if answer is None:
+                return False
+            writer.write(answer)
+            await writer.drain()
+            await asyncio.sleep(0)
+        return True
+
+    def request(self, path="/", headers=None, body=b"{}"):
+        return Request(f"http://127.0.0.1:{self.port}{path}", headers or {}, body, orjson.loads)
 
 
-async def requests(reader):
-    while not reader.at_eof():
-        try:
-            yield await reader.readuntil(b"{}")
-        except asyncio.IncompleteReadError:
-            return
+@asynccontextmanager
+async def provider(*answers):
+    served = Provider(*answers)
+    async with await asyncio.start_server(served.serve, "127.0.0.1") as server:
+        served.port = server.sockets[0].getsockname()[1]
+        yield served
+    await asyncio.gather(*served.tasks)
+
+
+@pytest.fixture
+async def connections():
+    litellm_provider._litellm()  # else it is imported with its own settings, which ask the network
+    kept = Connections()
+    yield kept
+    await kept.aclose()
+
+
+async def events(request, connections):
+    return [event async for batch in direct_events(request, connections) for event in batch]
+
+
+def head(status, *lines):
+    return "\r\n".join([f"HTTP/1.1 {status} X", *lines, "", ""]).encode()
 
 
 @pytest.mark.parametrize(("seconds", "over"), [(4, [1, 1, 1]), (0, [1, 2, 3])], ids=["kept", "too old"])
-async def test_an_idle_connection_is_used_again_while_it_is_young(seconds, over, monkeypatch):
-    litellm_provider._litellm()  # else it is imported with its own settings, which ask the network
+async def test_an_idle_connection_is_used_again_while_it_is_young(seconds, over, monkeypatch, connections):
     monkeypatch.setattr("litellm.constants.AIOHTTP_KEEPALIVE_TIMEOUT", seconds)
-    connections = Connections()
-    async with provider() as (request, numbers):
+    async with provider() as served:
         for _ in range(3):
-            assert [batch async for batch in direct_events(request, connections)] == [[{}]]
+            assert await events(served.request(), connections) == [{}]
         await connections.aclose()
+    assert served.over == over
 
-    assert numbers == over
+
+async def test_an_idle_connection_is_closed_when_it_is_old(monkeypatch, connections):
+    monkeypatch.setattr("litellm.constants.AIOHTTP_KEEPALIVE_TIMEOUT", 0.05)
+    async with asyncio.timeout(20), provider() as served:
+        await events(served.request(), connections)
+        await served.tasks[0]
 
 
 @pytest.mark.parametrize(("said", "kept"), [({}, 4), ({"AIOHTTP_KEEPALIVE_TIMEOUT": "60"}, 60)])
@@ -69,3 +116,197 @@ def test_idle_connections_are_young_unless_the_environment_says_otherwise(said, 
         [sys.executable, "-c", LITELLMS], env={**os.environ, **said}, capture_output=True, check=True
     )
     assert int(told.stdout) == kept
+
+
+async def test_a_connection_that_the_provider_has_closed_meanwhile_is_not_used_again(connections):
+    async with asyncio.timeout(20), provider([ANSWER, None]) as served:
+        await events(served.request(), connections)
+        [idle] = connections._idle.values()
+        await until(lambda: all(connection.closed for connection in idle))
+        assert await events(served.request(), connections) == [{}]
+        await connections.aclose()
+    assert served.over == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("answer", "reused"),
+    [
+        ([head(200, "transfer-encoding: chunked"), b"a\r\n" + EVENT + b"\r\n", b"0\r\n\r\n"], True),
+        ([head(200, "content-length: 10"), EVENT[:3], EVENT[3:]], True),
+        ([head(100), ANSWER], True),
+        ([head(200, "connection: close", "content-length: 10") + EVENT], False),
+        ([head(200), EVENT, None], False),
+        ([ANSWER + ANSWER], False),
+        ([head(200, "content-encoding: gzip"), gzip.compress(EVENT), None], False),
+    ],
+    ids=["chunks", "in parts", "interim", "closing", "without a length", "twice", "compressed"],
+)
+async def test_an_answer_is_read_to_its_end(answer, reused, connections):
+    async with asyncio.timeout(20), provider(answer, ANSWER) as served:
+        assert await events(served.request(), connections) == [{}]
+        assert await events(served.request(), connections) == [{}]
+        await connections.aclose()
+    assert served.over == [1, 1 if reused else 2]
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ([None], "closed the connection"),
+        ([head(200, "content-length: 99") + EVENT, None], "closed the connection"),
+        ([head(200, "transfer-encoding: chunked") + b"a\r\n" + EVENT, None], "closed the connection"),
+        ([b"SSH-2.0-OpenSSH_9.2\r\n"], "does not speak HTTP"),
+        ([head(200, "content-encoding: br", "content-length: 10") + EVENT], "content encoding br"),
+    ],
+    ids=["no answer", "short", "in the middle", "not HTTP", "unknown encoding"],
+)
+async def test_what_is_wrong_with_an_answer_is_told(answer, why, connections):
+    async with asyncio.timeout(20), provider(answer) as served:
+        with pytest.raises(ConnectionError, match=why):
+            await events(served.request(), connections)
+        await connections.aclose()
+
+
+async def test_what_came_before_a_connection_broke_counts(connections):
+    async with asyncio.timeout(20), provider([head(200, "content-length: 99") + EVENT, None]) as served:
+        answer = direct_events(served.request(), connections)
+        assert await anext(answer) == [{}]
+        with pytest.raises(ConnectionError):
+            await anext(answer)
+        await connections.aclose()
+
+
+async def test_a_provider_that_cannot_be_reached_is_named(connections):
+    async with provider() as served:
+        request = served.request()
+    with pytest.raises(ConnectionError, match=f"no connection to 127.0.0.1:{served.port}"):
+        await events(request, connections)
+
+
+async def test_a_request_has_what_a_provider_needs_to_know(connections):
+    headers = {"Authorization": "Bearer k", "User-Agent": "mine", "Content-Length": "7", "host": "other"}
+    async with provider() as served:
+        await events(served.request("/a b?x=1", headers), connections)
+        await connections.aclose()
+    first, *lines = served.heads[0].strip().split("\r\n")
+    assert first == "POST /a%20b?x=1 HTTP/1.1"
+    assert sorted(lines) == [
+        "Accept-Encoding: identity",
+        "Accept: */*",
+        "Authorization: Bearer k",
+        "Content-Length: 2",
+        f"Host: 127.0.0.1:{served.port}",
+        "User-Agent: mine",
+    ]
+
+
+@pytest.mark.parametrize("value", ["a\r\nb: c", "a\nb", "a\0b"])
+async def test_a_header_cannot_bring_others_along(value, connections):
+    async with provider() as served:
+        with pytest.raises(ValueError, match="'x-user' has a line break"):
+            await events(served.request(headers={"x-user": value}), connections)
+    assert not served.heads
+
+
+async def test_a_long_request_arrives_whole(connections):
+    body = os.urandom(5_000_000)
+    async with asyncio.timeout(20), provider() as served:
+        assert await events(served.request(body=body), connections) == [{}]
+        await connections.aclose()
+    assert served.bodies == [body]
+
+
+async def test_a_connection_whose_request_was_refused_half_way_is_not_used_again(connections):
+    early = head(413, "content-length: 0")
+
+    async def refusing(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(early)
+        while await reader.read(1_000_000):
+            pass
+        writer.close()
+        await writer.wait_closed()
+        gone.set()
+
+    gone = asyncio.Event()
+    async with asyncio.timeout(20), await asyncio.start_server(refusing, "127.0.0.1") as server:
+        port = server.sockets[0].getsockname()[1]
+        request = Request(f"http://127.0.0.1:{port}/", {}, bytes(30_000_000), orjson.loads)
+        with pytest.raises(httpx.HTTPStatusError, match="413"):
+            await events(request, connections)
+        assert not any(connections._idle.values())
+        await gone.wait()
+
+
+async def test_a_slow_reader_keeps_the_provider_waiting(connections, monkeypatch):
+    monkeypatch.setattr(exchange, "_HIGH", 1000)
+    piece = b"data: " + orjson.dumps("x" * 10_000) + b"\n\n"
+    count, sent = 2000, 0
+
+    async def endless(_reader, writer):
+        nonlocal sent
+        writer.write(head(200, f"content-length: {len(piece) * count}"))
+        for _ in range(count):
+            writer.write(piece)
+            await writer.drain()
+            sent += 1
+        writer.close()
+        await writer.wait_closed()
+
+    async with asyncio.timeout(60), await asyncio.start_server(endless, "127.0.0.1") as server:
+        port = server.sockets[0].getsockname()[1]
+        answer = direct_events(Request(f"http://127.0.0.1:{port}/", {}, b"{}", orjson.loads), connections)
+        read = len(await anext(answer))
+        before = -1
+        while sent != before:  # until the provider cannot send any more
+            before = sent
+            await asyncio.sleep(0.1)
+        assert sent < count
+        read += sum([len(batch) async for batch in answer])
+        assert (read, sent) == (count, count)
+
+
+async def test_who_stops_reading_leaves_the_provider(connections):
+    endless = [head(200, "transfer-encoding: chunked") + b"a\r\n" + EVENT + b"\r\n"]
+    async with asyncio.timeout(20), provider(endless) as served:
+        answer = direct_events(served.request(), connections)
+        assert await anext(answer) == [{}]
+        await answer.aclose()
+        await served.tasks[0]
+
+
+async def test_a_refusal_comes_with_what_the_provider_says(connections):
+    async with provider([head(429, "retry-after: 3", "content-length: 4") + b"slow"]) as served:
+        with pytest.raises(httpx.HTTPStatusError) as refused:
+            await events(served.request(), connections)
+        await connections.aclose()
+    said = refused.value.response
+    assert (said.status_code, said.text, said.headers["retry-after"]) == (429, "slow", "3")
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_a_redirect_is_followed(status, connections):
+    async with asyncio.timeout(20), provider() as served:
+        moved = head(status, f"location: http://127.0.0.1:{served.port}/there", "content-length: 0")
+        served.answers = [moved, moved, ANSWER]
+        assert await events(served.request(), connections) == [{}]
+        await connections.aclose()
+    assert [asked.split(" ")[1] for asked in served.heads] == ["/", "/", "/there"]
+
+
+async def test_a_proxy_and_a_user_in_the_url_are_respected(connections, monkeypatch):
+    async with asyncio.timeout(20), provider() as served:
+        monkeypatch.setattr(http, "getproxies", lambda: {"http": f"http://127.0.0.1:{served.port}"})
+        monkeypatch.setattr(http, "proxy_bypass", lambda _host: False)
+        for cached in (http._proxy, http._place):
+            cached.cache_clear()
+        asked = Request("http://provider.example/v1", {}, b"{}", orjson.loads)
+        assert await events(asked, connections) == [{}]
+        monkeypatch.undo()
+        for cached in (http._proxy, http._place):
+            cached.cache_clear()
+        url = f"http://ann:secret@127.0.0.1:{served.port}/v1"
+        assert await events(Request(url, {}, b"{}", orjson.loads), connections) == [{}]
+        await connections.aclose()
+    assert served.heads[0].startswith("POST http://provider.example/v1 ")
+    assert "Authorization: Basic " in served.heads[1]
