@@ -15,6 +15,12 @@ _HIGH: Final = 128 * 1024
 _PIECE: Final = 256 * 1024
 """A longer request is sent in pieces, so that others have their turn."""
 _DECODED: Final = frozenset({"gzip", "x-gzip", "deflate"})
+_LENIENT: Final = {
+    "lenient_headers": True,
+    "lenient_optional_cr_before_lf": True,
+    "lenient_spaces_after_chunk_size": True,
+}
+"""What small servers do wrong, and aiohttp lets pass as well."""
 _FRAMED: Final = frozenset({"content-length", "transfer-encoding"})
 _BODILESS: Final = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
 
@@ -41,6 +47,7 @@ class Connection(asyncio.Protocol):
         self.status, self.headers = 0, list[tuple[str, str]]()
         self._kept = False
         self._parser: Any = httptools.HttpResponseParser(self)
+        self._parser.set_dangerous_leniencies(**_LENIENT)
         self._parts: list[bytes] = []
         self._waiting = 0
         self._decoder: Any = None

@@ -139,13 +139,17 @@ class Connections:
 
     def _kept(self, server: tuple[str, int, bool]) -> Connection | None:
         """An idle connection; the one that was used last, which the provider is likeliest to keep."""
-        idle = self._idle.get(server)
-        while idle:
-            connection, closing = idle.popitem()
-            closing.cancel()
-            if not connection.closed:
-                connection.begin()
-                return connection
+        idle = self._idle.pop(server, {})
+        try:
+            while idle:
+                connection, closing = idle.popitem()
+                closing.cancel()
+                if not connection.closed:
+                    connection.begin()
+                    return connection
+        finally:
+            if idle:
+                self._idle[server] = idle
         return None
 
     def _keep(self, server: tuple[str, int, bool], connection: Connection) -> None:
@@ -153,8 +157,14 @@ class Connections:
         if not connection.reusable or seconds <= 0:
             connection.close()
             return
-        closing = asyncio.get_running_loop().call_later(seconds, connection.close)
+        closing = asyncio.get_running_loop().call_later(seconds, self._drop, server, connection)
         self._idle.setdefault(server, {})[connection] = closing
+
+    def _drop(self, server: tuple[str, int, bool], connection: Connection) -> None:
+        del self._idle[server][connection]
+        if not self._idle[server]:
+            del self._idle[server]
+        connection.close()
 
     def _aiohttp(self) -> aiohttp.ClientSession:
         if self._session is None or self._session.closed:

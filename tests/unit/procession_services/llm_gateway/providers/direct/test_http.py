@@ -107,6 +107,7 @@ async def test_an_idle_connection_is_closed_when_it_is_old(monkeypatch, connecti
     async with asyncio.timeout(20), provider() as served:
         await events(served.request(), connections)
         await served.tasks[0]
+    assert not connections._idle
 
 
 @pytest.mark.parametrize(("said", "kept"), [({}, 4), ({"AIOHTTP_KEEPALIVE_TIMEOUT": "60"}, 60)])
@@ -136,10 +137,22 @@ async def test_a_connection_that_the_provider_has_closed_meanwhile_is_not_used_a
         ([head(100), ANSWER], True),
         ([head(200, "connection: close", "content-length: 10") + EVENT], False),
         ([head(200), EVENT, None], False),
+        ([b"HTTP/1.1 200 OK\ncontent-length: 10\n\n" + EVENT], True),
+        ([head(200, "transfer-encoding: chunked") + b"a \r\n" + EVENT + b"\r\n0\r\n\r\n"], True),
         ([ANSWER + ANSWER], False),
         ([head(200, "content-encoding: gzip"), gzip.compress(EVENT), None], False),
     ],
-    ids=["chunks", "in parts", "interim", "closing", "without a length", "twice", "compressed"],
+    ids=[
+        "chunks",
+        "in parts",
+        "interim",
+        "closing",
+        "without a length",
+        "line feeds",
+        "spaces",
+        "twice",
+        "compressed",
+    ],
 )
 async def test_an_answer_is_read_to_its_end(answer, reused, connections):
     async with asyncio.timeout(20), provider(answer, ANSWER) as served:

@@ -1,0 +1,63 @@
+"""However an answer is cut into reads, its body is the same."""
+
+import asyncio
+import os
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from procession_services.llm_gateway.providers.direct.exchange import Connection
+
+HEAD = b"HTTP/1.1 200 OK\r\nx-a: 1\r\nX-B: 2\r\n"
+
+
+class Transport(asyncio.Transport):
+    def __init__(self):
+        super().__init__()
+        self.reads = True
+
+    def write(self, data):
+        pass
+
+    def pause_reading(self):
+        assert self.reads
+        self.reads = False
+
+    def resume_reading(self):
+        assert not self.reads
+        self.reads = True
+
+    def close(self):
+        pass
+
+
+def chunked(pieces):
+    framed = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces)
+    return HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + framed + b"0\r\n\r\n"
+
+
+def measured(pieces):
+    return HEAD + b"content-length: %d\r\n\r\n" % sum(map(len, pieces)) + b"".join(pieces)
+
+
+@given(
+    st.lists(st.one_of(st.binary(min_size=1), st.integers(100_000, 300_000).map(os.urandom)), max_size=4),
+    st.sampled_from([chunked, measured]),
+    st.integers(0, 1),
+    st.data(),
+)
+async def test_any_cuts(pieces, framed, interim, data):
+    answer = b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" * interim + framed(pieces)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(answer)), max_size=6)))
+    connection, transport = Connection(), Transport()
+    connection.connection_made(transport)
+    await connection.send(b"", b"")
+    for start, stop in pairwise([0, *cuts, len(answer)]):
+        if start < stop:
+            connection.data_received(answer[start:stop])
+    await connection.answered()
+    assert (connection.status, connection.headers[:2]) == (200, [("x-a", "1"), ("x-b", "2")])
+    assert b"".join([read async for read in connection.body()]) == b"".join(pieces)
+    assert connection.reusable
+    assert transport.reads
