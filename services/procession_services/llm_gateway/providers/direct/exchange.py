@@ -159,7 +159,7 @@ class Connection(asyncio.Protocol):
         if self.status and not self._is_framed():
             self._ended = True
         elif not self._ended and not self._why:
-            self._why = f"the provider closed the connection{f': {exc}' if exc else ''}"
+            self._why = f"the connection was closed{f': {exc}' if exc else ''}"
         self.resume_writing()
         self._wake()
 

@@ -165,9 +165,9 @@ async def test_an_answer_is_read_to_its_end(answer, reused, connections):
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        ([None], "closed the connection"),
-        ([head(200, "content-length: 99") + EVENT, None], "closed the connection"),
-        ([head(200, "transfer-encoding: chunked") + b"a\r\n" + EVENT, None], "closed the connection"),
+        ([None], "connection was closed"),
+        ([head(200, "content-length: 99") + EVENT, None], "connection was closed"),
+        ([head(200, "transfer-encoding: chunked") + b"a\r\n" + EVENT, None], "connection was closed"),
         ([b"SSH-2.0-OpenSSH_9.2\r\n"], "does not speak HTTP"),
         ([head(200, "content-encoding: br", "content-length: 10") + EVENT], "content encoding br"),
     ],
