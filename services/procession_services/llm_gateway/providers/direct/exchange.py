@@ -31,12 +31,10 @@ class Connection(asyncio.Protocol):
     Attributes:
         status: The status of the answer; 0 until its head is here.
         headers: The headers of the answer, names in lower case.
-        closed: There is no connection any more.
     """
 
     def __init__(self) -> None:
-        self.closed = False
-        self._paused = False
+        self._lost = self._paused = False
         self._transport: Any = None
         self._reading: asyncio.Future[None] | None = None
         self._writing: asyncio.Future[None] | None = None
@@ -54,6 +52,11 @@ class Connection(asyncio.Protocol):
         self._sent = self._ended = False
         self._why = ""
         self._read_on()
+
+    @property
+    def closed(self) -> bool:
+        """Whether there is no connection any more, or soon will be none."""
+        return self._lost or bool(self._transport.is_closing())
 
     @property
     def reusable(self) -> bool:
@@ -155,8 +158,8 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Notes that nothing more will come."""
-        self.closed, self._parser = True, None
-        if self.status and not self._is_framed():
+        self._lost, self._parser = True, None
+        if self.status and exc is None and not self._is_framed():
             self._ended = True
         elif not self._ended and not self._why:
             self._why = f"the connection was closed{f': {exc}' if exc else ''}"

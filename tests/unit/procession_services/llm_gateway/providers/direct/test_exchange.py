@@ -4,6 +4,7 @@ import asyncio
 import os
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,6 +32,9 @@ class Transport(asyncio.Transport):
     def close(self):
         pass
 
+    def is_closing(self):
+        return False
+
 
 def chunked(pieces):
     framed = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces)
@@ -39,6 +43,18 @@ def chunked(pieces):
 
 def measured(pieces):
     return HEAD + b"content-length: %d\r\n\r\n" % sum(map(len, pieces)) + b"".join(pieces)
+
+
+async def test_an_answer_without_a_length_is_not_whole_when_its_connection_was_reset():
+    connection = Connection()
+    connection.connection_made(Transport())
+    await connection.send(b"", b"")
+    connection.data_received(HEAD + b"\r\nhalf")
+    connection.connection_lost(ConnectionResetError("reset by peer"))
+    reads = connection.body()
+    assert await anext(reads) == b"half"
+    with pytest.raises(ConnectionError, match="connection was closed: reset by peer"):
+        await anext(reads)
 
 
 @given(
