@@ -12,6 +12,7 @@ from tests.e2e.stack import COMPOSED, ROOT, Stack
 
 __all__ = ["confined", "slim"]
 
+Needs = dict[str, list[tuple[str, list[str], str | None]]]
 EXTRAS: Final = {
     "orchestrator": {"guardrails", "tokens"},  # it checks the options of all processors
     "input-processors": {"guardrails", "tokens"},
@@ -27,13 +28,17 @@ _STOP_SECONDS: Final = 30
 _INSTALLED: Final = """
 import importlib.metadata, json, re
 def plain(text):
-    return re.sub("[-_.]+", "-", re.match(r"[\\w.-]+", text)[0]).lower()
+    return re.sub("[-_.]+", "-", text).lower()
+def needed(text):
+    name, extras = re.match(r"([\\w.-]+)(?:\\[([^]]*)\\])?", text).groups()
+    only = re.search("extra == .([\\w.-]+)", text)
+    return plain(name), [plain(extra) for extra in re.findall(r"[\\w.-]+", extras or "")], only and plain(only[1])
 print(json.dumps({
-    plain(each.name): [plain(text) for text in each.requires or () if "extra ==" not in text]
+    plain(each.name): [needed(text) for text in each.requires or ()]
     for each in importlib.metadata.distributions()
 }))
 """
-"""The libraries of an image, and what each of them needs."""
+"""The libraries of an image, and what each of them needs: a name, its extras, and for which extra only."""
 _WHO_RUNS: Final = """
 import json
 from procession.processor import INPUT_HOOKS, OUTPUT_HOOKS
@@ -121,7 +126,7 @@ async def slim(stack: Stack, figures: Figures) -> dict[str, int]:
     placed: dict[str, list[str]] = json.loads(await stack.python("orchestrator", _WHO_RUNS))
 
     async def look(service: str) -> None:
-        there: dict[str, list[str]] = json.loads(await stack.python(service, _INSTALLED))
+        there: Needs = json.loads(await stack.python(service, _INSTALLED))
         wanted = {name for extra in EXTRAS[service] for name in extras[extra]}
         lacking = wanted - there.keys()
         figures.expect(not lacking, f"image {service} lacks {sorted(lacking)}")
@@ -140,14 +145,19 @@ async def slim(stack: Stack, figures: Figures) -> dict[str, int]:
     }
 
 
-def _closure(names: set[str], needs: dict[str, list[str]]) -> set[str]:
+def _closure(names: set[str], needs: Needs) -> set[str]:
     """These libraries and all that they need."""
-    found, open_ = set[str](), list(names)
+    found, open_ = set[tuple[str, frozenset[str]]](), [(name, frozenset[str]()) for name in names]
     while open_:
-        if (name := open_.pop()) not in found:
-            found.add(name)
-            open_ += needs.get(name, ())
-    return found
+        name, extras = place = open_.pop()
+        if place not in found:
+            found.add(place)
+            open_ += [
+                (need, frozenset(its))
+                for need, its, only in needs.get(name, ())
+                if only is None or only in extras
+            ]
+    return {name for name, _ in found}
 
 
 def _name(requirement: str) -> str:
