@@ -18,7 +18,7 @@ from procession_schemas.run import RunRequest, RunResult
 Input = str | dict[str, Any] | list[str | dict[str, Any]]
 """What a run is about: a text, a message, or a list of these."""
 
-Named = str | Agent | dict[str, Any]
+AnyAgent = str | Agent | dict[str, Any]
 """Name of an agent that the services know, or an agent that travels with the request, as its JSON too."""
 
 
@@ -64,7 +64,7 @@ class Procession:
         """Closes the connection; runs go on, and readers of this client get NotConnectedError."""
         await self._link.close()
 
-    async def start(self, input: Input | RunRequest, *, agent: Named, **options: Any) -> RunHandle:  # noqa: A002
+    async def start(self, input: Input | RunRequest, *, agent: AnyAgent, **options: Any) -> RunHandle:  # noqa: A002
         """Publishes a run request and returns as soon as it is stored.
 
         Args:
@@ -125,7 +125,7 @@ class Procession:
         self,
         input: Input | RunRequest,  # noqa: A002
         *,
-        agent: Named,
+        agent: AnyAgent,
         raise_on_error: bool = False,
         **options: Any,
     ) -> AsyncIterator[dict[str, Any]]:
@@ -147,7 +147,7 @@ class Procession:
         self,
         input: Input | RunRequest,  # noqa: A002
         *,
-        agent: Named,
+        agent: AnyAgent,
         raise_on_error: bool = False,
         **options: Any,
     ) -> RunResult:

@@ -4,7 +4,6 @@ import asyncio
 import json
 import ssl
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -74,7 +73,6 @@ class ModelServer:
 
     async def __aenter__(self) -> Self:
         self._connections: set[asyncio.StreamWriter] = set()
-        self._serving: set[Any] = set()
         self._server = await asyncio.start_server(
             self._serve, "127.0.0.1", 0, limit=16 * 1024 * 1024, ssl=self._tls
         )
@@ -90,11 +88,9 @@ class ModelServer:
         for writer in self._connections:
             writer.transport.abort()
         await self._server.wait_closed()
-        await asyncio.gather(*self._serving, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._connections.add(writer)
-        self._serving.add(asyncio.current_task())
         try:
             while await self._exchange(reader, writer):
                 pass
@@ -103,9 +99,6 @@ class ModelServer:
         finally:
             self._connections.discard(writer)
             writer.close()
-            with suppress(OSError):
-                await writer.wait_closed()
-            self._serving.discard(asyncio.current_task())
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")

@@ -22,7 +22,6 @@ _LENIENT: Final = {
 }
 """What small servers do wrong, and aiohttp lets pass as well."""
 _FRAMED: Final = frozenset({"content-length", "transfer-encoding"})
-_BODILESS: Final = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
 
 
 class Connection(asyncio.Protocol):
@@ -146,13 +145,12 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Takes what one read of the socket gave."""
         if self._ended:  # nobody has asked for anything
-            self._kept = False
             self.close()
             return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self._why, self._kept = f"the provider does not speak HTTP: {error}", False
+            self._why = f"the provider does not speak HTTP: {error}"
             self.close()
         self._wake()
 
@@ -208,4 +206,4 @@ class Connection(asyncio.Protocol):
 
     def _is_framed(self) -> bool:
         """Whether the answer says where it ends; else the end of the connection is its end."""
-        return self.status in _BODILESS or any(name in _FRAMED for name, _ in self.headers)
+        return any(name in _FRAMED for name, _ in self.headers)

@@ -8,10 +8,9 @@ import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, Final, Protocol
-from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
@@ -82,15 +81,23 @@ class Answer(Protocol):
         ...
 
 
+_Server = tuple[str, int, bool]
+"""Host, port, and whether by TLS."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Place:
     """Where the requests for an URL go, and how they begin."""
 
-    server: tuple[str, int, bool]
-    """Host, port, and whether by TLS."""
+    url: URL
+    server: _Server
+    proxy: str | None
     first_lines: str
-    roundabout: bool
-    """Only aiohttp knows the way."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether our own connections know the way."""
+        return self.proxy is None and self.url.user is None and self.url.scheme in ("http", "https")
 
 
 class Connections:
@@ -101,7 +108,7 @@ class Connections:
     """
 
     def __init__(self) -> None:
-        self._idle: dict[tuple[str, int, bool], dict[Connection, asyncio.TimerHandle]] = {}
+        self._idle: dict[_Server, dict[Connection, asyncio.TimerHandle]] = {}
         self._session: aiohttp.ClientSession | None = None
 
     @asynccontextmanager
@@ -113,17 +120,15 @@ class Connections:
             aiohttp.ClientError: The same, by aiohttp.
             TimeoutError: There was no connection in time.
         """
-        place = _place(request.url, request.encoded)
-        if not place.roundabout:
+        place = _place(request.url, encoded=request.encoded)
+        if place.is_plain:
             async with self._exchange(place, request) as answer:
                 if answer.status not in _REDIRECTS:
                     yield answer
                     return
         body = request.body if len(request.body) < _LARGE else io.BytesIO(request.body)  # sent in pieces
-        url = URL(request.url, encoded=request.encoded)
-        # The client's own `trust_env` would look for a .netrc in a thread, for every request.
-        proxy = _proxy(urlsplit(request.url)[:2])
-        async with self._aiohttp().post(url, data=body, headers=request.headers, proxy=proxy) as response:
+        asked = self._aiohttp().post(place.url, data=body, headers=request.headers, proxy=place.proxy)
+        async with asked as response:
             yield _Roundabout(response)
 
     @asynccontextmanager
@@ -137,22 +142,20 @@ class Connections:
         finally:
             self._keep(place.server, connection)
 
-    def _kept(self, server: tuple[str, int, bool]) -> Connection | None:
+    def _kept(self, server: _Server) -> Connection | None:
         """An idle connection; the one that was used last, which the provider is likeliest to keep."""
         idle = self._idle.pop(server, {})
-        try:
-            while idle:
-                connection, closing = idle.popitem()
-                closing.cancel()
-                if not connection.closed:
-                    connection.begin()
-                    return connection
-        finally:
-            if idle:
-                self._idle[server] = idle
+        while idle:
+            connection, closing = idle.popitem()
+            closing.cancel()
+            if not connection.closed:
+                connection.begin()
+                if idle:
+                    self._idle[server] = idle
+                return connection
         return None
 
-    def _keep(self, server: tuple[str, int, bool], connection: Connection) -> None:
+    def _keep(self, server: _Server, connection: Connection) -> None:
         seconds = _kept_seconds()
         if not connection.reusable or seconds <= 0:
             connection.close()
@@ -160,7 +163,7 @@ class Connections:
         closing = asyncio.get_running_loop().call_later(seconds, self._drop, server, connection)
         self._idle.setdefault(server, {})[connection] = closing
 
-    def _drop(self, server: tuple[str, int, bool], connection: Connection) -> None:
+    def _drop(self, server: _Server, connection: Connection) -> None:
         del self._idle[server][connection]
         if not self._idle[server]:
             del self._idle[server]
@@ -197,12 +200,16 @@ class _Roundabout:
 
 
 @lru_cache(maxsize=256)
-def _place(address: str, encoded: bool) -> _Place:  # noqa: FBT001 - a key of the cache
+def _place(address: str, *, encoded: bool) -> _Place:
     url = URL(address, encoded=encoded)
     server = (url.raw_host or "", url.port or 0, url.scheme == "https")
     first_lines = f"POST {url.raw_path_qs} HTTP/1.1\r\nHost: {url.host_port_subcomponent}\r\n"
-    proxied = _proxy(urlsplit(address)[:2]) is not None
-    return _Place(server, first_lines, proxied or url.user is not None or url.scheme not in ("http", "https"))
+    return _Place(url, server, _proxy(url), first_lines)
+
+
+def _proxy(url: URL) -> str | None:
+    """The proxy that the environment names; aiohttp would look for a .netrc besides, in a thread, for every request."""
+    return None if proxy_bypass(url.host_port_subcomponent or "") else getproxies().get(url.scheme)
 
 
 def _head(place: _Place, request: Request) -> bytes:
@@ -217,7 +224,7 @@ def _head(place: _Place, request: Request) -> bytes:
     return (place.first_lines + own + "\r\n".join(lines) + "\r\n\r\n").encode()
 
 
-async def _connected(server: tuple[str, int, bool]) -> Connection:
+async def _connected(server: _Server) -> Connection:
     """A new connection, to the first address of the server that answers."""
     host, port, secure = server
     loop = asyncio.get_running_loop()
@@ -226,7 +233,7 @@ async def _connected(server: tuple[str, int, bool]) -> Connection:
             addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
             connected = await start_connection(addresses, happy_eyeballs_delay=_EYEBALLS_SECONDS)
             name = host if secure else None
-            tls = _context() if secure else None
+            tls = _tls() if secure else None
             _, connection = await loop.create_connection(
                 Connection, sock=connected, ssl=tls, server_hostname=name
             )
@@ -237,21 +244,16 @@ async def _connected(server: tuple[str, int, bool]) -> Connection:
     return connection
 
 
-def _context() -> ssl.SSLContext:
-    trusted = _tls()
-    if isinstance(trusted, ssl.SSLContext):
-        return trusted
-    context = ssl.create_default_context()  # LiteLLM says: trust everybody
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    return context
-
-
-def _tls() -> ssl.SSLContext | bool:
+def _tls() -> ssl.SSLContext:
     """Whom to trust, as LiteLLM does: `SSL_CERT_FILE`, `SSL_VERIFY` and its settings say so, else certifi."""
     from litellm.llms.custom_httpx.http_handler import get_ssl_configuration  # noqa: PLC0415 - takes seconds
 
     told = get_ssl_configuration()
-    return told if isinstance(told, ssl.SSLContext) else bool(told)
+    if isinstance(told, ssl.SSLContext):
+        return told
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # it says: everybody
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
 
 
 def _kept_seconds() -> float:
@@ -280,13 +282,6 @@ async def direct_events(
         async with aclosing(events) as batches:
             async for batch in batches:
                 yield batch
-
-
-@cache
-def _proxy(place: tuple[str, str]) -> str | None:
-    """The proxy that the environment names for a scheme and host."""
-    scheme, host = place
-    return None if proxy_bypass(host) else getproxies().get(scheme)
 
 
 async def _refusal(request: Request, answer: Answer) -> httpx.HTTPStatusError:

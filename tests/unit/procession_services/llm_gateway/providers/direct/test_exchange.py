@@ -16,7 +16,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nx-a: 1\r\nX-B: 2\r\n"
 class Transport(asyncio.Transport):
     def __init__(self):
         super().__init__()
-        self.reads = True
+        self.reads, self.closing = True, False
 
     def write(self, data):
         pass
@@ -30,10 +30,10 @@ class Transport(asyncio.Transport):
         self.reads = True
 
     def close(self):
-        pass
+        self.closing = True
 
     def is_closing(self):
-        return False
+        return self.closing
 
 
 def chunked(pieces):
@@ -55,6 +55,30 @@ async def test_an_answer_without_a_length_is_not_whole_when_its_connection_was_r
     assert await anext(reads) == b"half"
     with pytest.raises(ConnectionError, match="connection was closed: reset by peer"):
         await anext(reads)
+
+
+async def test_an_answer_that_nobody_asked_for_closes_the_connection_at_once():
+    connection = Connection()
+    connection.connection_made(Transport())
+    await connection.send(b"", b"")
+    connection.data_received(measured([b"asked for"]))
+    assert connection.reusable
+    connection.data_received(measured([b"not asked for"]))
+    assert connection.closed
+    assert not connection.reusable
+
+
+async def test_a_request_whose_connection_breaks_half_way_is_not_waited_for():
+    connection = Connection()
+    connection.connection_made(Transport())
+    connection.pause_writing()
+    async with asyncio.timeout(10):
+        asyncio.get_running_loop().call_soon(
+            connection.connection_lost, ConnectionResetError("reset by peer")
+        )
+        await connection.send(b"", bytes(1_000_000))
+        with pytest.raises(ConnectionError, match="reset by peer"):
+            await connection.answered()
 
 
 @given(
