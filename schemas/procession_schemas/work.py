@@ -116,6 +116,9 @@ class ModelOp(WireModel):
     entry: ModelEntry | None = None
     max_retries: int = 0
     api_base: str | None = None
+    keyless: bool = Field(
+        default=False, description="The request itself says where the call goes: no key of ours goes there."
+    )
     include_raw_chunks: bool = False
     replica: str | None = Field(
         default=None, description="The output replica that had the last stream of this run."

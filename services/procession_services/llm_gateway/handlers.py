@@ -36,6 +36,11 @@ from procession_services.processor_host.streams import StreamClient
 from procession_services.runtime.ledger import Ledger
 
 _UNDELIVERED = HIDDEN_TYPES | {"finish"}
+_NO_KEY = "none"
+_WITHHOLDABLE = frozenset(
+    {"anthropic", "custom_openai", "hosted_vllm", "llamafile", "lm_studio", "ollama", "ollama_chat", "openai"}
+)
+"""Providers to which LiteLLM sends the key of the call, and nothing else of ours, where there is one."""
 
 
 class ModelRunner:
@@ -91,6 +96,14 @@ class ModelRunner:
             raise ProcessorError(
                 message, processor_id="", hook="", code="UNSUPPORTED", name="UnsupportedError"
             )
+        if op.keyless and config.model.partition("/")[0] not in _WITHHOLDABLE:
+            message = (
+                f"the request names {op.api_base}, so no key goes there, and the credentials of {config.model!r} "
+                "cannot be withheld; name it in PROCESSION_API_BASES or in a configured agent"
+            )
+            raise ProcessorError(
+                message, processor_id="", hook="", code="UNSUPPORTED", name="UnsupportedError"
+            )
         prompt = ctx.prompt if ctx.prompt is not None else to_prompt(ctx.messages)
         if structured and structured.json_prompt_injection:
             prompt = [_schema_entry(structured), *prompt]
@@ -115,6 +128,7 @@ class ModelRunner:
             else None,
             headers=headers,
             api_base=op.api_base,
+            api_key=_NO_KEY if op.keyless else None,
             include_raw_chunks=op.include_raw_chunks,
         )
 

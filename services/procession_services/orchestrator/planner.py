@@ -44,6 +44,7 @@ class Planner:
         self._registry, self._agents = registry, agents
         vectors = settings.chroma_url or settings.chroma_path
         self._defaults = {"api_base": settings.api_base, "vectors": vectors}
+        self._api_bases = {settings.api_base, *settings.api_bases}
         self._of = agents.value
         self._plans: dict[tuple[str, bool, str], Plan] = {}
 
@@ -82,7 +83,15 @@ class Planner:
                 called[kind] = await self._called(array, context, f"{kind}Processors")
             else:
                 called[kind] = array
-        return make_plan(request, agent, called, self._registry, self._defaults)
+        plan = make_plan(request, agent, called, self._registry, self._defaults)
+        return plan.model_copy(update={"keyless": True}) if self._is_strange(request.agent) else plan
+
+    def _is_strange(self, agent: Agent | None) -> bool:
+        """Whether an agent that came with a request names a place for its calls that the operator has not named."""
+        if agent is None or agent.api_base is None:
+            return False
+        configured = {each.api_base for each in self._agents.value.values()}
+        return agent.api_base not in self._api_bases | configured
 
     async def _called(self, factory: FactoryRef, context: RequestContext, field: str) -> list[ProcessorRef]:
         """What a factory makes of a request: it is called once for each (R-CF-2)."""

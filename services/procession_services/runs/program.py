@@ -305,6 +305,7 @@ def _model(state: RunState) -> ModelOp:
         entry=entry,
         max_retries=plan.max_retries if entry.max_retries is None else entry.max_retries,
         api_base=plan.api_base,
+        keyless=plan.keyless,
         include_raw_chunks=plan.include_raw_chunks,
         replica=state.replica,
     )

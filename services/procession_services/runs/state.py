@@ -83,6 +83,7 @@ class Plan(WireModel):
     require_tool_approval: bool = False
     include_raw_chunks: bool = False
     api_base: str | None = None
+    keyless: bool = False
     data_parts: bool = False
     stream: bool = True
 

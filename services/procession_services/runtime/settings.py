@@ -102,6 +102,11 @@ class Settings(BaseSettings):
     api_base: str | None = Field(
         default=None, description="Base URL for model calls of agents that name none."
     )
+    api_bases: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(),
+        description="Base URLs, separated by commas, to which a provider's key goes where an agent that comes with a "
+        "request names them; besides those above and of configured agents.",
+    )
     secrets_dir: Path | None = Field(
         default=None,
         description="Directory with one file for each key that processors ask for, such as `masking-key`.",
@@ -149,7 +154,7 @@ class Settings(BaseSettings):
         description="Labels of the metrics of runs that cost a series for each value: `tenant`, `agent`.",
     )
 
-    @field_validator("plugins", "metrics_labels", mode="before")
+    @field_validator("plugins", "metrics_labels", "api_bases", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         return tuple(p.strip() for p in value.split(",") if p.strip()) if isinstance(value, str) else value

@@ -36,7 +36,8 @@ class Office:
             registry.add_processor(processor)
         registry.factories["made"] = self._made
         self.agents = Watched("agents", None, lambda _path: {}, {"a": self.agent(**agent)})
-        self.planner = Planner(registry, Settings(), self.agents)
+        settings = Settings(api_base="https://default/v1", api_bases=("https://more/v1", "https://other/v1"))
+        self.planner = Planner(registry, settings, self.agents)
 
     def agent(self, **fields: Any) -> Agent:
         return Agent.model_validate({"name": "a", "model": "m/one", "inputProcessors": ["upper"], **fields})
@@ -138,3 +139,16 @@ async def test_a_plan_for_long_options_is_not_kept():
     office = Office()
     long = {"modelSettings": {"stop": ["x" * 5000]}}
     assert await office.plan(**long) is not await office.plan(**long)
+
+
+@pytest.mark.parametrize("base", [None, "https://default/v1", "https://configured/v1", "https://other/v1"])
+async def test_keys_go_where_the_operator_has_said(base):
+    office = Office(apiBase="https://configured/v1")
+    plan = await office.plan(agent={"name": "a", "model": "m/one", "apiBase": base})
+    assert (plan.api_base, plan.keyless) == (base or "https://default/v1", False)
+    assert not (await office.plan()).keyless
+
+
+async def test_no_key_goes_where_a_request_says():
+    plan = await Office().plan(agent={"name": "a", "model": "m/one", "apiBase": "https://mine/v1"})
+    assert (plan.api_base, plan.keyless) == ("https://mine/v1", True)
