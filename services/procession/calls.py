@@ -143,8 +143,9 @@ class Calls:
 
         Once per tripwire: one that passes through another processor's hook on its way has been told already.
         """
-        if tripwire.processor_id:
+        if tripwire.told:
             return
+        tripwire.told = True
         self.report(link, hook).aborts += 1
         tripwire.processor_id = link.id
         tripwire.reason = tripwire.reason or f"Tripwire triggered by {link.id}"

@@ -9,7 +9,9 @@ from procession.message_list import MessageList
 from procession_schemas.messages import StepResult
 from procession_schemas.work import StepConfig
 
-USAGE_FIELDS = ("inputTokens", "outputTokens", "totalTokens", "reasoningTokens", "cachedInputTokens")
+USAGE_FIELDS = (
+    "inputTokens", "outputTokens", "totalTokens", "reasoningTokens", "cachedInputTokens", "cacheCreationInputTokens",
+)  # fmt: skip
 UNKNOWN_USAGE: dict[str, int | None] = {"inputTokens": None, "outputTokens": None, "totalTokens": None}
 """The usage of an attempt whose provider reported none (R-US-3)."""
 

@@ -11,17 +11,25 @@ class ProcessionError(Exception):
 class TripWire(ProcessionError):  # noqa: N818 - the contract's name
     """A processor blocks the run, or asks for the step to be tried again (R-AB-1..5).
 
-    `abort(...)` raises it; raising it directly has the same effect. It is a decision, never an error.
+    `abort(...)` raises it; raising it directly has the same effect. It is a decision, never an error. `told` is
+    the runtime's: whether `on_violation` has heard of it.
     """
 
     def __init__(
-        self, reason: str = "", *, retry: bool = False, metadata: Any = None, processor_id: str = ""
+        self,
+        reason: str = "",
+        *,
+        retry: bool = False,
+        metadata: Any = None,
+        processor_id: str = "",
+        told: bool = False,
     ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.retry = retry
         self.metadata = metadata
         self.processor_id = processor_id
+        self.told = told
 
 
 class ProcessorError(ProcessionError):

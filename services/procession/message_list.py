@@ -313,6 +313,37 @@ class MessageList:
         made._attempt = Attempt(**data["attempt"]) if data["attempt"] else None
         return made
 
+    def changes_since(self, before: Mapping[str, Any]) -> dict[str, Any] | None:
+        """What is other than when `serialize` gave `before`, for `take_changes`; None where nothing is.
+
+        Args:
+            before: A copy that nobody has changed.
+        """
+        now = self.serialize()
+        if now == before:
+            return None
+        gone = {entry["message"]["id"]: entry for entry in before["messages"]}
+        changed = [entry for entry in now["messages"] if gone.pop(entry["message"]["id"], None) != entry]
+        system = None if now["system"] == before["system"] else now["system"]
+        return {"messages": changed, "gone": list(gone), "system": system, "lastStamp": now["lastStamp"]}
+
+    def take_changes(self, changes: Mapping[str, Any]) -> None:
+        """Takes what was changed in a copy; messages stay the objects that they are, and tool calls keep outcomes."""
+        index = self._index()
+        for entry in changes["messages"]:
+            made, known = _Entry(**entry), index.get(entry["message"]["id"])
+            if known is None:
+                self._entries.append(made)
+                continue
+            keep_outcomes(made.message, known.message)
+            known.message.clear()  # type: ignore[attr-defined]  # a TypedDict is a dict
+            known.message.update(made.message)
+            known.source, known.saved = made.source, made.saved
+        self.remove_by_ids(changes["gone"])
+        if changes["system"] is not None:
+            self._system = SystemMessages.from_dict(changes["system"])
+        self._last_stamp = max(self._last_stamp, changes["lastStamp"])
+
     # --- inside --------------------------------------------------------------------------------
 
     def _ordered(self) -> list[_Entry]:

@@ -33,6 +33,7 @@ class ResponseCollector:
         self.chunks: list[dict[str, Any]] = []
         self.object: Chunk | None = None
         self._keep = keep_chunks
+        self._used: set[str] = set()
         self._open: dict[tuple[str, str], Part] = {}
         self._pieces: dict[int, list[str]] = {}
 
@@ -48,15 +49,18 @@ class ResponseCollector:
                 self.metadata["providerMetadata"] = provider
         elif chunk["type"] == "response-metadata":
             self.metadata.update(chunk.get("payload") or {})
+        elif chunk["type"] == "tool-call" and chunk["payload"].get("repeated"):
+            self._used.add(chunk["payload"]["toolCallId"])
 
     def repeated(self, chunk: Chunk) -> bool:
         """Takes a tool call whose id the run has used before: it runs, but there is one `tool-call` per id (R-CH-6)."""
         if chunk["type"] != "tool-call":
             return False
         payload = chunk.get("payload") or {}
-        if not payload.get("repeated"):
+        if not payload.get("repeated") and payload.get("toolCallId") not in self._used:
             return False
-        self.tool_calls.append({k: payload[k] for k in (*_CALL_FIELDS, "repeated") if k in payload})
+        call = {k: payload[k] for k in _CALL_FIELDS if k in payload}
+        self.tool_calls.append({**call, "repeated": True})
         return True
 
     def passed(self, chunk: Chunk) -> None:
@@ -76,12 +80,19 @@ class ResponseCollector:
     def _end(self, payload: dict[str, Any], kind: str) -> None:
         closed = self._open.pop((kind, str(payload.get("id"))), None)
         if closed is not None:
-            self._parts.append(closed)
+            self._place(closed)
+
+    def _place(self, *parts: Part) -> None:
+        for part in parts:
+            if not any(part is placed for placed in self._parts):
+                self._parts.append(part)
 
     def _source(self, payload: dict[str, Any]) -> None:
+        self._place(*self._open.values())
         self._parts.append({"type": "source", "source": payload})
 
     def _file(self, payload: dict[str, Any]) -> None:
+        self._place(*self._open.values())
         self._parts.append(
             {"type": "file", "data": payload.get("data"), "mimeType": payload.get("mimeType", "")}
         )
@@ -90,6 +101,7 @@ class ResponseCollector:
         key = ("text", str(payload.get("id")))
         part = self._open.get(key)
         if part is None:
+            self._place(*self._open.values())
             part = {"type": "text", "text": ""}
             self._open[key] = part
             self._pieces[id(part)] = []
@@ -101,6 +113,7 @@ class ResponseCollector:
         key = ("reasoning", str(payload.get("id")))
         part = self._open.get(key)
         if part is None:
+            self._place(*self._open.values())
             part = {"type": "reasoning", "reasoning": "", "details": []}
             self._open[key] = part
             self._pieces[id(part)] = []
@@ -120,6 +133,7 @@ class ResponseCollector:
         if any(known["toolCallId"] == call["toolCallId"] for known in self.tool_calls):
             return
         self.tool_calls.append(call)
+        self._place(*self._open.values())
         part: Part = {
             "type": "tool-invocation",
             "toolInvocation": {
@@ -148,7 +162,8 @@ class ResponseCollector:
 
         Pieces are joined here, so that the cost stays linear.
         """
-        parts = [*self._parts, *self._open.values()]
+        self._place(*self._open.values())
+        parts = list(self._parts)
         for part in parts:
             joined = "".join(self._pieces.get(id(part), ()))
             if part["type"] == "text":

@@ -1,5 +1,6 @@
 """The processOutputStream chain of a run: pure control flow, no bus (R-OS)."""
 
+import asyncio
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -26,12 +27,14 @@ class _StreamWriter:
     def __init__(self, chain: "StreamChain", position: int) -> None:
         self._chain = ref(chain)
         self._position = position
+        self._turn = asyncio.Lock()
 
     async def custom(self, chunk: Mapping[str, Any]) -> None:
         """Sends a `data-*` chunk before the chunk in hand; one for a stream that is over goes nowhere."""
         checked, chain = check_custom(chunk), self._chain()
         if chain is not None:
-            await chain.send(checked, self._position + 1)  # type: ignore[arg-type]  # has a type
+            async with self._turn:
+                await chain.send(checked, self._position + 1)  # type: ignore[arg-type]  # has a type
 
 
 class StreamChain:
@@ -90,8 +93,6 @@ class StreamChain:
             ProcessorError: A processor failed whose policy is `fail`.
         """
         if self._collector is not None:
-            if self._collector.repeated(chunk):
-                return
             self._collector.arrived(chunk)
             if chunk["type"] == "finish" and self._collector.finish_reason == "tool-calls":
                 self._collector.passed(chunk)  # not offered: the run goes on after the tools (R-OS-8)
@@ -143,6 +144,8 @@ class StreamChain:
     def _pass(self, chunk: Chunk) -> None:
         """Hands on what has come through."""
         if self._collector is not None:
+            if self._collector.repeated(chunk):
+                return
             self._collector.passed(chunk)
         if chunk["type"] not in _UNDELIVERED:
             self._deliver(chunk)

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import orjson
 
@@ -43,8 +43,8 @@ class Session:
     parts: RunParts
     before: list[int]
     number: int
-    conversation: bytes
-    """The messages as they were lent, of a side stream."""
+    lent: dict[str, Any] | None
+    """The request context and the messages as they were lent, of a side stream: its sender may change them, too."""
     first: dict[str, Any] | None = None
     taken: int = 0
     reply: str = ""
@@ -78,7 +78,7 @@ class Opener:
         calls = Calls(clock=monotonic_ns, abort_signal=AbortSignal(), environment=self._executor.environment)
         if lease.get("cancelled"):
             calls.abort_signal.abort()
-        calls.violation = self._executor.violation_sink(command, ctx)
+        calls.violation = self._executor.violation_sink(command, ctx, f".{ctx.streams}")
         collector = ResponseCollector(keep_chunks=model is not None and model.keep_chunks)
         objects = ObjectStream() if model is not None and ctx.config.structured_output else None
         results = ToolResults()
@@ -98,7 +98,7 @@ class Opener:
             parts=parts,
             before=[len(received) for received in lists],
             number=ctx.streams,
-            conversation=b"" if command.ops else orjson.dumps(ctx.messages.serialize()),
+            lent=None if command.ops else _copied(ctx),
             results=results,
         )
 
@@ -129,6 +129,11 @@ class Opener:
         if data is None:
             data = (await self._store.load_context(command.tenant, command.run)).data
         return restore(command, data, id_maker(command, f".{data['streams'] if data else 0}"))
+
+
+def _copied(ctx: RunContext) -> dict[str, Any]:
+    lent = {"requestContext": ctx.request_context, "messages": ctx.messages.serialize()}
+    return cast("dict[str, Any]", orjson.loads(orjson.dumps(lent)))
 
 
 def deliverer(outbox: Outbox, objects: ObjectStream | None, results: ToolResults) -> Callable[[Chunk], None]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from procession.context import RunContext
 from procession.errors import InvalidOptionsError, ProcessorError, TripWire, UnknownComponentError
 from procession.services import KeyValueStore
 from procession_schemas import subjects
@@ -296,11 +297,10 @@ class SessionServer:
         if job is not None:
             told["lent"] = orjson.Fragment(job.result.to_json())
             told["usage"] = session.collector.usage
-            if job.result.result is None:
+            if job.result.result is None or job.result.result.status == "suspended":
                 ctx.streams += logged
                 told["context"] = ctx.to_dict()
             return told
-        messages = ctx.messages.serialize()
         names = {link.id for link in session.chain.links}
         return told | {
             "kind": session.kind,
@@ -309,9 +309,23 @@ class SessionServer:
             "response": session.collector.to_dict(),
             "parts": session.collector.parts,
             "reports": [r.to_wire().model_dump(by_alias=True) for r in session.calls.reports.values()],
-            "messages": messages if orjson.dumps(messages) != session.conversation else None,
             "rewritten": session.results.rewritten(),
+            **_changes(ctx, session.lent),
         }
+
+
+def _changes(ctx: RunContext, lent: dict[str, Any] | None) -> dict[str, Any]:
+    """What the chain has made of the conversation; and beside a sender that goes on, what of it and of the context."""
+    if lent is None:
+        return {"messages": ctx.messages.serialize()}
+    was, now = lent["requestContext"], ctx.request_context
+    return {
+        "messages": None,
+        "contextChanges": [
+            key for key in {**was, **now} if (key in was, was.get(key)) != (key in now, now.get(key))
+        ],
+        "messageChanges": ctx.messages.changes_since(lent["messages"]),
+    }
 
 
 async def _feed(session: Session, chunks: list[Chunk]) -> None:

@@ -256,8 +256,8 @@ class Executor:
         """The function that runs operations of that kind here."""
         return self._runners[op]
 
-    def violation_sink(self, command: WorkCommand, ctx: RunContext) -> Any:
-        """Where the violations of a command's processors are stored."""
+    def violation_sink(self, command: WorkCommand, ctx: RunContext, place: str = "") -> Any:
+        """Where the violations of a command's processors are stored; those of each `place` have ids of their own."""
         numbers = count(1)
 
         async def store(violation: Violation, hook: Hook, retry: bool) -> None:  # noqa: FBT001 - a callback's shape
@@ -273,7 +273,7 @@ class Executor:
                 step=ctx.step_number,
             )
             subject = subjects.violation(command.tenant, violation.processor_id)
-            message_id = f"{command.id}:{violation.processor_id}:{hook.value}:{next(numbers)}"
+            message_id = f"{command.id}{place}:{violation.processor_id}:{hook.value}:{next(numbers)}"
             await self.bus.publish_stored(subject, event.to_json(), message_id=message_id)
 
         return store

@@ -1,5 +1,6 @@
 """One command being worked on."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -113,13 +114,15 @@ class JobWriter:
     def __init__(self, job: Job, processors: list[ProcessorRef]) -> None:
         self._job = job
         self._processors = processors
+        self._turn = asyncio.Lock()
 
     async def custom(self, chunk: Mapping[str, Any]) -> None:
         """Sends a `data-*` chunk at once."""
         checked: Any = check_custom(chunk)
-        async with self._job.sink(self._processors) as sink:
-            await sink.send([checked])
-        await self._job.outbox.flush()
+        async with self._turn:
+            async with self._job.sink(self._processors) as sink:
+                await sink.send([checked])
+            await self._job.outbox.flush()
 
 
 OpRunner = Callable[[Any, Job], Awaitable[None]]

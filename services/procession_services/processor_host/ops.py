@@ -1,10 +1,13 @@
 """The operations that any service can run on a run's context."""
 
+import asyncio
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Literal
 
 from procession import hooks
 from procession.args import APIError, RequestContext
+from procession.calls import check_custom
 from procession.context import UNKNOWN_USAGE
 from procession.messages import InvalidMessageError
 from procession.processor import Hook
@@ -14,7 +17,7 @@ from procession_schemas.chunks import Chunk
 from procession_schemas.messages import StepResult
 from procession_schemas.run import Failure
 from procession_services.processor_host.errors import Stopped
-from procession_services.processor_host.job import Job, OpRunner
+from procession_services.processor_host.job import ChunkSink, Job, OpRunner
 from procession_services.processor_host.results import compile_result
 from procession_services.runtime.clock import iso, now
 
@@ -85,6 +88,7 @@ async def hook(op: work.HookOp, job: Job) -> None:
         case Hook.OUTPUT_STEP:
             await hooks.run_output_step(ctx, links, calls, writer)
         case Hook.OUTPUT_RESULT:
+            keep_pending(job)
             reason = op.finish_reason or (ctx.response or {}).get("finishReason", "other")
             await hooks.run_output_result(ctx, links, calls, job.writer([]), reason)
             keep_pending(job)
@@ -156,7 +160,7 @@ async def tool_results(op: work.ToolResultsOp, job: Job) -> None:
             base = {"toolCallId": call_id, "toolName": outcome["toolName"], "args": outcome.get("args")}
             chunk: Chunk
             if "result" in outcome:
-                await hooks.run_tool_result(ctx, links, job.calls, job.writer([]), outcome)
+                await hooks.run_tool_result(ctx, links, job.calls, _SinkWriter(sink), outcome)
                 ctx.messages.set_tool_result(call_id, outcome["result"])
                 if "modelOutput" in outcome:
                     _set_model_output(job, call_id, outcome["modelOutput"])
@@ -174,6 +178,19 @@ async def tool_results(op: work.ToolResultsOp, job: Job) -> None:
     for outcome in ctx.outcomes:
         if "result" in outcome:
             outcome.update(sink.rewritten.get(outcome["toolCallId"], {}))
+
+
+class _SinkWriter:
+    """The writer of a hook whose chunks go through a sink that is open: before the chunk that it is about."""
+
+    def __init__(self, sink: ChunkSink) -> None:
+        self._sink, self._turn = sink, asyncio.Lock()
+
+    async def custom(self, chunk: Mapping[str, Any]) -> None:
+        """Sends a `data-*` chunk at once."""
+        checked: Any = check_custom(chunk)
+        async with self._turn:
+            await self._sink.send([checked])
 
 
 def _set_model_output(job: Job, call_id: str, output: Any) -> None:

@@ -19,14 +19,28 @@ def take_outcome(job: Job, outcome: dict[str, Any]) -> None:
     _take_stream(job, outcome, reports)
     if "kind" not in outcome:
         return  # there was no stream
-    ctx.states.update(outcome["states"])
-    ctx.request_context.clear()
-    ctx.request_context.update(RequestContext(outcome["requestContext"]))
+    for name, state in outcome["states"].items():
+        live = ctx.state(name)  # a hook that waits for its writer has this very dict
+        live.clear()
+        live.update(state)
+    _take_context(ctx.request_context, outcome)
     if outcome["messages"] and outcome["kind"] == "model":
         ctx.messages = MessageList.deserialize(outcome["messages"], new_id=job.new_id, now=now_iso)
+    if changes := outcome.get("messageChanges"):
+        ctx.messages.take_changes(changes)
     ctx.streams += outcome["logged"]
     if outcome["kind"] == "side":
         ctx.pending_parts.extend(outcome["parts"])
+
+
+def _take_context(context: RequestContext, outcome: dict[str, Any]) -> None:
+    """Takes what the chain has changed; a replica that does not say what that is tells all of it."""
+    told = outcome["requestContext"]
+    for key in outcome.get("contextChanges", [*context, *told]):
+        if key in told:
+            context[key] = told[key]
+        else:
+            context.pop(key, None)
 
 
 def _take_stream(job: Job, outcome: dict[str, Any], reports: list[HookReport]) -> None:
@@ -62,6 +76,7 @@ def raise_outcome(outcome: dict[str, Any] | None) -> None:
             retry=bool(tripwire.get("retry")),
             metadata=tripwire.get("metadata"),
             processor_id=tripwire["processorId"],
+            told=True,
         )
     if error := outcome.get("error"):
         raise ProcessorError(

@@ -1,21 +1,24 @@
 """Compiles the final result of a run from its context (core.md 10.1)."""
 
-from typing import Any
+from typing import Any, Final
 
 from procession.context import UNKNOWN_USAGE, RunContext, is_rejected
 from procession.processor import Hook
-from procession_schemas.messages import StepResult
+from procession_schemas.messages import Message, StepResult
 from procession_schemas.run import RunResult
 from procession_schemas.work import ResultOp
+
+_ABOUT: Final = ("stepNumber", "finishReason", "usage", "model", "tripwire")
 
 
 def compile_result(op: ResultOp, ctx: RunContext) -> RunResult:
     """The result as the client gets it; a blocked run never shows blocked text (A-13)."""
-    steps = [dict(step) for step in ctx.steps]
-    response = ctx.messages.get.response.db()
     blocked = op.status == "blocked"
-    text = _final_text(op, ctx, steps)
-    accepted = [s for s in ctx.steps if not is_rejected(s)]
+    withheld = blocked and ctx.final is not None  # by processOutputResult
+    steps = [_bare(step) if withheld else dict(step) for step in ctx.steps]
+    response = [] if withheld else ctx.messages.get.response.db()
+    text = "" if withheld else _final_text(op, ctx, steps)
+    accepted = [] if withheld else [s for s in ctx.steps if not is_rejected(s)]
     return RunResult(
         run_id=ctx.run_id,
         agent=ctx.agent,
@@ -31,7 +34,7 @@ def compile_result(op: ResultOp, ctx: RunContext) -> RunResult:
         files=_flat(accepted, "files"),
         object=None if blocked else ctx.object,
         used_fallback_value=True if ctx.used_fallback else None,
-        messages=[dict(message) for message in ctx.messages.get.all.db()],
+        messages=[dict(message) for message in _told(ctx, withheld=withheld)],
         response={"id": ctx.message_id, "modelId": ctx.config.model, "messages": response},
         tripwire=op.tripwire,
         error=op.error,
@@ -40,16 +43,29 @@ def compile_result(op: ResultOp, ctx: RunContext) -> RunResult:
     )
 
 
+def _bare(step: StepResult) -> dict[str, Any]:
+    """A step without what was said in it."""
+    return {
+        **{name: step.get(name) for name in _ABOUT if name in step},
+        "text": "",
+        "toolCalls": [],
+        "toolResults": [],
+    }
+
+
+def _told(ctx: RunContext, *, withheld: bool) -> list[Message]:
+    every = ctx.messages.get.all.db()
+    return [m for m in every if ctx.messages.source_of(m["id"]) != "response"] if withheld else every
+
+
 def _final_text(op: ResultOp, ctx: RunContext, steps: list[dict[str, Any]]) -> str:
     """The run's text; what the processors made of it at the end where that differs from what streamed (R-OR-5)."""
-    if ctx.final is not None and (
-        op.status == "blocked" or (op.error and op.error.hook == Hook.OUTPUT_RESULT)
-    ):
+    if ctx.final is not None and op.error and op.error.hook == Hook.OUTPUT_RESULT:
         return ""
     text = ctx.text()
     if op.status == "cancelled":
         return text + ctx.unaccepted_text()
-    response = ctx.messages.get.response.db()
+    response = [m for m in ctx.messages.get.response.db() if m["role"] == "assistant"]
     processed = _text(response[-1]) if response else ""
     if op.status != "finished" or processed == text:
         return text

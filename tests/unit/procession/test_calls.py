@@ -217,7 +217,7 @@ async def test_on_violation_has_the_timeout_of_its_processor():
 
 
 async def test_a_tripwire_on_its_way_is_nobody_elses_violation():
-    tripwire, stored, report = await aborted(judged(aborts("theirs", processor_id="other")))
+    tripwire, stored, report = await aborted(judged(aborts("theirs", processor_id="other", told=True)))
     assert tripwire.processor_id == "other"
     assert stored == []
     assert report.aborts == 0

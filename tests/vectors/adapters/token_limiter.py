@@ -262,6 +262,10 @@ class _Passed:
     def __init__(self, chunks: list[Any]) -> None:
         self.passed = chunks.append
 
+    def repeated(self, _chunk: Any) -> bool:
+        """No call has an id that was used before."""
+        return False
+
 
 def _final_count(case: Case, seen: dict[str, Any]) -> int:
     """The running count; in `part` mode there is none: only a count that made the hook abort stays."""

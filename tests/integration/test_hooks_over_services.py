@@ -1,0 +1,412 @@
+"""What hooks do to a run counts wherever they run: in a stream beside the command, over a suspension, all at once."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import nats
+import pytest
+import pytest_asyncio
+
+from procession import TripWire
+from procession_schemas import subjects
+from tests.support.hooked import PLUGIN, processor, same, tool
+from tests.support.system import SERVICES, finished, running_system
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(120), pytest.mark.asyncio(loop_scope="session")]
+HELLO, DONE = {"chunks": ["Hel", "lo"]}, {"chunks": ["done"]}
+NOTE = {"role": "user", "content": "NOTE"}
+
+
+def call(*ids, name="tool", text=()):
+    return {"chunks": list(text), "tool_calls": [{"id": i, "name": name, "arguments": {}} for i in ids]}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def system(servers, tmp_path_factory, monkeypatch_module):
+    monkeypatch_module.setenv("OPENAI_API_KEY", "sk-of-the-operator")
+    async with (
+        running_system(servers, tmp_path_factory.mktemp("logs")) as system,
+        system.inside(*SERVICES, plugins=(PLUGIN,)),
+    ):
+        yield system
+
+
+@pytest.fixture
+def run(system):
+    async def run(*answers, i=(), o=(), e=(), tools=(), agent=None, approve=(), **options):
+        model = system.script(*answers)
+        arrays = {"inputProcessors": i, "outputProcessors": o, "errorProcessors": e, "tools": tools}
+        fields = {"model": model, **{name: list(array) for name, array in arrays.items()}, **(agent or {})}
+        handle = await system.start(agent=fields, **options)
+        chunks = []
+        for call_id in approve:
+            async with asyncio.timeout(20):
+                chunks += [chunk async for chunk in handle]
+                assert (await handle.result()).status == "suspended"
+            await handle.approve(call_id)
+        result, rest = await finished(handle)
+        prompts = [request["messages"] for request in system.requests(model)]
+        return SimpleNamespace(result=result, chunks=chunks + rest, prompts=prompts)
+
+    return run
+
+
+def data_of(chunks):
+    return [chunk["data"] for chunk in chunks if chunk["type"].startswith("data-")]
+
+
+def data(value):
+    return {"type": "data-x", "data": value}
+
+
+async def test_what_a_stream_hook_does_when_a_run_is_suspended_is_there_when_it_goes_on(run):
+    """R-SS-5, R-RX-3, R-AR-7, R-WR-8, R-OS-6."""
+    told: dict[str, Any] = {}
+
+    async def stream(args):
+        if args.part["type"] == "tool-call-approval":
+            args.state["asked"] = True
+            args.request_context.set("asked", True)
+            args.message_list.add(NOTE, "input")
+            await args.writer.custom(data("asked"))
+        if args.part["type"] == "finish":
+            told["parts"] = [part["type"] for part in args.stream_parts]
+        return args.part
+
+    def end(args):
+        told["state"], told["context"] = dict(args.state), dict(args.request_context)
+        told["messages"] = str(args.message_list.get.all.db())
+
+    asking = {**tool("tool", lambda _: "ok"), "requireApproval": True}
+    hooks = processor("p", process_output_stream=stream, process_output_result=end)
+    await run(call("a", text=["look"]), DONE, o=[hooks], tools=[asking], approve=["a"])
+    assert told["state"] == told["context"] == {"asked": True}
+    assert "tool-call-approval" in told["parts"]
+    assert "NOTE" in told["messages"]
+    assert "'data-x'" in told["messages"]
+
+
+@pytest.mark.parametrize("hook", ["process_input_step", "process_llm_request", "process_llm_response"])
+async def test_a_hook_that_writes_keeps_its_state(run, hook):
+    """R-SS-3: what it notes after the chunk has been through the chain is in the same state."""
+    told = {}
+
+    async def write(args):
+        args.state["before"] = 1
+        await args.writer.custom(data(1))
+        args.state["after"] = 1
+
+    hybrid = processor(
+        "p",
+        data=True,
+        **{hook: write},
+        process_output_stream=same,
+        process_output_result=lambda a: told.update(a.state),
+    )
+    await run(HELLO, i=[hybrid], o=[hybrid])
+    assert told == {"before": 1, "after": 1}
+
+
+async def test_an_error_processor_that_writes_keeps_count(run):
+    async def error(args):
+        await args.writer.custom(data("again"))
+        args.state["tries"] = args.state.get("tries", 0) + 1
+        return {"retry": args.state["tries"] < 3}
+
+    hybrid = processor("p", data=True, process_api_error=error, process_output_stream=same)
+    failing = {"error": {"status": 400, "message": "no"}}
+    told = await run(*[failing] * 5, e=[hybrid], o=[hybrid], agent={"maxProcessorRetries": 9})
+    assert len(told.prompts) == 3
+
+
+async def test_what_a_tool_sets_after_it_wrote_counts(run):
+    """R-RX-1, R-RX-3: beside what the output chain sets and removes meanwhile."""
+    seen = {}
+
+    async def execute(context):
+        context.request_context.set("a", 1)
+        await context.writer.custom(data(1))
+        context.request_context.set("b", 2)
+        return "ok"
+
+    def stream(args):
+        if args.part["type"] == "data-x":
+            args.request_context.set("c", 3)
+            args.request_context.pop("old")
+        return args.part
+
+    def step(args):
+        seen[args.step_number] = dict(args.request_context)
+
+    await run(
+        call("1"),
+        DONE,
+        i=[processor("i", process_input_step=step)],
+        o=[processor("o", data=True, process_output_stream=stream)],
+        tools=[tool("tool", execute)],
+        request_context={"old": 0},
+    )
+    assert seen[1] == {"a": 1, "b": 2, "c": 3}
+
+
+@pytest.mark.parametrize("hook", ["process_input_step", "process_llm_response", "process_output_step"])
+async def test_chunks_that_are_written_at_once_go_one_by_one(run, hook):
+    """R-WR-1."""
+
+    async def write(args):
+        await asyncio.gather(*(args.writer.custom(data(n)) for n in range(5)))
+
+    hooks: dict[str, Any] = {hook: write}
+    hybrid = processor("p", data=True, process_output_stream=same, **hooks)
+    told = await run(HELLO, i=[] if hook == "process_output_step" else [hybrid], o=[hybrid])
+    assert data_of(told.chunks) == [0, 1, 2, 3, 4]
+
+
+async def test_chunks_that_a_stream_hook_writes_at_once_reach_those_behind_it(run):
+    seen = []
+
+    async def write(args):
+        if args.part["type"] == "text-delta":
+            await asyncio.gather(*(args.writer.custom(data(n)) for n in range(3)))
+        return args.part
+
+    async def see(args):
+        await asyncio.sleep(0)
+        if args.part["type"] == "data-x":
+            seen.append(args.part["data"])
+        return args.part
+
+    chain = [
+        processor("w", process_output_stream=write),
+        processor("s", data=True, process_output_stream=see),
+    ]
+    told = await run(DONE, o=chain)
+    assert seen == data_of(told.chunks) == [0, 1, 2]
+
+
+async def test_what_a_tool_result_hook_writes_goes_through_the_chain(run):
+    """R-WR-7, D-19."""
+
+    async def write(args):
+        await args.writer.custom(data("secret"))
+
+    def drop(args):
+        return None if args.part["type"] == "data-x" else args.part
+
+    chain = [
+        processor("w", process_tool_result=write),
+        processor("d", data=True, process_output_stream=drop),
+    ]
+    told = await run(call("1"), DONE, o=chain, tools=[tool("tool", lambda _: "ok")])
+    assert data_of(told.chunks) == []
+    assert told.result.text == "done"
+
+
+@pytest.mark.parametrize("kind", ["data-x", "tool-result", "tool-call", "step-finish", "finish"])
+async def test_what_a_stream_hook_adds_to_the_conversation_is_there(run, kind):
+    """R-AR-7, whoever's chunk it has in hand."""
+    seen = []
+
+    async def execute(context):
+        await context.writer.custom(data(1))
+        return "ok"
+
+    def stream(args):
+        if args.part["type"] == kind and not args.state.get("added"):
+            args.state["added"] = True
+            args.message_list.add(NOTE, "input")
+        return args.part
+
+    def end(args):
+        seen.append(str(args.message_list.get.all.db()))
+
+    hooks = processor("o", data=True, process_output_stream=stream, process_output_result=end)
+    told = await run(call("1"), DONE, o=[hooks], tools=[tool("tool", execute)])
+    assert "NOTE" in seen[0]
+    assert told.result.tool_results[0]["output"] == "ok"
+
+
+@pytest.mark.parametrize("hook", ["process_input_step", "process_output_step"])
+async def test_what_a_stream_hook_adds_while_another_hook_writes_is_beside_what_that_adds(run, hook):
+    seen = []
+
+    async def write(args):
+        args.message_list.add({"role": "user", "content": "BEFORE"}, "input")
+        await args.writer.custom(data(1))
+        args.message_list.add({"role": "user", "content": "AFTER"}, "input")
+
+    def stream(args):
+        if args.part["type"] == "data-x":
+            args.message_list.add(NOTE, "input")
+        return args.part
+
+    def end(args):
+        seen.append(str(args.message_list.get.all.db()))
+
+    listening = processor("o", data=True, process_output_stream=stream, process_output_result=end)
+    hooks: dict[str, Any] = {hook: write}
+    writing = processor("w", **hooks)
+    told = await run(HELLO, i=[writing] if hook != "process_output_step" else [], o=[listening, writing])
+    assert told.result.error is None
+    assert all(text in seen[0] for text in ("BEFORE", "NOTE", "AFTER"))
+
+
+async def test_what_a_stream_hook_adds_at_the_end_of_a_rejected_attempt_is_there(run):
+    def stream(args):
+        if args.part["type"] == "step-finish":
+            args.message_list.add(NOTE, "input")
+        return args.part
+
+    def step(args):
+        if args.retry_count == 0:
+            args.abort("again", retry=True)
+
+    hooks = processor("o", process_output_stream=stream, process_output_step=step)
+    told = await run(HELLO, DONE, o=[hooks], agent={"maxProcessorRetries": 1})
+    assert "NOTE" in str(told.prompts[1])
+
+
+async def test_a_tripwire_of_ones_own_making_is_a_violation(run):
+    """R-AB-5, R-VI-2."""
+    violations: list[Any] = []
+
+    def step(_):
+        raise TripWire("no", processor_id="mine")
+
+    told = await run(HELLO, i=[processor("mine", process_input_step=step, on_violation=violations.append)])
+    assert (told.result.status, len(violations)) == ("blocked", 1)
+    assert [report.aborts for report in told.result.processors] == [1]
+
+
+async def test_a_call_under_a_used_id_is_guarded_like_any_other(run):
+    """D-20, R-OS-8: what the chain drops does not run, although no second `tool-call` is told (R-CH-6)."""
+    ran, offered = [], []
+
+    def stream(args):
+        if args.part["type"] != "tool-call":
+            return args.part
+        name = args.part["payload"]["toolName"]
+        offered.append(name)
+        return None if name == "danger" else args.part
+
+    def execute(context):
+        ran.append(context.tool_name)
+        return "ok"
+
+    tools = [tool(name, execute) for name in ("tool", "danger")]
+    guard = processor("o", process_output_stream=stream)
+    told = await run(call("c"), call("c"), call("c", name="danger"), DONE, o=[guard], tools=tools)
+    assert offered == ["tool", "tool", "danger"]
+    assert ran == ["tool", "tool"]
+    assert sum(chunk["type"] == "tool-call" for chunk in told.chunks) == 1
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_nothing_of_an_answer_that_is_blocked_at_the_end_is_told(run, stream):
+    """A-13."""
+    secret = {"chunks": ["the ", "SECRET"], "reasoning": ["think SECRET"]}
+    guard = processor("o", process_output_result=lambda args: args.abort("leak"))
+    told = await run(secret, o=[guard], stream=stream)
+    assert told.result.status == "blocked"
+    assert "SECRET" not in told.result.model_dump_json()
+
+
+async def test_the_text_is_what_the_assistant_said(run):
+    """R-FR-2: whatever hooks add behind it."""
+
+    def step(args):
+        return [*args.messages, {"role": "user", "content": "Please cite."}]
+
+    hooks = processor("o", process_output_step=step)
+    assert (await run(HELLO, o=[hooks])).result.text == "Hello"
+
+
+@pytest.mark.parametrize("kind", ["text-end", "reasoning-end"])
+async def test_a_block_whose_end_is_dropped_keeps_its_place(run, kind):
+    """R-OS-4."""
+    told = await run(
+        {**call("1", text=["look"]), "reasoning": ["think"]},
+        DONE,
+        o=[processor("o", process_output_stream=lambda a: None if a.part["type"] == kind else a.part)],
+        tools=[tool("tool", lambda _: "ok")],
+    )
+    parts = [part["type"] for part in told.result.messages[-1]["content"]["parts"]]
+    assert parts.index("reasoning") < parts.index("text") < parts.index("tool-invocation")
+
+
+async def test_data_of_a_step_that_was_cancelled_is_stored(run, system):
+    """R-WR-8."""
+    handles: list[Any] = []
+
+    async def step(args):
+        await args.writer.custom(data(1))
+        await handles[0].cancel()
+        async with asyncio.timeout(20):
+            while not args.abort_signal.aborted:  # noqa: ASYNC110 - the signal has no event
+                await asyncio.sleep(0.01)
+
+    model = system.script(HELLO)
+    agent = {"model": model, "inputProcessors": [processor("i", process_input_step=step)], "memory": {}}
+    handles.append(await system.start(agent=agent, memory={"thread": "t", "resource": "r"}))
+    result, chunks = await finished(handles[0])
+    assert (result.status, data_of(chunks)) == ("cancelled", [1])
+    stored = (await system.client.memory.messages("t", "r"))["messages"]
+    assert "data-x" in str(stored)
+
+
+async def test_the_usage_of_a_run_has_every_field(run):
+    """R-US-1, R-US-4."""
+    usage = {
+        "inputTokens": 1,
+        "outputTokens": 2,
+        "totalTokens": 3,
+        "reasoningTokens": 4,
+        "cachedInputTokens": 5,
+        "cacheCreationInputTokens": 6,
+    }
+    end = {"type": "finish", "payload": {"stepResult": {"reason": "stop"}, "output": {"usage": usage}}}
+    cached = processor("i", process_llm_request=lambda _: {"response": {"chunks": [end]}})
+    assert (await run(HELLO, i=[cached])).result.usage == usage
+
+
+async def test_every_violation_is_stored(run, system):
+    """D-17: also those of several streams of one command."""
+    told: list[Any] = []
+
+    async def write(args):
+        for n in range(3):
+            await args.writer.custom(data(n))
+
+    async def stream(args):
+        if args.part["type"] == "data-x":
+            await args.services.violation(f"warn {args.part['data']}")
+        return args.part
+
+    hooks = processor("every", data=True, process_output_stream=stream, on_violation=told.append)
+    await run(HELLO, i=[processor("i", process_input_step=write)], o=[hooks])
+    assert len(told) == 3
+    connection = await nats.connect(system.servers.nats_url)
+    subject = subjects.violation(system.client.tenant, "every")
+    stored = await connection.jetstream().stream_info("VIOLATIONS", subjects_filter=subject)
+    await connection.close()
+    assert stored.state.subjects == {subject: 3}
+
+
+async def test_no_key_goes_where_a_request_says(run):
+    """An agent that comes with a request may have its calls sent anywhere; the operator's key stays here."""
+    heads = []
+
+    async def serve(reader, writer):
+        heads.append((await reader.readuntil(b"\r\n\r\n")).decode())
+        writer.write(b"HTTP/1.1 400 X\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1") as server:
+        base = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        told = await run(HELLO, agent={"apiBase": base, "model": "openai/x"})
+        refused = await run(HELLO, agent={"apiBase": base, "model": "bedrock/x"})
+    assert (told.result.status, len(heads)) == ("failed", 1)
+    assert "sk-of-the-operator" not in heads[0]
+    assert refused.result.error.code == "UNSUPPORTED"
+    assert "PROCESSION_API_BASES" in refused.result.error.message
