@@ -410,3 +410,16 @@ async def test_no_key_goes_where_a_request_says(run):
     assert "sk-of-the-operator" not in heads[0]
     assert refused.result.error.code == "UNSUPPORTED"
     assert "PROCESSION_API_BASES" in refused.result.error.message
+
+
+async def test_a_run_ends_however_long_the_reason_is(run):
+    """The end and the violation say what fits into a message of the broker."""
+    violations: list[Any] = []
+    guard = processor(
+        "i",
+        process_input=lambda args: args.abort("no", metadata={"x": "x" * 9_000_000}),
+        on_violation=violations.append,
+    )
+    told = await run(HELLO, i=[guard], stream=False)
+    assert (told.result.status, told.result.response) == ("blocked", {"shortened": True})
+    assert (told.result.tripwire.reason, len(violations)) == ("no", 1)

@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _PING_SECONDS: Final = 5
 _QUIET_SECONDS: Final = 5.0
+_HEADERS: Final = 1_024
 _STORED_SECONDS: Final = 3.0
 _NOT_FIRST: Final = 10071
 """JetStream's code for a wrong last sequence: the subject has a message already."""
@@ -166,6 +167,10 @@ class Bus:
     def max_payload(self) -> int:
         """Bytes of the longest message that the server takes."""
         return int(self.client.max_payload)
+
+    def fits(self, body: bytes) -> bool:
+        """Whether a message with that body is short enough for the server, with what its headers say."""
+        return len(body) + _HEADERS <= self.max_payload
 
     async def publish(self, subject: str, body: bytes, *, reply: str = "") -> None:
         """Publishes without waiting for anybody (chunks, signals)."""

@@ -50,6 +50,10 @@ class Deadlines:
             _, tenant, run = found
             try:
                 await self._orchestrator.on_deadline(tenant, run)
-            except ValueError:  # it must not keep others from their end
+            except ValueError:
                 log.exception("run %s of tenant %s cannot be read and is left alone", run, tenant)
+            except Exception:  # it must not keep others from their end
+                log.exception("run %s of tenant %s could not be ended and is looked at again", run, tenant)
+                await self._store.put_off(tenant, run, int((now().timestamp() + _LOOK_AGAIN_SECONDS) * 1000))
+                continue
             await self._store.drop_deadline(tenant, run)

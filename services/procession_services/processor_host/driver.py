@@ -38,6 +38,9 @@ from procession_services.runtime.store import RunStore, StateChange, StoredConte
 
 _LONGEST_TEXT = 200_000
 """Characters of text in a result that had to be shortened."""
+LONGEST_REASON = 2_000
+"""Characters of a reason in a message that would be too long with all of it."""
+_NAMES = ("toolCallId", "toolName")
 
 
 class Driver:
@@ -165,27 +168,34 @@ class Driver:
 
     async def _suspended(self, state: RunState, result: RunResult) -> None:
         event = RunSuspended(run_id=state.run, at=iso(now()), fence=fence_of(state.seq + 1), result=result)
-        await self._event(state, event, f"{state.seq}:{len(state.waiting)}")
+        await self._event(state, event, self._fitting(event), f"{state.seq}:{len(state.waiting)}")
 
     async def _resumed(self, state: RunState) -> None:
         event = RunResumed(run_id=state.run, at=iso(now()), fence=fence_of(state.seq))
-        await self._event(state, event, str(state.seq))
+        await self._event(state, event, event.to_json(), str(state.seq))
 
-    async def _event(self, state: RunState, event: RunSuspended | RunResumed, key: str) -> None:
+    async def _event(self, state: RunState, event: RunSuspended | RunResumed, body: bytes, key: str) -> None:
         await self._bus.publish_stored(
             subjects.event(state.tenant, state.run, event.type),
-            event.to_json(),
+            body,
             message_id=f"{event.type}:{state.tenant}:{state.run}:{key}",
         )
 
     async def finished(self, tenant: str, run: str, result: RunResult) -> None:
         """Publishes the one terminal event of a run."""
         event = RunFinished(run_id=run, at=iso(now()), result=result)
-        body = event.to_json()
-        if len(body) > self._bus.max_payload:
-            body = event.model_copy(update={"result": shortened(result)}).to_json()
         subject = subjects.event(tenant, run, event.type)
-        await self._bus.publish_stored(subject, body, message_id=f"finished:{tenant}:{run}", once=True)
+        message_id = f"finished:{tenant}:{run}"
+        await self._bus.publish_stored(subject, self._fitting(event), message_id=message_id, once=True)
+
+    def _fitting(self, event: RunFinished | RunSuspended) -> bytes:
+        """The event's JSON, in which nothing is longer than the broker takes."""
+        body, result = event.to_json(), event.result
+        for shorter in (shortened, bare):
+            if self._bus.fits(body):
+                break
+            body = event.model_copy(update={"result": shorter(result)}).to_json()
+        return body
 
 
 def _message_id(command: WorkCommand) -> str:
@@ -254,4 +264,23 @@ def shortened(result: RunResult) -> RunResult:
             "object": None,
             "reasoning_text": None,
         }
+    )
+
+
+def bare(result: RunResult) -> RunResult:
+    """How a run ended, or for which calls it waits, and no more; where it is the error or a call that is too long."""
+    error, tripwire, calls = result.error, result.tripwire, (result.suspend_payload or {}).get("calls", [])
+    return RunResult(
+        run_id=result.run_id,
+        agent=result.agent,
+        status=result.status,
+        finish_reason=result.finish_reason,
+        usage=result.usage,
+        retries=result.retries,
+        duration_ms=result.duration_ms,
+        response={"shortened": True},
+        error=error and error.model_copy(update={"message": error.message[:LONGEST_REASON], "detail": None}),
+        tripwire=tripwire
+        and tripwire.model_copy(update={"reason": tripwire.reason[:LONGEST_REASON], "metadata": None}),
+        suspend_payload={"calls": [{k: call.get(k) for k in _NAMES} for call in calls]} if calls else None,
     )

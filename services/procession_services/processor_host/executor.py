@@ -29,7 +29,7 @@ from procession_schemas.work import (
     WorkResult,
 )
 from procession_services.bus import Bus, Delivery, LostError
-from procession_services.processor_host.driver import Driver, moved
+from procession_services.processor_host.driver import LONGEST_REASON, Driver, moved
 from procession_services.processor_host.errors import Cancelled, Lent, ModelFailed, Stopped, Suspended
 from procession_services.processor_host.instances import Instances
 from procession_services.processor_host.job import Job, OpRunner, SinkFactory
@@ -272,9 +272,13 @@ class Executor:
                 retry=retry,
                 step=ctx.step_number,
             )
+            body = event.to_json()
+            if not self.bus.fits(body):
+                shorter = {"message": violation.message[:LONGEST_REASON], "detail": {"shortened": True}}
+                body = event.model_copy(update=shorter).to_json()
             subject = subjects.violation(command.tenant, violation.processor_id)
             message_id = f"{command.id}{place}:{violation.processor_id}:{hook.value}:{next(numbers)}"
-            await self.bus.publish_stored(subject, event.to_json(), message_id=message_id)
+            await self.bus.publish_stored(subject, body, message_id=message_id)
 
         return store
 

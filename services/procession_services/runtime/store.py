@@ -362,6 +362,10 @@ class RunStore:
         """Takes a run off the list of deadlines."""
         await self.redis.zrem(DEADLINES, f"{tenant} {run}")
 
+    async def put_off(self, tenant: str, run: str, deadline_ms: int) -> None:
+        """Moves the deadline of a run, if it still has one."""
+        await self.redis.zadd(DEADLINES, {f"{tenant} {run}": deadline_ms}, xx=True)
+
     async def forget(self, tenant: str, run: str) -> tuple[Called, ...]:
         """Takes a run that is not there any more off all lists; gives those that may begin in its place."""
         return called(await self._leave(keys=[DEADLINES], args=[tenant, run]))
