@@ -130,7 +130,9 @@ class RunResult(WireModel):
     used_fallback_value: bool | None = None
     messages: list[JsonObject] = Field(default_factory=list)
     response: JsonObject = Field(
-        default_factory=dict, description="`messages` generated in this run, `id`, `modelId`."
+        default_factory=dict,
+        description="`messages` generated in this run, `id`, `modelId`. Or `shortened: true`: steps and messages, and of a "
+        "text that is too long by itself all but its beginning, are left out, since NATS takes no longer message.",
     )
     tripwire: Tripwire | None = None
     error: Failure | None = None

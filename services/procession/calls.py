@@ -4,7 +4,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import Any, Final, Literal, NoReturn, TypeVar
 
 from procession import signals
 from procession.args import AbortSignal, Violation, Writer
@@ -29,6 +29,8 @@ Clock = Callable[[], int]
 """Nanoseconds, monotonic."""
 ViolationSink = Callable[[Violation, Hook, bool], Awaitable[None]]
 _T = TypeVar("_T")
+AUTHORS: Final = (Exception, SystemExit, asyncio.CancelledError)
+"""What an author's code may raise: `sys.exit` must not end the service, nor what somebody else has cancelled."""
 
 
 @dataclass(slots=True)
@@ -126,8 +128,8 @@ class Calls:
         except TripWire as tripwire:
             await self.violated(link, hook, tripwire)
             raise
-        except Exception as error:  # whatever an author's code raises is reported with its place
-            if of_another(link, error):
+        except AUTHORS as error:  # whatever an author's code raises is reported with its place
+            if of_another(link, error) or is_cancelled(error):
                 raise
             report.errors += 1
             if link.skips(hook):
@@ -261,7 +263,13 @@ async def within(value: Awaitable[_T], limit: float | None) -> _T:
         raise
 
 
-def of_another(link: Link, error: Exception) -> bool:
+def is_cancelled(error: BaseException) -> bool:
+    """Whether it is we who are cancelled, and not something that a hook waited for."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+
+
+def of_another(link: Link, error: BaseException) -> bool:
     """Whether an error is a processor's whose stream this link wrote into: that one's policy counts, not ours."""
     return isinstance(error, ProcessorError) and error.processor_id not in ("", link.id)
 
@@ -273,7 +281,7 @@ def _says_something(args: Any, value: Any) -> bool:
     return isinstance(value, dict) and bool(value)
 
 
-def failure(link: Link, hook: Hook, error: Exception) -> ProcessorError:
+def failure(link: Link, hook: Hook, error: BaseException) -> ProcessorError:
     """Wraps what a hook raised; an error that already names a processor stays as it is."""
     if isinstance(error, ProcessorError):
         return error

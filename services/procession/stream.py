@@ -9,7 +9,18 @@ from typing import Any
 from weakref import ref
 
 from procession.args import OutputStreamArgs
-from procession.calls import Calls, Clock, Link, abort, check_custom, failure, of_another, within
+from procession.calls import (
+    AUTHORS,
+    Calls,
+    Clock,
+    Link,
+    abort,
+    check_custom,
+    failure,
+    is_cancelled,
+    of_another,
+    within,
+)
 from procession.context import RunContext
 from procession.errors import TripWire
 from procession.processor import Hook
@@ -120,8 +131,8 @@ class StreamChain:
             except TripWire as tripwire:
                 await self._calls.violated(link, _HOOK, tripwire)
                 raise
-            except Exception as error:  # an author's code: skipped or reported with its place (D-2)
-                if not self._forgiven(k, error):
+            except AUTHORS as error:  # an author's code: skipped or reported with its place (D-2)
+                if is_cancelled(error) or not self._forgiven(k, error):
                     raise
                 out = chunk
             finally:
@@ -170,7 +181,7 @@ class StreamChain:
         self._wake.pop(k, None)
         await self.send(None, k)
 
-    def _forgiven(self, k: int, error: Exception) -> bool:
+    def _forgiven(self, k: int, error: BaseException) -> bool:
         """Counts a failure, and whether its policy is to give the chunk back; raises it with its place if not."""
         link = self.links[k]
         if of_another(link, error):

@@ -1,6 +1,7 @@
 """What hooks do to a run counts wherever they run: in a stream beside the command, over a suspension, all at once."""
 
 import asyncio
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest_asyncio
 
 from procession import TripWire
 from procession_schemas import subjects
+from procession_services.processor_host import executor
 from tests.support.hooked import PLUGIN, processor, same, tool
 from tests.support.system import SERVICES, finished, running_system
 
@@ -423,3 +425,42 @@ async def test_a_run_ends_however_long_the_reason_is(run):
     told = await run(HELLO, i=[guard], stream=False)
     assert (told.result.status, told.result.response) == ("blocked", {"shortened": True})
     assert (told.result.tripwire.reason, len(violations)) == ("no", 1)
+
+
+@pytest.mark.parametrize("hook", ["process_input", "process_output_stream", "process_output_result"])
+async def test_a_hook_that_never_ends_is_left_when_its_run_has_ended(run, monkeypatch, hook):
+    """Else it kept its place in the service for ever."""
+    monkeypatch.setattr(executor, "_LEAVE_SECONDS", 0.1)
+    left = asyncio.Event()
+
+    async def hang(_):
+        try:
+            await asyncio.Event().wait()
+        finally:
+            left.set()
+
+    hooks: dict[str, Any] = {hook: hang}
+    hanging = processor("p", **hooks)
+    on_input = hook == "process_input"
+    told = await run(HELLO, i=[hanging] if on_input else [], o=[] if on_input else [hanging], timeout=1)
+    assert told.result.error.code == "DEADLINE_EXCEEDED"
+    async with asyncio.timeout(30):
+        await left.wait()
+
+
+@pytest.mark.parametrize("hook", ["process_input", "process_output_stream", "process_output_result"])
+@pytest.mark.parametrize("how", ["exits", "is cancelled by somebody else"])
+async def test_what_a_hook_raises_is_its_own_failure(run, hook, how):
+    async def fail(_):
+        if how == "exits":
+            sys.exit(3)
+        other = asyncio.get_running_loop().create_future()
+        other.cancel()
+        await other
+
+    hooks: dict[str, Any] = {hook: fail}
+    failing = {**processor("p", **hooks), "onError": "fail"}
+    on_input = hook == "process_input"
+    told = await run(HELLO, i=[failing] if on_input else [], o=[] if on_input else [failing])
+    assert (told.result.status, told.result.error.processor_id) == ("failed", "p")
+    assert told.result.error.name == ("SystemExit" if how == "exits" else "CancelledError")

@@ -1,9 +1,11 @@
 """What is published into a stream without waiting gets there, whatever becomes of the stream meanwhile."""
 
 import asyncio
+import dataclasses
 
 import pytest
 import pytest_asyncio
+from nats.js.api import DiscardPolicy
 from nats.js.errors import NotFoundError
 
 from procession_schemas import subjects
@@ -84,4 +86,17 @@ async def test_who_waits_for_a_message_that_the_stream_does_not_take_goes_on(ser
     await bus.js.delete_stream("CHUNKS")
     async with asyncio.timeout(20):
         await bus.kept(await bus.publish_kept(SUBJECT, b"1", ask=True))
+    await bus.close()
+
+
+async def test_what_a_stream_refuses_is_not_confirmed_and_is_sent_again(servers):
+    bus = await Bus.connect(servers.endpoints.nats_url, "test")
+    full = dataclasses.replace(CHUNKS, max_bytes=200, discard=DiscardPolicy.NEW)
+    await bus.js.update_stream(full)
+    await bus.publish_kept(SUBJECT, b"1" * 400)
+    async with asyncio.timeout(20):
+        await bus.kept(await bus.publish_kept(SUBJECT, b"2" * 400, ask=True))  # nobody waits for ever
+    assert await stored(bus) == []
+    await bus.js.update_stream(CHUNKS)
+    await until_stored(bus, b"1" * 400, b"2" * 400)
     await bus.close()

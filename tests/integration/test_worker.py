@@ -8,6 +8,7 @@ import pytest_asyncio
 
 from procession_schemas import subjects
 from procession_services.bus import Bus, LostError
+from procession_services.bus import worker as worker_module
 from procession_services.bus.streams import ensure_streams
 from procession_services.bus.worker import Worker
 from procession_services.runtime.clock import new_token
@@ -127,3 +128,24 @@ async def test_what_was_done_while_nats_was_away_is_acknowledged_when_it_is_back
             await eventually(settled)
             await worker.stop(grace=PATIENCE)
         await bus.close()
+
+
+async def test_who_waits_for_work_that_was_given_up_is_told_in_the_end(bus, monkeypatch):
+    """It was the last delivery, and to tell it may fail: Redis is full."""
+    monkeypatch.setattr(worker_module, "_BACKOFF", (0.01,))
+    told = []
+
+    async def handler(_delivery):
+        raise ValueError("no")
+
+    async def give_up(_delivery, reason):
+        told.append(reason)
+        if len(told) < 3:
+            raise RuntimeError("nobody can be told")
+
+    async with working(bus, handler, give_up=give_up, max_deliver=1) as (worker, send, said):
+        async with asyncio.timeout(PATIENCE):
+            await send("one")
+            assert await said.get() == b"+ACK"
+        await worker.stop(grace=PATIENCE)
+    assert len(told) == 3

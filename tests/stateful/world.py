@@ -67,6 +67,7 @@ class World:
     passed: bool = False
     past: deque[Store] = field(default_factory=lambda: deque(maxlen=40))
     forgot: bool = False
+    now_ms: int = 0
 
     def __post_init__(self) -> None:
         self.services = Services(self.store, guarded=any(p.beside for p in self.fresh.plan.input))
@@ -121,9 +122,7 @@ class World:
             next(handler.steps)
         except StopIteration:
             self.crash(handler)
-            if handler.message is None:
-                self.store.listed = False
-            elif handler.message in self.queue:
+            if handler.message in self.queue:
                 self.queue.remove(handler.message)
 
     def finish(self, handler: Handler) -> None:
@@ -144,8 +143,9 @@ class World:
                 self.crash(handler)
 
     def pass_deadline(self) -> Handler:
-        """A replica finds the run on the list of deadlines."""
-        handler = Handler(None, self._event(DeadlinePassed()))
+        """A replica finds the run on the list of deadlines, at the same time as others or a while later."""
+        self.now_ms += 10_000
+        handler = Handler(None, self._event(DeadlinePassed(self.now_ms)))
         self.handlers.append(handler)
         return handler
 
@@ -323,6 +323,9 @@ def _check_event(before: RunState, event: RunEvent, after: RunState, effects: li
 
 
 def _check_progress(before: RunState, event: RunEvent, after: RunState, effects: list[Effect]) -> None:
+    if isinstance(event, DeadlinePassed) and before.status == "running" and event.at_ms < before.deadline_ms:
+        assert (after, effects) == (before, []), "somebody is at it"
+        return
     """Whatever happened, somebody has the word."""
     turn = [PassTurn] if after.line else []
     match after.status:

@@ -7,6 +7,7 @@ there each message is asked for, and sent again when no answer comes. A reader m
 
 import asyncio
 import contextlib
+import logging
 from collections import OrderedDict
 from typing import Final
 
@@ -15,6 +16,7 @@ from nats.errors import Error
 
 from procession.client.nats_client import NatsClient
 
+log = logging.getLogger(__name__)
 _KEPT: Final = 16_384
 _ASK_SECONDS: Final = 0.1
 _ASK_MESSAGES: Final = 64
@@ -35,6 +37,7 @@ class Unconfirmed:
         self._broken = False
         self._answers = client.new_inbox()
         self._looking: asyncio.Task[None] | None = None
+        self._trying: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Listens to what the streams say."""
@@ -44,8 +47,9 @@ class Unconfirmed:
 
     def stop(self) -> None:
         """Sends nothing again any more."""
-        if self._looking:
-            self._looking.cancel()
+        for task in (self._looking, self._trying):
+            if task:
+                task.cancel()
 
     async def publish(self, subject: str, body: bytes, *, ask: bool = False) -> int:
         """Publishes and keeps a message; gives its number. With `ask` the stream is asked for it in any case."""
@@ -81,12 +85,29 @@ class Unconfirmed:
     async def again(self) -> None:
         """Publishes all that is kept over a new connection; the server may have swallowed it."""
         self._connection += 1
-        numbers = list(self._kept)
         with contextlib.suppress(Error):  # the next connection does it
-            await self._repeat(numbers[:-1])
-            self._broken = False
-            await self._repeat(numbers[-1:], ask=True)
+            await self._repeat_all()
         self._broken = False
+
+    def _refused(self, number: int, why: bytes) -> None:
+        """The stream does not take a message (it is full, or gone): nobody waits for that, and it is sent again."""
+        self._let_go(number)
+        if self._trying is None or self._trying.done():
+            log.warning(
+                "a stream does not take what was sent, trying again: %s", why.decode(errors="replace")[:300]
+            )
+            self._trying = asyncio.create_task(self._try_again())
+
+    async def _try_again(self) -> None:
+        await asyncio.sleep(_AGAIN_SECONDS)
+        with contextlib.suppress(Error):  # the next connection does it
+            await self._repeat_all()
+
+    async def _repeat_all(self) -> None:
+        numbers = list(self._kept)
+        await self._repeat(numbers[:-1])
+        self._broken = False
+        await self._repeat(numbers[-1:], ask=True)
 
     def _reply(self, number: int) -> str:
         return f"{self._answers}.{self._connection}.{number}"
@@ -113,8 +134,8 @@ class Unconfirmed:
     def _on_answer(self, message: Msg) -> None:
         """The stream has stored a message, and where there is one server all before it of this connection."""
         *_, connection, number = message.subject.split(".")
-        if b'"seq"' not in message.data:
-            self._let_go(int(number))
+        if b'"error"' in message.data or b'"seq"' not in message.data:
+            self._refused(int(number), message.data)
             return
         if self._looking:
             self._confirm(int(number))

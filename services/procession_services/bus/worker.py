@@ -297,7 +297,14 @@ class Worker:
             message_id=f"dead:{self._stream}:{delivery.sequence}",
             headers=headers,
         )
-        await self._give_up(delivery, reason)
+        while True:
+            try:
+                await self._give_up(delivery, reason)
+            except Exception:  # this was the last delivery: who waits is told when it can be done
+                log.exception("%s: nobody could be told of %s, trying again", self._durable, delivery.subject)
+                await asyncio.sleep(_BACKOFF[-1])
+            else:
+                break
         self._settle(message)
 
 

@@ -52,8 +52,8 @@ class Deadlines:
                 await self._orchestrator.on_deadline(tenant, run)
             except ValueError:
                 log.exception("run %s of tenant %s cannot be read and is left alone", run, tenant)
+                await self._store.drop_deadline(tenant, run)
             except Exception:  # it must not keep others from their end
                 log.exception("run %s of tenant %s could not be ended and is looked at again", run, tenant)
-                await self._store.put_off(tenant, run, int((now().timestamp() + _LOOK_AGAIN_SECONDS) * 1000))
-                continue
-            await self._store.drop_deadline(tenant, run)
+            # Until its end is told; somebody has to see to it if it never is.
+            await self._store.put_off(tenant, run, int((now().timestamp() + _LOOK_AGAIN_SECONDS) * 1000))

@@ -32,6 +32,7 @@ from procession_services.runs.stored import read_state
 from procession_services.runtime import telemetry
 from procession_services.runtime.admission import Over
 from procession_services.runtime.clock import iso, now, seconds
+from procession_services.runtime.redis_client import AWAY
 from procession_services.runtime.reload import Watched
 from procession_services.runtime.store import ANSWER_SECONDS, Admission
 
@@ -282,7 +283,7 @@ class Orchestrator:
 
     async def on_deadline(self, tenant: str, run: str) -> None:
         """A run's time is up."""
-        if not await self._driver.event(tenant, run, DeadlinePassed()):
+        if not await self._driver.event(tenant, run, DeadlinePassed(int(now().timestamp() * 1000))):
             await self._driver.begin(await self._store.forget(tenant, run))
 
     async def _event(self, tenant: str, run: str, type_: str, body: bytes, key: str) -> None:
@@ -298,7 +299,7 @@ class Orchestrator:
             failure = Failure(code="INTERNAL", message=f"the request could not be handled: {reason}")
             try:
                 await self._refuse(tenant, run_id, rest[0], delivery, failure)
-            except TimeoutError:
+            except AWAY:
                 await self._reject(tenant, run_id, delivery, _STORE_AWAY)
 
 

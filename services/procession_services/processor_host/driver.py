@@ -37,7 +37,7 @@ from procession_services.runtime.clock import iso, now
 from procession_services.runtime.store import RunStore, StateChange, StoredContext, StoredState, line_key
 
 _LONGEST_TEXT = 200_000
-"""Characters of text in a result that had to be shortened."""
+"""Characters of a text that is too long for the broker on its own."""
 LONGEST_REASON = 2_000
 """Characters of a reason in a message that would be too long with all of it."""
 _NAMES = ("toolCallId", "toolName")
@@ -191,7 +191,7 @@ class Driver:
     def _fitting(self, event: RunFinished | RunSuspended) -> bytes:
         """The event's JSON, in which nothing is longer than the broker takes."""
         body, result = event.to_json(), event.result
-        for shorter in (shortened, bare):
+        for shorter in (shortened, cut, bare):
             if self._bus.fits(body):
                 break
             body = event.model_copy(update={"result": shorter(result)}).to_json()
@@ -250,7 +250,7 @@ def moved(stored: StoredContext, result: WorkResult, life: int) -> Moved | None:
 
 
 def shortened(result: RunResult) -> RunResult:
-    """The result without what makes it longer than the broker takes; the chunks had all of it."""
+    """The result without what says again what its text says, where it is longer than the broker takes."""
     return result.model_copy(
         update={
             "messages": [],
@@ -260,11 +260,15 @@ def shortened(result: RunResult) -> RunResult:
             "sources": [],
             "files": [],
             "response": {"shortened": True},
-            "text": result.text[:_LONGEST_TEXT],
             "object": None,
             "reasoning_text": None,
         }
     )
+
+
+def cut(result: RunResult) -> RunResult:
+    """The same with the beginning of its text; the chunks had all of it."""
+    return shortened(result).model_copy(update={"text": result.text[:_LONGEST_TEXT]})
 
 
 def bare(result: RunResult) -> RunResult:

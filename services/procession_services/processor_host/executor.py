@@ -1,5 +1,6 @@
 """Runs a command's operations on the run's context, exactly once for what it stores, and moves the run on."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -40,6 +41,7 @@ from procession_services.runtime.clock import monotonic_ns, new_token, now_iso
 from procession_services.runtime.store import RunStore, StoredContext
 
 log = logging.getLogger(__name__)
+_LEAVE_SECONDS: Final = 5.0
 _MAY_WAIT: Final = frozenset({"hook", "stop", "tools"})
 """Operations that may wait for something, before which clients get what is ready; else it goes with what comes next."""
 
@@ -64,12 +66,11 @@ class Executor:
         self.driver = Driver(bus, store, self.execute)
         self._open_sink, self._lender = open_sink, lender
         self._runners = {**RUNNERS, **(runners or {})}
-        self._signals: dict[tuple[str, str], AbortSignal] = {}
+        self._signals: dict[tuple[str, str], list[AbortSignal]] = {}
 
     def cancel(self, tenant: str, run: str) -> None:
         """Fires the abort signal of a run that is being worked on here."""
-        signal = self._signals.get((tenant, run))
-        if signal:
+        for signal in self._signals.get((tenant, run), ()):
             signal.abort()
 
     async def execute(self, command: WorkCommand, delivery: Delivery | None = None) -> None:
@@ -118,12 +119,14 @@ class Executor:
     @contextmanager
     def _cancellable(self, command: WorkCommand) -> Iterator[AbortSignal]:
         """The signal that fires when the command's run is cancelled meanwhile."""
-        key = (command.tenant, command.run)
-        signal = self._signals.setdefault(key, AbortSignal())
+        key, signal = (command.tenant, command.run), AbortSignal()
+        signals = self._signals.setdefault(key, [])
+        signals.append(signal)
         try:
             yield signal
         finally:
-            if self._signals.get(key) is signal:
+            signals.remove(signal)
+            if not signals:
                 del self._signals[key]
 
     async def borrowed(self, job: Job, runners: dict[str, OpRunner]) -> None:
@@ -148,7 +151,7 @@ class Executor:
             await job.outbox.follow()
         elif attempt > 1:
             await job.outbox.renew(attempt)
-        await self._run(job, self._runners)
+        await self._run_or_leave(job)
         if not job.outbox.held():
             raise LostError
         _summed(job)
@@ -232,6 +235,28 @@ class Executor:
             version=version,
             out_seq=command.out_seq,
         )
+
+    async def _run_or_leave(self, job: Job) -> None:
+        """Runs the operations; a while after the run was cancelled it leaves a hook or tool that never ends."""
+        limit, signal = asyncio.timeout(None), job.abort_signal
+
+        def hurry() -> None:
+            limit.reschedule(asyncio.get_running_loop().time() + _LEAVE_SECONDS)
+
+        try:
+            async with limit:
+                signal.on_abort(hurry)
+                await self._run(job, self._runners)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            job.result.outcome = "cancelled"
+            log.warning(
+                "%s: left %s, which was cancelled %g s ago: a hook, tool or provider of it does not end",
+                self.service, job.command.id, _LEAVE_SECONDS,
+            )  # fmt: skip
+        finally:
+            signal.forget(hurry)
 
     async def _run(self, job: Job, runners: Mapping[str, OpRunner]) -> None:
         result = job.result

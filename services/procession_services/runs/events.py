@@ -13,7 +13,9 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class DeadlinePassed:
-    """The run's time is up."""
+    """The run's time is up; `at_ms` (since the epoch) tells whoever looked late that somebody has seen to it."""
+
+    at_ms: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,7 @@ FEEDBACK = (
 """The system message of a retried attempt (R-AB-29)."""
 _NO_RETRY = frozenset({Hook.INPUT.value, Hook.OUTPUT_RESULT.value})
 _BARRED = frozenset({"model", "tools"})
+_ENDING_MS = 15_000
 _ENDING_REASONS = frozenset({"error", "length", "content-filter"})
 
 
@@ -54,7 +55,7 @@ def reduce(state: RunState, event: RunEvent) -> tuple[RunState, list[Effect]]:
     if isinstance(event, Control):
         return _cancel(state) if event.type == "cancel" else _resume(state, event)
     if isinstance(event, DeadlinePassed):
-        return _deadline(state)
+        return _deadline(state, event.at_ms)
     if isinstance(event, Started):
         if state.open is not None and state.sent is None:
             _begin(state)
@@ -364,10 +365,13 @@ def _resume(state: RunState, control: Control) -> tuple[RunState, list[Effect]]:
     return state, [*([TellResumed()] if goes_on else []), *outstanding(state)]
 
 
-def _deadline(state: RunState) -> tuple[RunState, list[Effect]]:
-    """Ends the run without waiting for whoever holds it up."""
+def _deadline(state: RunState, at_ms: int) -> tuple[RunState, list[Effect]]:
+    """Ends the run without waiting for whoever holds it up; whoever does so gets a moment for it."""
     if state.status == "suspended":  # a person takes the time it takes
         return state, outstanding(state)
+    if at_ms < state.deadline_ms:
+        return state, []
+    state.deadline_ms = at_ms + _ENDING_MS
     told = "the run waited for its turn" if state.queued else "the run did not end"
     error = Failure(code="DEADLINE_EXCEEDED", message=f"{told} within its timeout")
     if state.ending and state.sent and state.sent.service == LOCAL:

@@ -26,9 +26,11 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from procession_services.runtime.access import Access
 from procession_services.runtime.tasks import ended
 
-__all__ = ["RedisClient", "Script", "connect"]
+__all__ = ["AWAY", "RedisClient", "Script", "connect"]
 
 log = logging.getLogger(__name__)
+AWAY: Final = (TimeoutError, RedisError)
+"""What comes of a Redis that does not answer, or refuses: it is full, or read-only."""
 _OPEN: Final = Access()
 _ANSWER_SECONDS: Final = 5.0
 """How long an answer may take before the connection is given up."""

@@ -3,7 +3,7 @@
 import pytest
 
 from procession_schemas.run import Failure, RunResult, Tripwire
-from procession_services.processor_host.driver import bare, shortened
+from procession_services.processor_host.driver import bare, cut, shortened
 
 LONG = "x" * 1_000_000
 
@@ -17,6 +17,11 @@ def test_what_the_chunks_had_goes_first(field):
     told = shortened(result(**{field: [{"text": LONG}]}, text="kept", retries=1))
     assert (told.text, told.retries, told.response) == ("kept", 1, {"shortened": True})
     assert len(told.to_json()) < 1_000
+
+
+def test_a_text_is_cut_only_where_it_is_too_long_on_its_own():
+    assert shortened(result(text=LONG)).text == LONG
+    assert cut(result(text=LONG)).text == LONG[:200_000]
 
 
 @pytest.mark.parametrize(

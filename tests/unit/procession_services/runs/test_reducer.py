@@ -591,7 +591,7 @@ class TestCancel:
 
 class TestDeadline:
     def test_the_run_fails_whoever_holds_it_up(self):
-        run = Run().until("model").tell(DeadlinePassed())
+        run = Run().until("model").tell(DeadlinePassed(1))
         assert run.effects == [SignalCancel(), Send(run.command)]
         assert (run.command.service, run.ops, run.command.version) == (
             "orchestrator",
@@ -604,25 +604,31 @@ class TestDeadline:
     def test_the_answer_that_was_waited_for_comes_too_late(self):
         run = Run().until("model")
         late = run.command.seq
-        run.tell(DeadlinePassed())
+        run.tell(DeadlinePassed(1))
         before = run.state
         assert run.tell(_late(late)).state == before
 
     def test_a_suspended_run_has_no_deadline(self):
         run = Run().waits("1").answer()
         before = run.state
-        run.tell(DeadlinePassed())
+        run.tell(DeadlinePassed(1))
         assert (run.state, run.effects) == (before, [TellSuspended(run.result)])
 
     def test_a_run_whose_end_does_not_come_is_ended_without_it(self):
-        run = Run().tell(DeadlinePassed()).tell(DeadlinePassed())
+        run = Run().tell(DeadlinePassed(1)).tell(DeadlinePassed(15_001))
         assert run.effects == [TellFinished(run.result)]
         assert (run.result.status, run.error.code) == ("failed", "DEADLINE_EXCEEDED")
+
+    def test_two_who_see_it_at_the_same_time_end_the_run_once(self):
+        run = Run().until("model").tell(DeadlinePassed(7))
+        before = run.state
+        run.tell(DeadlinePassed(8))
+        assert (run.state, run.effects) == (before, [])
 
     def test_a_finished_run_stays_finished(self):
         run = Run().to_end()
         before = run.state
-        run.tell(DeadlinePassed())
+        run.tell(DeadlinePassed(1))
         assert (run.state, run.effects) == (before, [TellFinished(run.result)])
 
 
@@ -673,7 +679,7 @@ class TestTurns:
         assert run.effects == [TellFinished(run.result), PassTurn()]
 
     def test_its_deadline_passes_while_it_waits(self):
-        run = self.queued().tell(DeadlinePassed()).to_end()
+        run = self.queued().tell(DeadlinePassed(1)).to_end()
         assert (run.error.code, run.models_called()) == ("DEADLINE_EXCEEDED", 0)
         assert "waited for its turn" in run.error.message
         assert run.effects == [TellFinished(run.result), PassTurn()]
@@ -710,7 +716,7 @@ class TestFailure:
 class TestEnd:
     @pytest.mark.parametrize(
         "event",
-        [Started(), DeadlinePassed(), Control(type="cancel"), Control(type="resume", tool_call_id="1")],
+        [Started(), DeadlinePassed(1), Control(type="cancel"), Control(type="resume", tool_call_id="1")],
     )
     def test_after_the_terminal_event_nothing_changes(self, event):
         run = Run().to_end()
