@@ -100,11 +100,22 @@ async def test_a_skipped_failure_changes_nothing_and_is_counted():
 
 @pytest.mark.parametrize("on_error", ["fail", "skip"])
 async def test_a_cancelled_hook_is_never_an_error(on_error):
+    async def cancelled(_args):
+        asyncio.current_task().cancel()
+        await asyncio.sleep(0)
+
     tally = calls()
-    at = link(judged(raises(asyncio.CancelledError())), on_error=on_error)
+    at = link(judged(cancelled), on_error=on_error)
     with pytest.raises(asyncio.CancelledError):
-        await tally.call(at, HOOK, None)
+        await asyncio.create_task(tally.call(at, HOOK, None))
     assert tally.report(at, HOOK).errors == 0
+
+
+@pytest.mark.parametrize("raised", [asyncio.CancelledError(), SystemExit(3)])
+async def test_what_a_hook_waited_for_in_vain_is_its_error_and_ends_nobody_else(raised):
+    with pytest.raises(ProcessorError) as caught:
+        await calls().call(link(judged(raises(raised)), on_error="fail"), HOOK, None)
+    assert caught.value.name == type(raised).__name__
 
 
 async def test_a_failure_of_another_processor_is_not_skipped_here():
