@@ -1,8 +1,8 @@
 """The output of one attempt inside the run's assistant message: adding it, and taking just that out again."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self, cast
 
 from procession.merging import STEP_START
 from procession.parts import copy_json
@@ -11,36 +11,67 @@ from procession_schemas.messages import Message, Part
 
 @dataclass(slots=True)
 class Attempt:
-    """What the response message was before this attempt wrote to it.
+    """What this attempt wrote to the response message, found again where processors have rewritten that.
 
-    The counts are taken at the first write, so edits that processors made before do not count as output.
-    `metadata` holds the earlier value of each key that the attempt set, in a list that is empty if there was
-    none.
+    `parts` are those of the message when it was last looked at, `output` the numbers of this attempt's among them.
+    `metadata` holds the earlier value of each key that the attempt set, in a list that is empty if there was none.
+    `answers` are the ids of messages that processors put beside the response message, or in its place. `accepted` is
+    that message with its earlier steps alone, kept only where processors put something else in their place.
     """
 
     started: bool = False
-    kept_steps: int = 0
-    kept_parts: int = 0
+    parts: list[Part] = field(default_factory=list)
+    output: list[int] = field(default_factory=list)
     metadata: dict[str, list[Any]] = field(default_factory=dict)
+    answers: list[str] = field(default_factory=list)
+    accepted: Message | None = None
 
     def write(self, message: Message, parts: Iterable[Part], metadata: Mapping[str, Any]) -> None:
         """Adds output; the first parts open a new step if the message holds an earlier one (R-DM-2)."""
+        self.follow(message)
         own, parts = message["content"]["parts"], list(parts)
+        first = len(own)
         if parts and not self.started:
             self.started = True
-            self.kept_parts, self.kept_steps = len(own), len(_steps(own))
             if own:
                 own.append({"type": STEP_START})
         old = message["content"].get("metadata", {})
         for key in metadata:
             self.metadata.setdefault(key, [old[key]] if key in old else [])
         write(message, parts, metadata)
+        self.parts = list(own)
+        self.output += range(first, len(own))
+
+    def follow(self, message: Message) -> None:
+        """Finds the output again in a message that processors may have rewritten.
+
+        What they did before the first output is none of it.
+        """
+        parts = message["content"]["parts"]
+        if self.started and parts != self.parts:
+            found = _find(self.parts, self.output, parts)
+            if found is None:
+                self._keep_accepted(message)
+            self.output = [*range(len(parts))] if found is None else found
+        self.parts = list(parts)
+
+    def lose(self, message: Message) -> None:
+        """Takes it that a processor has removed the response message."""
+        self.follow(message)
+        if self.started:
+            self._keep_accepted(message)
+            self.parts, self.output = [], []
+
+    def _keep_accepted(self, message: Message) -> None:
+        if self.accepted is None:
+            kept = _without(self.parts, self.output)
+            self.accepted = cast("Message", {**message, "content": {**message["content"], "parts": kept}})
 
     def undo(self, message: Message) -> None:
         """Takes the output out; edits of the earlier steps stay (R-AB-28)."""
-        content = message["content"]
-        if self.started:
-            del content["parts"][self._cut(content["parts"]) :]
+        self.follow(message)
+        content, accepted = message["content"], self.accepted
+        content["parts"] = accepted["content"]["parts"] if accepted else _without(self.parts, self.output)
         if self.metadata:
             kept = {
                 key: value for key, value in content.get("metadata", {}).items() if key not in self.metadata
@@ -51,15 +82,25 @@ class Attempt:
                 del content["metadata"]
 
     def to_dict(self) -> dict[str, Any]:
-        """Its fields for JSON, as the constructor takes them; what they hold is shared."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        """Its JSON form; what it holds is shared. Services of the version before read `attempt` alone."""
+        first = self.output[0] if self.output else len(self.parts)
+        return {
+            "attempt": {
+                "started": self.started,
+                "kept_steps": sum(part["type"] == STEP_START for part in self.parts[:first]),
+                "kept_parts": first,
+                "metadata": self.metadata,
+            },
+            "rewritten": {"output": self.output, "answers": self.answers, "accepted": self.accepted},
+        }
 
-    def _cut(self, parts: Sequence[Part]) -> int:
-        """Where the output begins: at its `step-start`, or by number if a processor removed that."""
-        steps = _steps(parts)
-        if not self.kept_parts:
-            return 0
-        return steps[self.kept_steps] if len(steps) > self.kept_steps else self.kept_parts
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], message: Message | None) -> Self:
+        """The inverse of `to_dict`; `message` is the response message, where there is one."""
+        own, parts = data["attempt"], list(message["content"]["parts"]) if message else []
+        written = [*range(own["kept_parts"], len(parts))] if own["started"] else []
+        rewritten = data.get("rewritten", {"output": written})
+        return cls(started=own["started"], parts=parts, metadata=own["metadata"], **rewritten)
 
 
 def write(message: Message, parts: Sequence[Part], metadata: Mapping[str, Any]) -> None:
@@ -72,5 +113,38 @@ def write(message: Message, parts: Sequence[Part], metadata: Mapping[str, Any]) 
         content.setdefault("content", "")
 
 
-def _steps(parts: Sequence[Part]) -> list[int]:
-    return [i for i, part in enumerate(parts) if part["type"] == STEP_START]
+def _without(parts: Sequence[Part], output: Iterable[int]) -> list[Part]:
+    gone = set(output)
+    return [part for number, part in enumerate(parts) if number not in gone]
+
+
+def _find(before: Sequence[Part], output: Collection[int], parts: Sequence[Part]) -> list[int] | None:
+    """Finds the numbers of the output in rewritten parts: its own, and all behind the accepted ones.
+
+    Parts are recognized by what they hold, calls of tools by their id; one that may be of either side tells nothing.
+    None where the accepted parts cannot be told from the output: none of them is left, or a new one among them may
+    hold what is missing of it.
+    """
+    if len(output) == len(before):
+        return [*range(len(parts))]
+    ours = {_mark(before[number]) for number in output}
+    theirs = {_mark(part) for part in _without(before, output)}
+    known = ours | theirs | {STEP_START}
+    ours, theirs = ours - theirs - {STEP_START}, theirs - ours - {STEP_START}
+    marks = [_mark(part) for part in parts]
+    end = 1 + max((n for n, mark in enumerate(marks) if mark in theirs), default=-1)
+    begins = {STEP_START, *ours}
+    end = next((n for n in range(end, len(marks)) if marks[n] in begins), end)
+    new = [n for n, mark in enumerate(marks) if mark not in known]
+    missing, edited = len(ours.difference(marks)), sum(n >= end for n in new)
+    if theirs.isdisjoint(marks) or (edited < len(new) and edited < missing):
+        return None
+    return [n for n, mark in enumerate(marks) if n >= end or mark in ours]
+
+
+def _mark(part: Part) -> str:
+    """What a part is recognized by, however it was copied."""
+    if part["type"] == STEP_START:
+        return STEP_START
+    call = part.get("toolInvocation")
+    return call["toolCallId"] if call else repr(part)

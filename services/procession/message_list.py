@@ -228,10 +228,19 @@ class MessageList:
         entry.source, entry.saved = "response", False
 
     def rollback_response(self) -> None:
-        """Removes what this attempt added, and only that; edits of anything else stay (R-AB-28, R-AE-12)."""
-        attempt, entry = self._attempt, self._find(self._response_id or "")
-        self._attempt = None
-        if attempt and entry:
+        """Removes what this attempt added, and only that; edits of anything else stay (R-AB-28, R-AE-12).
+
+        Messages of the assistant that processors added to its output go with it; where they took the place of the
+        response message, that comes back with its earlier steps.
+        """
+        attempt, self._attempt = self._attempt, None
+        if attempt is None:
+            return
+        self.remove_by_ids(attempt.answers)
+        entry = self._find(self._response_id or "")
+        if entry is None and attempt.answers and attempt.accepted:
+            entry = self._append(attempt.accepted, "response")
+        if entry:
             attempt.undo(entry.message)
             cut_back(self.get.all.db(), entry.message)
             if attempt.started and not entry.message["content"]["parts"]:
@@ -289,6 +298,9 @@ class MessageList:
 
     def serialize(self) -> dict[str, Any]:
         """Returns the full state for JSON; it shares the live messages: encode it before they change."""
+        response = self._find(self._response_id or "")
+        if self._attempt and response:
+            self._attempt.follow(response.message)
         return {
             "threadId": self.thread_id,
             "resourceId": self.resource_id,
@@ -299,7 +311,7 @@ class MessageList:
             ],
             "system": self._system.to_dict(),
             "responseId": self._response_id,
-            "attempt": self._attempt.to_dict() if self._attempt else None,
+            **(self._attempt.to_dict() if self._attempt else {"attempt": None}),
         }
 
     @classmethod
@@ -310,7 +322,9 @@ class MessageList:
         made._entries = [_Entry(**entry) for entry in data["messages"]]
         made._system = SystemMessages.from_dict(data["system"])
         made._response_id = data["responseId"]
-        made._attempt = Attempt(**data["attempt"]) if data["attempt"] else None
+        if data["attempt"]:
+            response = made._find(data["responseId"])
+            made._attempt = Attempt.from_dict(data, response.message if response else None)
         return made
 
     def changes_since(self, before: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -369,9 +383,12 @@ class MessageList:
         return next((entry for entry in reversed(self._entries) if entry.message["id"] == message_id), None)
 
     def _remove(self, doomed: Callable[[_Entry], bool]) -> list[Message]:
-        gone = [entry for entry in self._fresh() if doomed(entry)]
+        gone = [entry.message for entry in self._fresh() if doomed(entry)]
         self._entries = [entry for entry in self._entries if not doomed(entry)]
-        return [entry.message for entry in gone]
+        for message in gone:
+            if self._attempt and message["id"] == self._response_id:
+                self._attempt.lose(message)
+        return gone
 
     def _clear(self, source: Source | None) -> list[Message]:
         return self._remove(lambda entry: source is None or (entry.source == source and not entry.saved))
@@ -396,8 +413,10 @@ class MessageList:
         return cast("Message", {**present, **message})
 
     def _append(self, message: Message, source: Source) -> _Entry:
-        entry = _Entry(message, source)
+        entry, attempt = _Entry(message, source), self._attempt
         self._entries.append(entry)
+        if attempt and attempt.started and (message["role"], source) == ("assistant", "response"):
+            attempt.answers.append(message["id"])
         return entry
 
     def _take_system(self, message: Message, source: Source) -> None:

@@ -679,6 +679,59 @@ class TestResponse:
         messages.rollback_response()
         assert ids(messages.get.all.db()) == ["q"]
 
+    @pytest.mark.parametrize("travels", [False, True])
+    @pytest.mark.parametrize("how", ["returned", "in the list", "all anew"])
+    def test_what_takes_the_place_of_a_rejected_answer_goes_with_it(self, how: Any, travels: Any) -> None:
+        messages = accepted_step()
+        before = copy.deepcopy(messages.get.all.db())
+        messages.begin_response("r")
+        messages.append_response_parts([text("no")], metadata={"modelId": "n"})
+        stage, instead = messages.get.all.db(), {"role": "assistant", "content": "NO, rewritten"}
+        match how:
+            case "returned":
+                messages.reconcile(stage, [*stage[:-1], instead], "response")
+            case "in the list":
+                messages.add(instead, "response", merge=False)
+                messages.remove_by_ids(["r"])
+            case _:
+                messages.clear.response.db()
+                messages.add([instead, *stage[1:]], "response")
+        messages = reloaded(messages) if travels else messages
+        messages.append_response_parts([{"type": "data-x", "data": 1}])
+        messages = reloaded(messages) if travels else messages
+        messages.rollback_response()
+        assert messages.get.all.db() == before
+        assert messages.source_of("r") == "response"
+
+    def test_of_what_a_processor_adds_to_a_rejected_answer_the_assistants_messages_go(self) -> None:
+        messages = empty().add(message("q", "weather?"), "input")
+        messages.begin_response("r")
+        messages.add(reply("before", "prefill", at=LATER), "response", merge=False)
+        messages.append_response_parts([text("no")])
+        stage = messages.get.all.db()
+        added = [
+            reply("mine", "more of it"),
+            message("remark", "cite!"),
+            message("system", "s", role="system"),
+        ]
+        messages.reconcile(stage, [*stage, *added], "response")
+        messages.add(reply("recalled", "once"), "memory").add(reply("given", "here"), "context", merge=False)
+        messages.rollback_response()
+        assert sorted(ids(messages.get.all.db())) == ["before", "given", "q", "recalled", "remark"]
+        assert [m["content"] for m in messages.get_system_messages()] == ["s"]
+
+    def test_what_was_put_beside_an_accepted_answer_stays(self) -> None:
+        messages = accepted_step()
+        messages.begin_response("r")
+        messages.append_response_parts([text("yes")])
+        stage = messages.get.all.db()
+        messages.reconcile(stage, [*stage[:-1], reply("mine", "yes, rewritten", at=LATER)], "response")
+        messages.accept_response()
+        messages.begin_response("r")
+        messages.append_response_parts([text("no")])
+        messages.rollback_response()
+        assert texts_of(messages.get.all.db()) == ["weather?", "yes, rewritten"]
+
     def test_beginning_again_accepts(self) -> None:
         messages = accepted_step()
         messages.begin_response("r")
