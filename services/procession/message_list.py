@@ -227,18 +227,20 @@ class MessageList:
             write(entry.message, new, metadata or {})
         entry.source, entry.saved = "response", False
 
-    def rollback_response(self) -> None:
+    def rollback_response(self, *, failed: bool = False) -> None:
         """Removes what this attempt added, and only that; edits of anything else stay (R-AB-28, R-AE-12).
 
         Messages of the assistant that processors added to its output go with it; where they took the place of the
-        response message, that comes back with its earlier steps.
+        response message, that comes back with its earlier steps. All stay when the attempt has `failed`: they are
+        changes of error processors, for the next one (R-AE-10).
         """
         attempt, self._attempt = self._attempt, None
         if attempt is None:
             return
-        self.remove_by_ids(attempt.answers)
+        answers = [] if failed else attempt.answers
+        self.remove_by_ids(answers)
         entry = self._find(self._response_id or "")
-        if entry is None and attempt.answers and attempt.accepted:
+        if entry is None and answers and attempt.accepted:
             entry = self._append(attempt.accepted, "response")
         if entry:
             attempt.undo(entry.message)

@@ -102,7 +102,7 @@ class KitRun:
         """Takes the attempt back; one that is tried again is counted (R-AB-28)."""
         ctx = self.context
         if self._open:
-            ctx.messages.rollback_response()
+            ctx.messages.rollback_response(failed=tripwire is None)
         step: StepResult = {"stepNumber": ctx.step_number, "text": "", "finishReason": reason}
         if tripwire:
             step["tripwire"] = {"reason": tripwire.reason, "processorId": tripwire.processor_id}

@@ -212,7 +212,7 @@ async def reject(op: work.RejectOp, job: Job) -> None:
     """Takes the attempt's output back; it stays visible only as an entry of the result's steps (R-AB-28, R-AB-32)."""
     ctx = job.ctx
     response = ctx.response or {}
-    ctx.messages.rollback_response()
+    ctx.messages.rollback_response(failed=op.tripwire is None)
     if op.listed:
         step: StepResult = {
             "stepNumber": ctx.step_number,

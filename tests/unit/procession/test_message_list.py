@@ -720,6 +720,15 @@ class TestResponse:
         assert sorted(ids(messages.get.all.db())) == ["before", "given", "q", "recalled", "remark"]
         assert [m["content"] for m in messages.get_system_messages()] == ["s"]
 
+    def test_what_an_error_processor_does_takes_effect(self) -> None:
+        messages = accepted_step()
+        messages.begin_response("r")
+        messages.append_response_parts([text("half an ans")])
+        messages.remove_by_ids(["r"])
+        messages.add(reply("mine", "I looked it up: 21"), "response")
+        messages.rollback_response(failed=True)
+        assert ids(messages.get.all.db()) == ["q", "mine"]
+
     def test_what_was_put_beside_an_accepted_answer_stays(self) -> None:
         messages = accepted_step()
         messages.begin_response("r")
