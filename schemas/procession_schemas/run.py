@@ -131,8 +131,8 @@ class RunResult(WireModel):
     messages: list[JsonObject] = Field(default_factory=list)
     response: JsonObject = Field(
         default_factory=dict,
-        description="`messages` generated in this run, `id`, `modelId`. Or `shortened: true`: steps, messages, and what "
-        "is too long of the text, are left out, since NATS takes no longer message.",
+        description="`messages` generated in this run, `id`, `modelId`. Or `shortened: true`: steps and messages, and "
+        "what is too long of the text, are left out, since NATS takes no longer message.",
     )
     tripwire: Tripwire | None = None
     error: Failure | None = None
