@@ -60,7 +60,8 @@ class Connection(asyncio.Protocol):
     @property
     def reusable(self) -> bool:
         """Whether request and answer are through, and both sides keep the connection."""
-        return self._sent and self._ended and self._kept and not self.closed
+        through = self._sent and self._ended and self._kept and not self.closed
+        return through and not self._transport.get_write_buffer_size()
 
     async def send(self, head: bytes, body: bytes) -> None:
         """Sends a request; ends early where the answer is here before."""
@@ -115,11 +116,8 @@ class Connection(asyncio.Protocol):
         return data if self._decoder is None else bytes(self._decoder.decompress(data))
 
     def close(self) -> None:
-        """Closes the connection; what was not sent yet of a request is dropped."""
-        if self._sent:
-            self._transport.close()
-        else:
-            self._transport.abort()
+        """Closes the connection at once, whatever the provider does; what was not sent yet is dropped."""
+        self._transport.abort()  # `close` would wait until it reads, or says goodbye by TLS
 
     async def _more(self) -> None:
         """Waits until something has come; raises ConnectionError where nothing will."""
@@ -185,9 +183,10 @@ class Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         """Takes the status: from here on the answer may be read."""
-        self.status = self._parser.get_status_code()
-        if self.status < HTTPStatus.OK:  # an interim answer
-            self.status = 0
+        status = self._parser.get_status_code()
+        if status >= HTTPStatus.OK:  # else it is an interim answer
+            self.status = status
+            self.resume_writing()  # what is not sent yet may never be read
 
     def on_body(self, data: bytes) -> None:
         """Takes a piece of the body; while too many wait, the socket is not read."""

@@ -16,7 +16,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nx-a: 1\r\nX-B: 2\r\n"
 class Transport(asyncio.Transport):
     def __init__(self):
         super().__init__()
-        self.reads, self.closing = True, False
+        self.reads, self.closing, self.unsent = True, False, 0
 
     def write(self, data):
         pass
@@ -29,8 +29,11 @@ class Transport(asyncio.Transport):
         assert not self.reads
         self.reads = True
 
-    def close(self):
+    def abort(self):
         self.closing = True
+
+    def get_write_buffer_size(self):
+        return self.unsent
 
     def is_closing(self):
         return self.closing
@@ -79,6 +82,40 @@ async def test_a_request_whose_connection_breaks_half_way_is_not_waited_for():
         await connection.send(b"", bytes(1_000_000))
         with pytest.raises(ConnectionError, match="reset by peer"):
             await connection.answered()
+
+
+async def test_a_request_that_is_answered_before_it_is_taken_is_not_waited_for():
+    connection = Connection()
+    connection.connection_made(Transport())
+    connection.pause_writing()
+    async with asyncio.timeout(10):
+        asyncio.get_running_loop().call_soon(connection.data_received, measured([b"too long"]))
+        await connection.send(b"", bytes(1_000_000))
+        await connection.answered()
+    assert not connection.reusable
+
+
+async def test_an_interim_answer_does_not_end_a_request():
+    connection = Connection()
+    connection.connection_made(Transport())
+    connection.pause_writing()
+    sending = asyncio.ensure_future(connection.send(b"", bytes(1_000_000)))
+    await asyncio.sleep(0)
+    connection.data_received(b"HTTP/1.1 100 Continue\r\n\r\n")
+    await asyncio.sleep(0.01)
+    assert not sending.done()
+    connection.resume_writing()
+    await sending
+
+
+async def test_a_connection_whose_request_was_not_taken_to_its_end_is_not_used_again():
+    connection, transport = Connection(), Transport()
+    connection.connection_made(transport)
+    await connection.send(b"", b"")
+    connection.data_received(measured([b"x"]))
+    assert connection.reusable
+    transport.unsent = 1
+    assert not connection.reusable
 
 
 @given(

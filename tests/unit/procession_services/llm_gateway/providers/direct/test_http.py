@@ -4,17 +4,23 @@ import asyncio
 import gzip
 import os
 import re
+import socket
+import ssl
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 
 import httpx
 import orjson
 import pytest
+import uvloop
 
 from procession_services.llm_gateway.providers import litellm_provider
 from procession_services.llm_gateway.providers.direct import exchange, http
 from procession_services.llm_gateway.providers.direct.http import Connections, Request, direct_events
+from tests.support.certificates import certificate
 from tests.support.waiting import until
 
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\ndata: {}\n\n"
@@ -284,6 +290,65 @@ async def test_who_stops_reading_leaves_the_provider(connections):
         assert await anext(answer) == [{}]
         await answer.aclose()
         await served.tasks[0]
+
+
+async def one_batch(url):
+    """Reads the beginning of an answer, and no more of it."""
+    answer = direct_events(Request(url, {}, b"{}", orjson.loads), Connections())
+    await anext(answer)
+    await answer.aclose()
+    await asyncio.sleep(1)  # the end of the loop would close it, too
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_who_stops_reading_leaves_at_once_a_provider_that_does_not_say_goodbye(run, tmp_path, monkeypatch):
+    """D-21; TLS would wait half a minute for an answer, while the provider writes on."""
+    file, key = certificate(tmp_path, "provider")
+    monkeypatch.setattr(http, "_tls", lambda: ssl.create_default_context(cafile=file))
+    monkeypatch.setattr(http, "_kept_seconds", lambda: 4)
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    serving.load_cert_chain(file, key)
+
+    sent = []
+
+    def endless(listening):
+        one, _ = listening.accept()
+        with serving.wrap_socket(one, server_side=True) as wrapped, suppress(OSError):
+            wrapped.recv(65536)
+            wrapped.sendall(head(200, "transfer-encoding: chunked"))
+            for _ in range(500):
+                wrapped.sendall(b"a\r\n" + EVENT + b"\r\n")
+                sent.append(time.monotonic())
+                time.sleep(0.01)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as threads:
+        threads.submit(endless, listening)
+        run(one_batch(f"https://127.0.0.1:{listening.getsockname()[1]}/"))
+        ended = time.monotonic()
+    assert sent[-1] < ended - 0.5
+
+
+async def test_who_gives_up_leaves_a_provider_that_reads_nothing(connections, monkeypatch):
+    made, start_connection = [], http.start_connection
+
+    async def small(*given, **named):
+        one = await start_connection(*given, **named)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)
+        made.append(one)
+        return one
+
+    monkeypatch.setattr(http, "start_connection", small)
+    with socket.socket() as deaf:
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen()
+        url = f"http://127.0.0.1:{deaf.getsockname()[1]}/"
+        asked = asyncio.ensure_future(events(Request(url, {}, bytes(250_000), orjson.loads), connections))
+        await until(lambda: made and made[0].getpeername())
+        await asyncio.sleep(0.05)
+        asked.cancel()
+        await asyncio.wait([asked])
+        await until(lambda: made[0].fileno() < 0)
 
 
 async def test_a_refusal_comes_with_what_the_provider_says(connections):
