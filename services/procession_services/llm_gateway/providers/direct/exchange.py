@@ -179,7 +179,7 @@ class Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Takes a header."""
-        self.headers.append((name.decode("latin-1").lower(), value.decode("latin-1")))
+        self.headers.append((name.decode("latin-1").lower(), value.decode("utf-8", "surrogateescape")))
 
     def on_headers_complete(self) -> None:
         """Takes the status: from here on the answer may be read."""

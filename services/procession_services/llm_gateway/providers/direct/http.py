@@ -6,7 +6,7 @@ import re
 import socket
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from http import HTTPStatus
@@ -33,13 +33,25 @@ _REDIRECTS: Final = frozenset(
         HTTPStatus.PERMANENT_REDIRECT,
     }
 )
-_LINE: Final = re.compile(r"[^\r\n\0]*")
-_OURS: Final = frozenset({"host", "content-length", "connection"})
-_DEFAULTS: Final = {
-    "accept": "Accept: */*",
-    "accept-encoding": "Accept-Encoding: identity",
-    "user-agent": "User-Agent: procession",
-}
+_REFUSAL_SECONDS: Final = 5.0
+_REFUSAL_BYTES: Final = 64 * 1024
+_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE: Final = re.compile(r"[^\r\n\0\ud800-\udfff]*")
+_OURS: Final = frozenset(
+    {
+        "accept-encoding",  # what is compressed is undone, but not asked for
+        "connection",
+        "content-length",
+        "host",
+        "keep-alive",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+_DEFAULTS: Final = {"accept": ("Accept", "*/*"), "user-agent": ("User-Agent", "procession")}
 
 
 class EventError(Exception):
@@ -119,28 +131,30 @@ class Connections:
             OSError: The provider cannot be reached, or the connection broke.
             aiohttp.ClientError: The same, by aiohttp.
             TimeoutError: There was no connection in time.
+            ValueError: A header cannot be sent.
         """
         place = _place(request.url, encoded=request.encoded)
+        headers = _headers(request)
         if place.is_plain:
-            async with self._exchange(place, request) as answer:
+            head = _head(place, headers, len(request.body))
+            async with self._exchange(place.server, head, request.body) as answer:
                 if answer.status not in _REDIRECTS:
                     yield answer
                     return
         body = request.body if len(request.body) < _LARGE else io.BytesIO(request.body)  # sent in pieces
-        asked = self._aiohttp().post(place.url, data=body, headers=request.headers, proxy=place.proxy)
+        asked = self._aiohttp().post(place.url, data=body, headers=headers, proxy=place.proxy)
         async with asked as response:
             yield _Roundabout(response)
 
     @asynccontextmanager
-    async def _exchange(self, place: _Place, request: Request) -> AsyncIterator[Connection]:
-        head = _head(place, request)
-        connection = self._kept(place.server) or await _connected(place.server)
+    async def _exchange(self, server: _Server, head: bytes, body: bytes) -> AsyncIterator[Connection]:
+        connection = self._kept(server) or await _connected(server)
         try:
-            await connection.send(head, request.body)
+            await connection.send(head, body)
             await connection.answered()
             yield connection
         finally:
-            self._keep(place.server, connection)
+            self._keep(server, connection)
 
     def _kept(self, server: _Server) -> Connection | None:
         """An idle connection; the one that was used last, which the provider is likeliest to keep."""
@@ -212,16 +226,29 @@ def _proxy(url: URL) -> str | None:
     return None if proxy_bypass(url.host_port_subcomponent or "") else getproxies().get(url.scheme)
 
 
-def _head(place: _Place, request: Request) -> bytes:
-    """The head of a request; raises ValueError where a header would break it."""
-    given = {name.lower() for name in request.headers}
-    lines = [f"{name}: {value}" for name, value in request.headers.items() if name.lower() not in _OURS]
-    lines += [line for name, line in _DEFAULTS.items() if name not in given]
-    for line in lines:
-        if not _LINE.fullmatch(line):
-            raise ValueError(f"a header cannot be sent: {line.partition(':')[0]!r} has a line break in it")
-    own = f"Content-Length: {len(request.body)}\r\n"
-    return (place.first_lines + own + "\r\n".join(lines) + "\r\n\r\n").encode()
+def _headers(request: Request) -> dict[str, str]:
+    """The headers that are the caller's to choose, one of a name; raises ValueError where one would break the head."""
+    chosen = {}
+    for name, value in request.headers.items():
+        if not _is(_NAME, name):
+            raise ValueError(f"a header cannot be sent: {name!r} is no name of one")
+        if not _is(_VALUE, value):
+            raise ValueError(
+                f"a header cannot be sent: {name!r} has a value with a line break in it, or that is no text"
+            )
+        if (key := name.lower()) not in _OURS:
+            chosen[key] = (name, value)
+    return dict((_DEFAULTS | chosen).values())
+
+
+def _is(pattern: re.Pattern[str], given: Any) -> bool:
+    return isinstance(given, str) and pattern.fullmatch(given) is not None
+
+
+def _head(place: _Place, headers: dict[str, str], length: int) -> bytes:
+    lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+    own = f"Accept-Encoding: identity\r\nContent-Length: {length}\r\n"
+    return f"{place.first_lines}{own}{lines}\r\n".encode()
 
 
 async def _connected(server: _Server) -> Connection:
@@ -288,8 +315,24 @@ async def _refusal(request: Request, answer: Answer) -> httpx.HTTPStatusError:
     asked = httpx.Request("POST", request.url)
     said = httpx.Response(
         answer.status,
-        headers=[(k, v) for k, v in answer.headers if k.lower() != "content-encoding"],
-        content=b"".join([data async for data in answer.body()]),
+        headers=[
+            (name.encode(), value.encode("utf-8", "surrogateescape"))
+            for name, value in answer.headers
+            if name.lower() != "content-encoding"
+        ],
+        content=await _said(answer),
         request=asked,
     )
     return httpx.HTTPStatusError(f"HTTP {answer.status}", request=asked, response=said)
+
+
+async def _said(answer: Answer) -> bytes:
+    """The body of a refusal, as far as it can be read: the status counts more."""
+    said = bytearray()
+    with suppress(OSError, aiohttp.ClientError):
+        async with asyncio.timeout(_REFUSAL_SECONDS):
+            async for data in answer.body():
+                said += data
+                if len(said) >= _REFUSAL_BYTES:
+                    break
+    return bytes(said[:_REFUSAL_BYTES])

@@ -16,6 +16,7 @@ import httpx
 import orjson
 import pytest
 import uvloop
+from aiohappyeyeballs import start_connection
 
 from procession_services.llm_gateway.providers import litellm_provider
 from procession_services.llm_gateway.providers.direct import exchange, http
@@ -203,7 +204,16 @@ async def test_a_provider_that_cannot_be_reached_is_named(connections):
 
 
 async def test_a_request_has_what_a_provider_needs_to_know(connections):
-    headers = {"Authorization": "Bearer k", "User-Agent": "mine", "Content-Length": "7", "host": "other"}
+    headers = {
+        "authorization": "Bearer j",
+        "Authorization": "Bearer k",
+        "User-Agent": "mine",
+        "accept-encoding": "br",
+        "Content-Length": "7",
+        "host": "other",
+        "Transfer-Encoding": "chunked",
+        "Keep-Alive": "x",
+    }
     async with provider() as served:
         await events(served.request("/a b?x=1", headers), connections)
         await connections.aclose()
@@ -219,11 +229,21 @@ async def test_a_request_has_what_a_provider_needs_to_know(connections):
     ]
 
 
-@pytest.mark.parametrize("value", ["a\r\nb: c", "a\nb", "a\0b"])
+@pytest.mark.parametrize("value", ["a\r\nb: c", "a\nb", "a\0b", "\ud800", None, 5])
 async def test_a_header_cannot_bring_others_along(value, connections):
     async with provider() as served:
-        with pytest.raises(ValueError, match="'x-user' has a line break"):
+        with pytest.raises(
+            ValueError, match="'x-user' has a value with a line break in it, or that is no text"
+        ):
             await events(served.request(headers={"x-user": value}), connections)
+    assert not served.heads
+
+
+@pytest.mark.parametrize("name", ["", "Content-Length ", " x", "a: b", "a\r\nb", "\xfc", 5])
+async def test_what_is_no_name_of_a_header_is_not_sent_as_one(name, connections):
+    async with provider() as served:
+        with pytest.raises(ValueError, match=re.escape(f"{name!r} is no name")):
+            await events(served.request(headers={name: "0"}), connections)
     assert not served.heads
 
 
@@ -329,7 +349,7 @@ def test_who_stops_reading_leaves_at_once_a_provider_that_does_not_say_goodbye(r
 
 
 async def test_who_gives_up_leaves_a_provider_that_reads_nothing(connections, monkeypatch):
-    made, start_connection = [], http.start_connection
+    made = []
 
     async def small(*given, **named):
         one = await start_connection(*given, **named)
@@ -337,7 +357,7 @@ async def test_who_gives_up_leaves_a_provider_that_reads_nothing(connections, mo
         made.append(one)
         return one
 
-    monkeypatch.setattr(http, "start_connection", small)
+    monkeypatch.setattr(f"{http.__name__}.start_connection", small)
     with socket.socket() as deaf:
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         deaf.bind(("127.0.0.1", 0))
@@ -358,6 +378,37 @@ async def test_a_refusal_comes_with_what_the_provider_says(connections):
         await connections.aclose()
     said = refused.value.response
     assert (said.status_code, said.text, said.headers["retry-after"]) == (429, "slow", "3")
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        ([head(429, "content-length: 99") + b"slow", None], "slow"),
+        ([head(429, "content-encoding: br", "content-length: 4") + b"slow"], ""),
+        ([head(429, "x-says: \xfcberlastet", "content-length: 4") + b"slow"], "slow"),
+        ([b"HTTP/1.1 429 X\r\nx-says: \xfc\r\ncontent-length: 4\r\n\r\nslow"], "slow"),
+        ([head(429, "content-length: 200000") + b"slow" * 50_000], "slow" * 16_384),
+    ],
+    ids=["cut short", "unknown encoding", "UTF-8", "Latin-1", "long"],
+)
+async def test_a_refusal_is_one_whatever_else_is_wrong_with_it(answer, text, connections):
+    async with asyncio.timeout(20), provider(answer) as served:
+        with pytest.raises(httpx.HTTPStatusError) as refused:
+            await events(served.request(), connections)
+        await connections.aclose()
+    said = refused.value.response
+    assert (said.status_code, said.text) == (429, text)
+    assert said.headers.get("x-says", "\xfc").startswith("\xfc")
+
+
+async def test_a_refusal_without_an_end_is_not_read_for_ever(connections, monkeypatch):
+    monkeypatch.setattr(http, "_REFUSAL_SECONDS", 0.1)
+    begun = [head(429, "transfer-encoding: chunked") + b"4\r\nslow\r\n"]
+    async with asyncio.timeout(20), provider(begun) as served:
+        with pytest.raises(httpx.HTTPStatusError) as refused:
+            await events(served.request(), connections)
+        await served.tasks[0]
+    assert refused.value.response.text == "slow"
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
