@@ -1,12 +1,13 @@
 """A request and its answer over one HTTP/1.1 connection, from the socket to who reads (docs/adr/0026)."""
 
 import asyncio
-import zlib
 from collections.abc import AsyncIterator
 from http import HTTPStatus
 from typing import Any, Final
 
 import httptools
+
+from procession_services.llm_gateway.providers.direct.decoding import decoded
 
 __all__ = ["Connection"]
 
@@ -15,13 +16,14 @@ _HIGH: Final = 128 * 1024
 _PIECE: Final = 256 * 1024
 """A longer request is sent in pieces, so that others have their turn."""
 _DECODED: Final = frozenset({"gzip", "x-gzip", "deflate"})
+_PLAIN: Final = frozenset({"", "identity", "utf-8", "utf8"})
+"""With what no encodings are, and servers send."""
 _LENIENT: Final = {
     "lenient_headers": True,
     "lenient_optional_cr_before_lf": True,
     "lenient_spaces_after_chunk_size": True,
 }
 """What small servers do wrong, and aiohttp lets pass as well."""
-_FRAMED: Final = frozenset({"content-length", "transfer-encoding"})
 
 
 class Connection(asyncio.Protocol):
@@ -47,7 +49,6 @@ class Connection(asyncio.Protocol):
         self._parser.set_dangerous_leniencies(**_LENIENT)
         self._parts: list[bytes] = []
         self._waiting = 0
-        self._decoder: Any = None
         self._sent = self._ended = False
         self._why = ""
         self._read_on()
@@ -60,8 +61,10 @@ class Connection(asyncio.Protocol):
     @property
     def reusable(self) -> bool:
         """Whether request and answer are through, and both sides keep the connection."""
-        through = self._sent and self._ended and self._kept and not self.closed
-        return through and not self._transport.get_write_buffer_size()
+        through = self._sent and self._ended and self._kept and not self._transport.get_write_buffer_size()
+        return (
+            through and not self._paused and not self.closed
+        )  # while it is paused, nobody would see it close
 
     async def send(self, head: bytes, body: bytes) -> None:
         """Sends a request; ends early where the answer is here before."""
@@ -93,14 +96,15 @@ class Connection(asyncio.Protocol):
         """The body of the answer, all that came in one read together.
 
         Raises:
-            ConnectionError: Nobody asked for the answer's encoding; or, from the iterator, the connection broke.
+            ConnectionError: Nobody asked for the answer's encoding; or, from the iterator, the connection broke, or
+                what came cannot be decompressed.
         """
-        coding = dict(self.headers).get("content-encoding", "identity").lower()
+        coding = dict(self.headers).get("content-encoding", "").strip().lower()
+        if coding in _PLAIN:
+            return self
         if coding in _DECODED:
-            self._decoder = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
-        elif coding != "identity":
-            raise ConnectionError(f"the answer has the content encoding {coding}, which was not asked for")
-        return self
+            return decoded(self)
+        raise ConnectionError(f"the answer has the content encoding {coding}, which was not asked for")
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
@@ -113,7 +117,7 @@ class Connection(asyncio.Protocol):
         data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         self._parts, self._waiting = [], 0
         self._read_on()
-        return data if self._decoder is None else bytes(self._decoder.decompress(data))
+        return data
 
     def close(self) -> None:
         """Closes the connection at once, whatever the provider does; what was not sent yet is dropped."""
@@ -150,6 +154,9 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             self._why = f"the provider does not speak HTTP: {error}"
             self.close()
+        except httptools.HttpParserUpgrade:
+            self._why = "the provider goes on in another protocol, for which nobody has asked"
+            self.close()
         self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -178,8 +185,9 @@ class Connection(asyncio.Protocol):
             raise ValueError("an answer that nobody has asked for")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Takes a header."""
-        self.headers.append((name.decode("latin-1").lower(), value.decode("utf-8", "surrogateescape")))
+        """Takes a header; what comes behind the body is none of the answer's."""
+        if not self.status:
+            self.headers.append((name.decode("latin-1").lower(), value.decode("utf-8", "surrogateescape")))
 
     def on_headers_complete(self) -> None:
         """Takes the status: from here on the answer may be read."""
@@ -205,4 +213,6 @@ class Connection(asyncio.Protocol):
 
     def _is_framed(self) -> bool:
         """Whether the answer says where it ends; else the end of the connection is its end."""
-        return any(name in _FRAMED for name, _ in self.headers)
+        headers = dict(self.headers)
+        coding = headers.get("transfer-encoding")
+        return "content-length" in headers if coding is None else coding.strip().lower().endswith("chunked")

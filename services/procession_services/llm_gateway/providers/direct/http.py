@@ -109,7 +109,8 @@ class _Place:
     @property
     def is_plain(self) -> bool:
         """Whether our own connections know the way."""
-        return self.proxy is None and self.url.user is None and self.url.scheme in ("http", "https")
+        anonymous = self.url.user is None and self.url.password is None
+        return anonymous and self.proxy is None and self.url.scheme in ("http", "https")
 
 
 class Connections:
@@ -259,13 +260,13 @@ async def _connected(server: _Server) -> Connection:
         async with asyncio.timeout(_CONNECT_SECONDS):
             addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
             connected = await start_connection(addresses, happy_eyeballs_delay=_EYEBALLS_SECONDS)
-            name = host if secure else None
+            name = host.rstrip(".") if secure else None  # certificates are without the dot
             tls = _tls() if secure else None
             _, connection = await loop.create_connection(
                 Connection, sock=connected, ssl=tls, server_hostname=name
             )
-    except TimeoutError:
-        raise
+    except TimeoutError as error:
+        raise TimeoutError(f"no connection to {host}:{port} in time") from error
     except OSError as error:
         raise ConnectionError(f"no connection to {host}:{port}: {error}") from error
     return connection

@@ -118,6 +118,16 @@ async def test_a_connection_whose_request_was_not_taken_to_its_end_is_not_used_a
     assert not connection.reusable
 
 
+async def test_a_connection_whose_answer_was_not_read_to_its_end_is_not_used_again():
+    connection = Connection()
+    connection.connection_made(Transport())
+    await connection.send(b"", b"")
+    connection.data_received(measured([bytes(200_000)]))
+    assert not connection.reusable
+    await anext(connection.body())
+    assert connection.reusable
+
+
 @given(
     st.lists(st.one_of(st.binary(min_size=1), st.integers(100_000, 300_000).map(os.urandom)), max_size=4),
     st.sampled_from([chunked, measured]),

@@ -148,6 +148,19 @@ async def test_a_connection_that_the_provider_has_closed_meanwhile_is_not_used_a
         ([head(200, "transfer-encoding: chunked") + b"a \r\n" + EVENT + b"\r\n0\r\n\r\n"], True),
         ([ANSWER + ANSWER], False),
         ([head(200, "content-encoding: gzip"), gzip.compress(EVENT), None], False),
+        ([head(200, "content-encoding:  GZip ", "content-length: 30") + gzip.compress(EVENT)], True),
+        ([head(200, "content-encoding: ", "content-length: 10") + EVENT], True),
+        ([head(200, "content-encoding: utf-8", "content-length: 10") + EVENT], True),
+        ([head(200, "transfer-encoding: identity"), EVENT, None], False),
+        (
+            [
+                head(200, "transfer-encoding: chunked")
+                + b"a\r\n"
+                + EVENT
+                + b"\r\n0\r\nContent-Encoding: br\r\n\r\n"
+            ],
+            True,
+        ),
     ],
     ids=[
         "chunks",
@@ -159,6 +172,11 @@ async def test_a_connection_that_the_provider_has_closed_meanwhile_is_not_used_a
         "spaces",
         "twice",
         "compressed",
+        "compressed, in other words",
+        "an empty encoding",
+        "no encoding",
+        "identity",
+        "a trailer",
     ],
 )
 async def test_an_answer_is_read_to_its_end(answer, reused, connections):
@@ -177,8 +195,20 @@ async def test_an_answer_is_read_to_its_end(answer, reused, connections):
         ([head(200, "transfer-encoding: chunked") + b"a\r\n" + EVENT, None], "connection was closed"),
         ([b"SSH-2.0-OpenSSH_9.2\r\n"], "does not speak HTTP"),
         ([head(200, "content-encoding: br", "content-length: 10") + EVENT], "content encoding br"),
+        ([head(200, "content-encoding: gzip"), gzip.compress(EVENT)[:-3], None], "in the middle"),
+        ([head(200, "transfer-encoding: gzip, chunked") + b"a\r\n", None], "connection was closed"),
+        ([head(101, "upgrade: h2c", "connection: upgrade")], "another protocol"),
     ],
-    ids=["no answer", "short", "in the middle", "not HTTP", "unknown encoding"],
+    ids=[
+        "no answer",
+        "short",
+        "in the middle",
+        "not HTTP",
+        "unknown encoding",
+        "compressed",
+        "codings",
+        "upgrade",
+    ],
 )
 async def test_what_is_wrong_with_an_answer_is_told(answer, why, connections):
     async with asyncio.timeout(20), provider(answer) as served:
@@ -201,6 +231,37 @@ async def test_a_provider_that_cannot_be_reached_is_named(connections):
         request = served.request()
     with pytest.raises(ConnectionError, match=f"no connection to 127.0.0.1:{served.port}"):
         await events(request, connections)
+
+
+async def test_a_provider_that_does_not_take_the_connection_is_named(connections, monkeypatch):
+    async def never(*_given, **_named):
+        await asyncio.sleep(20)
+
+    monkeypatch.setattr(http, "_CONNECT_SECONDS", 0.01)
+    monkeypatch.setattr(f"{http.__name__}.start_connection", never)
+    with pytest.raises(TimeoutError, match=r"no connection to 127\.0\.0\.1:1 in time"):
+        await events(Request("http://127.0.0.1:1/", {}, b"{}", orjson.loads), connections)
+
+
+async def test_a_dot_at_the_end_of_a_host_is_none_of_its_certificate(connections, monkeypatch, tmp_path):
+    file, key = certificate(tmp_path, "provider")
+    monkeypatch.setattr(http, "_tls", lambda: ssl.create_default_context(cafile=file))
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    serving.load_cert_chain(file, key)
+    served = Provider()
+
+    async def resolved(_host, port, **_named):
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolved)
+    async with (
+        asyncio.timeout(20),
+        await asyncio.start_server(served.serve, "127.0.0.1", ssl=serving) as server,
+    ):
+        url = f"https://127.0.0.1.:{server.sockets[0].getsockname()[1]}/"
+        assert await events(Request(url, {}, b"{}", orjson.loads), connections) == [{}]
+        await connections.aclose()
+        await asyncio.gather(*served.tasks)
 
 
 async def test_a_request_has_what_a_provider_needs_to_know(connections):
@@ -432,6 +493,8 @@ async def test_a_proxy_and_a_user_in_the_url_are_respected(connections, monkeypa
         http._place.cache_clear()
         url = f"http://ann:secret@127.0.0.1:{served.port}/v1"
         assert await events(Request(url, {}, b"{}", orjson.loads), connections) == [{}]
+        url = f"http://:secret@127.0.0.1:{served.port}/v1"
+        assert await events(Request(url, {}, b"{}", orjson.loads), connections) == [{}]
         await connections.aclose()
     assert served.heads[0].startswith("POST http://provider.example/v1 ")
-    assert "Authorization: Basic " in served.heads[1]
+    assert all("Authorization: Basic " in asked for asked in served.heads[1:])
