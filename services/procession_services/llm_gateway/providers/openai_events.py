@@ -5,6 +5,7 @@ apart.
 """
 
 import asyncio
+from codecs import BOM_UTF8
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterator
 from typing import Any, Final, Protocol
 
@@ -38,24 +39,42 @@ class EventReader:
 
     def __init__(self) -> None:
         self.done = False
-        self._rest = b""
+        self._begun = self._returned = False
+        self._rest: list[bytes] = []
         self._data: list[bytes] = []
 
     def feed(self, data: bytes) -> list[bytes]:
         """Returns the data of the events that these bytes complete."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        if self._rest:
+            self._rest.append(data)
+            if b"\n" not in data and b"\r" not in data:
+                return []
+            data = b"".join(self._rest)
+            self._rest.clear()
+        if self._returned or b"\r" in data:
+            data = self._with_line_feeds(data)
+        *lines, rest = data.split(b"\n")
+        if rest:
+            self._rest.append(rest)
+        if not self._begun and lines:
+            self._begun, lines[0] = True, lines[0].removeprefix(BOM_UTF8)
         events = []
         for line in lines:
-            text = line.rstrip(b"\r")
-            if text.startswith(b"data:"):
-                self._data.append(text[5:].removeprefix(b" "))
-            elif not text and self._data:
+            if line.startswith(b"data:"):
+                self._data.append(line[5:].removeprefix(b" "))
+            elif not line and self._data:
                 body, self._data = b"\n".join(self._data), []
                 if body.startswith(b"[DONE]"):
                     self.done = True
                     break
                 events.append(body)
         return events
+
+    def _with_line_feeds(self, data: bytes) -> bytes:
+        """Ends lines as most do; a carriage return at the end counts at once, and a line feed behind it no more."""
+        rest = data.removeprefix(b"\n") if self._returned else data
+        self._returned = data.endswith(b"\r")
+        return rest.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
     def end(self) -> list[bytes]:
         """Returns the data of an event that only lacks its empty line."""

@@ -19,7 +19,8 @@ class FrameReader:
 
     def __init__(self) -> None:
         self.done = False
-        self._rest = b""
+        self._parts: list[bytes] = []
+        self._size, self._wanted = 0, _LENGTH
 
     def feed(self, data: bytes) -> list[bytes]:
         """Returns the frames that these bytes complete.
@@ -27,16 +28,22 @@ class FrameReader:
         Raises:
             EventError: What is told as a frame's length cannot be one.
         """
-        rest, begin, frames = self._rest + data, 0, []
+        self._parts.append(data)
+        self._size += len(data)
+        if self._size < self._wanted:
+            return []
+        rest, begin, frames = b"".join(self._parts), 0, []
+        self._wanted = _LENGTH
         while len(rest) - begin >= _LENGTH:
             length = int.from_bytes(rest[begin : begin + _LENGTH], "big")
             if not _LENGTH < length <= _MAX_FRAME:
                 raise EventError("the provider sent what is no event stream")
             if len(rest) - begin < length:
+                self._wanted = length
                 break
             frames.append(rest[begin : begin + length])
             begin += length
-        self._rest = rest[begin:]
+        self._parts, self._size = [rest[begin:]], len(rest) - begin
         return frames
 
     def end(self) -> list[bytes]:
@@ -45,7 +52,7 @@ class FrameReader:
         Raises:
             EventError: The stream ends within a frame.
         """
-        if self._rest:
+        if self._size:
             raise EventError("the provider's answer ends in the middle of an event")
         return []
 

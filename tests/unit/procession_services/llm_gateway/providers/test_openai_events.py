@@ -1,6 +1,8 @@
 """Server-sent events are cut at event borders, however the bytes arrive."""
 
 import asyncio
+import time
+from codecs import BOM_UTF8
 from collections.abc import AsyncIterator
 from itertools import pairwise
 from typing import Any
@@ -13,23 +15,44 @@ from hypothesis import strategies as st
 from procession_services.llm_gateway.providers.openai_events import END, EventReader, event_batches
 
 EVENTS = [{"a": "é"}, {"b": 2}, {"c": [1, "data: no"]}]
-END_EVENT = {"\n": b"data: [DONE]\n\n", "\r\n": b"data: [DONE]\r\n\r\n"}
+NEWLINES = ["\n", "\r\n", "\r"]
+DONE = b"data: [DONE]\n\n"
 
 
 def written(newline: str) -> bytes:
     lines = "".join(f": comment{newline}data: {orjson.dumps(e).decode()}{newline}{newline}" for e in EVENTS)
-    return lines.encode() + END_EVENT[newline]
+    return lines.encode() + f"data: [DONE]{newline}{newline}".encode()
 
 
-@given(newline=st.sampled_from(["\n", "\r\n"]), cuts=st.lists(st.integers(0, 120), max_size=8))
-def test_any_split_of_the_bytes_gives_the_same_events(newline, cuts):
-    body, reader, read = written(newline), EventReader(), []
+@given(st.sampled_from(NEWLINES), st.lists(st.integers(0, 120), max_size=8), st.sampled_from([b"", BOM_UTF8]))
+def test_any_split_of_the_bytes_gives_the_same_events(newline, cuts, mark):
+    body, reader, read = mark + written(newline), EventReader(), []
     borders = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
     for start, stop in pairwise(borders):
         read += reader.feed(body[start:stop])
 
     assert [orjson.loads(each) for each in read] == EVENTS
     assert reader.done
+
+
+def test_a_carriage_return_ends_a_line_at_once():
+    reader = EventReader()
+    assert reader.feed(b"data: 1\r\r") == [b"1"]
+    assert reader.feed(b"\ndata: 2\r") == []
+    assert reader.end() == [b"2"]
+
+
+def test_only_the_first_line_of_a_stream_may_have_a_mark_before_it():
+    reader = EventReader()
+    assert reader.feed(BOM_UTF8 + b"data: 1\n\n" + BOM_UTF8 + b"data: 2\n\n") == [b"1"]
+
+
+def test_a_large_event_in_many_reads_is_put_together_once():
+    line = b'data: "' + bytes(20_000_000) + b'"\n\n'
+    reader, begun = EventReader(), time.process_time()
+    read = [event for at in range(0, len(line), 4096) for event in reader.feed(line[at : at + 4096])]
+    assert read == [line[6:-2]]
+    assert time.process_time() - begun < 2  # each time would be 40 GB
 
 
 def test_an_event_of_several_data_lines_is_one_event():
@@ -81,14 +104,14 @@ async def batches_of(*reads: bytes) -> list[list[Any]]:
 
 async def test_a_short_answer_that_is_here_at_once_goes_on_as_one_with_its_end():
     five = b"".join(b'data: {"n": %d}\n\n' % number for number in range(5))
-    assert await batches_of(five + END_EVENT["\n"]) == [[*({"n": number} for number in range(5)), END]]
+    assert await batches_of(five + DONE) == [[*({"n": number} for number in range(5)), END]]
     assert [len(batch) for batch in await batches_of(five)] == [4, 1]
-    assert [len(batch) for batch in await batches_of(five * 3 + END_EVENT["\n"])] == [4, 12]
-    assert await batches_of(five, END_EVENT["\n"]) == [*await batches_of(five), [END]]
+    assert [len(batch) for batch in await batches_of(five * 3 + DONE)] == [4, 12]
+    assert await batches_of(five, DONE) == [*await batches_of(five), [END]]
 
 
 async def test_an_answer_that_breaks_in_its_last_read_has_no_end():
-    batches = batches_in(b"data: {}\n\ndata: {\n\n" + END_EVENT["\n"])
+    batches = batches_in(b"data: {}\n\ndata: {\n\n" + DONE)
     assert await anext(batches) == [{}]
     with pytest.raises(orjson.JSONDecodeError):
         await anext(batches)
