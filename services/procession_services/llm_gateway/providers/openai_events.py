@@ -14,6 +14,8 @@ import orjson
 _MESSAGE: Final = "An error occurred during streaming"
 END: Final[dict[str, Any]] = {}
 """Stands behind the last event of a stream that says where it ends."""
+_LF, _CR = b"\n\r"
+"""As numbers, which are found in bytes many times faster."""
 _AHEAD: Final = 4
 """The first events of a stream, which somebody waits for most: providers begin with up to three before the text."""
 _SHORT: Final = 12
@@ -39,7 +41,7 @@ class EventReader:
 
     def __init__(self) -> None:
         self.done = False
-        self._begun = self._returned = False
+        self._special = self._first = True
         self._rest: list[bytes] = []
         self._data: list[bytes] = []
 
@@ -47,17 +49,15 @@ class EventReader:
         """Returns the data of the events that these bytes complete."""
         if self._rest:
             self._rest.append(data)
-            if b"\n" not in data and b"\r" not in data:
+            if _LF not in data and _CR not in data:
                 return []
             data = b"".join(self._rest)
             self._rest.clear()
-        if self._returned or b"\r" in data:
-            data = self._with_line_feeds(data)
+        if self._special or _CR in data:
+            data = self._usual(data)
         *lines, rest = data.split(b"\n")
         if rest:
             self._rest.append(rest)
-        if not self._begun and lines:
-            self._begun, lines[0] = True, lines[0].removeprefix(BOM_UTF8)
         events = []
         for line in lines:
             if line.startswith(b"data:"):
@@ -70,11 +70,15 @@ class EventReader:
                 events.append(body)
         return events
 
-    def _with_line_feeds(self, data: bytes) -> bytes:
-        """Ends lines as most do; a carriage return at the end counts at once, and a line feed behind it no more."""
-        rest = data.removeprefix(b"\n") if self._returned else data
-        self._returned = data.endswith(b"\r")
-        return rest.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    def _usual(self, data: bytes) -> bytes:
+        """Bytes as most providers write them: without a mark at the beginning, each line ended by a line feed.
+
+        A carriage return at the end of a read counts at once, and a line feed behind it no more.
+        """
+        if self._special:
+            data = data.removeprefix(BOM_UTF8 if self._first else b"\n")
+        self._first, self._special = False, data.endswith(b"\r")
+        return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
     def end(self) -> list[bytes]:
         """Returns the data of an event that only lacks its empty line."""

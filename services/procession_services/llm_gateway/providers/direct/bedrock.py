@@ -20,7 +20,7 @@ class FrameReader:
     def __init__(self) -> None:
         self.done = False
         self._parts: list[bytes] = []
-        self._size, self._wanted = 0, _LENGTH
+        self._size = self._wanted = 0
 
     def feed(self, data: bytes) -> list[bytes]:
         """Returns the frames that these bytes complete.
@@ -28,22 +28,25 @@ class FrameReader:
         Raises:
             EventError: What is told as a frame's length cannot be one.
         """
-        self._parts.append(data)
-        self._size += len(data)
-        if self._size < self._wanted:
-            return []
-        rest, begin, frames = b"".join(self._parts), 0, []
-        self._wanted = _LENGTH
-        while len(rest) - begin >= _LENGTH:
-            length = int.from_bytes(rest[begin : begin + _LENGTH], "big")
-            if not _LENGTH < length <= _MAX_FRAME:
+        if self._parts:
+            self._parts.append(data)
+            self._size += len(data)
+            if self._size < self._wanted:
+                return []
+            data = b"".join(self._parts)
+            self._parts.clear()
+        begin, size, frames = 0, len(data), []
+        wanted = _LENGTH
+        while size - begin >= _LENGTH:
+            wanted = int.from_bytes(data[begin : begin + _LENGTH], "big")
+            if not _LENGTH < wanted <= _MAX_FRAME:
                 raise EventError("the provider sent what is no event stream")
-            if len(rest) - begin < length:
-                self._wanted = length
+            if size - begin < wanted:
                 break
-            frames.append(rest[begin : begin + length])
-            begin += length
-        self._parts, self._size = [rest[begin:]], len(rest) - begin
+            frames.append(data[begin : begin + wanted])
+            begin, wanted = begin + wanted, _LENGTH
+        if begin < size:
+            self._parts, self._size, self._wanted = [data[begin:]], size - begin, wanted
         return frames
 
     def end(self) -> list[bytes]:
@@ -52,7 +55,7 @@ class FrameReader:
         Raises:
             EventError: The stream ends within a frame.
         """
-        if self._size:
+        if self._parts:
             raise EventError("the provider's answer ends in the middle of an event")
         return []
 
