@@ -56,8 +56,11 @@ class Generator:
             return GenerateReply(
                 error=f"unknown model {call.model!r}: write it as 'provider/name' with a provider that LiteLLM knows"
             )
+        try:
+            retries = int(request.model_settings.get("maxRetries") or 0)
+        except (OverflowError, TypeError, ValueError):
+            return GenerateReply(error="modelSettings.maxRetries must be a number")
         collector = ResponseCollector(keep_chunks=True)
-        retries = int(request.model_settings.get("maxRetries") or 0)
         async for chunks in stream_with_retries(self._provider, call, retries, asyncio.sleep):
             for chunk in chunks:
                 collector.arrived(chunk)

@@ -1,8 +1,8 @@
 """What a failed model call is: one error type, its wire form, and whether and when it may be tried again."""
 
 import re
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, fields
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, Literal, cast
 
@@ -19,7 +19,8 @@ _NAMES: Final[Mapping[FailureKind, str]] = {
 }
 _RETRYABLE_STATUSES: Final = frozenset({408, 409, 429})
 _SERVER_ERROR: Final = 500
-_MAX_BODY: Final = 8192
+_MAX_TEXT: Final = 8192
+"""Characters of one text on the wire."""
 
 
 @dataclass(slots=True, eq=False)
@@ -27,7 +28,7 @@ class ProviderError(Exception):
     """A model call failed.
 
     Attributes:
-        message: The provider's own words, without what libraries wrap around them.
+        message: The provider's own words, without what libraries wrap around them; only their start is told.
         kind: `api`: the provider refused the request. `network`: the connection could not be made, or broke.
             `timeout`: it took too long. `stream`: the provider reported an error in an answer that had begun.
         retryable: Whether the same request may succeed later.
@@ -54,7 +55,7 @@ class ProviderError(Exception):
     cause: dict[str, Any] | None = None
 
     def __str__(self) -> str:
-        return self.message
+        return _cut(self.message)
 
     @property
     def name(self) -> str:
@@ -67,13 +68,13 @@ class ProviderError(Exception):
             "statusCode": self.status_code,
             "code": self.code,
             "type": self.type,
-            "responseBody": self.response_body and self.response_body[:_MAX_BODY],
+            "responseBody": self.response_body and _cut(self.response_body),
             "responseHeaders": self.headers or None,
-            "cause": self.cause,
+            "cause": _changed(self.cause, _cut),
         }
         return {
             "name": self.name,
-            "message": self.message,
+            "message": str(self),
             "kind": self.kind,
             "isRetryable": self.retryable,
             "provider": self.provider,
@@ -87,7 +88,10 @@ class ProviderError(Exception):
             return self
         longest_first = sorted(map(re.escape, secrets), key=len, reverse=True)
         hidden = re.compile("|".join(longest_first))
-        return ProviderError.from_wire(_hidden(self.to_wire(), hidden))
+        told = {
+            each.name: getattr(self, each.name) for each in fields(self)
+        }  # all of it: half a key is one, too
+        return ProviderError(**_changed(told, lambda text: hidden.sub("[redacted]", text)))
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> "ProviderError":
@@ -108,12 +112,17 @@ class ProviderError(Exception):
         )
 
 
-def _hidden(value: Any, pattern: re.Pattern[str]) -> Any:
+def _cut(text: str) -> str:
+    return text[:_MAX_TEXT]
+
+
+def _changed(value: Any, change: Callable[[str], str]) -> Any:
+    """The value with each text in it changed."""
     if isinstance(value, str):
-        return pattern.sub("[redacted]", value)
+        return change(value)
     if isinstance(value, dict):
-        return {name: _hidden(each, pattern) for name, each in value.items()}
-    return [_hidden(each, pattern) for each in value] if isinstance(value, list) else value
+        return {name: _changed(each, change) for name, each in value.items()}
+    return [_changed(each, change) for each in value] if isinstance(value, list) else value
 
 
 def retryable_status(status: int) -> bool:
@@ -139,12 +148,12 @@ def _retry_after(headers: Mapping[str, str]) -> float:
     """Read `retry-after-ms` (digits), else `retry-after`: digits, or a date after the response's own."""
     millis = headers.get("retry-after-ms", "").strip()
     if millis.isdecimal():
-        return int(millis) / 1000
+        return float(millis) / 1000  # infinite where it is too long; an int would raise
     value = headers.get("retry-after", "").strip()
     if value.isdecimal():
         return float(value)
     try:
         wait = parsedate_to_datetime(value) - parsedate_to_datetime(headers["date"])
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, OverflowError, TypeError, ValueError):
         return 0.0
     return max(wait.total_seconds(), 0.0)

@@ -99,3 +99,23 @@ def test_the_provider_may_ask_for_a_longer_wait(
     headers: dict[str, str], attempt: int, expected: float
 ) -> None:
     assert retry_delay(attempt, error(headers=headers)) == expected
+
+
+@pytest.mark.parametrize("digits", [400, 5000])
+@pytest.mark.parametrize("name", ["retry-after", "retry-after-ms"])
+def test_no_number_is_too_long_to_wait_for(name: str, digits: int) -> None:
+    assert retry_delay(0, error(headers={name: "9" * digits})) == 30
+
+
+def test_a_date_that_is_none_says_nothing() -> None:
+    far = {"retry-after": f"Mon, 01 Jan {'9' * 30} 00:00:00 GMT", "date": "Mon, 01 Jan 2026 00:00:00 GMT"}
+    assert retry_delay(0, error(headers=far)) == 1
+
+
+def test_only_the_beginning_of_a_long_text_is_told_and_no_part_of_a_secret() -> None:
+    told = "x" * 8190 + "my-secret-key" + "x" * 9000
+    long = error(message=told, response_body=told, cause={"error": {"message": told}})
+    wire = long.without({"my-secret-key"}).to_wire()
+    texts = [wire["message"], wire["responseBody"], wire["cause"]["error"]["message"]]
+    assert texts == [("x" * 8190 + "[redacted]")[:8192]] * 3
+    assert len(str(long)) == 8192
