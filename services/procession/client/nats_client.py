@@ -97,7 +97,11 @@ class NatsClient(Client):
         """Asks on a subject; without one, ourselves."""
         if not self._answers:
             self._answers = self.new_inbox()
-            await self.listen(f"{self._answers}.*", self._on_answer)
+            try:
+                await self.listen(f"{self._answers}.*", self._on_answer)
+            except BaseException:
+                self._answers = ""
+                raise
         loop = asyncio.get_running_loop()
         token = str(next(self._numbers))
         answer: asyncio.Future[Msg] = loop.create_future()
@@ -140,8 +144,11 @@ class NatsClient(Client):
             answer.set_result(message)
 
     def post(self, subject: str, payload: bytes, reply: str = "") -> None:
-        """Publishes without ever waiting, a small message now and then; dropped without a connection."""
-        if self.is_connected:
+        """Publishes without ever waiting, a small message now and then; dropped without a connection or a subject.
+
+        For that the server would end the connection, and whoever asks without waiting has none for an answer.
+        """
+        if subject and self.is_connected:
             command = pub_cmd(subject, reply, payload)
             self._pending.append(command)
             self._pending_data_size += len(command)

@@ -242,7 +242,7 @@ class _Answer:
             self.failure = error.with_traceback(None)  # whose frames have us
             error.__cause__ = error.__context__ = None  # whose frames have them
         except asyncio.CancelledError:
-            if not self._was_cut:
+            if not self._was_cut or _is_cancelled():
                 pump.cancel()
                 raise
         finally:
@@ -318,6 +318,12 @@ class _Answer:
     def raise_early_end(self) -> None:
         """Raises what made a processor end the stream."""
         raise_outcome(self._outcome())
+
+
+def _is_cancelled() -> bool:
+    """Whether this task itself is to end, not only what it waits for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def _guarded(source: AsyncIterator[list[Chunk]], ctx: RunContext) -> AsyncIterator[list[Chunk]]:

@@ -153,6 +153,35 @@ async def test_who_may_not_subscribe_leaves_nothing(client):
 # --- Requests
 
 
+async def test_what_is_posted_to_nobody_leaves_the_connection(servers, subject):
+    lost = []
+
+    async def disconnected():
+        lost.append(1)
+
+    async with connected(servers.nats_url, disconnected_cb=disconnected) as client:
+        heard = asyncio.Event()
+        await client.listen(subject, lambda _: heard.set())
+        client.post("", b"busy")
+        client.post(subject, b"")
+        await asyncio.wait_for(heard.wait(), 10)
+        await client.flush()
+        assert not lost
+
+
+async def test_who_could_not_listen_for_answers_does_it_with_the_next_question(client, subject, monkeypatch):
+    await client.listen(subject, lambda message: client.post(message.reply, b"yes"))
+
+    async def not_now(*_given, **_named):
+        raise ConnectionError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(client, "subscribe", not_now)
+        with pytest.raises(ConnectionError):
+            await client.request(subject, timeout=1)
+    assert (await client.request(subject, timeout=5)).data == b"yes"
+
+
 async def test_everybody_gets_their_own_answer(client, subject):
     await client.listen(subject, lambda message: client.post(message.reply, b"<" + message.data + b">"))
     asked = [client.request(subject, b"%d" % number, timeout=20) for number in range(300)]

@@ -1,16 +1,18 @@
 """What a model operation refuses before anything is asked."""
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from procession.args import AbortSignal
 from procession.context import RunContext
 from procession.errors import ProcessorError
 from procession.message_list import MessageList
 from procession_schemas.agent import StructuredOutput
 from procession_schemas.work import ModelOp, StepConfig
-from procession_services.llm_gateway.handlers import ModelRunner
+from procession_services.llm_gateway.handlers import ModelRunner, _Answer
 
 
 async def test_a_step_cannot_ask_for_a_second_model():
@@ -23,3 +25,37 @@ async def test_a_step_cannot_ask_for_a_second_model():
     runner = object.__new__(ModelRunner)  # it needs no provider to refuse
     with pytest.raises(ProcessorError, match=r"structuredOutput\.model"):
         runner._call(ModelOp(), job)
+
+
+@pytest.mark.parametrize("cancelled", [True, False])
+async def test_who_is_cancelled_while_a_cut_is_under_way_is_cancelled(cancelled):
+    closing, may_close = asyncio.Event(), asyncio.Event()
+
+    async def flush():
+        pass
+
+    async def source():
+        try:
+            yield [{"type": "step-start", "payload": {}}]
+            await asyncio.sleep(20)
+        finally:
+            closing.set()
+            await may_close.wait()
+
+    signal = AbortSignal()
+    outbox = SimpleNamespace(flush=flush)
+    config = SimpleNamespace(structured_output=None)
+    job: Any = SimpleNamespace(ctx=SimpleNamespace(config=config), abort_signal=signal, outbox=outbox)
+    op: Any = SimpleNamespace(keep_chunks=False, processors=[])
+    answer = _Answer(op, job, None)  # type: ignore[arg-type]  # there are no processors to stream to
+    task = asyncio.ensure_future(answer.take(source()))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    signal.abort()
+    await closing.wait()
+    if cancelled:
+        task.cancel()
+    may_close.set()
+    await asyncio.wait([task], timeout=10)
+    assert task.done()
+    assert task.cancelled() == cancelled
