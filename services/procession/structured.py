@@ -1,29 +1,50 @@
 """Structured output: the object grows while its text streams, and is validated at the end (R-SO-2)."""
 
 import re
-from typing import Any
+from typing import Any, Final
 
 from jsonschema import Draft202012Validator
 from pydantic_core import from_json
 
 from procession_schemas.chunks import Chunk
 
-_FENCE = re.compile(r"^\s*```[a-zA-Z]*\s*\n?|\n?\s*```\s*$")
+_OPENING: Final = re.compile(r"\s*```[a-zA-Z]*\s*")
+_CLOSING: Final = "```"
 _UNSET = object()
+_EACH: Final = 16 * 1024
+"""Characters up to which each delta may make an object; of a longer text, each that adds a sixty-fourth."""
+_STEPS: Final = 64
+_ENDS: Final = frozenset({"text-end", "step-finish", "finish"})
 
 
 class ObjectStream:
-    """Makes `object` chunks from the text that goes by."""
+    """Makes `object` chunks from the text that goes by.
+
+    Each holds the whole value, so that not every delta of a long text makes one; the last one is the whole.
+    """
 
     def __init__(self) -> None:
         self._text: list[str] = []
+        self._size = self._read = 0
         self._last: Any = _UNSET
 
     def before(self, chunk: Chunk) -> list[Chunk]:
         """The chunks to send in front of this one: an `object` when the partial value changed."""
         if chunk["type"] != "text-delta":
+            return self.rest() if chunk["type"] in _ENDS else []
+        text = (chunk.get("payload") or {}).get("text") or ""
+        self._text.append(text)
+        self._size += len(text)
+        if self._size > _EACH and (self._size - self._read) * _STEPS < self._size:
             return []
-        self._text.append((chunk.get("payload") or {}).get("text") or "")
+        return self._changed()
+
+    def rest(self) -> list[Chunk]:
+        """The chunks to send at the end of the text."""
+        return self._changed() if self._read < self._size else []
+
+    def _changed(self) -> list[Chunk]:
+        self._read = self._size
         value = partial("".join(self._text))
         if value is _UNSET or value == self._last or not isinstance(value, dict | list):
             return []
@@ -40,7 +61,11 @@ def partial(text: str) -> Any:
 
 
 def _strip(text: str) -> str:
-    return _FENCE.sub("", text)
+    """The text without a fence around it; a pattern for the closing one would look from each space to the last."""
+    if opening := _OPENING.match(text):
+        text = text[opening.end() :]
+    inner = text.rstrip()
+    return inner.removesuffix(_CLOSING).rstrip() if inner.endswith(_CLOSING) else text
 
 
 def parse_object(text: str, schema: dict[str, Any]) -> tuple[Any, str | None]:

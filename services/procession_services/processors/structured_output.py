@@ -153,6 +153,7 @@ def _partials(answer: ModelAnswer) -> list[Chunk]:
     size = -(-len(deltas) // _PARTIALS)
     texts = ("".join(deltas[at : at + size]) for at in range(0, len(deltas), size))
     objects = ObjectStream()
-    return [
-        made for text in texts for made in objects.before({"type": "text-delta", "payload": {"text": text}})
+    made = [
+        each for text in texts for each in objects.before({"type": "text-delta", "payload": {"text": text}})
     ]
+    return made + objects.rest()

@@ -1,11 +1,13 @@
 import itertools
 import json
+import re
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from procession.structured import ObjectStream, parse_object
+from procession.structured import ObjectStream, _strip, parse_object
 from tests.unit.procession.making import delta
 
 PERSON = {
@@ -51,6 +53,30 @@ def test_only_text_makes_objects_and_only_objects_and_lists_count():
 def test_a_fence_around_the_object_is_no_part_of_it():
     assert streamed(["```json\n", '{"a": 1}', "\n```"]) == [{"a": 1}]
     assert parse_object('```json\n{"name": "x", "any": 1}\n```', PERSON) == ({"name": "x", "any": 1}, None)
+
+
+@given(st.text(st.sampled_from("` \n\tjsZ1{\u2003"), max_size=14))
+def test_a_fence_is_what_it_ever_was(text):
+    assert _strip(text) == re.sub(r"^\s*```[a-zA-Z]*\s*\n?|\n?\s*```\s*$", "", text)
+
+
+def test_spaces_cost_no_more_than_other_text():
+    begun = time.process_time()
+    assert parse_object('{"name": 1,' + " " * 1_000_000 + "}", PERSON)[1]
+    assert time.process_time() - begun < 2
+
+
+@pytest.mark.parametrize("end", ["text-end", "finish"])
+def test_a_long_text_makes_fewer_objects_and_the_last_one_is_the_whole(end):
+    stream, begun, sizes = ObjectStream(), time.process_time(), []
+    for piece in ['{"a": "', *["word "] * 100_000, '"}', "\n"]:
+        sizes += [len(made["object"].get("a", "")) for made in stream.before(delta(piece))]
+    [whole] = stream.before({"type": end, "payload": {}})
+    assert whole == {"type": "object", "object": {"a": "word " * 100_000}}
+    assert sizes[:3000] == [0, *range(5, 15_000, 5)]
+    assert len(sizes) < 5000
+    assert time.process_time() - begun < 5
+    assert stream.before({"type": end, "payload": {}}) == []
 
 
 @pytest.mark.parametrize("text", ["", "hello", '{"name": ', '{"name": NaN, "any": 1}', '{"name": Infinity}'])
