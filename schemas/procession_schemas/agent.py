@@ -137,7 +137,7 @@ class AgentOptions(StrictModel):
         default=None, ge=0, description="Retries of one model call; default: none (R-MS-3)."
     )
     model_settings: JsonObject | None = Field(
-        default=None, description="`temperature`, `maxOutputTokens`, ...; merged key by key (R-MS-1)."
+        default=None, description="`temperature`, `maxOutputTokens`, ...; merged deeply (R-MS-1)."
     )
     provider_options: JsonObject | None = Field(
         default=None, description="By provider; merged deeply (R-MS-2)."

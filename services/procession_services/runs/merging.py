@@ -4,7 +4,7 @@ from typing import Any
 
 
 def deep_merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """Both, and `over` where they differ; objects within are merged alike (R-MS-2)."""
+    """Both, and `over` where they differ; objects within are merged alike (R-CF-7)."""
     merged = dict(base)
     for key, value in over.items():
         if isinstance(value, dict) and isinstance(merged.get(key), dict):

@@ -118,7 +118,7 @@ class Plan(WireModel):
             own.model_copy(
                 update={
                     "model": entry.model,
-                    "model_settings": {**own.model_settings, **entry.model_settings},
+                    "model_settings": deep_merge(own.model_settings, entry.model_settings),
                     "provider_options": deep_merge(own.provider_options, entry.provider_options),
                 }
             )

@@ -135,7 +135,7 @@ def make_plan(
         tools=_tools(request.tools if request.tools is not None else agent.tools, registry, memory_tools),
         tool_choice=_tool_choice(request, agent),
         active_tools=_pick(request, agent, "active_tools"),
-        model_settings={**(agent.model_settings or {}), **(request.model_settings or {})},
+        model_settings=deep_merge(agent.model_settings or {}, request.model_settings or {}),
         provider_options=deep_merge(agent.provider_options or {}, request.provider_options or {}),
         structured_output=structured,
     )

@@ -208,23 +208,26 @@ def test_hooks_know_the_output_chain_where_it_wants_data_parts(wanted):
 
 
 def test_a_model_of_the_list_brings_its_own_settings():
-    """R-FB-1; provider options are merged in depth."""
+    """R-FB-1; settings and provider options are merged in depth."""
     plan = make_plan(
         ModelEntry(
             model="m/one",
-            model_settings={"temperature": 0},
+            model_settings={"temperature": 0, "headers": {"x-a": "2"}},
             provider_options={"m": {"effort": "low"}},
             max_retries=3,
         ),
         config=StepConfig(
             model="m/one",
-            model_settings={"temperature": 1, "topP": 0.5},
+            model_settings={"temperature": 1, "headers": {"x-a": "1", "x-b": "1"}},
             provider_options={"m": {"effort": "high", "cache": True}, "n": {"x": 1}},
         ),
         max_retries=1,
     )
     run = Run(plan)
-    assert run.op("begin").config.model_settings == {"temperature": 0, "topP": 0.5}
+    assert run.op("begin").config.model_settings == {
+        "temperature": 0,
+        "headers": {"x-a": "2", "x-b": "1"},
+    }
     assert run.op("begin").config.provider_options == {"m": {"effort": "low", "cache": True}, "n": {"x": 1}}
     assert run.op("model").max_retries == 3
 

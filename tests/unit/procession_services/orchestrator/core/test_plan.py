@@ -479,6 +479,18 @@ class TestOverrides:
         plan = planned({"modelSettings": {"temperature": 1}}, modelSettings={"temperature": 0, "topP": 1})
         assert plan.config.model_settings == {"temperature": 1, "topP": 1}
 
+    def test_model_settings_are_merged_in_depth(self):
+        """R-CF-7: a header or a time of the request costs none of the agent's."""
+        agent = {"headers": {"x-a": "1", "x-b": "1"}, "timeout": {"totalMs": 9}, "maxRetries": 2}
+        plan = planned(
+            {"modelSettings": {"headers": {"x-b": "2"}, "timeout": {"stepMs": 5}}}, modelSettings=agent
+        )
+        assert plan.config.model_settings == {
+            "headers": {"x-a": "1", "x-b": "2"},
+            "timeout": {"totalMs": 9, "stepMs": 5},
+        }
+        assert plan.max_retries == 2
+
     def test_provider_options_are_merged_in_depth(self):
         """R-MS-2, R-CF-7."""
         agent = {"m": {"effort": "low", "cache": {"ttl": 5, "on": True}}, "n": {"x": 1}}
