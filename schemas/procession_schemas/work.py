@@ -22,6 +22,7 @@ class StepConfig(WireModel):
     """What a step is run with; the step hooks may override it for that step (R-IS-8)."""
 
     model: str
+    model_by: str | None = Field(default=None, description="The processor whose processInputStep chose it.")
     tools: dict[str, ToolRef] = Field(default_factory=dict)
     tool_choice: Any = "auto"
     active_tools: list[str] | None = None

@@ -167,7 +167,7 @@ def _override_config(ctx: RunContext, link: Link, value: dict[str, Any]) -> None
             link, hook, UNSUPPORTED_MODEL, f"returned model {model!r}; a model is a string 'provider/name'"
         )
     if model:
-        update["model"] = model
+        update |= {"model": model, "model_by": link.id}
     for key in _OVERRIDES:
         if key in value:
             update[key] = _EMPTY.get(key) if value[key] is None else value[key]

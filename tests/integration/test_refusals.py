@@ -182,6 +182,15 @@ async def test_a_wrong_request_gets_one_error_that_names_the_field(ask, name):
     assert said in result["error"]["message"]
 
 
+async def test_an_unknown_model_of_a_step_names_who_chose_it(system):
+    """R-ER-3, D-30: the request is not wrong, so no field of it is named."""
+    chooser = {"id": "prepare-step", "as": "chooser", "options": {"rules": [{"model": "nobody/nothing"}]}}
+    result, _ = await system.run({"chunks": ["x"]}, agent={"inputProcessors": [chooser]})
+    error = result.error
+    assert (error.code, error.field) == ("PROCESSOR_RETURNED_UNSUPPORTED_MODEL", None)
+    assert (error.processor_id, error.hook) == ("chooser", "processInputStep")
+
+
 @pytest.mark.parametrize("body", [b"{", b"", b"\xff\xfe", b"[1]", b"null", b'"text"'])
 async def test_a_malformed_body_gets_an_answer(ask, body):
     (event,) = await ask(body)

@@ -9,14 +9,16 @@ import orjson
 
 from procession.context import RunContext, add_usage
 from procession.errors import ProcessorError
+from procession.processor import Hook
 from procession.prompt import to_prompt
 from procession.response import ResponseCollector
+from procession.returns import UNSUPPORTED_MODEL
 from procession.structured import ObjectStream
 from procession.usage import scope_keys
 from procession_schemas.agent import StructuredOutput
 from procession_schemas.chunks import HIDDEN_TYPES, Chunk
 from procession_schemas.run import ModelReport
-from procession_schemas.work import ModelOp, StepFacts
+from procession_schemas.work import ModelOp, StepConfig, StepFacts
 from procession_services.llm_gateway.core.call import ModelCall
 from procession_services.llm_gateway.core.failures import ProviderError
 from procession_services.llm_gateway.guards import Guards
@@ -66,10 +68,7 @@ class ModelRunner:
         call = self._call(op, job)
         cached = ctx.cached
         if cached is None and not self._provider.knows(call.model):
-            message = f"unknown model {call.model!r}: write it as 'provider/name' with a provider that LiteLLM knows"
-            raise ProcessorError(
-                message, processor_id="", hook="", code="UNKNOWN_MODEL", name="UnknownModelError"
-            )
+            raise _unknown_model(ctx.config)
         await job.outbox.flush()
         answer = _Answer(op, job, self._streams)
         source = _guarded(_replay(cached) if cached is not None else self._live(call, op), ctx)
@@ -155,6 +154,18 @@ class ModelRunner:
             collector.arrived(chunk)
         self._count(job, call, collector.usage, booked=len(chunks) > 1)
         job.ctx.usage = add_usage(job.ctx.usage, collector.usage)
+
+
+def _unknown_model(config: StepConfig) -> ProcessorError:
+    """Says that the step's model cannot be called, and which processor chose it if one did (R-ER-3, D-30)."""
+    chosen_by = config.model_by
+    return ProcessorError(
+        f"unknown model {config.model!r}: write it as 'provider/name' with a provider that LiteLLM knows",
+        processor_id=chosen_by or "",
+        hook=Hook.INPUT_STEP.value if chosen_by else "",
+        code=UNSUPPORTED_MODEL if chosen_by else "UNKNOWN_MODEL",
+        name="UnknownModelError",
+    )
 
 
 def _schema_entry(structured: StructuredOutput) -> dict[str, Any]:

@@ -365,7 +365,12 @@ async def test_an_empty_model_means_keep(empty):
 
 
 async def test_a_model_may_be_given_as_it_came():
-    assert (await step({"model": ModelInfo("p/x", "p", "x")})).model == "p/x"
+    config = await step({"model": ModelInfo("p/x", "p", "x")})
+    assert (config.model, config.model_by) == ("p/x", "a")
+
+
+async def test_a_step_whose_model_nobody_changed_names_no_processor():
+    assert (await step({"tool_choice": "none"}, model="p/kept")).model_by is None
 
 
 @pytest.mark.parametrize("model", [5, ["p/x"], " ", {"id": "p/x"}])
