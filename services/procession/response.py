@@ -7,11 +7,13 @@ from the chunks as the processors left them, so dropping a control chunk only hi
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from procession_schemas.chunks import Chunk
 from procession_schemas.messages import Part
 
+REPLAYED: Final = ("warnings", "request", "rawResponse")
+"""What a cached response tells beside its chunks (R-CA-1)."""
 _CALL_FIELDS = ("toolCallId", "toolName", "args", "argsText", "providerExecuted")
 
 

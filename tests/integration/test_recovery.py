@@ -132,6 +132,21 @@ class TestCache:
             assert [run.tool_results[0]["output"] for run in runs] == ["echo hi", "echo hi"]
             assert len(system.requests(agent["model"])) == 2
 
+    @pytest.mark.parametrize("chain", [[], ["upper"]])
+    async def test_what_a_cached_response_says_of_its_call_reaches_the_response_hook(self, system, chain):
+        """R-CA-1, R-RS-2; an answer without chunks is one, too (R-CH-4)."""
+        told = {"warnings": ["old"], "request": {"body": "{}"}, "rawResponse": {"id": "r"}}
+        replay = {"id": "replay", "options": {"response": {"chunks": [], **told}}}
+        agent = {"model": system.script(HELLO), "inputProcessors": [replay], "outputProcessors": chain}
+        result, chunks = await system.run(agent=agent)
+        assert (result.status, result.finish_reason) == ("finished", "other")
+        kinds = ["start", "step-start", "data-response", "step-finish", "finish"]
+        assert [chunk["type"] for chunk in chunks] == kinds
+        _, start, seen, finish, _ = chunks
+        assert seen["data"] == {"from_cache": True, "warnings": ["old"], "request": {"body": "{}"},
+                                "raw_response": {"id": "r"}}  # fmt: skip
+        assert start["payload"]["warnings"] == finish["payload"]["stepResult"]["warnings"] == ["old"]
+
     async def test_settings_and_users_make_another_request(self, system):
         model = system.script(HELLO)
         await system.run(agent={"model": model, **CACHE})

@@ -168,6 +168,23 @@ class Retry(Processor[Options]):
         return {"retry": args.retry_count == 0}
 
 
+class ReplayOptions(Options):
+    response: dict[str, Any]
+
+
+class Replay(Processor[ReplayOptions]):
+    """Answers the first step in the model's place, and tells what it sees of that."""
+
+    id: ClassVar[str] = "replay"
+
+    def process_llm_request(self, args: Any) -> Any:
+        return {"response": self.options.response} if args.step_number == 0 else None
+
+    async def process_llm_response(self, args: Any) -> None:
+        told = {name: getattr(args, name) for name in ("from_cache", "warnings", "request", "raw_response")}
+        await args.writer.custom({"type": "data-response", "data": told, "transient": True})
+
+
 class BesideOptions(Options):
     redis: str = ""
     key: str = ""
@@ -297,6 +314,7 @@ def register(registry: Registry) -> None:
         Block,
         Say,
         Retry,
+        Replay,
         Beside,
         Swell,
         Broken,

@@ -338,10 +338,11 @@ def _is_cancelled() -> bool:
 
 
 async def _guarded(source: AsyncIterator[list[Chunk]], ctx: RunContext) -> AsyncIterator[list[Chunk]]:
-    """Puts `step-start` in front of the answer once it begins, or of its failure (R-AE-11)."""
+    """Puts `step-start` in front of the answer once it begins, or of its end or failure (R-CH-4, R-AE-11)."""
+    warnings = (ctx.cached or {}).get("warnings", [])
     start: Chunk = {
         "type": "step-start",
-        "payload": {"messageId": ctx.message_id, "request": {}, "warnings": []},
+        "payload": {"messageId": ctx.message_id, "request": {}, "warnings": warnings},
     }
     used = _used_call_ids(ctx)
     begun = False
@@ -356,6 +357,8 @@ async def _guarded(source: AsyncIterator[list[Chunk]], ctx: RunContext) -> Async
             if not begun:
                 yield [start]
             raise
+        if not begun:
+            yield [start]
 
 
 def _used_call_ids(ctx: RunContext) -> set[str]:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from procession.context import RunContext, add_usage
-from procession.response import local_calls
+from procession.response import REPLAYED, local_calls
 from procession.structured import parse_object
 from procession_schemas.chunks import Chunk
 from procession_schemas.work import StepFacts
@@ -18,7 +18,9 @@ def take_response(ctx: RunContext, response: dict[str, Any], parts: list[Any]) -
     """
     made = response.pop("object", None) or {}
     ctx.object, ctx.used_fallback = made.get("object"), bool((made.get("metadata") or {}).get("fallback"))
-    response["fromCache"] = ctx.cached is not None
+    cached = ctx.cached
+    response["fromCache"] = cached is not None
+    response |= {key: cached[key] for key in REPLAYED if cached and key in cached}
     ctx.usage = add_usage(ctx.usage, response["usage"])
     ctx.prompt, ctx.response = None, response
     waiting, ctx.pending_parts = ctx.pending_parts, []

@@ -242,7 +242,8 @@ async def step_finish(op: work.StepFinishOp, job: Job) -> None:
     """Sends `step-finish` with what the attempt used."""
     response = job.ctx.response or {}
     reason = op.reason or response.get("finishReason", "other")
-    result: dict[str, Any] = {"reason": reason, "isContinued": op.is_continued, "warnings": []}
+    warnings = response.get("warnings", [])
+    result: dict[str, Any] = {"reason": reason, "isContinued": op.is_continued, "warnings": warnings}
     if op.tripwire:
         result["retryReason"] = op.tripwire.reason
         result["retryProcessorId"] = op.tripwire.processor_id

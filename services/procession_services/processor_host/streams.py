@@ -16,6 +16,7 @@ from typing import Any, Final, NoReturn
 import orjson
 
 from procession.errors import ProcessorError
+from procession.response import REPLAYED
 from procession.services import KeyValueStore
 from procession_schemas import subjects
 from procession_schemas.agent import ProcessorRef
@@ -147,7 +148,10 @@ class StreamClient:
             "cancelled": job.abort_signal.aborted,
             "processors": [ref.model_dump(by_alias=True) for ref in processors],
         }
-        context = job.ctx.to_dict() | {"prompt": None, "cached": None if job.ctx.cached is None else {}}
+        cached = job.ctx.cached
+        if cached is not None:  # whose chunks are what is streamed
+            cached = {key: cached[key] for key in REPLAYED if key in cached}
+        context = job.ctx.to_dict() | {"prompt": None, "cached": cached}
         return lease | await carried(self._bus, _store_of(job), "context", context, id_)
 
     async def _lease(self, session: Session, replica: str | None, *, asking: bool = False) -> None:

@@ -12,7 +12,8 @@ from procession.errors import ProcessorError
 from procession.message_list import MessageList
 from procession_schemas.agent import StructuredOutput
 from procession_schemas.work import ModelOp, StepConfig
-from procession_services.llm_gateway.handlers import ModelRunner, _Answer
+from procession_services.llm_gateway.handlers import ModelRunner, _Answer, _guarded, _replay
+from tests.unit.procession.making import context
 
 
 async def test_a_step_cannot_ask_for_a_second_model():
@@ -59,3 +60,13 @@ async def test_who_is_cancelled_while_a_cut_is_under_way_is_cancelled(cancelled)
     await asyncio.wait([task], timeout=10)
     assert task.done()
     assert task.cancelled() == cancelled
+
+
+@pytest.mark.parametrize("given", [[], ["finish"], ["step-start", "finish"]])
+async def test_every_replayed_answer_begins_with_one_step_start(given):
+    """R-CH-4."""
+    ctx = context()
+    ctx.cached = {"chunks": [{"type": kind, "payload": {}} for kind in given], "warnings": ["w"]}
+    chunks = [chunk async for batch in _guarded(_replay(ctx.cached), ctx) for chunk in batch]
+    assert [chunk["type"] for chunk in chunks] == ["step-start", *(["finish"] if given else [])]
+    assert chunks[0]["payload"] == {"messageId": "answer", "request": {}, "warnings": ["w"]}
