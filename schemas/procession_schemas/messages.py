@@ -76,11 +76,16 @@ class SystemMessage(TypedDict):
 
 
 class StepResult(TypedDict, total=False):
-    """What one attempt of a step produced (core.md 7.6); `tripwire` only on a rejected one."""
+    """What one attempt of a step produced (core.md 7.6); `tripwire` only on a rejected one.
+
+    `segment` is the runtime's: which step of the run's message holds sources and files of this one.
+    """
 
     stepNumber: int
     stepType: Literal["initial", "tool-result"]
     text: str
+    content: list[dict[str, Any]]
+    reasoning: list[dict[str, Any]]
     reasoningText: str
     toolCalls: list[dict[str, Any]]
     toolResults: list[dict[str, Any]]
@@ -91,5 +96,7 @@ class StepResult(TypedDict, total=False):
     files: list[dict[str, Any]]
     warnings: list[Any]
     providerMetadata: dict[str, Any]
+    request: dict[str, Any]
     response: dict[str, Any]
+    segment: int
     tripwire: dict[str, Any]

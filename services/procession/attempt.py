@@ -148,3 +148,14 @@ def _mark(part: Part) -> str:
         return STEP_START
     call = part.get("toolInvocation")
     return call["toolCallId"] if call else repr(part)
+
+
+def by_step(parts: Iterable[Part]) -> list[list[Part]]:
+    """The parts of each step; a `step-start` stands between two (R-DM-2)."""
+    steps: list[list[Part]] = [[]]
+    for part in parts:
+        if part["type"] == STEP_START:
+            steps.append([])
+        else:
+            steps[-1].append(part)
+    return steps

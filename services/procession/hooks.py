@@ -26,7 +26,7 @@ from procession.returns import (
     same_list,
     wrong,
 )
-from procession_schemas.messages import StepResult
+from procession.steps import current_step, for_hooks
 from procession_schemas.work import StepConfig
 
 _OVERRIDES = (
@@ -37,6 +37,8 @@ _OVERRIDES = (
     "model_settings",
     "structured_output",
 )
+_WITH_CURRENT_STEP = (Hook.LLM_RESPONSE, Hook.OUTPUT_STEP)
+"""Hooks whose `steps` end with the step in hand (R-SR-2)."""
 _EMPTY: dict[str, Any] = {"tools": {}, "provider_options": {}, "model_settings": {}, "tool_choice": "auto"}
 
 
@@ -54,13 +56,14 @@ def _base(
     }
 
 
-def _step(  # noqa: PLR0917
-    ctx: RunContext, link: Link, calls: Calls, hook: Hook, writer: a.Writer | None, steps: list[StepResult]
-) -> dict[str, Any]:
+def _step(ctx: RunContext, link: Link, calls: Calls, hook: Hook, writer: a.Writer | None) -> dict[str, Any]:
+    steps = ctx.accepted_steps()
+    if hook in _WITH_CURRENT_STEP:
+        steps.append(current_step(ctx))
     return {
         **_base(ctx, link, calls, hook, writer),
         "step_number": ctx.step_number,
-        "steps": steps,
+        "steps": for_hooks(ctx, steps),
         "writer": writer,
         "abort_signal": calls.abort_signal,
     }
@@ -121,7 +124,7 @@ async def run_input_step(ctx: RunContext, links: list[Link], calls: Calls, write
     for link in links:
         stage, config = ctx.messages.get.all.db(), ctx.config
         args = a.InputStepArgs(
-            **_step(ctx, link, calls, hook, writer, ctx.accepted_steps()),
+            **_step(ctx, link, calls, hook, writer),
             messages=list(stage),
             message_list=ctx.messages,
             system_messages=ctx.messages.get_all_system_messages(),
@@ -188,7 +191,7 @@ async def run_llm_request(ctx: RunContext, links: list[Link], calls: Calls, writ
     prompt = ctx.prompt if ctx.prompt is not None else to_prompt(ctx.messages)
     for link in links:
         args = a.LLMRequestArgs(
-            **_step(ctx, link, calls, Hook.LLM_REQUEST, writer, ctx.accepted_steps()),
+            **_step(ctx, link, calls, Hook.LLM_REQUEST, writer),
             prompt=prompt,
             message_list=ctx.messages,
             **_settings(ctx.config),
@@ -211,44 +214,12 @@ async def run_llm_request(ctx: RunContext, links: list[Link], calls: Calls, writ
     ctx.prompt = prompt
 
 
-def current_step(ctx: RunContext) -> StepResult:
-    """The step result of the attempt in hand (core.md 7.6)."""
-    response = ctx.response or {}
-    outcomes = {o["toolCallId"]: o for o in ctx.outcomes}
-    step: StepResult = {
-        "stepNumber": ctx.step_number,
-        "stepType": "initial" if ctx.step_number == 0 else "tool-result",
-        "text": response.get("text", ""),
-        "toolCalls": [_flat_call(c) for c in response.get("toolCalls", []) if not c.get("repeated")],
-        "toolResults": [
-            {
-                "toolCallId": o["toolCallId"],
-                "toolName": o["toolName"],
-                "output": o["streamed"] if "streamed" in o else o["result"],
-            }
-            for o in outcomes.values()
-            if "result" in o and not o.get("hidden")
-        ],
-        "finishReason": response.get("finishReason", "other"),
-        "usage": response.get("usage", {}),
-        "model": ctx.config.model,
-        "warnings": response.get("warnings", []),
-    }
-    if response.get("reasoningText"):
-        step["reasoningText"] = response["reasoningText"]
-    return step
-
-
-def _flat_call(call: dict[str, Any]) -> dict[str, Any]:
-    return {"toolCallId": call["toolCallId"], "toolName": call["toolName"], "input": call.get("args")}
-
-
 async def run_llm_response(ctx: RunContext, links: list[Link], calls: Calls, writer: a.Writer | None) -> None:
     """`process_llm_response` of each processor; what it returns is ignored (R-RS)."""
     response = ctx.response or {}
     for link in links:
         args = a.LLMResponseArgs(
-            **_step(ctx, link, calls, Hook.LLM_RESPONSE, writer, [*ctx.accepted_steps(), current_step(ctx)]),
+            **_step(ctx, link, calls, Hook.LLM_RESPONSE, writer),
             chunks=copy.deepcopy(response.get("chunks", [])),
             model=model_info(ctx.config.model),
             from_cache=bool(response.get("fromCache")),
@@ -267,7 +238,7 @@ async def run_api_error(
     """Asks the error processors in order; the first `{"retry": True}` decides (R-AE-6). Returns that decision."""
     for link in links:
         args = a.APIErrorArgs(
-            **_step(ctx, link, calls, Hook.API_ERROR, writer, ctx.accepted_steps()),
+            **_step(ctx, link, calls, Hook.API_ERROR, writer),
             error=error,
             messages=list(ctx.messages.get.all.db()),
             message_list=ctx.messages,
@@ -292,7 +263,7 @@ async def run_output_step(ctx: RunContext, links: list[Link], calls: Calls, writ
     for link in links:
         stage = ctx.messages.get.all.db()
         args = a.OutputStepArgs(
-            **_step(ctx, link, calls, hook, writer, [*ctx.accepted_steps(), current_step(ctx)]),
+            **_step(ctx, link, calls, hook, writer),
             messages=list(stage),
             message_list=ctx.messages,
             system_messages=ctx.messages.get_all_system_messages(),
@@ -326,7 +297,7 @@ async def run_tool_result(
         before = find_invocation(ctx.messages, call_id)
         stage = ctx.messages.get.all.db()
         args = a.ToolResultArgs(
-            **_step(ctx, link, calls, hook, writer, ctx.accepted_steps()),
+            **_step(ctx, link, calls, hook, writer),
             messages=list(stage),
             message_list=ctx.messages,
             tool_name=outcome["toolName"],
@@ -364,10 +335,10 @@ async def run_output_result(
             "usage": ctx.usage,
             "finishReason": finish_reason,
         }
-    final = dict(ctx.final)
+    final, steps = dict(ctx.final), for_hooks(ctx, ctx.steps)
     for link in links:
         result = a.OutputResult(
-            final["text"], dict(final["usage"]), final["finishReason"], copy.deepcopy(ctx.steps)
+            final["text"], dict(final["usage"]), final["finishReason"], copy.deepcopy(steps)
         )
         stage = ctx.messages.get.response.db()
         args = a.OutputResultArgs(
@@ -381,6 +352,6 @@ async def run_output_result(
 
 
 __all__ = [
-    "add_usage", "current_step", "find_invocation", "is_rejected", "model_info", "run_api_error", "run_input",
+    "add_usage", "find_invocation", "is_rejected", "model_info", "run_api_error", "run_input",
     "run_input_step", "run_llm_request", "run_llm_response", "run_output_result", "run_output_step", "run_tool_result",
 ]  # fmt: skip

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final, Self, cast
 
-from procession.attempt import Attempt, write
+from procession.attempt import Attempt, by_step, write
 from procession.merging import advance, find_part, is_open, keep_outcomes, may_merge, merge
 from procession.messages import normalise, refresh_flat, system_text, timestamp, without_stale_flat
 from procession.parts import InvalidMessageError, copy_json
@@ -226,6 +226,17 @@ class MessageList:
         else:
             write(entry.message, new, metadata or {})
         entry.source, entry.saved = "response", False
+
+    @property
+    def attempt_has_parts(self) -> bool:
+        """Whether the attempt in hand has parts in the run's assistant message."""
+        started = self._attempt is not None and self._attempt.started
+        return started and self._find(self._response_id or "") is not None
+
+    def response_steps(self) -> list[list[Part]]:
+        """The parts of the run's assistant message, step by step (R-DM-2); none without that message."""
+        entry = self._find(self._response_id or "")
+        return by_step(entry.message["content"]["parts"]) if entry else []
 
     def rollback_response(self, *, failed: bool = False) -> None:
         """Removes what this attempt added, and only that; edits of anything else stay (R-AB-28, R-AE-12).

@@ -41,6 +41,28 @@ async def test_output_processors_change_what_streams_and_what_is_kept(system):
     assert report.changed == 3
 
 
+@pytest.mark.parametrize("chain", [[], ["upper"]])
+async def test_sources_and_files_of_an_answer_are_told_to_hooks_and_in_the_result(system, chain):
+    """R-FR-1, R-SR-1, R-SR-2; also of a step that another command has made."""
+    source = {"id": "s", "sourceType": "url", "url": "https://a.example", "title": "A"}
+    file = {"data": "AA==", "mimeType": "image/png"}
+    call = {"toolCallId": "c1", "toolName": "echo", "args": {"text": "hi"}}
+    chunks = [
+        {"type": kind, "payload": payload}
+        for kind, payload in (("source", source), ("file", file), ("tool-call", call))
+    ]
+    replay = {"id": "replay", "options": {"response": {"chunks": chunks}}}
+    agent = {"tools": ["echo"], "inputProcessors": [replay, "steps"], "outputProcessors": [*chain, "steps"]}
+    result, streamed = await system.run(DONE, agent=agent)
+    assert (result.text.lower(), result.sources, result.files) == ("done", [source], [file])
+    assert [step.get("sources") for step in result.steps] == [[source], None]
+    seen = [chunk["data"] for chunk in streamed if chunk["type"] == "data-steps"]
+    assert [len(steps) for steps in seen] == [0, 1, 1, 2, 2]
+    for first, *others in seen[1:]:
+        assert (first["sources"], first["files"]) == ([source], [file])
+        assert [(step["sources"], step["files"]) for step in others] == [([], [])] * len(others)
+
+
 async def test_a_stream_hook_sees_and_changes_the_one_conversation(system):
     agent = {"inputProcessors": [{"id": "say", "options": {"word": "Added."}}], "outputProcessors": ["notes"]}
     _, chunks = await system.run(HELLO, agent=agent)

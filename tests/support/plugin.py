@@ -185,6 +185,20 @@ class Replay(Processor[ReplayOptions]):
         await args.writer.custom({"type": "data-response", "data": told, "transient": True})
 
 
+class Steps(Processor[Options]):
+    """Tells which steps its hooks get."""
+
+    id: ClassVar[str] = "steps"
+
+    async def process_input_step(self, args: Any) -> None:
+        await args.writer.custom({"type": "data-steps", "data": args.steps, "transient": True})
+
+    process_output_step = process_input_step
+
+    async def process_output_result(self, args: Any) -> None:
+        await args.writer.custom({"type": "data-steps", "data": args.result.steps, "transient": True})
+
+
 class BesideOptions(Options):
     redis: str = ""
     key: str = ""
@@ -315,6 +329,7 @@ def register(registry: Registry) -> None:
         Say,
         Retry,
         Replay,
+        Steps,
         Beside,
         Swell,
         Broken,

@@ -8,11 +8,11 @@ from procession.args import RequestContext, Violation, Writer
 from procession.calls import Calls, Link, check_custom
 from procession.context import RunContext, add_usage
 from procession.errors import ProcessorError, TripWire
-from procession.hooks import current_step
 from procession.message_list import MessageList
 from procession.processor import Hook
 from procession.response import ResponseCollector
 from procession.services import Environment
+from procession.steps import current_step
 from procession.stream import StreamChain
 from procession.testing.json_values import NotJsonError, travelled
 from procession_schemas.chunks import Chunk

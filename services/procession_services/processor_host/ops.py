@@ -12,6 +12,7 @@ from procession.context import UNKNOWN_USAGE
 from procession.messages import InvalidMessageError
 from procession.processor import Hook
 from procession.response import local_calls
+from procession.steps import current_step, for_hooks
 from procession_schemas import work
 from procession_schemas.chunks import Chunk
 from procession_schemas.messages import StepResult
@@ -204,7 +205,7 @@ def _set_model_output(job: Job, call_id: str, output: Any) -> None:
 
 async def stop(op: work.StopOp, job: Job) -> None:
     """Asks the stop conditions (R-LP-3)."""
-    steps = job.ctx.accepted_steps()
+    steps = for_hooks(job.ctx, job.ctx.accepted_steps())
     job.result.stop = any(job.registry.stop_condition(ref.id)(steps, ref.options) for ref in op.conditions)
 
 
@@ -217,7 +218,7 @@ async def reject(op: work.RejectOp, job: Job) -> None:
         step: StepResult = {
             "stepNumber": ctx.step_number,
             "text": "",
-            "toolCalls": hooks.current_step(ctx)["toolCalls"],
+            "toolCalls": current_step(ctx)["toolCalls"],
             "toolResults": [],
             "finishReason": op.finish_reason,
             "usage": response.get("usage", {}),
@@ -232,7 +233,7 @@ async def reject(op: work.RejectOp, job: Job) -> None:
 async def accept(_op: work.AcceptOp, job: Job) -> None:
     """Counts the attempt as a step."""
     ctx = job.ctx
-    ctx.steps.append(hooks.current_step(ctx))
+    ctx.steps.append(current_step(ctx))
     ctx.messages.accept_response()
     if ctx.response is not None:
         ctx.response["accepted"] = True

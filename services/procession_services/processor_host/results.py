@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from procession.context import UNKNOWN_USAGE, RunContext, is_rejected
 from procession.processor import Hook
+from procession.steps import with_media
 from procession_schemas.messages import Message, StepResult
 from procession_schemas.run import RunResult
 from procession_schemas.work import ResultOp
@@ -15,10 +16,15 @@ def compile_result(op: ResultOp, ctx: RunContext) -> RunResult:
     """The result as the client gets it; a blocked run never shows blocked text (A-13)."""
     blocked = op.status == "blocked"
     withheld = blocked and ctx.final is not None  # by processOutputResult
-    steps = [_bare(step) if withheld else dict(step) for step in ctx.steps]
+    whole = with_media(ctx, ctx.steps)
+    accepted = [] if withheld else [step for step in whole if not is_rejected(step)]
+    untold = {"files", "sources"} if blocked else {"files"}  # files are long, and there already
+    steps = [
+        _bare(step) if withheld else {key: value for key, value in step.items() if key not in untold}
+        for step in whole
+    ]
     response = [] if withheld else ctx.messages.get.response.db()
     text = "" if withheld else _final_text(op, ctx, steps)
-    accepted = [] if withheld else [s for s in ctx.steps if not is_rejected(s)]
     return RunResult(
         run_id=ctx.run_id,
         agent=ctx.agent,
@@ -30,8 +36,8 @@ def compile_result(op: ResultOp, ctx: RunContext) -> RunResult:
         tool_calls=[] if blocked else _flat(accepted, "toolCalls"),
         tool_results=[] if blocked else _flat(accepted, "toolResults"),
         reasoning_text="".join(s.get("reasoningText", "") for s in accepted) or None,
-        sources=_flat(accepted, "sources"),
-        files=_flat(accepted, "files"),
+        sources=[] if blocked else _flat(accepted, "sources"),
+        files=[] if blocked else _flat(accepted, "files"),
         object=None if blocked else ctx.object,
         used_fallback_value=True if ctx.used_fallback else None,
         messages=[dict(message) for message in _told(ctx, withheld=withheld)],

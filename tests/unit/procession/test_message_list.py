@@ -594,6 +594,24 @@ class TestResponse:
         messages.begin_response("r")
         messages.append_response_parts([], metadata={"modelId": "m"})
         assert messages.get.all.db() == []
+        assert (messages.response_steps(), messages.attempt_has_parts) == ([], False)
+
+    def test_the_parts_of_each_step(self) -> None:
+        """R-DM-2; an attempt without parts makes no step of the message."""
+        messages = empty().add("q", "input")
+        for parts in ([text("a"), tool()], [], [text("b")]):
+            messages.begin_response("r")
+            messages.append_response_parts(parts)
+            assert messages.attempt_has_parts == bool(parts)
+            messages.accept_response()
+        assert messages.response_steps() == [[text("a"), tool()], [text("b")]]
+
+    def test_an_attempt_whose_message_is_gone_has_no_parts(self) -> None:
+        messages = empty()
+        messages.begin_response("r")
+        messages.append_response_parts([text("a")])
+        messages.remove_by_ids(["r"])
+        assert (messages.response_steps(), messages.attempt_has_parts) == ([], False)
 
     def test_what_is_appended_is_copied(self) -> None:
         part, messages = text("a"), empty()
