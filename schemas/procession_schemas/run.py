@@ -120,6 +120,11 @@ class RunResult(WireModel):
     finish_reason: str
     text: str = ""
     usage: dict[str, int | None] = Field(default_factory=dict)
+    total_usage: dict[str, int | None] = Field(
+        default_factory=dict, description="As `usage`, which counts all steps and attempts."
+    )
+    warnings: list[Any] = Field(default_factory=list, description="Of the last step.")
+    provider_metadata: JsonObject | None = Field(default=None, description="Of the last step.")
     steps: list[JsonObject] = Field(default_factory=list)
     tool_calls: list[JsonObject] = Field(default_factory=list)
     tool_results: list[JsonObject] = Field(default_factory=list)
@@ -129,10 +134,14 @@ class RunResult(WireModel):
     object: Any = None
     used_fallback_value: bool | None = None
     messages: list[JsonObject] = Field(default_factory=list)
+    remembered_messages: list[JsonObject] = Field(
+        default_factory=list, description="Those of `messages` that memory brought."
+    )
     response: JsonObject = Field(
         default_factory=dict,
-        description="`messages` generated in this run, `id`, `modelId`. Or `shortened: true`: steps and messages, and "
-        "what is too long of the text, are left out, since NATS takes no longer message.",
+        description="`messages` generated in this run, `id`, `modelId`, `timestamp` where the provider told it. Or "
+        "`shortened: true`: steps and messages, and what is too long of the text, are left out, since NATS takes no "
+        "longer message.",
     )
     tripwire: Tripwire | None = None
     error: Failure | None = None

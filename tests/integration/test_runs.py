@@ -144,9 +144,11 @@ async def test_a_thread_is_remembered(system):
     memory = {"thread": "t", "resource": "r"}
     first, second = system.script(HELLO), system.script(DONE)
     await system.run(text="I am Ann", agent={"model": first, "memory": {}}, memory=memory)
-    await system.run(text="Who am I?", agent={"model": second, "memory": {}}, memory=memory)
+    result, _ = await system.run(text="Who am I?", agent={"model": second, "memory": {}}, memory=memory)
     (asked,) = system.requests(second)
     assert [each["content"] for each in asked["messages"]] == ["I am Ann", "Hello you", "Who am I?"]
+    assert result.remembered_messages == result.messages[:2]
+    assert (len(result.messages), result.total_usage) == (4, result.usage)
 
 
 async def test_a_tool_call_waits_for_approval(system):

@@ -254,6 +254,9 @@ def shortened(result: RunResult) -> RunResult:
     return result.model_copy(
         update={
             "messages": [],
+            "remembered_messages": [],
+            "provider_metadata": None,
+            "warnings": [],
             "steps": [],
             "tool_calls": [],
             "tool_results": [],

@@ -23,7 +23,8 @@ def compile_result(op: ResultOp, ctx: RunContext) -> RunResult:
         _bare(step) if withheld else {key: value for key, value in step.items() if key not in untold}
         for step in whole
     ]
-    response = [] if withheld else ctx.messages.get.response.db()
+    last: StepResult = accepted[-1] if accepted else {}
+    usage = ctx.usage if blocked else {**UNKNOWN_USAGE, "totalTokens": 0, **ctx.usage}
     text = "" if withheld else _final_text(op, ctx, steps)
     return RunResult(
         run_id=ctx.run_id,
@@ -31,7 +32,10 @@ def compile_result(op: ResultOp, ctx: RunContext) -> RunResult:
         status=op.status,
         finish_reason=op.finish_reason or (ctx.response or {}).get("finishReason", "other"),
         text=text,
-        usage=ctx.usage if blocked else {**UNKNOWN_USAGE, "totalTokens": 0, **ctx.usage},
+        usage=usage,
+        total_usage=usage,
+        warnings=last.get("warnings", []),
+        provider_metadata=None if blocked else last.get("providerMetadata"),
         steps=steps,
         tool_calls=[] if blocked else _flat(accepted, "toolCalls"),
         tool_results=[] if blocked else _flat(accepted, "toolResults"),
@@ -40,8 +44,9 @@ def compile_result(op: ResultOp, ctx: RunContext) -> RunResult:
         files=[] if blocked else _flat(accepted, "files"),
         object=None if blocked else ctx.object,
         used_fallback_value=True if ctx.used_fallback else None,
-        messages=[dict(message) for message in _told(ctx, withheld=withheld)],
-        response={"id": ctx.message_id, "modelId": ctx.config.model, "messages": response},
+        messages=_dicts(_told(ctx, withheld=withheld)),
+        remembered_messages=_dicts(ctx.messages.get.remembered.db()),
+        response=_response(ctx, last, withheld=withheld),
         tripwire=op.tripwire,
         error=op.error,
         suspend_payload=op.suspend_payload,
@@ -62,6 +67,17 @@ def _bare(step: StepResult) -> dict[str, Any]:
 def _told(ctx: RunContext, *, withheld: bool) -> list[Message]:
     every = ctx.messages.get.all.db()
     return [m for m in every if ctx.messages.source_of(m["id"]) != "response"] if withheld else every
+
+
+def _response(ctx: RunContext, last: StepResult, *, withheld: bool) -> dict[str, Any]:
+    told = {"id": ctx.message_id, "modelId": ctx.config.model}
+    if timestamp := last.get("response", {}).get("timestamp"):
+        told["timestamp"] = timestamp
+    return {**told, "messages": [] if withheld else ctx.messages.get.response.db()}
+
+
+def _dicts(messages: list[Message]) -> list[dict[str, Any]]:
+    return [dict(message) for message in messages]
 
 
 def _final_text(op: ResultOp, ctx: RunContext, steps: list[dict[str, Any]]) -> str:

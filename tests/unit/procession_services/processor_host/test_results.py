@@ -37,3 +37,49 @@ def test_a_step_without_sources_is_told_as_it_is_kept(status):
     ctx = context()
     kept = step_of(ctx, delta("hello"))
     assert result_of(ctx, status).steps == [kept]
+
+
+def test_what_the_last_step_says_of_its_call_is_told():
+    """R-FR-1."""
+    ctx = context()
+    step_of(ctx, *RICH)
+    result = result_of(ctx)
+    assert result.provider_metadata == {"p": {"x": 1}}
+    ctx.steps.append({"text": "", "finishReason": "retry"})
+    assert result_of(ctx).provider_metadata == {"p": {"x": 1}}
+    at = "2026-01-01T00:00:00.000Z"
+    step_of(ctx, {"type": "response-metadata", "payload": {"timestamp": at}}, delta("more"))
+    ctx.steps[-1]["warnings"] = ["w"]
+    result = result_of(ctx)
+    assert (result.provider_metadata, result.warnings, result.response["timestamp"]) == (None, ["w"], at)
+
+
+def test_a_run_without_a_step_has_nothing_to_say():
+    result = result_of(context(), "failed")
+    assert (result.provider_metadata, result.warnings, result.total_usage) == (None, [], result.usage)
+    assert "timestamp" not in result.response
+
+
+def test_total_usage_is_that_of_all_steps():
+    ctx = context()
+    step_of(ctx, *RICH)
+    step_of(ctx, *RICH)
+    result = result_of(ctx)
+    assert result.total_usage == result.usage
+    assert result.total_usage["totalTokens"] == 6
+
+
+def test_what_memory_brought_is_told_apart():
+    ctx = context()
+    ctx.messages.add({"id": "old", "role": "user", "content": "old"}, "memory")
+    ctx.messages.add("new", "input")
+    result = result_of(ctx)
+    assert [message["id"] for message in result.remembered_messages] == ["old"]
+    assert len(result.messages) == 2
+
+
+def test_the_metadata_of_a_blocked_answer_is_not_told():
+    """A-13: it may hold the answer's tokens."""
+    ctx = context()
+    step_of(ctx, *RICH)
+    assert result_of(ctx, "blocked").provider_metadata is None
