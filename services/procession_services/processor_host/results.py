@@ -10,6 +10,8 @@ from procession_schemas.run import RunResult
 from procession_schemas.work import ResultOp
 
 _ABOUT: Final = ("stepNumber", "finishReason", "usage", "model", "tripwire")
+_OF_ANSWERS: Final = frozenset({"files", "sources", "providerMetadata"})
+"""Fields of a step that show something of its answer, and that a blocked run does not tell (A-13)."""
 
 
 def compile_result(op: ResultOp, ctx: RunContext) -> RunResult:
@@ -18,7 +20,7 @@ def compile_result(op: ResultOp, ctx: RunContext) -> RunResult:
     withheld = blocked and ctx.final is not None  # by processOutputResult
     whole = with_media(ctx, ctx.steps)
     accepted = [] if withheld else [step for step in whole if not is_rejected(step)]
-    untold = {"files", "sources"} if blocked else {"files"}  # files are long, and there already
+    untold = _OF_ANSWERS if blocked else {"files"}  # files are long, and there already
     steps = [
         _bare(step) if withheld else {key: value for key, value in step.items() if key not in untold}
         for step in whole

@@ -101,13 +101,14 @@ async def test_a_skipped_failure_changes_nothing_and_is_counted():
 @pytest.mark.parametrize("on_error", ["fail", "skip"])
 async def test_a_cancelled_hook_is_never_an_error(on_error):
     async def cancelled(_args):
-        asyncio.current_task().cancel()
+        task.cancel()
         await asyncio.sleep(0)
 
     tally = calls()
     at = link(judged(cancelled), on_error=on_error)
+    task = asyncio.create_task(tally.call(at, HOOK, None))
     with pytest.raises(asyncio.CancelledError):
-        await asyncio.create_task(tally.call(at, HOOK, None))
+        await task
     assert tally.report(at, HOOK).errors == 0
 
 

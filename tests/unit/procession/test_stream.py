@@ -436,11 +436,12 @@ async def test_the_chunk_of_an_abort_is_not_delivered_and_nobody_behind_sees_it(
 
 async def test_cancelling_is_not_an_error():
     async def cancel(_args):
-        asyncio.current_task().cancel()
+        task.cancel()
         await asyncio.sleep(0)
 
+    task = asyncio.create_task(through(hook(cancel), [delta("a")]))
     with pytest.raises(asyncio.CancelledError):
-        await asyncio.create_task(through(hook(cancel), [delta("a")]))
+        await task
 
 
 # --- chunks that are held back -----------------------------------------------------------------
