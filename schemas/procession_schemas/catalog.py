@@ -134,9 +134,10 @@ CATALOG: Final[tuple[Row, ...]] = (
     Row(
         "dead.letter", None, _pattern(subjects.dead, "{stream}", "{service}", "{tenant}", "{run}"), "DEAD",
         SERVICES, (OPERATOR,),
-        "A message of RUNS or WORK that was delivered too often: its body as it was, its subject and the reason in the "
-        "headers `Procession-Subject` and `Procession-Reason`; of a run request the last tokens are `run`, tenant and "
-        "agent.",
+        "A message of RUNS or WORK that was delivered too often, or that no delivery can help: its body as it was, its "
+        "subject and the reason in the headers `Procession-Subject` and `Procession-Reason`, in ASCII with `\\x..` and "
+        "the like; of a run request the last tokens are `run`, tenant and agent. In the tokens other characters than "
+        "letters, digits, `_` and `-` are `_`.",
     ),
     Row(
         "cancel.signal", None, _pattern(subjects.cancelled, "{tenant}", "{run}"), None,

@@ -4,7 +4,8 @@ import re
 from typing import Final
 
 ROOT: Final = "procession.v1"
-_TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{1,200}")
+_LONGEST: Final = 200
+_TOKEN: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{_LONGEST}}}")
 
 
 class InvalidSubjectError(ValueError):
@@ -20,6 +21,11 @@ def token(value: str, what: str) -> str:
     if not _TOKEN.fullmatch(value):
         raise InvalidSubjectError(f"{what} {value[:60]!r} must be 1 to 200 letters, digits, '_' or '-'")
     return value
+
+
+def _made_token(value: str) -> str:
+    """A token like the value, which need not be one."""
+    return re.sub("[^A-Za-z0-9_-]", "_", value)[:_LONGEST] or "_"
 
 
 def run(tenant: str, agent: str) -> str:
@@ -49,12 +55,12 @@ def chunk(tenant: str, run_id: str) -> str:
 
 def violation(tenant: str, processor: str) -> str:
     """Every abort, by processor; stream VIOLATIONS."""
-    return f"{ROOT}.violation.{token(tenant, 'tenant')}.{re.sub('[^A-Za-z0-9_-]', '_', processor)}"
+    return f"{ROOT}.violation.{token(tenant, 'tenant')}.{_made_token(processor)}"
 
 
 def dead(stream: str, service: str, tenant: str, run_id: str) -> str:
-    """Messages that could not be handled; stream DEAD."""
-    return f"{ROOT}.dead.{stream}.{service}.{tenant}.{run_id}"
+    """Messages that could not be handled, perhaps because of what their own subject says; stream DEAD."""
+    return ".".join([ROOT, "dead", stream, service, _made_token(tenant), _made_token(run_id)])
 
 
 def cancelled(tenant: str, run_id: str) -> str:
@@ -93,14 +99,15 @@ def admin(operation: str) -> str:
 
 
 STREAMS: Final[dict[str, tuple[str, ...]]] = {
-    "RUNS": (f"{ROOT}.run.>",),
-    "WORK": (f"{ROOT}.work.>", f"{ROOT}.control.>"),
+    "RUNS": (f"{ROOT}.run.*.*",),
+    "WORK": (f"{ROOT}.work.>", f"{ROOT}.control.*.*"),
     "EVENTS": (f"{ROOT}.event.>",),
     "CHUNKS": (f"{ROOT}.chunk.>",),
     "VIOLATIONS": (f"{ROOT}.violation.>",),
     "DEAD": (f"{ROOT}.dead.>",),
 }
-"""Which stream holds which subjects."""
+"""Which stream holds which subjects. What clients publish is taken with the right number of tokens only: JetStream's
+acknowledgement is a promise, and of another subject nobody could keep it."""
 
 
 def parse(subject: str) -> list[str]:

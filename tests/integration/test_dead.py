@@ -1,14 +1,24 @@
 """What no service can handle ends in DEAD, and can be given another chance."""
 
 import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import nats
+import pytest
+from nats.js.errors import NoStreamResponseError
 
 from procession_schemas import subjects
 from procession_services.bus import Bus
 from procession_services.bus.dead import dead_letters, replay
+from procession_services.bus.streams import stream_configs
+from procession_services.orchestrator.app import start as start_orchestrator
 from procession_services.processor_host.service import hosted
 from procession_services.runtime.embedded import Endpoints
 from procession_services.runtime.settings import Settings
 from procession_services.tools.app import start
+from tests.support.servers import own_servers
+from tests.support.waiting import eventually
 
 
 async def test_a_body_that_nobody_understands_is_buried_with_its_reason_and_replayed(
@@ -33,3 +43,61 @@ async def test_a_body_that_nobody_understands_is_buried_with_its_reason_and_repl
         assert await buried.get() == b"{}"
         assert await replay(bus, letter.sequence) is None
     await bus.close()
+
+
+WRONG = {
+    "run.default": "run.default._",
+    "run.default.a.b": "run.default.a_b",
+    "run.*.demo": "run._.demo",
+    "run.té.demo": "run.t_.demo",
+    f"run.{'t' * 300}.demo": f"run.{'t' * 200}.demo",
+    "control.default": "control.default._",
+    "control.te$t.r": "control.te_t.r",
+}
+"""Wrong subjects, and where the message is buried."""
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["taken by streams of before", "as they are taken"])
+async def test_what_is_on_a_wrong_subject_is_refused_or_buried_once(tmp_path: Path, before: bool) -> None:
+    async with own_servers(tmp_path) as servers:
+        connection = await nats.connect(servers.endpoints.nats_url)
+        jetstream = connection.jetstream()
+        for config in stream_configs():
+            wide = ["procession.v1.work.>", "procession.v1.control.>"]
+            of_before = {"RUNS": ["procession.v1.run.>"], "WORK": wide}.get(
+                config.name or "", config.subjects
+            )
+            await jetstream.add_stream(replace(config, subjects=of_before) if before else config)
+        buried, refused = {}, 0
+        for tail, dead in WRONG.items():
+            try:
+                await jetstream.publish(f"procession.v1.{tail}", b'{"input": "x", "type": "cancel"}')
+                buried[tail] = dead
+            except NoStreamResponseError:
+                refused += 1
+        assert refused == (0 if before else 3)
+
+        settings = Settings(nats_url=servers.endpoints.nats_url, redis_url=servers.endpoints.redis_url)
+        async with hosted("orchestrator", settings, start_orchestrator):
+            bus = await Bus.connect(servers.endpoints.nats_url, "test")
+
+            async def all_settled() -> bool:
+                states = [(await jetstream.stream_info(name)).state.messages for name in ("RUNS", "WORK")]
+                return states == [0, 0]
+
+            await eventually(all_settled)
+            with pytest.raises(NoStreamResponseError):
+                await jetstream.publish("procession.v1.run.default", b"{}")
+            letters = await dead_letters(bus)
+            assert len(letters) == len(buried)
+            assert all("the subject must be procession.v1." in letter.reason for letter in letters)
+            assert {letter.subject.encode().decode("unicode_escape") for letter in letters} == {
+                f"procession.v1.{tail}" for tail in buried
+            }
+            places = {
+                (await jetstream.get_msg("DEAD", letter.sequence)).subject.split(".", 4)[4]
+                for letter in letters
+            }
+            assert places == set(buried.values())
+            await bus.close()
+        await connection.close()

@@ -3,6 +3,8 @@
 from procession_services.bus.connection import Bus
 from procession_services.bus.errors import NoResponderError, RequestTimeoutError
 from procession_services.bus.inbox import Inbox
-from procession_services.bus.worker import Delivery, LostError, Worker
+from procession_services.bus.worker import Delivery, HopelessError, LostError, Worker
 
-__all__ = ["Bus", "Delivery", "Inbox", "LostError", "NoResponderError", "RequestTimeoutError", "Worker"]
+__all__ = [
+    "Bus", "Delivery", "HopelessError", "Inbox", "LostError", "NoResponderError", "RequestTimeoutError", "Worker",
+]  # fmt: skip

@@ -30,6 +30,7 @@ _AHEAD = 128
 """Most messages that are asked for at a time."""
 _HELD_BYTES = 64 * 1024 * 1024
 """Nothing more is asked for while the messages in hand are longer than this together."""
+_LONGEST_REASON = 500
 _BACKOFF = (0.1, 0.5, 2.0, 5.0, 10.0)
 
 
@@ -50,6 +51,10 @@ class Delivery:
 
 class LostError(Exception):
     """A message is not ours; another delivery of it is worked on, or will be when that one ends without an answer."""
+
+
+class HopelessError(Exception):
+    """A message that no further delivery can help: it goes to DEAD at once, with the error's text as the reason."""
 
 
 @dataclass(slots=True)
@@ -259,6 +264,9 @@ class Worker:
             await self._handler(delivery)
         except LostError:
             log.info("%s: somebody else works on %s", self._durable, delivery.subject)
+        except HopelessError as error:
+            log.warning("%s: cannot be handled and goes to DEAD: %s", delivery.subject, error)
+            await self._bury(message, delivery, str(error))
         except Exception as error:  # any failure of a handler means: deliver again, later
             if not hold.lasts():
                 log.warning("%s: lost %s: %r", self._durable, delivery.subject, error)
@@ -290,9 +298,13 @@ class Worker:
         """Stores the message in DEAD, tells whoever waits, then acknowledges the original."""
         kind, *rest = subjects.parse(delivery.subject)
         tail = rest if kind == "work" else [kind, *rest]
-        headers = {"Procession-Subject": delivery.subject, "Procession-Reason": reason[:500]}
+        service, tenant, run = tail[0], "".join(tail[1:2]), "_".join(tail[2:])
+        headers = {
+            "Procession-Subject": _header(delivery.subject),
+            "Procession-Reason": _header(reason[:_LONGEST_REASON]),
+        }
         await self._bus.publish_stored(
-            subjects.dead(self._stream, *tail[-3:]),
+            subjects.dead(self._stream, service, tenant, run),
             delivery.body,
             message_id=f"dead:{self._stream}:{delivery.sequence}",
             headers=headers,
@@ -306,6 +318,11 @@ class Worker:
             else:
                 break
         self._settle(message)
+
+
+def _header(text: str) -> str:
+    """The text as it may stand in a header; clients read other characters, and line breaks, in different ways."""
+    return text.encode("ascii", "backslashreplace").decode().replace("\r", "\\r").replace("\n", "\\n")
 
 
 def _delivery(hold: _Hold) -> Delivery:

@@ -9,7 +9,7 @@ from procession_schemas.agent import Agent
 from procession_schemas.events import RequestRejected, RunAccepted
 from procession_schemas.run import Failure, RunRequest, RunResult
 from procession_schemas.work import Control, WorkResult
-from procession_services.bus import Delivery
+from procession_services.bus import Delivery, HopelessError
 from procession_services.orchestrator.core.fingerprint import fingerprint
 from procession_services.orchestrator.core.plan import (
     Invalid,
@@ -76,8 +76,11 @@ class Orchestrator:
         """A run request: accept it, or answer with one clear error. Tenants take turns.
 
         It is ours until Redis has surely written what became of it; where it may not have, it is handled again.
+
+        Raises:
+            HopelessError: Its subject names no tenant, so there is nobody who could hear an answer.
         """
-        _, tenant, _ = subjects.parse(delivery.subject)
+        tenant, _ = _addressed(delivery)
         most = max(self._keeper.tenants.of(tenant).waiting_runs, _INTAKE_SHARE)
         may_be_known = delivery.attempt > 1
         if not may_be_known and self._turns.waiting(tenant) >= most:
@@ -269,8 +272,12 @@ class Orchestrator:
         await self._driver.event(result.tenant, result.run, result)
 
     async def on_control(self, delivery: Delivery) -> None:
-        """A person cancels or resumes."""
-        _, tenant, run = subjects.parse(delivery.subject)
+        """A person cancels or resumes.
+
+        Raises:
+            HopelessError: Its subject names no run.
+        """
+        tenant, run = _addressed(delivery)
         control = Control.model_validate_json(delivery.body)
         await self._controlled(tenant, run, control)
         while not await self._lapses.kept():
@@ -293,14 +300,37 @@ class Orchestrator:
 
     async def give_up(self, delivery: Delivery, reason: str) -> None:
         """What becomes of a message that could not be handled: a request gets its answer, the rest is in DEAD."""
-        kind, tenant, *rest = subjects.parse(delivery.subject)
+        kind, *_ = subjects.parse(delivery.subject)
         if kind == "run":
+            try:
+                tenant, agent = _addressed(delivery)
+            except HopelessError:
+                return
             run_id = asked_id(delivery.body) or _derived_id(delivery)
             failure = Failure(code="INTERNAL", message=f"the request could not be handled: {reason}")
             try:
-                await self._refuse(tenant, run_id, rest[0], delivery, failure)
+                await self._refuse(tenant, run_id, agent, delivery, failure)
             except AWAY:
                 await self._reject(tenant, run_id, delivery, _STORE_AWAY)
+
+
+def _addressed(delivery: Delivery) -> tuple[str, str]:
+    """The tenant and, of a request, the agent, of a control the run; streams of before took other subjects, too.
+
+    Raises:
+        HopelessError: The subject has not these tokens, or has characters in them that no subject of ours has.
+    """
+    kind, *tokens = subjects.parse(delivery.subject)
+    last = "run" if kind == "control" else "agent"
+    try:
+        tenant, name = tokens
+        subjects.token(tenant, "tenant")
+        if kind == "control":
+            subjects.token(name, "run id")
+    except ValueError as error:
+        told = f"the subject must be {subjects.ROOT}.{kind}.<tenant>.<{last}>"
+        raise HopelessError(f"{told}: {error}") from error
+    return tenant, name
 
 
 def _cancelled(state: RunState) -> tuple[RunState, list[Effect]]:
