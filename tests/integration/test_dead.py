@@ -45,6 +45,19 @@ async def test_a_body_that_nobody_understands_is_buried_with_its_reason_and_repl
     await bus.close()
 
 
+async def test_none_or_one_with_other_characters_in_its_headers_can_be_listed(tmp_path: Path) -> None:
+    async with own_servers(tmp_path) as servers:
+        bus = await Bus.connect(servers.endpoints.nats_url, "test")
+        assert await dead_letters(bus) == []
+        of_before = {"Procession-Subject": "procession.v1.run.té.demo", "Procession-Reason": "tenant 'té'"}
+        subject = subjects.dead("RUNS", "run", "x", "demo")
+        await bus.publish_stored(subject, b"{}", message_id="1", headers=of_before)
+        [letter] = await dead_letters(bus)
+        assert letter.subject.endswith(".demo")
+        assert letter.reason.startswith("tenant 't")
+        await bus.close()
+
+
 WRONG = {
     "run.default": "run.default._",
     "run.default.a.b": "run.default.a_b",
@@ -95,7 +108,7 @@ async def test_what_is_on_a_wrong_subject_is_refused_or_buried_once(tmp_path: Pa
                 f"procession.v1.{tail}" for tail in buried
             }
             places = {
-                (await jetstream.get_msg("DEAD", letter.sequence)).subject.split(".", 4)[4]
+                str((await jetstream.get_msg("DEAD", letter.sequence)).subject).split(".", 4)[4]
                 for letter in letters
             }
             assert places == set(buried.values())

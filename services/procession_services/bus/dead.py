@@ -20,6 +20,8 @@ class DeadLetter:
 async def dead_letters(bus: Bus) -> list[DeadLetter]:
     """What lies in DEAD, oldest first."""
     state = (await bus.js.stream_info("DEAD")).state
+    if not state.messages:
+        return []  # where there never was one, the numbers are those of no message
     letters = [await _get(bus, sequence) for sequence in range(state.first_seq, state.last_seq + 1)]
     return [letter for letter in letters if letter is not None]
 
@@ -39,5 +41,5 @@ async def _get(bus: Bus, sequence: int) -> DeadLetter | None:
     except NotFoundError:
         return None
     headers = message.headers or {}
-    subject = headers.get("Procession-Subject", "")
-    return DeadLetter(sequence, subject, headers.get("Procession-Reason", ""), message.data or b"")
+    subject, reason = (str(headers.get(name, "")) for name in ("Procession-Subject", "Procession-Reason"))
+    return DeadLetter(sequence, subject, reason, message.data or b"")
