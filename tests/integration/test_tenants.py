@@ -271,7 +271,9 @@ async def test_who_got_a_place_from_somebody_who_died_begins(own_servers, tmp_pa
         assert stored is not None
         # as whoever ends the first run and dies before anything else
         done = await store.save_state(
-            tenant, first.run_id, StateChange(stored.version, b'{"status":"done"}', None, finished=True)
+            tenant,
+            first.run_id,
+            StateChange(stored.version, b'{"status":"done"}', 4_000_000_000_000, finished=True),
         )
         assert [each.run for each in done.called] == [second.run_id]
         await system.redis.zadd(CALLED, {f"{tenant} {second.run_id}": 1})

@@ -323,7 +323,7 @@ def _check_event(before: RunState, event: RunEvent, after: RunState, effects: li
 
 
 def _check_progress(before: RunState, event: RunEvent, after: RunState, effects: list[Effect]) -> None:
-    if isinstance(event, DeadlinePassed) and before.status == "running" and event.at_ms < before.deadline_ms:
+    if isinstance(event, DeadlinePassed) and before.ending and event.at_ms < before.deadline_ms:
         assert (after, effects) == (before, []), "somebody is at it"
         return
     """Whatever happened, somebody has the word."""

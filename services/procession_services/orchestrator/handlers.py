@@ -194,6 +194,7 @@ class Orchestrator:
             parent_span=trace.parent,
             deadline_ms=int(deadline.timestamp() * 1000),
             timeout_ms=int(timeout * 1000),
+            suspended_ms=self._settings.suspended_timeout * 1000,
             life=self._store.life,
         )
 
@@ -290,7 +291,7 @@ class Orchestrator:
 
     async def on_deadline(self, tenant: str, run: str) -> None:
         """A run's time is up."""
-        if not await self._driver.event(tenant, run, DeadlinePassed(int(now().timestamp() * 1000))):
+        if not await self._driver.event(tenant, run, DeadlinePassed(int(seconds() * 1000))):
             await self._driver.begin(await self._store.forget(tenant, run))
 
     async def _event(self, tenant: str, run: str, type_: str, body: bytes, key: str) -> None:

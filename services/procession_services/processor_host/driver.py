@@ -79,8 +79,7 @@ class Driver:
             state = read_state(stored.state, stored.plan, self._store.life)
             after, effects = reduce(state, event)
             resumed = state.status == "suspended" and after.status == "running"
-            if resumed:
-                after.deadline_ms = int(now().timestamp() * 1000) + after.timeout_ms
+            _set_deadline(state, after)
             if after == state:
                 break
             wanted = change(after, stored.version, resumed=resumed, with_plan=stored.plan is None)
@@ -129,7 +128,7 @@ class Driver:
                 headers = {"traceparent": state.traceparent} if state.traceparent else None
                 subject = subjects.work(command.service, command.tenant, command.run)
                 await self._bus.publish_stored(
-                    subject, command.to_json(), message_id=_message_id(command), headers=headers
+                    subject, command.to_json(), message_id=_message_id(state, command), headers=headers
                 )
             case SignalCancel():
                 await self._store.mark_cancelled(state.tenant, state.run)
@@ -154,7 +153,7 @@ class Driver:
         if state.sent is None or state.sent.service == LOCAL:
             return False
         subject = subjects.work(state.sent.service, state.tenant, state.run)
-        return await self._bus.last_id("WORK", subject) == _message_id(command(state, state.sent))
+        return await self._bus.last_id("WORK", subject) == _message_id(state, command(state, state.sent))
 
     async def _pass_turn(self, state: RunState) -> None:
         """Gives the first run in the line of the thread a place, unless it has one; doing it again is harmless."""
@@ -198,8 +197,17 @@ class Driver:
         return body
 
 
-def _message_id(command: WorkCommand) -> str:
-    return f"work:{command.id}"
+def _message_id(state: RunState, command: WorkCommand) -> str:
+    """Other than that of a run of before under the same id, of which nothing is known any more but to NATS."""
+    return f"work:{command.id}:{state.accepted_at}"
+
+
+def _set_deadline(before: RunState, after: RunState) -> None:
+    """A run that begins to wait for a person has the time of people, one that goes on its own again."""
+    if after.status in (before.status, "done"):
+        return
+    time = after.suspended_ms if after.status == "suspended" else after.timeout_ms
+    after.deadline_ms = int(now().timestamp() * 1000) + time
 
 
 def _observe(state: RunState, result: RunResult) -> None:
@@ -216,15 +224,16 @@ def line_of(state: RunState) -> str:
 def change(state: RunState, version: int, *, resumed: bool = False, with_plan: bool = False) -> StateChange:
     """The state as it is saved over `version`.
 
-    A run that waits for a person has no deadline; one that is over keeps it until its end has been told, so that
-    somebody else tells it when we die in between. Either leaves the line of its thread; one that goes on (`resumed`)
-    is at work beside whoever has begun meanwhile, and ahead of all who wait.
+    A run that is over keeps its deadline until its end has been told, so that somebody else tells it when we die in
+    between. It leaves the line of its thread, and so does one that waits for a person; one that goes on (`resumed`) is
+    at work beside whoever has begun meanwhile, and ahead of all who wait.
     """
     return StateChange(
         version,
         state.to_json(),
-        None if state.status == "suspended" else state.deadline_ms,
+        state.deadline_ms,
         finished=state.status == "done",
+        waits=state.status == "suspended",
         line=line_of(state) if resumed or state.status != "running" else "",
         resumed=resumed,
         plan=state.plan.stored if with_plan else b"",
@@ -245,7 +254,9 @@ def moved(stored: StoredContext, result: WorkResult, life: int) -> Moved | None:
     """What a result makes of the run; None where its state is gone."""
     if stored.state is None:
         return None
-    state, effects = reduce(read_state(stored.state, stored.plan, life), result)
+    before = read_state(stored.state, stored.plan, life)
+    state, effects = reduce(before, result)
+    _set_deadline(before, state)
     return Moved(state, effects, change(state, stored.state_version, with_plan=stored.plan is None))
 
 

@@ -13,7 +13,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class DeadlinePassed:
-    """The run's time is up; `at_ms` (since the epoch) tells whoever looked late that somebody has seen to it."""
+    """The run's time was up at `at_ms` (since the epoch), unless it has got more meanwhile: somebody sees to its end."""
 
     at_ms: int
 

@@ -367,13 +367,15 @@ def _resume(state: RunState, control: Control) -> tuple[RunState, list[Effect]]:
 
 def _deadline(state: RunState, at_ms: int) -> tuple[RunState, list[Effect]]:
     """Ends the run without waiting for whoever holds it up; whoever does so gets a moment for it."""
-    if state.status == "suspended":  # a person takes the time it takes
-        return state, outstanding(state)
     if at_ms < state.deadline_ms:
-        return state, []
+        return state, [] if state.ending else outstanding(state)
     state.deadline_ms = at_ms + _ENDING_MS
     told = "the run waited for its turn" if state.queued else "the run did not end"
     error = Failure(code="DEADLINE_EXCEEDED", message=f"{told} within its timeout")
+    if state.status == "suspended":
+        within = f"within {state.suspended_ms // 1000} s (PROCESSION_SUSPENDED_TIMEOUT)"
+        error.message = f"nobody decided about the tool calls for which the run waits {within}"
+        state.status, state.result, state.waiting = "running", None, []
     if state.ending and state.sent and state.sent.service == LOCAL:
         _told(state, _bare_result(state, error))
         return state, outstanding(state)

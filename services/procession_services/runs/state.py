@@ -193,6 +193,7 @@ class RunState(WireModel):
     parent_span: str | None = Field(default=None, description="Id of the caller's span above it.")
     deadline_ms: int
     timeout_ms: int = Field(default=600_000, description="Time to run, anew after a suspension.")
+    suspended_ms: int = Field(default=30 * 86_400_000, description="Time for a person to decide.")
     status: Status = "running"
     queued: bool = Field(default=False, description="It waits for its turn; nothing of it was done.")
     seq: int = 0

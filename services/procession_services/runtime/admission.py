@@ -186,7 +186,7 @@ redis.call('EXPIRE', KEYS[1], ARGV[4])
 redis.call('ZADD', KEYS[2], ARGV[2], ARGV[3])
 if KEYS[4] then
   redis.call('RPUSH', KEYS[4], KEYS[1])
-  redis.call('EXPIRE', KEYS[4], ARGV[4])
+  keep(KEYS[4], ARGV[4])
 end
 local names = {}
 if ahead then stay_behind(tenant, run)

@@ -2,10 +2,17 @@
 
 from procession_services.runtime import admission
 
-__all__ = ["ADMIT", "COMMIT", "END", "LOG_PARTS", "NEXT", "SAVE", "TAKE"]
+__all__ = ["ADMIT", "CANCEL", "COMMIT", "DROP", "END", "LOG_PARTS", "NEXT", "SAVE", "TAKE"]
 
+_KEEP = """
+-- For so long at least; a run that waits for a person may have to be kept for longer.
+local function keep(key, ttl)
+  if redis.call('TTL', key) < tonumber(ttl) then redis.call('EXPIRE', key, ttl) end
+end
+"""
 _STATE = (
     admission.PLACES
+    + _KEEP
     + """
 local function first(line)
   local run = redis.call('LINDEX', line, 0)
@@ -16,20 +23,19 @@ local function first(line)
   return run
 end
 -- Returns the runs that may begin because this one has given back its place, or nothing where nothing was saved.
-local function save(keys, version, state, deadline, member, ttl, done_ttl, plan, out)
+local function save(keys, version, state, deadline, member, ttl, done, plan, out, place)
   local have = tonumber(redis.call('HGET', keys[1], 'state_v') or '0')
   if have ~= tonumber(version) then return nil end
   redis.call('HSET', keys[1], 'state_v', have + 1, 'state', state, 'out', out)
   if plan ~= '' then redis.call('HSET', keys[1], 'plan', plan) end
-  redis.call('EXPIRE', keys[1], done_ttl ~= '' and done_ttl or ttl)
-  if done_ttl ~= '' then redis.call('HDEL', keys[1], 'ctx', 'ctx_result'); redis.call('DEL', keys[3]) end
-  local goes_on = false
-  if deadline == '' then redis.call('ZREM', keys[2], member)
-  else goes_on = redis.call('ZADD', keys[2], deadline, member) == 1 end
+  redis.call('EXPIRE', keys[1], ttl)
+  if done ~= '' then redis.call('HDEL', keys[1], 'ctx', 'ctx_result'); redis.call('DEL', keys[3])
+  else redis.call('EXPIRE', keys[3], ttl) end
+  redis.call('ZADD', keys[2], deadline, member)
   if keys[4] then redis.call('LREM', keys[4], 1, keys[1]) end
   local tenant, run = string.match(member, '^(%S+) (%S+)$')
-  if done_ttl ~= '' or deadline == '' then return leave(tenant, run) end
-  if goes_on then hold(tenant, run) end
+  if place == 'leave' then return leave(tenant, run) end
+  if place == 'hold' then hold(tenant, run) end
   return {}
 end
 """
@@ -44,9 +50,9 @@ if not have[5] or have[4] and have[4] ~= ARGV[2] then return 0 end
 if tonumber(have[1] or '0') ~= tonumber(ARGV[1]) or last > seq then return 0 end
 if have[3] and have[3] ~= ARGV[2] .. ':' .. ARGV[5] then return 0 end
 redis.call('HSET', KEYS[1], 'ctx_v', tonumber(ARGV[1]) + 1, 'ctx_seq', seq, 'ctx', ARGV[3], 'ctx_result', ARGV[4])
-redis.call('EXPIRE', KEYS[1], ARGV[6])
-if ARGV[7] == '' then return 1 end
-return save(KEYS, ARGV[7], ARGV[8], ARGV[9], ARGV[10], ARGV[6], ARGV[11], ARGV[12], ARGV[13]) or 1
+keep(KEYS[1], ARGV[10])
+if ARGV[6] == '' then return 1 end
+return save(KEYS, unpack(ARGV, 6)) or 1
 """
 )
 END = (
@@ -56,7 +62,7 @@ local have = redis.call('HMGET', KEYS[1], 'ctx_v', 'ctx_seq', 'claim')
 if tonumber(have[2] or '-1') >= tonumber(ARGV[2]) then return 0 end
 if tonumber(have[1] or '0') ~= tonumber(ARGV[1]) then return 0 end
 if have[3] and have[3] ~= ARGV[2] .. ':' .. ARGV[3] then return 0 end
-local names = save(KEYS, ARGV[4], ARGV[5], ARGV[6], ARGV[7], '', ARGV[8], ARGV[9], ARGV[10])
+local names = save(KEYS, unpack(ARGV, 4))
 if not names then return 0 end
 redis.call('HSET', KEYS[1], 'ctx_v', tonumber(ARGV[1]) + 1, 'ctx_seq', ARGV[2])
 return names
@@ -82,11 +88,11 @@ return have
 SAVE = (
     _STATE
     + """
-local names = save(KEYS, ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[8], ARGV[9])
+local names = save(KEYS, unpack(ARGV))
 if not names then return 0 end
-if ARGV[7] ~= '' then
+if KEYS[4] and ARGV[9] == 'hold' then
   redis.call('LPUSH', KEYS[4], KEYS[1])
-  redis.call('EXPIRE', KEYS[4], ARGV[5])
+  keep(KEYS[4], ARGV[5])
 end
 return names
 """
@@ -99,7 +105,22 @@ local run = first(KEYS[1])
 return run and redis.call('HEXISTS', run, 'claim') == 0 and run
 """
 )
-LOG_PARTS = """
+LOG_PARTS = (
+    _KEEP
+    + """
 redis.call('RPUSH', KEYS[1], ARGV[1])
-redis.call('EXPIRE', KEYS[1], ARGV[2])
+keep(KEYS[1], ARGV[2])
+"""
+)
+CANCEL = (
+    _KEEP
+    + """
+redis.call('HSET', KEYS[1], 'cancelled', '1')
+keep(KEYS[1], ARGV[1])
+"""
+)
+DROP = """
+if tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or '-1') == tonumber(ARGV[2]) then
+  redis.call('ZREM', KEYS[1], ARGV[1])
+end
 """

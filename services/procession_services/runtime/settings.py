@@ -85,7 +85,17 @@ class Settings(BaseSettings):
     drain_timeout: float = Field(
         default=20, gt=0, description="Seconds a stopping service gives work in flight."
     )
-    context_ttl: int = Field(default=86_400, gt=0, description="Seconds that a run's state stays in Redis.")
+    suspended_timeout: int = Field(
+        default=30 * 86_400,
+        gt=0,
+        le=10 * 365 * 86_400,
+        description="Seconds that a run waits for a person; then it ends with an error.",
+    )
+    context_ttl: int = Field(
+        default=86_400,
+        gt=0,
+        description="Seconds that a run's state stays in Redis after its last change, and after its deadline.",
+    )
     finished_ttl: int = Field(
         default=3_600, gt=0, description="Seconds that it stays after the run has ended."
     )

@@ -5,6 +5,7 @@ sorted set of deadlines. A list per thread, the line, has the runs that are at w
 write is a compare-and-set in a script.
 """
 
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,9 +15,12 @@ import orjson
 
 from procession_services.runtime import admission, scripts
 from procession_services.runtime.admission import Called, Over, Wanted, called
+from procession_services.runtime.clock import seconds
 from procession_services.runtime.redis_client import RedisClient, Script
 
 DEADLINES = "procession:deadlines"
+_LATE_SECONDS = 60
+"""How late an orchestrator may come to a deadline and still has to find the run."""
 ANSWER_SECONDS = 5.0
 """How long somebody who asks is kept waiting by a Redis that is away; work in hand waits longer."""
 
@@ -76,19 +80,20 @@ class StoredState:
 class StateChange:
     """The orchestration state of a run as it is to be saved, over the version that it was made from.
 
-    A deadline (milliseconds since the epoch) of None takes the run off the list of deadlines. `line` is the key of a
-    line that the run leaves, or with `resumed` goes to the head of. `plan` is given where none is stored. `out` is
-    the number of the command that the run waits for.
+    The deadline is in milliseconds since the epoch. `line` is the key of a line that the run leaves, or with `resumed`
+    goes to the head of. `plan` is given where none is stored. `out` is the number of the command that the run waits
+    for. A run that `waits` for a person gives back its place, and one that is `resumed` takes one.
     """
 
     version: int
     state: bytes
-    deadline_ms: int | None
+    deadline_ms: int
     finished: bool
     line: str = ""
     resumed: bool = False
     plan: bytes = b""
     out: int = 0
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +139,7 @@ class RunStore:
 
     Args:
         redis: The server.
-        ttl: Seconds that a run is kept after its last change.
+        ttl: Seconds that a run is kept after its last change, and after its deadline: it must be there to be ended.
         finished_ttl: Seconds that it is kept after its end.
         told_ttl: Seconds that its id is not for reuse: as long as its end can be read.
     """
@@ -150,6 +155,8 @@ class RunStore:
         self._admit = partial(redis.run, Script(scripts.ADMIT))
         self._next = partial(redis.run, Script(scripts.NEXT))
         self._log_parts = partial(redis.run, Script(scripts.LOG_PARTS))
+        self._cancel = partial(redis.run, Script(scripts.CANCEL))
+        self._drop = partial(redis.run, Script(scripts.DROP))
         self._enter = partial(redis.run, Script(admission.ENTER))
         self._leave = partial(redis.run, Script(admission.LEAVE))
 
@@ -194,8 +201,8 @@ class RunStore:
             The result that counts: ours, or the one stored before for the same command; None when the command is
             stale (another one has moved on) and must say nothing.
         """
-        args: list[Any] = [version, seq, data, result, owner, self._ttl]
-        args += self._state_args(tenant, run, change) if change else [""] * 7
+        args: list[Any] = [version, seq, data, result, owner]
+        args += self._state_args(tenant, run, change) if change else ["", "", "", "", self._ttl, *[""] * 4]
         done = await self._commit(keys=self._keys(tenant, run, change.line if change else ""), args=args)
         if isinstance(done, bytes):
             return Committed(done, state_saved=False)
@@ -221,16 +228,22 @@ class RunStore:
         return [key, DEADLINES, f"{key}:parts", *([line] if line else [])]
 
     def _state_args(self, tenant: str, run: str, change: StateChange) -> list[Any]:
-        deadline = "" if change.deadline_ms is None else change.deadline_ms
+        place = "leave" if change.finished or change.waits else "hold" if change.resumed else ""
         return [
             change.version,
             change.state,
-            deadline,
+            change.deadline_ms,
             f"{tenant} {run}",
-            self._finished_ttl if change.finished else "",
+            self._finished_ttl if change.finished else self._lasts(change.deadline_ms),
+            "1" if change.finished else "",
             change.plan,
             change.out,
+            place,
         ]
+
+    def _lasts(self, deadline_ms: int) -> int:
+        """Seconds that the keys of a run that has not ended are kept."""
+        return max(self._ttl, _LATE_SECONDS) + max(0, math.ceil(deadline_ms / 1000 - seconds()))
 
     async def admit(
         self,
@@ -257,7 +270,7 @@ class RunStore:
             state,
             deadline_ms,
             f"{tenant} {run}",
-            self._ttl,
+            self._lasts(deadline_ms),
             queued,
             "1" if alone else "",
             plan,
@@ -305,16 +318,13 @@ class RunStore:
 
         A finished run leaves only its state and its plan behind: context and stream parts go.
         """
-        *head, finished, plan, out = self._state_args(tenant, run, change)
-        args = [*head, self._ttl, finished, "1" if change.resumed and change.line else "", plan, out]
+        args = self._state_args(tenant, run, change)
         done = await self._save(keys=self._keys(tenant, run, change.line), args=args)
         return Saved(saved=True, called=called(done)) if isinstance(done, list) else Saved(saved=False)
 
     async def mark_cancelled(self, tenant: str, run: str) -> None:
         """Lets every service that picks up work of the run see that it was cancelled."""
-        key = run_key(tenant, run)
-        async with self.redis.pipeline(transaction=True) as pipe:
-            await pipe.hset(key, "cancelled", "1").expire(key, self._ttl).execute()
+        await self._cancel(keys=[run_key(tenant, run)], args=[self._ttl])
 
     async def refused(self, tenant: str, run: str, *, by: str | None = None) -> bool:
         """Whether a request under this id was refused: another than the one with digest `by`, which is noted."""
@@ -352,19 +362,19 @@ class RunStore:
         return int(score), tenant, run
 
     async def at_work(self) -> list[tuple[str, str]]:
-        """Tenant and run of all that have a deadline or a place."""
+        """Tenant and run of all that have a deadline or a place, those that wait for a person among them."""
         async with self.redis.pipeline(transaction=True) as pipe:
             listed, placed = await pipe.zrange(DEADLINES, 0, -1).smembers(admission.PLACED).execute()
         pairs = (member.decode().partition(" ") for member in dict.fromkeys([*listed, *placed]))
         return [(tenant, run) for tenant, _, run in pairs]
 
-    async def drop_deadline(self, tenant: str, run: str) -> None:
-        """Takes a run off the list of deadlines."""
-        await self.redis.zrem(DEADLINES, f"{tenant} {run}")
+    async def drop_deadline(self, tenant: str, run: str, deadline_ms: int) -> None:
+        """Takes a run off the list of deadlines, unless it has got another one."""
+        await self._drop(keys=[DEADLINES], args=[f"{tenant} {run}", deadline_ms])
 
     async def put_off(self, tenant: str, run: str, deadline_ms: int) -> None:
-        """Moves the deadline of a run, if it still has one."""
-        await self.redis.zadd(DEADLINES, {f"{tenant} {run}": deadline_ms}, xx=True)
+        """Moves the deadline of a run, if it still has one, and not a later one."""
+        await self.redis.zadd(DEADLINES, {f"{tenant} {run}": deadline_ms}, xx=True, gt=True)
 
     async def forget(self, tenant: str, run: str) -> tuple[Called, ...]:
         """Takes a run that is not there any more off all lists; gives those that may begin in its place."""

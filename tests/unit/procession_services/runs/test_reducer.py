@@ -608,10 +608,15 @@ class TestDeadline:
         before = run.state
         assert run.tell(_late(late)).state == before
 
-    def test_a_suspended_run_has_no_deadline(self):
+    def test_a_suspended_run_ends_when_nobody_decides(self):
+        run = Run().waits("1").answer().tell(DeadlinePassed(2**60)).to_end()
+        assert (run.result.status, run.error.code) == ("failed", "DEADLINE_EXCEEDED")
+        assert "within 2592000 s (PROCESSION_SUSPENDED_TIMEOUT)" in run.error.message
+
+    def test_a_deadline_that_was_put_off_meanwhile_is_none(self):
         run = Run().waits("1").answer()
         before = run.state
-        run.tell(DeadlinePassed(1))
+        run.tell(DeadlinePassed(before.deadline_ms - 1))
         assert (run.state, run.effects) == (before, [TellSuspended(run.result)])
 
     def test_a_run_whose_end_does_not_come_is_ended_without_it(self):

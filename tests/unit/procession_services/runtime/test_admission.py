@@ -70,9 +70,8 @@ class Office:
     async def end(self, tenant: str, run: str, *, finished: bool = True) -> Saved:
         stored = await self.store.load_state(tenant, run)
         version = stored.version if stored else 0
-        deadline = 99 if finished else None
         return await self.store.save_state(
-            tenant, run, StateChange(version, b"over", deadline, finished=finished)
+            tenant, run, StateChange(version, b"over", 99, finished=finished, waits=not finished)
         )
 
     async def counts(self) -> tuple[dict[str, int], dict[str, int]]:
@@ -151,7 +150,7 @@ async def test_a_run_that_waits_for_a_person_gives_its_place_back_and_takes_one_
     await office.ask("b", "1")
     assert (await office.end("a", "1", finished=False)).called == (Called("b", "1"),)
     assert await office.counts() == ({"b": 1}, {})
-    await office.store.save_state("a", "1", StateChange(2, b"on again", 99, finished=False))
+    await office.store.save_state("a", "1", StateChange(2, b"on again", 99, finished=False, resumed=True))
     assert await office.counts() == ({"a": 1, "b": 1}, {})
     assert (await office.end("b", "1")).called == ()
     await office.end("a", "1")

@@ -1,6 +1,7 @@
 """The line of a thread in Redis: who joins it, who leaves it, and who is first."""
 
 import secrets
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,7 +11,15 @@ import pytest_asyncio
 from procession_services.runtime.admission import Wanted
 from procession_services.runtime.embedded import Endpoints
 from procession_services.runtime.redis_client import connect
-from procession_services.runtime.store import Admission, RunStore, StateChange, StoredState, line_key, run_key
+from procession_services.runtime.store import (
+    DEADLINES,
+    Admission,
+    RunStore,
+    StateChange,
+    StoredState,
+    line_key,
+    run_key,
+)
 
 pytestmark = pytest.mark.integration
 FAR = 4_000_000_000_000
@@ -162,8 +171,8 @@ async def test_a_command_that_the_run_does_not_wait_for_changes_nothing(
 async def test_runs_that_are_at_work_have_a_deadline_or_a_place(thread: Thread) -> None:
     for run in ("one", "two"):
         await thread.admit(run)
-    await thread.store.drop_deadline(thread.tenant, "one")
-    await thread.store.drop_deadline(thread.tenant, "three")
+    await thread.store.drop_deadline(thread.tenant, "one", FAR)
+    await thread.store.drop_deadline(thread.tenant, "three", FAR)
     assert {run for tenant, run in await thread.store.at_work() if tenant == thread.tenant} == {"one", "two"}
 
 
@@ -178,7 +187,7 @@ async def test_runs_that_are_gone_keep_nobody(thread: Thread) -> None:
 
 async def test_a_line_does_not_outlive_its_runs(thread: Thread) -> None:
     await thread.admit("one")
-    assert 0 < await thread.redis.ttl(thread.line) <= 60
+    assert 0 < await thread.redis.ttl(thread.line) <= await thread.redis.ttl(run_key(thread.tenant, "one"))
 
 
 async def test_stream_parts_are_logged_in_order_and_do_not_outlive_their_run(thread: Thread) -> None:
@@ -246,3 +255,31 @@ async def test_a_plan_is_added_to_a_run_that_has_none(thread: Thread) -> None:
     assert await thread.store.load_state(thread.tenant, "one") == StoredState(2, b"next", b"made")
     await thread.save("one")
     assert await thread.store.load_state(thread.tenant, "one") == StoredState(3, b"next", b"made")
+
+
+async def test_a_run_is_kept_beyond_its_deadline_and_nothing_shortens_that_before_its_end(
+    thread: Thread,
+) -> None:
+    await thread.admit("one")
+    far = FAR / 1000 - time.time() - 60
+    keys = [run_key(thread.tenant, "one"), f"{run_key(thread.tenant, 'one')}:parts"]
+    await thread.store.append_parts(thread.tenant, "one", b"part")
+    await thread.store.take_context(thread.tenant, "one", seq=1, owner="me", anyway=True)
+    await thread.store.commit_context(
+        thread.tenant, "one", version=0, seq=1, owner="me", data=b"{}", result=b"{}",
+        change=StateChange(1, b"waits", FAR, False, thread.line, waits=True),
+    )  # fmt: skip
+    await thread.store.mark_cancelled(thread.tenant, "one")
+    await thread.store.append_parts(thread.tenant, "one", b"part")
+    assert [far < await thread.redis.ttl(key) <= far + 121 for key in keys] == [True, True]
+    await thread.save("one", done=True)
+    assert await thread.redis.ttl(keys[0]) <= 30
+
+
+async def test_a_deadline_is_dropped_unless_there_is_another_one(thread: Thread) -> None:
+    await thread.admit("one")
+    member = f"{thread.tenant} one"
+    await thread.store.drop_deadline(thread.tenant, "one", FAR - 1)
+    assert await thread.redis.zscore(DEADLINES, member) == FAR
+    await thread.store.drop_deadline(thread.tenant, "one", FAR)
+    assert await thread.redis.zscore(DEADLINES, member) is None

@@ -1,0 +1,68 @@
+"""A run that waits for a person is kept until somebody decides, or ends with an event; nothing of it holds a place."""
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+
+import nats
+import pytest
+
+from procession_schemas import subjects
+from procession_services.runtime.admission import Places
+from procession_services.runtime.store import run_key
+from tests.support.servers import own_servers
+from tests.support.system import SERVICES, finished, running_system
+
+pytestmark = pytest.mark.integration
+
+CALL = {"tool_calls": [{"id": "c1", "name": "send-mail", "arguments": {"to": "ann"}}]}
+DONE = {"chunks": ["done"]}
+ASKS = {"tools": ["send-mail"]}
+
+
+@asynccontextmanager
+async def running(directory, monkeypatch, **settings):
+    monkeypatch.setenv("OPENAI_API_KEY", "unused")
+    async with (
+        own_servers(directory) as servers,
+        running_system(servers.endpoints, directory) as system,
+        system.inside(*SERVICES, **settings),
+    ):
+        yield system
+
+
+async def test_it_is_kept_for_longer_than_a_run_that_nobody_changes(tmp_path, monkeypatch):
+    async with running(tmp_path, monkeypatch, context_ttl=1) as system:
+        handle = await system.start(CALL, DONE, agent=ASKS)
+        assert (await handle.result(timeout=20)).status == "suspended"
+        assert await system.redis.ttl(run_key(system.client.tenant, handle.run_id)) > 86_400
+        await handle.approve("c1")
+        assert (await finished(handle))[0].status == "finished"
+
+
+async def test_it_ends_when_nobody_decides_in_time(tmp_path, monkeypatch):
+    async with running(tmp_path, monkeypatch, context_ttl=1, suspended_timeout=1) as system:
+        handle = await system.start(CALL, DONE, agent=ASKS)
+        assert (await handle.result(timeout=20)).status == "suspended"
+        async with asyncio.timeout(30):  # an orchestrator looks at the deadlines of others every 15 s
+            while (result := await handle.result()).status == "suspended":
+                await handle._bell.heard(5)
+        assert (result.status, result.error.code) == ("failed", "DEADLINE_EXCEEDED")
+        assert "nobody decided" in result.error.message
+
+
+async def test_a_request_of_which_redis_knows_nothing_any_more_is_worked_on_once_more(tmp_path, monkeypatch):
+    """NATS knows the commands of before for two minutes, and would drop those of now."""
+    async with running(tmp_path, monkeypatch, worker_concurrency=1) as system:
+        tenant, run = system.client.tenant, "r1"
+        agent = {"name": "test", "model": system.script(CALL, CALL, DONE), **ASKS}
+        body = json.dumps({"runId": run, "input": "Hello", "agent": agent}).encode()
+        connection = await nats.connect(system.servers.nats_url)
+        heard = await connection.subscribe(subjects.event(tenant, run, "run.suspended"))
+        for _ in range(2):
+            await connection.jetstream().publish(subjects.run(tenant, "test"), body)
+            await heard.next_msg(timeout=10)
+            await system.redis.delete(run_key(tenant, run))
+        assert (await Places(system.redis).queues()).running == {}
+        assert (await finished(await system.start(DONE)))[0].status == "finished"
+        await connection.close()
