@@ -1,11 +1,14 @@
 """Agents and everything a person configures about them. Options keep the contract's names."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field
 
 from procession_schemas.base import JsonObject, StrictModel
 from procession_schemas.memory import MemoryConfig
+
+LONGEST_RUN: Final = 31_536_000
+"""Seconds that a run may take."""
 
 
 def _by_id(value: object) -> object:
@@ -165,7 +168,8 @@ class AgentOptions(StrictModel):
     timeout: float | None = Field(
         default=None,
         gt=0,
-        description="Seconds until the run is ended with an error; default: PROCESSION_RUN_TIMEOUT.",
+        le=LONGEST_RUN,
+        description="Seconds until the run is ended with an error, a year at most; default: PROCESSION_RUN_TIMEOUT.",
     )
 
 

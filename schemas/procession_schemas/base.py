@@ -23,7 +23,9 @@ class WireModel(BaseModel):
 class StrictModel(BaseModel):
     """What a person writes (a request, an agent): unknown fields are errors that name the field.
 
-    Keys are accepted in snake_case and in the contract's camelCase.
+    Keys are accepted in snake_case and in the contract's camelCase. NaN and infinity are no numbers.
     """
 
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid")
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="forbid", allow_inf_nan=False
+    )

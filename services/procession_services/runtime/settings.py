@@ -8,6 +8,7 @@ import yaml
 from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from procession_schemas.agent import LONGEST_RUN
 from procession_services.runtime.clock import new_token
 from procession_services.runtime.problems import suggestion
 
@@ -64,7 +65,9 @@ class Settings(BaseSettings):
     )
     replica: str = Field(default_factory=lambda: new_token(10), description="Id of this process; generated.")
     max_request_bytes: int = Field(default=1_048_576, gt=0, description="Longest accepted run request.")
-    run_timeout: float = Field(default=600, gt=0, description="Seconds until a run is ended with an error.")
+    run_timeout: float = Field(
+        default=600, gt=0, le=LONGEST_RUN, description="Seconds until a run is ended with an error."
+    )
     work_ack_wait: float = Field(
         default=30, gt=0, description="Seconds until unacknowledged work is redelivered."
     )

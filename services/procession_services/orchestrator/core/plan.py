@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, from_json
 
 from procession.errors import InvalidOptionsError, UnknownComponentError
 from procession.placing import misplaced, runs_beside
@@ -65,7 +64,7 @@ def parse_request(body: bytes, limit: int) -> RunRequest:
 def asked_id(body: bytes) -> str | None:
     """The run id that a request asks for, also one that is wrong elsewhere: its sender listens there."""
     try:
-        given = orjson.loads(body)
+        given = from_json(body)
         return subjects.token(given.get("runId") or given.get("run_id") or "", "run id")
     except (ValueError, AttributeError, TypeError):
         return None
@@ -73,7 +72,7 @@ def asked_id(body: bytes) -> str | None:
 
 def _parsed(body: bytes) -> Any:
     try:
-        return orjson.loads(body)
+        return from_json(body)
     except ValueError:
         return None
 

@@ -248,6 +248,24 @@ class TestParsing:
         assert (failure.code, failure.field) == ("INVALID_REQUEST", field)
         assert field in failure.message
 
+    @pytest.mark.parametrize(
+        ("given", "field"),
+        [
+            ('"timeout": NaN', "timeout"),
+            ('"timeout": Infinity', "timeout"),
+            ('"timeout": 1e400', "timeout"),
+            ('"timeout": 1e308', "timeout"),
+            ('"timeout": 1e12', "timeout"),
+            ('"maxSteps": 1e400', "maxSteps"),
+            ('"agent": {"name": "a", "timeout": 1e12}', "agent.timeout"),
+            ('"tools": [{"id": "t", "timeout": NaN}]', "tools.0.timeout"),
+        ],
+    )
+    def test_a_number_that_is_none_or_too_large_is_told_with_its_place(self, given, field):
+        with pytest.raises(Invalid, match=field) as caught:
+            parse_request(f'{{"input": "x", {given}}}'.encode(), LIMIT)
+        assert (caught.value.failure.code, caught.value.failure.field) == ("INVALID_REQUEST", field)
+
     def test_every_wrong_field_is_in_the_message(self):
         with pytest.raises(Invalid) as caught:
             parse_request(b'{"input": "x", "maxSteps": -1, "timeout": 0}', LIMIT)
@@ -282,6 +300,7 @@ class TestParsing:
         [
             (b'{"runId": "r1"}', "r1"),
             (b'{"run_id": "r1", "input": 5}', "r1"),
+            (b'{"runId": "r1", "timeout": NaN}', "r1"),
             (b'{"runId": "a b"}', None),
             (b'{"runId": 5}', None),
             (b"{}", None),
