@@ -23,9 +23,10 @@ class WireModel(BaseModel):
 class StrictModel(BaseModel):
     """What a person writes (a request, an agent): unknown fields are errors that name the field.
 
-    Keys are accepted in snake_case and in the contract's camelCase. NaN and infinity are no numbers.
+    Keys are accepted in snake_case and in the contract's camelCase. Values are of the types that the JSON Schema names:
+    no text for a number, no number for a boolean, and no NaN or infinity for a number.
     """
 
     model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, extra="forbid", allow_inf_nan=False
+        alias_generator=to_camel, populate_by_name=True, extra="forbid", strict=True, allow_inf_nan=False
     )

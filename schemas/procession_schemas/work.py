@@ -8,7 +8,7 @@ processor implements costs no message.
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from procession_schemas.agent import ModelEntry, ProcessorRef, StructuredOutput, ToolRef
 from procession_schemas.base import JsonObject, WireModel
@@ -297,6 +297,8 @@ class WorkResult(WireModel):
 
 class Control(WireModel):
     """What a person tells a run in flight, on `procession.v1.control.<tenant>.<run>`."""
+
+    model_config = ConfigDict(strict=True)
 
     type: Literal["cancel", "resume"]
     tool_call_id: str | None = None

@@ -14,6 +14,7 @@ from procession_services.bus.dead import dead_letters, replay
 from procession_services.bus.streams import stream_configs
 from procession_services.orchestrator.app import start as start_orchestrator
 from procession_services.processor_host.service import hosted
+from procession_services.runtime.clock import new_token
 from procession_services.runtime.embedded import Endpoints
 from procession_services.runtime.settings import Settings
 from procession_services.tools.app import start
@@ -56,6 +57,40 @@ async def test_none_or_one_with_other_characters_in_its_headers_can_be_listed(tm
         assert letter.subject.endswith(".demo")
         assert letter.reason.startswith("tenant 't")
         await bus.close()
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("{", "Invalid JSON"),
+        ('{"type": "approve"}', "type: Input should be 'cancel' or 'resume'"),
+        ('{"type": "resume", "toolCallId": 5}', "toolCallId: Input should be a valid string"),
+        (
+            '{"type": "resume", "toolCallId": "c", "approved": "yes"}',
+            "approved: Input should be a valid boolean",
+        ),
+        ('{"type": "resume", "toolCallId": "c", "approved": 1}', "approved: Input should be a valid boolean"),
+    ],
+)
+async def test_a_control_that_says_nothing_is_buried_at_once_and_logged(
+    servers: Endpoints, caplog: pytest.LogCaptureFixture, body: str, why: str
+) -> None:
+    settings = Settings(nats_url=servers.nats_url, redis_url=servers.redis_url)
+    bus = await Bus.connect(servers.nats_url, "test")
+    run = new_token(8)
+    buried: asyncio.Queue[bytes] = asyncio.Queue()
+    await bus.subscribe(
+        subjects.dead("WORK", "control", "acme", run), lambda _, body, __: buried.put_nowait(body)
+    )
+    async with asyncio.timeout(20), hosted("orchestrator", settings, start_orchestrator):
+        await bus.publish_stored(subjects.control("acme", run), body.encode(), message_id=run)
+        assert await buried.get() == body.encode()
+    [letter] = [each for each in await dead_letters(bus) if each.subject == subjects.control("acme", run)]
+    assert letter.reason.startswith("the control cannot be read: ")
+    assert why in letter.reason
+    assert why in caplog.text
+    assert "delivery 1" not in caplog.text, "no further delivery can help"
+    await bus.close()
 
 
 WRONG = {

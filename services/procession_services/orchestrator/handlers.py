@@ -4,6 +4,8 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
+from pydantic import ValidationError
+
 from procession_schemas import subjects
 from procession_schemas.agent import Agent
 from procession_schemas.events import RequestRejected, RunAccepted
@@ -276,10 +278,16 @@ class Orchestrator:
         """A person cancels or resumes.
 
         Raises:
-            HopelessError: Its subject names no run.
+            HopelessError: Its subject names no run, or its body is none.
         """
         tenant, run = _addressed(delivery)
-        control = Control.model_validate_json(delivery.body)
+        try:
+            control = Control.model_validate_json(delivery.body)
+        except ValidationError as error:
+            told = "; ".join(
+                f"{'.'.join(map(str, each['loc'])) or 'body'}: {each['msg']}" for each in error.errors()
+            )
+            raise HopelessError(f"the control cannot be read: {told}") from error
         await self._controlled(tenant, run, control)
         while not await self._lapses.kept():
             await self._controlled(tenant, run, control)

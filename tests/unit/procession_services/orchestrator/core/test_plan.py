@@ -215,7 +215,12 @@ class TestParsing:
             ({"input": "x", "maxProcessorRetries": "many"}, "maxProcessorRetries"),
             ({"input": "x", "maxRetries": -1}, "maxRetries"),
             ({"input": "x", "timeout": 0}, "timeout"),
-            ({"input": "x", "stream": "perhaps"}, "stream"),
+            ({"input": "x", "stream": "no"}, "stream"),
+            ({"input": "x", "stream": 0}, "stream"),
+            ({"input": "x", "timeout": True}, "timeout"),
+            ({"input": "x", "maxSteps": "5"}, "maxSteps"),
+            ({"input": "x", "max_steps": "5"}, "max_steps"),
+            ({"input": "x", "tools": [{"id": "t", "requireApproval": "yes"}]}, "tools.0.requireApproval"),
             ({"input": "x", "model": 5}, "model"),
             ({"input": "x", "model": [{"modle": "m"}]}, "model.0.model"),
             ({"input": "x", "model": [{"model": "m", "maxRetries": -1}]}, "model.0.maxRetries"),
@@ -294,6 +299,7 @@ class TestParsing:
 
     def test_both_spellings_are_read(self):
         assert parse_request(b'{"input": "x", "max_steps": 2}', LIMIT).max_steps == 2
+        assert parse_request(b'{"input": "x", "timeout": 2}', LIMIT).timeout == 2.0
 
     @pytest.mark.parametrize(
         ("body", "run_id"),
