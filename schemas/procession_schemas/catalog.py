@@ -230,12 +230,14 @@ CATALOG: Final[tuple[Row, ...]] = (
     Row(
         "backlog.request", JsonObject, _pattern(subjects.api, "orchestrator", "{tenant}", "backlog"), None,
         (CLIENT,), ("orchestrator",),
-        "Asks for the stored chunks of `run` behind number `after` of the stream (0: all).",
+        "Asks for the stored chunks of `run` behind number `after` (0: all), which is one of the stream CHUNKS, not of "
+        "a chunk.",
     ),
     Row(
         "backlog.reply", JsonObject, "_INBOX.{request}", None,
         ("orchestrator",), (CLIENT,),
-        "Some of the `batches`, oldest first, and the number of the `last` one; 0 when there is no more.",
+        "Some of the `batches`, oldest first, and the number in the stream of the `last` one, which is the next "
+        "`after`; 0 when there is no more. A request that is none has an `error` beside these, a `Failure`.",
         reply=True,
     ),
     Row(

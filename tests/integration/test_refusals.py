@@ -235,3 +235,14 @@ async def test_a_wrong_control_message_harms_nobody(system, ask):
     await gate.open()
     result, _ = await finished(handle)
     assert result.text == "fine"
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"null", b'{"resource": NaN}', b'{"resource": "\\ud800"}']
+)
+async def test_a_request_about_threads_that_is_none_is_answered(system, body):
+    connection = await nats.connect(system.servers.nats_url)
+    subject = subjects.api("memory", system.client.tenant, "threads")
+    answer = await connection.request(subject, body, timeout=10)
+    assert json.loads(answer.data)["error"]["code"] in ("INVALID_JSON", "INVALID_REQUEST")
+    await connection.close()

@@ -9,9 +9,10 @@ from typing import Final
 import orjson
 from nats.js import JetStreamContext
 from nats.js.errors import NotFoundError
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from procession_schemas import subjects
+from procession_schemas.run import Failure
 from procession_services.bus.connection import Bus
 
 __all__ = ["Backlog", "backlog"]
@@ -24,7 +25,12 @@ class _Request(BaseModel):
     """Which chunk batches: those of a run, from a number in the stream on."""
 
     run: str
-    after: int = Field(default=0, ge=0)
+    after: int = Field(default=0, ge=0, lt=2**63)
+
+    @field_validator("run")
+    @classmethod
+    def _is_token(cls, run: str) -> str:
+        return subjects.token(run, "run id")
 
 
 class Backlog:
@@ -42,14 +48,16 @@ async def backlog(js: JetStreamContext, subject: str, body: bytes) -> bytes:
     """JSON: `batches`, oldest first, and `last`, the number of the last one in the stream; 0 when there is no more.
 
     They come from the stream's leader: a copy may lag behind what was said of the run's end. A request that is none
-    is answered as one that finds nothing.
+    finds nothing, and is told why in `error`.
     """
     *_, tenant, _operation = subjects.parse(subject)
     try:
-        asked = _Request.model_validate(orjson.loads(body))
+        asked = _Request.model_validate_json(body)
         wanted = subjects.chunk(tenant, asked.run)
-    except (orjson.JSONDecodeError, ValidationError, subjects.InvalidSubjectError):
-        return b'{"last":0,"batches":[]}'
+    except ValidationError as error:
+        return _refusal(error)
+    except subjects.InvalidSubjectError as error:
+        return _refused(Failure(code="INVALID_REQUEST", message=str(error)))
     last, size, batches = asked.after, 0, list[bytes]()
     while len(batches) < _MESSAGES and size < _BYTES:
         try:
@@ -60,3 +68,17 @@ async def backlog(js: JetStreamContext, subject: str, body: bytes) -> bytes:
         batches.append(message.data or b"{}")
         size += len(batches[-1])
     return b'{"last":%d,"batches":[%s]}' % (last if batches else 0, b",".join(batches))
+
+
+def _refusal(error: ValidationError) -> bytes:
+    first = error.errors(include_url=False)[0]
+    if first["type"] == "json_invalid":
+        return _refused(Failure(code="INVALID_JSON", message=f"the request is not JSON: {first['msg']}"))
+    field = ".".join(map(str, first["loc"]))
+    told = f"{field or 'request'}: {first['msg']}"
+    return _refused(Failure(code="INVALID_REQUEST", message=told, field=field or None))
+
+
+def _refused(failure: Failure) -> bytes:
+    error = failure.model_dump(by_alias=True, exclude_none=True)
+    return orjson.dumps({"last": 0, "batches": [], "error": error})

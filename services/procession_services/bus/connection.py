@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, Self, TypeVar, cast
 
 from faststream import Path
-from faststream.nats import NatsBroker
+from faststream.nats import NatsBroker, NatsMessage
 from faststream.nats.security import NatsSecurity, NatsUserPassword
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -48,8 +48,8 @@ _AWAY: Final = (
     ServerError,
 )  # fmt: skip
 _OPEN: Final = Access()
-Api = Callable[[str, str, dict[str, Any]], Awaitable[dict[str, Any]]]
-"""Gets tenant, operation and the JSON body of a request; gives the JSON body of the answer."""
+Api = Callable[[str, str, bytes], Awaitable[bytes]]
+"""Gets tenant, operation and body of a request; gives the body of the answer."""
 Callback = Callable[[str, bytes, str], None]
 """Gets subject, body and reply subject."""
 
@@ -272,12 +272,14 @@ class Bus:
     async def serve_api(self, service: str, answer: Api) -> None:
         """Answers requests on `procession.v1.api.<service>.<tenant>.<operation>` through FastStream."""
 
-        async def on_request(
-            body: dict[str, Any], tenant: str = Path(), operation: str = Path()
-        ) -> dict[str, Any]:
+        async def as_it_is(message: NatsMessage) -> bytes:
+            return message.body  # FastStream answers nothing where the body is no JSON
+
+        async def on_request(body: bytes, tenant: str = Path(), operation: str = Path()) -> bytes:
             return await answer(tenant, operation, body)
 
-        self._broker.subscriber(subjects.api(service, "{tenant}", "{operation}"), queue=service)(on_request)
+        subject = subjects.api(service, "{tenant}", "{operation}")
+        self._broker.subscriber(subject, queue=service, decoder=as_it_is)(on_request)
         await self._broker.start()
 
     async def flush(self) -> None:

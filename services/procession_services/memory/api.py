@@ -126,7 +126,7 @@ class NothingRequest(StrictModel):
 async def handle(
     store: MessageStore,
     operation: str,
-    body: Any,
+    body: bytes,
     tenant: str,
     *,
     recall: Recall | None = None,
@@ -142,8 +142,8 @@ async def handle(
     messages of the tenant for the index, `index` replies how many of its jobs are `waiting`.
 
     What went wrong is `{"error": {"code", "message", "field"}}`, `field` only where one is to blame. Codes:
-    UNKNOWN_OPERATION, INVALID_REQUEST, INVALID_MESSAGE_CONTENT, UNKNOWN_THREAD, THREAD_EXISTS, INVALID_UPDATE,
-    NOTE_CHANGED, NO_VECTOR_STORE, STORE_UNAVAILABLE, INTERNAL.
+    UNKNOWN_OPERATION, INVALID_JSON, INVALID_REQUEST, INVALID_MESSAGE_CONTENT, UNKNOWN_THREAD, THREAD_EXISTS,
+    INVALID_UPDATE, NOTE_CHANGED, NO_VECTOR_STORE, STORE_UNAVAILABLE, INTERNAL.
     """
     try:
         model, answer = _find(operation)
@@ -163,10 +163,12 @@ def _told(error: ApiError) -> Reply:
     return {"error": error.failure.model_dump(by_alias=True, exclude_none=True)}
 
 
-def _parse(model: type[StrictModel], body: Any) -> Any:
+def _parse(model: type[StrictModel], body: bytes) -> Any:
     try:
-        return model.model_validate(body)
+        return model.model_validate_json(body)
     except ValidationError as error:
+        if error.errors()[0]["type"] == "json_invalid":
+            raise ApiError("INVALID_JSON", f"the request is not JSON: {error.errors()[0]['msg']}") from error
         problems = [(".".join(map(str, e["loc"])), e["msg"]) for e in error.errors(include_url=False)]
         message = "; ".join(f"{path or 'body'}: {what}" for path, what in problems)
         raise ApiError("INVALID_REQUEST", message, problems[0][0] or None) from error

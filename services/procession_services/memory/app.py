@@ -5,6 +5,8 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import Any, Final
 
+import orjson
+
 from procession_schemas.work import HookOp
 from procession_services.memory.api import handle
 from procession_services.memory.embedders import Embedders
@@ -43,8 +45,8 @@ async def start(host: Host) -> None:
         with acting_for(job.command.tenant, store, recall, observers):
             await RUNNERS["hook"](op, job)
 
-    async def answer(tenant: str, operation: str, body: dict[str, Any]) -> dict[str, Any]:
-        return await handle(store, operation, body, tenant, recall=recall)
+    async def answer(tenant: str, operation: str, body: bytes) -> bytes:
+        return orjson.dumps(await handle(store, operation, body, tenant, recall=recall))
 
     await host.work_on_commands(streams.sink, {"hook": hook}, streams.lend)
     await host.bus.serve_api(SERVICE, answer)

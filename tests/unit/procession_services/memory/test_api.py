@@ -1,3 +1,4 @@
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -15,7 +16,8 @@ WHERE = {"thread": "t", "resource": "r"}
 @pytest.fixture
 def ask(store: RedisMessageStore, tenant: str) -> Ask:
     async def send(operation: str, body: Any = WHERE, *, of: str = tenant) -> dict[str, Any]:
-        return await handle(store, operation, body, of)
+        given = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return await handle(store, operation, given, of)
 
     return send
 
@@ -276,3 +278,26 @@ async def test_metadata_of_another_resource_is_not_shown(ask: Ask) -> None:
     await ask("create", {**WHERE, "metadata": {"secret": 1}})
     for body in ({"thread": "t", "resource": "r2"}, {"thread": "t2", "resource": "r"}):
         assert (await ask("export", body))["error"]["code"] == "UNKNOWN_THREAD"
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b'{"resource": "\\ud800"}', b"\xff", b'{"resource":' + b"[" * 5000]
+)
+async def test_what_is_not_json_is_told_so(ask: Ask, body: bytes) -> None:
+    assert (await ask("threads", body))["error"]["code"] == "INVALID_JSON"
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (b"[]", None),
+        (b"null", None),
+        (b'{"resource": NaN}', "resource"),
+        (b'{"resource": "a", "page": 1e400}', "page"),
+    ],
+)
+async def test_json_that_does_not_fit_is_told_with_its_place(
+    ask: Ask, body: bytes, field: str | None
+) -> None:
+    error = (await ask("threads", body))["error"]
+    assert (error["code"], error.get("field")) == ("INVALID_REQUEST", field)
