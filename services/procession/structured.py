@@ -4,6 +4,7 @@ import re
 from typing import Any, Final
 
 from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError
 from pydantic_core import from_json
 
 from procession_schemas.chunks import Chunk
@@ -82,6 +83,15 @@ def parse_object(text: str, schema: dict[str, Any]) -> tuple[Any, str | None]:
     if problems:
         return None, "Structured output validation failed: " + "\n".join(sorted(problems))
     return value, None
+
+
+def schema_problem(schema: dict[str, Any]) -> tuple[list[str], str] | None:
+    """Where and why something is no JSON Schema; None where it is one."""
+    try:
+        Draft202012Validator.check_schema(schema)
+    except SchemaError as error:
+        return [str(step) for step in error.absolute_path], f"is no JSON Schema: {error.message}"
+    return None
 
 
 def _told(error: Any) -> list[str]:

@@ -10,6 +10,7 @@ from procession.errors import InvalidOptionsError, UnknownComponentError
 from procession.placing import misplaced, runs_beside
 from procession.processor import INPUT_HOOKS, OUTPUT_HOOKS, Hook
 from procession.registry import Registry
+from procession.structured import schema_problem
 from procession_schemas import subjects
 from procession_schemas.agent import (
     Agent,
@@ -122,6 +123,8 @@ def make_plan(
     for index, ref in enumerate(_pick(request, agent, "stop_when") or []):
         _known(lambda ref=ref: registry.stop_condition(ref.id), f"stopWhen.{index}.id")
     structured: StructuredOutput | None = _pick(request, agent, "structured_output")
+    if structured:
+        _check_schema(structured.schema_)
     if structured and structured.model:
         placed["output"].append(_structurer(structured, registry))
         structured = None
@@ -269,6 +272,14 @@ def _tool_choice(request: RunRequest, agent: Agent) -> Any:
     if choice is None:
         return "auto"
     return choice if isinstance(choice, str) else choice.model_dump(by_alias=True)
+
+
+def _check_schema(schema: dict[str, Any]) -> None:
+    """A model would be asked in vain: its answer could not be held against the schema."""
+    if problem := schema_problem(schema):
+        path, told = problem
+        field = ".".join(["structuredOutput", "schema", *path])
+        raise Invalid("INVALID_REQUEST", f"{field} {told}", field)
 
 
 def _structurer(structured: StructuredOutput, registry: Registry) -> Placed:

@@ -383,8 +383,8 @@ class TestRefusals:
             (
                 {"structuredOutput": {"schema": {"type": 1}, "model": "m/x"}},
                 {},
-                "INVALID_OPTIONS",
-                "structuredOutput.options.schema",
+                "INVALID_REQUEST",
+                "structuredOutput.schema.type",
             ),
             ({}, {"outputProcessors": ["both", "elsewhere"]}, "UNSUPPORTED_HOST", "outputProcessors.1.id"),
             ({}, {"outputProcessors": ["tool-judge"]}, "UNSUPPORTED_HOST", "outputProcessors.0.id"),
@@ -411,6 +411,20 @@ class TestRefusals:
         """Only its stream hook needs the output processors."""
         (placed,) = planned(inputProcessors=["elsewhere"]).input
         assert (placed.host, placed.hooks) == ("memory", frozenset({Hook.INPUT}))
+
+    @pytest.mark.parametrize("model", [{}, {"model": "openai/gpt-4o"}])
+    @pytest.mark.parametrize(
+        ("schema", "field"),
+        [
+            ({"type": "zzz"}, "structuredOutput.schema.type"),
+            ({"properties": {"a": {"minimum": "one"}}}, "structuredOutput.schema.properties.a.minimum"),
+            ({"required": 5}, "structuredOutput.schema.required"),
+        ],
+    )
+    def test_a_schema_that_is_none_is_told_with_its_place(self, schema, field, model):
+        with pytest.raises(Invalid, match=f"^{field} is no JSON Schema: ") as caught:
+            planned(structuredOutput={"schema": schema, **model})
+        assert (caught.value.failure.code, caught.value.failure.field) == ("INVALID_REQUEST", field)
 
 
 class TestDefaults:
