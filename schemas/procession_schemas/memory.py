@@ -9,6 +9,8 @@ from procession_schemas.base import JsonObject, StrictModel
 LastMessages = Annotated[int, Field(ge=0, strict=True)] | Literal[False]
 Scope = Literal["thread", "resource"]
 Concurrency = Literal["queue", "reject", "interrupt"]
+ThreadName = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[^\x00-\x1f\x7f]+$")]
+"""The name of a thread or a resource: it travels in headers, so it has no control characters."""
 Tokens = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -280,15 +282,15 @@ class MemoryOptions(StrictModel):
 class MemoryConfig(MemoryOptions):
     """What an agent remembers. Thread and resource usually come with the request."""
 
-    thread: str | None = Field(default=None, min_length=1, description="Where the request names none.")
-    resource: str | None = Field(default=None, min_length=1, description="Whose thread it is.")
+    thread: ThreadName | None = Field(default=None, description="Where the request names none.")
+    resource: ThreadName | None = Field(default=None, description="Whose thread it is.")
 
 
 class RequestMemory(MemoryOptions):
     """The thread of a request; both are needed (R-ME-8). Options override the agent's."""
 
-    thread: str = Field(min_length=1, max_length=512, description="The conversation.")
-    resource: str = Field(min_length=1, max_length=512, description="Whose conversation it is.")
+    thread: ThreadName = Field(description="The conversation.")
+    resource: ThreadName = Field(description="Whose conversation it is.")
 
 
 def history_limits(last_messages: LastMessages | None, budget: HistoryBudget | None) -> dict[str, Any]:

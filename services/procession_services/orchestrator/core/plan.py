@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, from_json
 
 from procession.errors import InvalidOptionsError, UnknownComponentError
@@ -20,7 +20,7 @@ from procession_schemas.agent import (
     StructuredOutput,
     ToolRef,
 )
-from procession_schemas.memory import MemoryOptions
+from procession_schemas.memory import MemoryOptions, ThreadName
 from procession_schemas.run import Failure, RunRequest
 from procession_schemas.work import OpenOp, StepConfig
 from procession_services.orchestrator.core.memory_wiring import NoVectorStoreError, merged_options, wire
@@ -35,6 +35,7 @@ GUARD = "trailing-assistant-guard"
 _HOSTS = {"input": "input_processors", "output": "output_processors", "error": "error_recovery"}
 _STREAM_HOOKS = {Hook.OUTPUT_STREAM, Hook.TOOL_RESULT}
 _HOOKS = {"input": INPUT_HOOKS, "output": OUTPUT_HOOKS, "error": (Hook.API_ERROR,)}
+_THREAD_NAME: TypeAdapter[str] = TypeAdapter(ThreadName)
 Arrays = dict[str, list[ProcessorRef]]
 
 
@@ -336,9 +337,12 @@ def _line(memory: _Memory) -> Line | None:
 def _from_context(request: RunRequest, key: str) -> str | None:
     """A reserved key of the request context, which overrides the memory options (R-RX-2)."""
     value = request.request_context.get(key)
-    if value is None or isinstance(value, str):
-        return value
-    raise Invalid("INVALID_REQUEST", f"{key} is a text", f"requestContext.{key}")
+    if value is None:
+        return None
+    try:
+        return _THREAD_NAME.validate_python(value)
+    except ValidationError as error:
+        raise from_validation(error, f"requestContext.{key}") from error
 
 
 def _add_memory(

@@ -239,6 +239,9 @@ class TestParsing:
             ({"input": "x", "toolChoice": {"type": "tool"}}, "toolChoice.toolName"),
             ({"input": "x", "memory": {"thread": "t"}}, "memory.resource"),
             ({"input": "x", "memory": {"thread": "", "resource": "r"}}, "memory.thread"),
+            ({"input": "x", "memory": {"thread": "a\0", "resource": "r"}}, "memory.thread"),
+            ({"input": "x", "memory": {"thread": "t", "resource": "a\nb"}}, "memory.resource"),
+            ({"input": "x", "agent": {"name": "a", "memory": {"thread": "\x7f"}}}, "agent.memory.thread"),
             ({"input": "x", "structuredOutput": {}}, "structuredOutput.schema"),
             ({"input": "x", "requestContext": []}, "requestContext"),
             ({"input": "x", "context": [1]}, "context.0"),
@@ -371,6 +374,12 @@ class TestRefusals:
             (
                 {"requestContext": {"mastra__threadId": 5}},
                 {"memory": {}},
+                "INVALID_REQUEST",
+                "requestContext.mastra__threadId",
+            ),
+            (
+                {"requestContext": {"mastra__threadId": "a\0"}},
+                {"memory": {"resource": "r"}},
                 "INVALID_REQUEST",
                 "requestContext.mastra__threadId",
             ),
