@@ -5,6 +5,7 @@ import { jetstream } from "@nats-io/jetstream";
 import { connect, errors } from "@nats-io/transport-node";
 
 const PATIENCE_MS = 2000;
+const RUN_ID = /^[A-Za-z0-9_-]{1,128}$/;
 
 /** The chunks of a run by their numbers, whatever comes twice, late or out of order. */
 export class Answer {
@@ -78,12 +79,14 @@ export class Answer {
  */
 export async function ask(url, tenant, agent, request, show, connection = {}) {
   const run = request.runId;
+  if (!RUN_ID.test(run ?? "")) throw new Error(`runId must be 1 to 128 letters, digits, '_' or '-': else nobody hears its end`);
   const answer = new Answer();
   const events = {};
   const subject = `procession.v1.event.${tenant}.${run}`;
   let seen = 0;
   let ring = () => {};
   let refused;
+  let all = false; // whether all is here that is stored: it was looked up when the run had ended
   const bus = await connect({ servers: url, maxReconnectAttempts: -1, ...connection });
 
   function hear(subjectOfThem, take) {
@@ -105,6 +108,7 @@ export async function ask(url, tenant, agent, request, show, connection = {}) {
     if (!away) throw error; // nobody has answered; the next look is soon
   }
   async function catchUp() {
+    const ended = "run.finished" in events;
     for (;;) {
       const asked = JSON.stringify({ run, after: seen });
       const told = await bus.request(`procession.v1.api.orchestrator.${tenant}.backlog`, asked, { timeout: 5000 });
@@ -115,6 +119,7 @@ export async function ask(url, tenant, agent, request, show, connection = {}) {
     }
     const stored = await bus.request(`$JS.API.DIRECT.GET.EVENTS.${subject}.run.finished`, "", { timeout: 5000 });
     if (stored.headers?.code !== 404) events["run.finished"] = stored.json();
+    all = ended;
   }
 
   try {
@@ -134,7 +139,7 @@ export async function ask(url, tenant, agent, request, show, connection = {}) {
       const rejected = events["request.rejected"];
       if (rejected && [undefined, stored.seq].includes(rejected.sequence)) throw new Error(rejected.error.message);
       const result = events["run.finished"]?.result;
-      const whole = answer.complete || request.stream === false;
+      const whole = answer.complete || all || request.stream === false; // chunks are forgotten after an hour
       if (result && !behind && (whole || result.status !== "finished")) return result;
       behind = !(await news()) || behind;
     }

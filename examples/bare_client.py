@@ -6,6 +6,7 @@ docs/how-to/use-another-language.md explains it; bare_client.mjs is the same for
 import asyncio
 import json
 import math
+import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,6 +19,7 @@ from nats.errors import NoRespondersError
 from nats.js.errors import NotFoundError
 
 _PATIENCE_SECONDS = 2.0
+_RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
 class Answer:
@@ -97,8 +99,11 @@ async def ask(
 
     Raises:
         RuntimeError: The request was refused.
+        ValueError: The `runId` is none, so nobody would hear of its end.
     """
-    run, answer, seen, news = request["runId"], Answer(), 0, asyncio.Event()
+    run, answer, seen, news = request.get("runId", ""), Answer(), 0, asyncio.Event()
+    if not _RUN_ID.fullmatch(run):
+        raise ValueError("runId must be 1 to 128 letters, digits, '_' or '-'")
     events: dict[str, dict[str, Any]] = {}
 
     async def on_chunks(message: Msg) -> None:
@@ -119,18 +124,21 @@ async def ask(
         body = json.dumps(request).encode()
         stored = await bus.jetstream().publish(f"procession.v1.run.{tenant}.{agent}", body, timeout=10)
         behind = bool(stored.duplicate)  # the run is older than we, and what comes may be of anybody
+        everything = False  # all is here that is stored: it was looked up when the run had ended
         while True:
             if behind or answer.gap:
                 with suppress(TimeoutError, NoRespondersError):  # the next look is soon
+                    ended = "run.finished" in events
                     seen = await _catch_up(bus, tenant, run, seen, answer)
                     events |= await _last(bus, f"{subject}.run.finished")
-                    behind = False
+                    behind, everything = False, ended
                 show(answer)
             rejected = events.get("request.rejected", {})
             if rejected.get("sequence", -1) in {None, stored.seq}:  # not somebody else's of the same id
                 raise RuntimeError(rejected["error"]["message"])
             result: dict[str, Any] = events.get("run.finished", {}).get("result", {})
-            whole = answer.complete or request.get("stream") is False
+            # Chunks are forgotten after an hour; the result has the whole text.
+            whole = answer.complete or everything or request.get("stream") is False
             if result and not behind and (whole or result["status"] != "finished"):
                 return result
             behind = not await _heard(news) or behind

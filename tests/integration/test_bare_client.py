@@ -7,10 +7,12 @@ import shutil
 from asyncio.subprocess import PIPE
 from pathlib import Path
 
+import nats
 import pytest
 import pytest_asyncio
 
 from examples.bare_client import ask
+from procession_schemas import subjects
 from tests.chaos.proxy import Proxy
 from tests.support.system import ROOT, SERVICES, running_system
 
@@ -113,7 +115,33 @@ async def test_a_run_of_the_same_name_with_another_request_is_refused(system):
             await ask(*where, {**request, "input": "Else"}, tenant=system.client.tenant, show=Screen().show)
 
 
-async def test_the_client_for_node_reads_the_same(system, tmp_path):
+async def forget(system, request):
+    """Has the chunks of a run forgotten, as they are after an hour."""
+    connection = await nats.connect(system.servers.nats_url)
+    subject = subjects.chunk(system.client.tenant, request["runId"])
+    await connection.jetstream().purge_stream("CHUNKS", subject=subject)
+    await connection.close()
+
+
+async def test_a_run_whose_chunks_are_forgotten_has_its_result(system):
+    request, screen = request_of(system, "forgotten", {"chunks": ["a"]}), Screen()
+    asked = system.servers.nats_url, "test", request
+    async with system.inside("llm_gateway"):
+        result = await ask(*asked, tenant=system.client.tenant, show=Screen().show)
+    await forget(system, request)
+    async with asyncio.timeout(20):
+        again = await ask(*asked, tenant=system.client.tenant, show=screen.show)
+    assert (again, screen.texts[-1]) == (result, "")
+
+
+@pytest.mark.parametrize("run", [{}, {"runId": "a b"}, {"runId": "a" * 129}])
+async def test_a_run_without_a_name_is_not_asked_for(system, run):
+    with pytest.raises(ValueError, match="runId"):
+        await ask(system.servers.nats_url, "test", {"input": "x", **run}, show=Screen().show)
+
+
+def node_and_client(directory):
+    """Node and the client's file in a directory with its packages; skips where there are none."""
     modules = Path(os.environ.get("NATS_NODE_MODULES", ROOT / "examples" / "node_modules"))
     node = shutil.which("node")
     if node is None or not (modules / "@nats-io" / "jetstream").is_dir():
@@ -121,10 +149,34 @@ async def test_the_client_for_node_reads_the_same(system, tmp_path):
             "NATS_NODE_MODULES has no @nats-io/transport-node and @nats-io/jetstream, or there is no Node: neither "
             "PyPI nor Debian has these packages, and npm's registry need not be within reach"
         )
-    shutil.copy(ROOT / "examples" / "bare_client.mjs", tmp_path)
-    (tmp_path / "node_modules").symlink_to(modules)
+    shutil.copy(ROOT / "examples" / "bare_client.mjs", directory)
+    (directory / "node_modules").symlink_to(modules)
+    return node, str(directory / "bare_client.mjs")
+
+
+async def test_the_client_for_node_has_the_result_of_a_forgotten_run_and_asks_for_none_without_a_name(
+    system, tmp_path
+):
+    where = system.servers.nats_url, system.client.tenant, "test"
+    program = *node_and_client(tmp_path), *where
+    request = request_of(system, "node-forgotten", {"chunks": ["a"]})
+    async with asyncio.timeout(20):
+        async with system.inside("llm_gateway"):
+            asking = await asyncio.create_subprocess_exec(*program, json.dumps(request), stdout=PIPE)
+            *_, result = (await asking.communicate())[0].splitlines()
+        await forget(system, request)
+        asking = await asyncio.create_subprocess_exec(*program, json.dumps(request), stdout=PIPE)
+        told, _ = await asking.communicate()
+        nameless = await asyncio.create_subprocess_exec(*program, '{"input": "x"}', stderr=PIPE)
+        _, refused = await nameless.communicate()
+    assert told.splitlines() == [result]
+    assert nameless.returncode != 0
+    assert b"runId must be" in refused
+
+
+async def test_the_client_for_node_reads_the_same(system, tmp_path):
     request = request_of(system, "node", {**SLOW, "chunks": ["lost "] * 9000}, SLOW)
-    program = node, str(tmp_path / "bare_client.mjs"), system.servers.nats_url, system.client.tenant, "test"
+    program = *node_and_client(tmp_path), system.servers.nats_url, system.client.tenant, "test"
     process = await system.process("llm_gateway").start()
     try:
         await process.ready()
