@@ -13,7 +13,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class DeadlinePassed:
-    """The run's time was up at `at_ms` (since the epoch), unless it has got more meanwhile: somebody sees to its end."""
+    """The run's time was up at `at_ms` (since the epoch), unless it has got more meanwhile, or somebody ends it."""
 
     at_ms: int
 
