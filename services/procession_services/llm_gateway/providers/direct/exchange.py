@@ -60,11 +60,12 @@ class Connection(asyncio.Protocol):
 
     @property
     def reusable(self) -> bool:
-        """Whether request and answer are through, and both sides keep the connection."""
-        through = self._sent and self._ended and self._kept and not self._transport.get_write_buffer_size()
-        return (
-            through and not self._paused and not self.closed
-        )  # while it is paused, nobody would see it close
+        """Whether request and answer are through, and both sides keep the connection.
+
+        One that is paused is not: nobody would see it close.
+        """
+        sent = self._sent and not self._transport.get_write_buffer_size()
+        return sent and self._ended and self._kept and not self._paused and not self.closed
 
     async def send(self, head: bytes, body: bytes) -> None:
         """Sends a request; ends early where the answer is here before."""
