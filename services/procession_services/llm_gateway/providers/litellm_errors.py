@@ -48,7 +48,9 @@ def _provider_error(error: BaseException, call: ModelCall, *, begun: bool) -> Pr
     chain = list(_causes(error))
     kind = _kind(chain, begun=begun)
     facts: dict[str, Any] = {"kind": kind, "provider": call.provider, "model": call.model}
-    root = {"name": type(chain[-1]).__name__, "message": str(chain[-1])}
+    worded = (each for each in reversed(chain) if _is(each, _TIMEOUT | _NETWORK) and str(each))
+    told = next(worded, chain[-1])  # a timer's own has no words
+    root = {"name": type(told).__name__, "message": str(told)}
     if kind == "timeout":
         return ProviderError("the provider did not answer in time", **facts, cause=root)
     if kind == "network":

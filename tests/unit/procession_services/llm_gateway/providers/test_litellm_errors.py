@@ -53,6 +53,11 @@ def test_an_error_of_our_own_is_not_worth_a_retry() -> None:
     assert (error.kind, error.retryable, error.status_code) == ("api", False, None)
 
 
+def test_of_a_timer_that_ran_out_the_one_is_told_that_says_for_what() -> None:
+    error = meaning(wrapped(TimeoutError("no connection to provider.example:443 in time"), TimeoutError()))
+    assert error.cause == {"name": "TimeoutError", "message": "no connection to provider.example:443 in time"}
+
+
 @pytest.mark.parametrize(
     ("cause", "kind"), [(TimeoutError(), "timeout"), (ConnectionResetError("reset"), "network")]
 )

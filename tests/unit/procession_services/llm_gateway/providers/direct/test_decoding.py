@@ -54,6 +54,7 @@ async def test_nothing_is_nothing():
         gzip.compress(b"data: 1\n\n" * 90)[:10] + b"\xff" * 20,
         gzip.compress(b"x") + b"\xff\xff\xff",
     ],
+    ids=["not at all", "from the middle on", "behind it"],
 )
 async def test_what_is_compressed_otherwise_is_told(data):
     with pytest.raises(ConnectionError, match="cannot be decompressed"):
