@@ -231,19 +231,17 @@ def _headers(request: Request) -> dict[str, str]:
     """The headers that are the caller's to choose, one of a name; raises ValueError where one would break the head."""
     chosen = {}
     for name, value in request.headers.items():
-        if not _is(_NAME, name):
-            raise ValueError(f"a header cannot be sent: {name!r} is no name of one")
-        if not _is(_VALUE, value):
+        try:
+            is_one = _NAME.fullmatch(name) and _VALUE.fullmatch(value)
+        except TypeError:  # of what is no text
+            is_one = None
+        if not is_one:
             raise ValueError(
-                f"a header cannot be sent: {name!r} has a value with a line break in it, or that is no text"
+                f"a header cannot be sent: {name!r} is no name of one, or its value no line of text"
             )
         if (key := name.lower()) not in _OURS:
             chosen[key] = (name, value)
     return dict((_DEFAULTS | chosen).values())
-
-
-def _is(pattern: re.Pattern[str], given: Any) -> bool:
-    return isinstance(given, str) and pattern.fullmatch(given) is not None
 
 
 def _head(place: _Place, headers: dict[str, str], length: int) -> bytes:
