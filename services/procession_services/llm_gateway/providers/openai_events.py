@@ -16,6 +16,7 @@ END: Final[dict[str, Any]] = {}
 """Stands behind the last event of a stream that says where it ends."""
 _LF, _CR = b"\n\r"
 """As numbers, which are found in bytes many times faster."""
+_QUOTED: Final = 200
 _AHEAD: Final = 4
 """The first events of a stream, which somebody waits for most: providers begin with up to three before the text."""
 _SHORT: Final = 12
@@ -23,9 +24,13 @@ _SHORT: Final = 12
 
 
 class Reader(Protocol):
-    """Cuts the bytes of a stream into its events; nothing follows once it is `done`."""
+    """Cuts the bytes of a stream into its events; nothing follows once it is `done`.
+
+    `beginning` is quoted where there was no event.
+    """
 
     done: bool
+    beginning: bytes
 
     def feed(self, data: bytes) -> list[bytes]:
         """Returns the events that these bytes complete."""
@@ -41,6 +46,7 @@ class EventReader:
 
     def __init__(self) -> None:
         self.done = False
+        self.beginning = b""
         self._special = self._first = True
         self._rest: list[bytes] = []
         self._data: list[bytes] = []
@@ -75,6 +81,8 @@ class EventReader:
 
         A carriage return at the end of a read counts at once, and a line feed behind it no more.
         """
+        if self._first:
+            self.beginning = data[:_QUOTED]
         if self._special:
             data = data.removeprefix(BOM_UTF8 if self._first else b"\n")
         self._first, self._special = False, data.endswith(b"\r")

@@ -19,6 +19,7 @@ class FrameReader:
 
     def __init__(self) -> None:
         self.done = False
+        self.beginning = b""
         self._parts: list[bytes] = []
         self._size = self._wanted = 0
 

@@ -297,17 +297,22 @@ async def direct_events(
     Raises:
         httpx.HTTPStatusError: The provider refused; LiteLLM's paths raise the same.
         EventError: An event reports an error.
-        OSError, aiohttp.ClientError: The provider cannot be reached, or the connection broke.
+        OSError, aiohttp.ClientError: The provider cannot be reached, the connection broke, or no event came over it.
         ValueError: An event is not JSON, or a header cannot be sent.
     """
     async with connections.post(request) as answer:
         if answer.status >= httpx.codes.BAD_REQUEST:
             raise await _refusal(request, answer)
         await asyncio.sleep(0)  # what has come behind the head is read with it
-        events = event_batches(answer.body(), request.reader(), request.parse)
+        reader, begun = request.reader(), False
+        events = event_batches(answer.body(), reader, request.parse)
         async with aclosing(events) as batches:
             async for batch in batches:
+                begun = True
                 yield batch
+        if not begun:
+            said = reader.beginning.decode(errors="replace")
+            raise ConnectionError(f"the provider answered {answer.status} without a single event: {said!r}")
 
 
 async def _refusal(request: Request, answer: Answer) -> httpx.HTTPStatusError:
