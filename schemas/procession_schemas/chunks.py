@@ -49,9 +49,10 @@ ChunkOrigin = Literal["AGENT", "USER", "SYSTEM", "WORKFLOW"]
 class ChunkBatch(WireModel):
     """Chunks of one run on `procession.v1.chunk.<tenant>.<run>`, in order.
 
-    `seq` numbers the first chunk; numbers rise by one over the whole run. A reader drops what it has seen
-    (`seq + i <= last`) and knows a gap when `seq` is larger than it expects. `end` marks the last batch of a
-    run: nothing follows it, unless the run waits for a person, in which case it goes on behind it when it is resumed.
+    `seq` numbers the first chunk; numbers rise by one over the whole run, but jump behind a `reset`. They and `fence`
+    want integers of 64 bits. A reader drops what it has seen (`seq + i <= last`) and knows a gap when `seq` is larger
+    than it expects. `end` marks the last batch of a run: nothing follows it, unless the run waits for a person, in
+    which case it goes on behind it when it is resumed.
     `reset` says that a service died and chunks from that number on are replaced. `fence` rises with each command of
     the run and each time that one is done anew: from the first number of a fence on, chunks of a smaller one come from
     somebody who has lost the run and does not know it yet; a reader drops them, or takes them back.

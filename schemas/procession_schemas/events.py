@@ -9,7 +9,10 @@ from procession_schemas.run import Failure, RunResult
 
 
 class RunAccepted(WireModel):
-    """The request is valid, stored and will end in exactly one `run.finished`."""
+    """The request is valid, stored and will end in exactly one `run.finished`.
+
+    Who listens may hear it more than once, as when the request is sent again.
+    """
 
     type: Literal["run.accepted"] = "run.accepted"
     run_id: str
@@ -41,7 +44,10 @@ class RunResumed(WireModel):
 
 
 class RunFinished(WireModel):
-    """The one terminal event of a run."""
+    """The one terminal event of a run.
+
+    EVENTS keeps one. Who listens may hear it more than once, when somebody tells it again; the first counts.
+    """
 
     type: Literal["run.finished"] = "run.finished"
     run_id: str

@@ -7,6 +7,7 @@ from pydantic_core import PydanticUndefined
 
 from procession_schemas.agent import AgentOptions
 from procession_schemas.catalog import CATALOG, Row
+from procession_schemas.codes import ERROR_CODES
 from procession_schemas.run import RunRequest
 from procession_services.runtime.settings import Settings, variable
 from tests.contract.json_schemas import Schema, json_schemas
@@ -90,6 +91,11 @@ def messages() -> str:
             ),
         ),
         *(part for row in CATALOG for part in _message(row, schemas.get(row.name))),
+        "## Error codes",
+        "In `error.code` of results, of `request.rejected`, and of answers about threads and chunks. Some errors have "
+        "a `name` instead, such as `APICallError`; the built-in processors may give further codes, and processors of "
+        "your own any.",
+        _table(("code", "meaning"), ((f"`{code}`", meaning) for code, meaning in ERROR_CODES.items())),
         "## Operations of a command",
         "A `work.command` is a list of these, run in order on the run's context.",
         _table(

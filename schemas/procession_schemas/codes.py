@@ -1,0 +1,48 @@
+"""What `error.code` may say: to a client whose request or run failed, and to whoever asks about threads or chunks.
+
+Processors may fail with codes of their own; docs/processors has those of ours.
+"""
+
+from typing import Final
+
+__all__ = ["ERROR_CODES"]
+
+ERROR_CODES: Final[dict[str, str]] = {
+    "INVALID_JSON": "The body is no JSON.",
+    "INVALID_REQUEST": "A field is wrong; `field` is the first one, the message names all.",
+    "INVALID_MESSAGE_CONTENT": "A message of the request, or of a processor, is none.",
+    "INVALID_OPTIONS": "Options of a processor or a tool are wrong.",
+    "REQUEST_TOO_LARGE": "The request is longer than `PROCESSION_MAX_REQUEST_BYTES`.",
+    "UNKNOWN_AGENT": "There is no agent of the name in the subject.",
+    "UNKNOWN_COMPONENT": "There is no processor, tool, stop condition or factory of that id.",
+    "UNKNOWN_MODEL": "LiteLLM knows no such provider.",
+    "UNSAFE_PLACE": "A processor would do nothing, or harm, where it stands.",
+    "UNSUPPORTED_HOST": "A processor runs in a service that has not the hooks of its array.",
+    "FACTORY_FAILED": "A factory of processors raised an exception.",
+    "AGENT_MEMORY_MISSING_RESOURCE_ID": "Of thread and resource one is missing.",
+    "NO_VECTOR_STORE": "Semantic recall is wanted, and no Chroma is configured.",
+    "THREAD_BUSY": "Another run is at work on the thread, and `memory.concurrency` is `reject`.",
+    "RUN_ID_CONFLICT": "The run id belongs to another request.",
+    "RATE_LIMITED": "`requestsPerSecond` of the tenant; `retryAfter` says when to come back.",
+    "TOO_MANY_RUNS": "`waitingRuns` of the tenant, likewise.",
+    "BUDGET_EXCEEDED": "`tokensPerDay` or `costPerDay` of the tenant, likewise.",
+    "OVERLOADED": "Too much waits, of all tenants, or at the gateway.",
+    "STORE_UNAVAILABLE": "Redis is away; the same request may come again.",
+    "DEADLINE_EXCEEDED": "The run took longer than its timeout, or nobody decided about a tool call in time.",
+    "MODEL_FAILED": "The provider failed, after all retries; `statusCode` and `isRetryable` say how.",
+    "PROCESSOR_FAILED": "A hook raised an exception; `processorId` and `hook` say where.",
+    "PROCESSOR_TIMEOUT": "A hook took longer than its `timeout`.",
+    "STRUCTURED_OUTPUT_FAILED": "The second model gave no object that fits.",
+    "UNSUPPORTED": "A processor set for a step what only an agent or a request can say.",
+    "STATE_NOT_JSON": "A processor put into its state what is no JSON.",
+    "CONTEXT_NOT_JSON": "The same, into messages or the request context.",
+    "CHUNK_NOT_SENDABLE": "A chunk is no JSON, or longer than a message of NATS.",
+    "WORK_FAILED": "A service gave up a part of the run, after five deliveries.",
+    "INTERNAL": "The request could not be handled, after five deliveries; the log of the service says why.",
+    "UNKNOWN_OPERATION": "Threads: there is no such operation.",
+    "UNKNOWN_THREAD": "Threads: the resource has no such thread.",
+    "THREAD_EXISTS": "Threads: it has one of that name already.",
+    "INVALID_UPDATE": "Threads: working memory cannot be changed so.",
+    "NOTE_CHANGED": "Threads: working memory is not what was expected.",
+}
+"""Codes and what they mean."""
