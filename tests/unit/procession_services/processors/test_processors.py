@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from procession.errors import TripWire
+from procession.errors import ProcessorError, TripWire
 from procession.testing import ProcessorKit, ScriptedModels, environment
 from procession_services.processors.core.skills import Skill
 from procession_services.processors.model_selection import ModelSelection
@@ -124,11 +124,12 @@ class TestWhatAnAuthorsMethodRaises:
         assert outcome.tripwire is not None
         assert outcome.tripwire.reason == "stop here"
 
-    async def test_a_cancelled_task_stays_cancelled(
+    async def test_what_it_waited_for_in_vain_is_not_swallowed(
         self, processor: Any, options: dict[str, Any], hook: str
     ) -> None:
-        with pytest.raises(asyncio.CancelledError):
+        with pytest.raises(ProcessorError) as caught:
             await call(kit(processor, options, asyncio.CancelledError()), hook)
+        assert caught.value.name == "CancelledError"
 
 
 async def test_a_refresh_that_nobody_waits_for_can_only_warn() -> None:
