@@ -18,8 +18,8 @@ from procession_services.runtime.store import RunStore
 log = logging.getLogger(__name__)
 _PATIENCE_SECONDS = 0.5
 _LOOK_SECONDS = 0.025
-_HELD_CHUNKS = 50_000
-"""Chunks of all runs that stay in memory; runs that were not worked on for longest go first."""
+_HELD_BYTES = 16 * 1024 * 1024
+"""JSON of the chunks of all runs that stay in memory; runs that were not worked on for longest go first."""
 
 
 @dataclass(slots=True)
@@ -66,8 +66,10 @@ class PartsStore:
         return len(parts.streams) >= number
 
     async def _catch_up(self, parts: RunParts, tenant: str, run: str, number: int) -> None:
-        logged = [orjson.loads(raw) for raw in await self._store.load_parts(tenant, run, parts.entries)]
+        raws = await self._store.load_parts(tenant, run, parts.entries)
+        logged = [orjson.loads(raw) for raw in raws]
         parts.entries += len(logged)
+        self._hold(tenant, run, parts, sum(map(len, raws)))
         latest = {entry["stream"]: entry for entry in logged}  # of one that was made anew
         for stream in sorted(latest):
             if stream >= number or stream in parts.streams:
@@ -85,16 +87,17 @@ class PartsStore:
         lists = [parts.lists[k][start:] for k, start in enumerate(before)]
         compact = [None if k and added == lists[0] else added for k, added in enumerate(lists)]
         parts.streams.add(number)
-        self._measure(tenant, run, parts)
-        await self._store.append_parts(tenant, run, orjson.dumps({"stream": number, "lists": compact}))
+        entry = orjson.dumps({"stream": number, "lists": compact})
+        self._hold(tenant, run, parts, len(entry))
+        await self._store.append_parts(tenant, run, entry)
 
-    def _measure(self, tenant: str, run: str, parts: RunParts) -> None:
+    def _hold(self, tenant: str, run: str, parts: RunParts, size: int) -> None:
+        """Counts what a run has come to hold, and drops others where all hold too much."""
+        parts.size += size
         if self._runs.get((tenant, run)) is not parts:
             return
-        size = sum(len(received) for received in parts.lists)
-        self._held += size - parts.size
-        parts.size = size
-        while self._held > _HELD_CHUNKS and len(self._runs) > 1:
+        self._held += size
+        while self._held > _HELD_BYTES and len(self._runs) > 1:
             _, oldest = self._runs.popitem(last=False)
             self._held -= oldest.size
 
