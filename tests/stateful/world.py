@@ -323,7 +323,8 @@ def _check_event(before: RunState, event: RunEvent, after: RunState, effects: li
 
 
 def _check_progress(before: RunState, event: RunEvent, after: RunState, effects: list[Effect]) -> None:
-    if isinstance(event, DeadlinePassed) and before.ending and event.at_ms < before.deadline_ms:
+    ending = before.status == "running" and before.ending
+    if ending and isinstance(event, DeadlinePassed) and event.at_ms < before.deadline_ms:
         assert (after, effects) == (before, []), "somebody is at it"
         return
     """Whatever happened, somebody has the word."""
