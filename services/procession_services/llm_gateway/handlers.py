@@ -40,8 +40,13 @@ from procession_services.runtime.ledger import Ledger
 _UNDELIVERED = HIDDEN_TYPES | {"finish"}
 _NO_KEY = "none"
 _WITHHOLDABLE = frozenset(
-    {"anthropic", "custom_openai", "hosted_vllm", "llamafile", "lm_studio", "ollama", "ollama_chat", "openai"}
-)
+    {
+        "anthropic", "cerebras", "cohere_chat", "dashscope", "deepinfra", "deepseek",
+        "fireworks_ai", "gemini", "groq", "hosted_vllm", "huggingface", "litellm_proxy", "llamafile", "lm_studio",
+        "mistral", "moonshot", "nebius", "novita", "nvidia_nim", "ollama", "ollama_chat", "openai", "openrouter",
+        "perplexity", "sambanova", "together_ai", "volcengine", "xai",
+    }
+)  # fmt: skip
 """Providers to which LiteLLM sends the key of the call, and nothing else of ours, where there is one."""
 
 
