@@ -9,6 +9,7 @@ from procession_services.llm_gateway.core.failures import ProviderError
 from procession_services.llm_gateway.handlers import _NO_KEY, _WITHHOLDABLE
 from procession_services.llm_gateway.providers.litellm_provider import LiteLLMProvider
 
+pytestmark = pytest.mark.integration
 SECRET = "sk-of-the-operator"
 OTHER_NAMES = {
     "gemini": ["GOOGLE_API_KEY"],
