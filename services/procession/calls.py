@@ -4,7 +4,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NoReturn, TypeVar
+from typing import Any, Final, Literal, NoReturn, TypeVar, cast
 
 from procession import signals
 from procession.args import AbortSignal, Violation, Writer
@@ -21,7 +21,7 @@ from procession.services import (
 )
 from procession.signals import Signal
 from procession.usage import Scope, UsageSum
-from procession_schemas.chunks import CORE_TYPES
+from procession_schemas.chunks import CORE_TYPES, Chunk
 from procession_schemas.messages import Message
 from procession_schemas.run import COUNTERS, HookReport
 
@@ -299,7 +299,7 @@ def abort(reason: str = "", *, retry: bool = False, metadata: Any = None) -> NoR
     raise TripWire(reason or "", retry=bool(retry), metadata=metadata)
 
 
-def check_custom(chunk: Mapping[str, Any]) -> dict[str, Any]:
+def check_custom(chunk: Mapping[str, Any]) -> Chunk:
     """Returns a copy of a chunk that a writer may send.
 
     Raises:
@@ -310,7 +310,22 @@ def check_custom(chunk: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError("a custom chunk needs a `type` such as `data-progress`")
     if kind in CORE_TYPES:
         raise ValueError(f"chunk type {kind!r} belongs to the runtime; custom types start with `data-`")
-    return dict(chunk)
+    return cast("Chunk", dict(chunk))
+
+
+class TurnWriter(Writer):
+    """A writer whose chunks go by `send`, one after another, as they were given."""
+
+    __slots__ = ("_send", "_turn")
+
+    def __init__(self, send: Callable[[Chunk], Awaitable[None]]) -> None:
+        self._send, self._turn = send, asyncio.Lock()
+
+    async def custom(self, chunk: Mapping[str, Any]) -> None:
+        """Sends a `data-*` chunk at once; ValueError when it is none."""
+        checked = check_custom(chunk)
+        async with self._turn:
+            await self._send(checked)
 
 
 class NullWriter(Writer):
@@ -322,6 +337,6 @@ class NullWriter(Writer):
 
 
 __all__ = [
-    "Calls", "Clock", "HookTimeoutError", "Link", "NullWriter", "ProcessionError", "abort", "check_custom", "failure",
-    "of_another", "within",
+    "Calls", "Clock", "HookTimeoutError", "Link", "NullWriter", "ProcessionError", "TurnWriter", "abort",
+    "check_custom", "failure", "of_another", "within",
 ]  # fmt: skip

@@ -1,8 +1,7 @@
 """The processOutputStream chain of a run: pure control flow, no bus (R-OS)."""
 
-import asyncio
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from types import CoroutineType
 from typing import Any
@@ -14,8 +13,8 @@ from procession.calls import (
     Calls,
     Clock,
     Link,
+    TurnWriter,
     abort,
-    check_custom,
     failure,
     is_cancelled,
     of_another,
@@ -30,22 +29,6 @@ from procession_schemas.chunks import HIDDEN_TYPES, Chunk
 
 _UNDELIVERED = HIDDEN_TYPES | {"finish"}
 _HOOK = Hook.OUTPUT_STREAM
-
-
-class _StreamWriter:
-    """The writer of one link: what it sends goes past the links behind it, then to the client (D-19, R-WR-7)."""
-
-    def __init__(self, chain: "StreamChain", position: int) -> None:
-        self._chain = ref(chain)
-        self._position = position
-        self._turn = asyncio.Lock()
-
-    async def custom(self, chunk: Mapping[str, Any]) -> None:
-        """Sends a `data-*` chunk before the chunk in hand; one for a stream that is over goes nowhere."""
-        checked, chain = check_custom(chunk), self._chain()
-        if chain is not None:
-            async with self._turn:
-                await chain.send(checked, self._position + 1)  # type: ignore[arg-type]  # has a type
 
 
 class StreamChain:
@@ -84,7 +67,7 @@ class StreamChain:
                 part={"type": ""},
                 stream_parts=self.parts[k],
                 message_list=ctx.messages,
-                writer=_StreamWriter(self, k),
+                writer=TurnWriter(partial(_send_past, ref(self), k)),
                 services=calls.services(ctx, link, _HOOK),
                 wake_after=partial(_wake_after, self._wake, calls.clock, k),
                 place=k,
@@ -202,6 +185,16 @@ class StreamChain:
             allowed = "allowed are a chunk (with `type`), a list of chunks, or nothing"
             raise invalid(self.links[k], _HOOK, out, allowed)
         return made
+
+
+async def _send_past(chain: "ref[StreamChain]", k: int, chunk: Chunk) -> None:
+    """What link k writes goes past the links behind it, before the chunk in hand (D-19, R-WR-7).
+
+    What it writes for a stream that is over goes nowhere.
+    """
+    alive = chain()
+    if alive is not None:
+        await alive.send(chunk, k + 1)
 
 
 def _wake_after(wake: dict[int, int], clock: Clock, k: int, seconds: float | None) -> None:

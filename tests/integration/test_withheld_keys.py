@@ -6,7 +6,7 @@ import pytest
 
 from procession_services.llm_gateway.core.call import ModelCall
 from procession_services.llm_gateway.core.failures import ProviderError
-from procession_services.llm_gateway.handlers import _NO_KEY, _WITHHOLDABLE
+from procession_services.llm_gateway.providers.keys import NO_KEY, WITHHOLDABLE
 from procession_services.llm_gateway.providers.litellm_provider import LiteLLMProvider
 
 pytestmark = pytest.mark.integration
@@ -22,7 +22,7 @@ REFUSAL = b"HTTP/1.1 400 X\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}"
 
 
 @pytest.mark.filterwarnings("ignore:Items")  # LiteLLM's own types
-@pytest.mark.parametrize("provider", sorted(_WITHHOLDABLE))
+@pytest.mark.parametrize("provider", sorted(WITHHOLDABLE))
 async def test_no_key_of_ours_is_sent(provider, monkeypatch):
     for name in [f"{provider.upper()}_API_KEY", f"{provider.upper()}_TOKEN", *OTHER_NAMES.get(provider, [])]:
         monkeypatch.setenv(name.replace("_CHAT", ""), SECRET)
@@ -44,4 +44,4 @@ async def test_no_key_of_ours_is_sent(provider, monkeypatch):
     async with asyncio.timeout(30), await asyncio.start_server(serve, "127.0.0.1") as server:
         base = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
         assert SECRET in await ask(None)  # else this test shows nothing
-        assert SECRET not in await ask(_NO_KEY)
+        assert SECRET not in await ask(NO_KEY)

@@ -5,7 +5,7 @@ from itertools import count
 from typing import Any
 
 from procession.args import RequestContext, Violation, Writer
-from procession.calls import Calls, Link, check_custom
+from procession.calls import Calls, Link, TurnWriter
 from procession.context import RunContext, add_usage
 from procession.errors import ProcessorError, TripWire
 from procession.message_list import MessageList
@@ -155,7 +155,7 @@ class KitRun:
     def writer(self, *, chained: bool = True) -> Writer:
         """A writer for hooks outside the stream: through the stream processors, or straight (R-WR-7)."""
         links = self.links(Hook.OUTPUT_STREAM) if chained else []
-        return _KitWriter(self._chain(links, None))
+        return TurnWriter(self._chain(links, None).feed)
 
     def _chain(self, links: list[Link], collector: ResponseCollector | None) -> StreamChain:
         parts = [self._parts[link.index] for link in links]
@@ -192,17 +192,6 @@ class KitRun:
 
     async def _violated(self, violation: Violation, _hook: Hook, _retry: bool) -> None:  # noqa: FBT001 - a callback's shape
         self.violations.append(violation)
-
-
-class _KitWriter:
-    """What `args.writer` is outside the stream."""
-
-    def __init__(self, chain: StreamChain) -> None:
-        self._chain = chain
-
-    async def custom(self, chunk: Mapping[str, Any]) -> None:
-        """Sends a chunk at once."""
-        await self._chain.feed(check_custom(chunk))  # type: ignore[arg-type]  # has a type
 
 
 def _now() -> str:

@@ -21,13 +21,10 @@ from procession_schemas import subjects
 from procession_schemas.guard import GuardReply, GuardRequest
 from procession_schemas.run import Failure
 from procession_schemas.work import WorkCommand
-from procession_services.processor_host.executor import (
-    Executor,
-    id_maker,
-    restore,
-    wire_failure,
-    wire_tripwire,
-)
+from procession_services.processor_host.executor import Executor
+from procession_services.processor_host.job import id_maker, restore
+from procession_services.processor_host.violations import violation_sink
+from procession_services.processor_host.wire import wire_failure, wire_tripwire
 from procession_services.runtime.clock import monotonic_ns, now_iso
 
 log = logging.getLogger(__name__)
@@ -82,7 +79,7 @@ class GuardAnswers:
         executor, reply = self._executor, GuardReply()
         ctx = await self._context(request, command)
         calls = Calls(clock=monotonic_ns, abort_signal=AbortSignal(), environment=executor.environment)
-        calls.violation = executor.violation_sink(command, ctx)
+        calls.violation = violation_sink(executor.bus, command, ctx)
         try:
             [link] = executor.instances.links([request.guard.processor], request.guard.index)
             await _run(ctx, link, calls)

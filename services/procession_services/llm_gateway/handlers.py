@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 import orjson
 
+from procession.calls import is_cancelled
 from procession.context import RunContext, add_usage
 from procession.errors import ProcessorError
 from procession.processor import Hook
@@ -23,6 +24,7 @@ from procession_services.llm_gateway.core.call import ModelCall
 from procession_services.llm_gateway.core.failures import ProviderError
 from procession_services.llm_gateway.guards import Guards
 from procession_services.llm_gateway.providers import Provider
+from procession_services.llm_gateway.providers.keys import NO_KEY, is_withholdable
 from procession_services.llm_gateway.providers.retrying import stream_with_retries
 from procession_services.processor_host.answers import (
     facts_of,
@@ -38,16 +40,6 @@ from procession_services.processor_host.streams import StreamClient
 from procession_services.runtime.ledger import Ledger
 
 _UNDELIVERED = HIDDEN_TYPES | {"finish"}
-_NO_KEY = "none"
-_WITHHOLDABLE = frozenset(
-    {
-        "anthropic", "cerebras", "cohere_chat", "dashscope", "deepinfra", "deepseek",
-        "fireworks_ai", "gemini", "groq", "hosted_vllm", "huggingface", "litellm_proxy", "llamafile", "lm_studio",
-        "mistral", "moonshot", "nebius", "novita", "nvidia_nim", "ollama", "ollama_chat", "openai", "openrouter",
-        "perplexity", "sambanova", "together_ai", "volcengine", "xai",
-    }
-)  # fmt: skip
-"""Providers to which LiteLLM sends the key of the call, and nothing else of ours, where there is one."""
 
 
 class ModelRunner:
@@ -96,17 +88,13 @@ class ModelRunner:
         ctx, config = job.ctx, job.ctx.config
         structured = config.structured_output
         if structured and structured.model:  # the plan has made a processor of what the request says
-            message = "a step cannot set structuredOutput.model; set it on the agent or in the request"
-            raise ProcessorError(
-                message, processor_id="", hook="", code="UNSUPPORTED", name="UnsupportedError"
+            raise _unsupported(
+                "a step cannot set structuredOutput.model; set it on the agent or in the request"
             )
-        if op.keyless and config.model.partition("/")[0] not in _WITHHOLDABLE:
-            message = (
+        if op.keyless and not is_withholdable(config.model):
+            raise _unsupported(
                 f"the request names {op.api_base}, so no key goes there, and the credentials of {config.model!r} "
                 "cannot be withheld; name it in PROCESSION_API_BASES or in a configured agent"
-            )
-            raise ProcessorError(
-                message, processor_id="", hook="", code="UNSUPPORTED", name="UnsupportedError"
             )
         prompt = ctx.prompt if ctx.prompt is not None else to_prompt(ctx.messages)
         if structured and structured.json_prompt_injection:
@@ -132,7 +120,7 @@ class ModelRunner:
             else None,
             headers=headers,
             api_base=op.api_base,
-            api_key=_NO_KEY if op.keyless else None,
+            api_key=NO_KEY if op.keyless else None,
             include_raw_chunks=op.include_raw_chunks,
         )
 
@@ -159,6 +147,10 @@ class ModelRunner:
             collector.arrived(chunk)
         self._count(job, call, collector.usage, booked=len(chunks) > 1)
         job.ctx.usage = add_usage(job.ctx.usage, collector.usage)
+
+
+def _unsupported(message: str) -> ProcessorError:
+    return ProcessorError(message, processor_id="", hook="", code="UNSUPPORTED", name="UnsupportedError")
 
 
 def _unknown_model(config: StepConfig) -> ProcessorError:
@@ -257,8 +249,8 @@ class _Answer:
         except ProviderError as error:
             self.failure = error.with_traceback(None)  # whose frames have us
             error.__cause__ = error.__context__ = None  # whose frames have them
-        except asyncio.CancelledError:
-            if not self._was_cut or _is_cancelled():
+        except asyncio.CancelledError as error:
+            if not self._was_cut or is_cancelled(error):
                 pump.cancel()
                 raise
         finally:
@@ -334,12 +326,6 @@ class _Answer:
     def raise_early_end(self) -> None:
         """Raises what made a processor end the stream."""
         raise_outcome(self._outcome())
-
-
-def _is_cancelled() -> bool:
-    """Whether this task itself is to end, not only what it waits for."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 async def _guarded(source: AsyncIterator[list[Chunk]], ctx: RunContext) -> AsyncIterator[list[Chunk]]:

@@ -19,10 +19,11 @@ from procession_schemas.work import ModelOp, WorkCommand
 from procession_services.output_processors.local import ToolResults
 from procession_services.output_processors.parts import PartsStore, RunParts
 from procession_services.processor_host.carrying import unpacked
-from procession_services.processor_host.executor import Executor, id_maker, restore
-from procession_services.processor_host.job import Job
+from procession_services.processor_host.executor import Executor
+from procession_services.processor_host.job import Job, id_maker, restore
 from procession_services.processor_host.outbox import Outbox, last_sent
 from procession_services.processor_host.service import Host
+from procession_services.processor_host.violations import violation_sink
 from procession_services.runtime.clock import monotonic_ns
 
 
@@ -78,7 +79,7 @@ class Opener:
         calls = Calls(clock=monotonic_ns, abort_signal=AbortSignal(), environment=self._executor.environment)
         if lease.get("cancelled"):
             calls.abort_signal.abort()
-        calls.violation = self._executor.violation_sink(command, ctx, f".{ctx.streams}")
+        calls.violation = violation_sink(self._executor.bus, command, ctx, f".{ctx.streams}")
         collector = ResponseCollector(keep_chunks=model is not None and model.keep_chunks)
         objects = ObjectStream() if model is not None and ctx.config.structured_output else None
         results = ToolResults()

@@ -19,14 +19,10 @@ from procession_services.output_processors.opening import Opener, Session
 from procession_services.output_processors.parts import PartsStore
 from procession_services.processor_host.answers import take_answer
 from procession_services.processor_host.carrying import carried
-from procession_services.processor_host.executor import (
-    Executor,
-    id_maker,
-    wire_failure,
-    wire_tripwire,
-)
-from procession_services.processor_host.job import Job
+from procession_services.processor_host.executor import Executor
+from procession_services.processor_host.job import Job, id_maker
 from procession_services.processor_host.service import Host
+from procession_services.processor_host.wire import wire_failure, wire_tripwire
 from procession_services.runtime import telemetry
 from procession_services.runtime.clock import monotonic_ns
 

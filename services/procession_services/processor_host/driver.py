@@ -14,6 +14,7 @@ from procession_schemas.events import RunFinished, RunResumed, RunSuspended
 from procession_schemas.run import RunResult
 from procession_schemas.work import Control, WorkCommand, WorkResult
 from procession_services.bus import Bus, LostError
+from procession_services.processor_host.fitting import fitting_end
 from procession_services.processor_host.outbox import fence_of
 from procession_services.runs.events import (
     Effect,
@@ -35,12 +36,6 @@ from procession_services.runtime import telemetry
 from procession_services.runtime.admission import Called
 from procession_services.runtime.clock import iso, now
 from procession_services.runtime.store import RunStore, StateChange, StoredContext, StoredState, line_key
-
-_LONGEST_TEXT = 200_000
-"""Characters of a text that is too long for the broker on its own."""
-LONGEST_REASON = 2_000
-"""Characters of a reason in a message that would be too long with all of it."""
-_NAMES = ("toolCallId", "toolName")
 
 
 class Driver:
@@ -167,7 +162,9 @@ class Driver:
 
     async def _suspended(self, state: RunState, result: RunResult) -> None:
         event = RunSuspended(run_id=state.run, at=iso(now()), fence=fence_of(state.seq + 1), result=result)
-        await self._event(state, event, self._fitting(event), f"{state.seq}:{len(state.waiting)}")
+        await self._event(
+            state, event, fitting_end(event, self._bus.fits), f"{state.seq}:{len(state.waiting)}"
+        )
 
     async def _resumed(self, state: RunState) -> None:
         event = RunResumed(run_id=state.run, at=iso(now()), fence=fence_of(state.seq))
@@ -185,16 +182,9 @@ class Driver:
         event = RunFinished(run_id=run, at=iso(now()), result=result)
         subject = subjects.event(tenant, run, event.type)
         message_id = f"finished:{tenant}:{run}"
-        await self._bus.publish_stored(subject, self._fitting(event), message_id=message_id, once=True)
-
-    def _fitting(self, event: RunFinished | RunSuspended) -> bytes:
-        """The event's JSON, in which nothing is longer than the broker takes."""
-        body, result = event.to_json(), event.result
-        for shorter in (shortened, cut, bare):
-            if self._bus.fits(body):
-                break
-            body = event.model_copy(update={"result": shorter(result)}).to_json()
-        return body
+        await self._bus.publish_stored(
+            subject, fitting_end(event, self._bus.fits), message_id=message_id, once=True
+        )
 
 
 def _message_id(state: RunState, command: WorkCommand) -> str:
@@ -258,47 +248,3 @@ def moved(stored: StoredContext, result: WorkResult, life: int) -> Moved | None:
     state, effects = reduce(before, result)
     _set_deadline(before, state)
     return Moved(state, effects, change(state, stored.state_version, with_plan=stored.plan is None))
-
-
-def shortened(result: RunResult) -> RunResult:
-    """The result without what says again what its text says, where it is longer than the broker takes."""
-    return result.model_copy(
-        update={
-            "messages": [],
-            "remembered_messages": [],
-            "provider_metadata": None,
-            "warnings": [],
-            "steps": [],
-            "tool_calls": [],
-            "tool_results": [],
-            "sources": [],
-            "files": [],
-            "response": {"shortened": True},
-            "object": None,
-            "reasoning_text": None,
-        }
-    )
-
-
-def cut(result: RunResult) -> RunResult:
-    """The same with the beginning of its text; the chunks had all of it."""
-    return shortened(result).model_copy(update={"text": result.text[:_LONGEST_TEXT]})
-
-
-def bare(result: RunResult) -> RunResult:
-    """How a run ended, or for which calls it waits, and no more; where it is the error or a call that is too long."""
-    error, tripwire, calls = result.error, result.tripwire, (result.suspend_payload or {}).get("calls", [])
-    return RunResult(
-        run_id=result.run_id,
-        agent=result.agent,
-        status=result.status,
-        finish_reason=result.finish_reason,
-        usage=result.usage,
-        retries=result.retries,
-        duration_ms=result.duration_ms,
-        response={"shortened": True},
-        error=error and error.model_copy(update={"message": error.message[:LONGEST_REASON], "detail": None}),
-        tripwire=tripwire
-        and tripwire.model_copy(update={"reason": tripwire.reason[:LONGEST_REASON], "metadata": None}),
-        suspend_payload={"calls": [{k: call.get(k) for k in _NAMES} for call in calls]} if calls else None,
-    )

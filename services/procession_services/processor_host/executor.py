@@ -4,22 +4,17 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import count
 from typing import Any, Final
 
 import orjson
 
-from procession.args import AbortSignal, Violation
+from procession.args import AbortSignal
 from procession.calls import Calls
 from procession.context import RunContext
 from procession.errors import InvalidOptionsError, ProcessorError, TripWire, UnknownComponentError
-from procession.message_list import MessageList
 from procession.messages import InvalidMessageError
-from procession.processor import Hook
 from procession.services import NO_ENVIRONMENT, Environment
-from procession_schemas import subjects
-from procession_schemas.events import ProcessorViolation
-from procession_schemas.run import Failure, Tripwire
+from procession_schemas.run import Failure
 from procession_schemas.work import (
     ANY_VERSION,
     Op,
@@ -30,14 +25,16 @@ from procession_schemas.work import (
     WorkResult,
 )
 from procession_services.bus import Bus, Delivery, LostError
-from procession_services.processor_host.driver import LONGEST_REASON, Driver, moved
+from procession_services.processor_host.driver import Driver, moved
 from procession_services.processor_host.errors import Cancelled, Lent, ModelFailed, Stopped, Suspended
 from procession_services.processor_host.instances import Instances
-from procession_services.processor_host.job import Job, OpRunner, SinkFactory
-from procession_services.processor_host.ops import RUNNERS, failure_of
+from procession_services.processor_host.job import Job, OpRunner, SinkFactory, id_maker, restore
+from procession_services.processor_host.ops import RUNNERS
 from procession_services.processor_host.outbox import Outbox, fence_of
+from procession_services.processor_host.violations import violation_sink
+from procession_services.processor_host.wire import failure_of, wire_failure, wire_tripwire
 from procession_services.runtime import telemetry
-from procession_services.runtime.clock import monotonic_ns, new_token, now_iso
+from procession_services.runtime.clock import monotonic_ns, new_token
 from procession_services.runtime.store import RunStore, StoredContext
 
 log = logging.getLogger(__name__)
@@ -204,7 +201,7 @@ class Executor:
         new_id = id_maker(command)
         ctx = restore(command, stored.data, new_id)
         calls = Calls(clock=monotonic_ns, abort_signal=signal, environment=self.environment)
-        calls.violation = self.violation_sink(command, ctx)
+        calls.violation = violation_sink(self.bus, command, ctx)
         return Job(
             command=command,
             ctx=ctx,
@@ -281,32 +278,6 @@ class Executor:
         """The function that runs operations of that kind here."""
         return self._runners[op]
 
-    def violation_sink(self, command: WorkCommand, ctx: RunContext, place: str = "") -> Any:
-        """Where the violations of a command's processors are stored; those of each `place` have ids of their own."""
-        numbers = count(1)
-
-        async def store(violation: Violation, hook: Hook, retry: bool) -> None:  # noqa: FBT001 - a callback's shape
-            event = ProcessorViolation(
-                run_id=command.run,
-                tenant=command.tenant,
-                agent=command.agent,
-                processor_id=violation.processor_id,
-                hook=hook.value,
-                message=violation.message,
-                detail=violation.detail,
-                retry=retry,
-                step=ctx.step_number,
-            )
-            body = event.to_json()
-            if not self.bus.fits(body):
-                shorter = {"message": violation.message[:LONGEST_REASON], "detail": {"shortened": True}}
-                body = event.model_copy(update=shorter).to_json()
-            subject = subjects.violation(command.tenant, violation.processor_id)
-            message_id = f"{command.id}{place}:{violation.processor_id}:{hook.value}:{next(numbers)}"
-            await self.bus.publish_stored(subject, body, message_id=message_id)
-
-        return store
-
 
 async def _one(run: OpRunner, op: Op, job: Job) -> None:
     """Runs one operation, and notes in the result how it has ended the command, if it has."""
@@ -369,61 +340,3 @@ def _not_json(ctx: RunContext, error: TypeError) -> Failure:
             return Failure(code="STATE_NOT_JSON", message=text, processor_id=processor)
     text = f"the request context, messages and prompt of a run must be JSON: {error}"
     return Failure(code="CONTEXT_NOT_JSON", message=text)
-
-
-def restore(command: WorkCommand, data: dict[str, Any] | None, new_id: Callable[[], str]) -> RunContext:
-    """The context that a command starts from."""
-    if data is not None:
-        return RunContext.from_dict(data, new_id=new_id, now=now_iso)
-    return RunContext(
-        run_id=command.run,
-        tenant=command.tenant,
-        agent=command.agent,
-        message_id=command.message_id,
-        messages=MessageList(new_id=new_id, now=now_iso),
-    )
-
-
-def id_maker(command: WorkCommand, place: str = "") -> Callable[[], str]:
-    """Message ids for one command: deterministic, so that a redelivery makes the same.
-
-    Whoever works on a part of the command elsewhere names its `place`: two makers of one place make the same ids.
-    """
-    count = 0
-
-    def new_id() -> str:
-        nonlocal count
-        count += 1
-        return f"msg-{command.run}-{command.seq}{place}-{count}"
-
-    return new_id
-
-
-def wire_tripwire(tripwire: TripWire) -> Tripwire:
-    """The tripwire as it travels; `retry` only when it was asked for (R-AB-12)."""
-    return Tripwire(
-        reason=tripwire.reason,
-        processor_id=tripwire.processor_id,
-        retry=True if tripwire.retry else None,
-        metadata=tripwire.metadata,
-    )
-
-
-def wire_failure(error: Exception) -> Failure:
-    """A failure of a processor, or of the configuration, as it travels (D-30)."""
-    if isinstance(error, ProcessorError):
-        return Failure(
-            code=error.code,
-            message=str(error),
-            field="model" if error.code == "UNKNOWN_MODEL" else None,
-            processor_id=error.processor_id or None,
-            hook=error.hook or None,
-            name=error.name,
-        )
-    code = {"UnknownComponentError": "UNKNOWN_COMPONENT", "InvalidOptionsError": "INVALID_OPTIONS"}
-    return Failure(
-        code=code.get(type(error).__name__, "INVALID_MESSAGE_CONTENT"),
-        message=str(error),
-        field=error.field if isinstance(error, InvalidMessageError) else None,
-        name=type(error).__name__,
-    )

@@ -1,20 +1,21 @@
 """One command being worked on."""
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from procession.args import AbortSignal
-from procession.calls import Calls, check_custom
+from procession.calls import Calls, TurnWriter
 from procession.context import RunContext
+from procession.message_list import MessageList
 from procession.registry import Registry
 from procession_schemas.agent import ProcessorRef
 from procession_schemas.chunks import Chunk
 from procession_schemas.work import Op, WorkCommand, WorkResult
 from procession_services.processor_host.instances import Instances
 from procession_services.processor_host.outbox import Outbox
+from procession_services.runtime.clock import now_iso
 
 
 class ChunkSink(Protocol):
@@ -83,9 +84,15 @@ class Job:
         async with self.open_sink(self, processors) as sink:
             yield sink
 
-    def writer(self, processors: list[ProcessorRef]) -> "JobWriter":
+    def writer(self, processors: list[ProcessorRef]) -> TurnWriter:
         """A writer for hooks outside the stream; `processors` are the output chain where some want data chunks."""
-        return JobWriter(self, processors)
+
+        async def send(chunk: Chunk) -> None:
+            async with self.sink(processors) as sink:
+                await sink.send([chunk])
+            await self.outbox.flush()
+
+        return TurnWriter(send)
 
     def keep_data(self, chunk: Mapping[str, Any]) -> None:
         """Keeps a data chunk that reached the client as a part of the assistant message, unless transient."""
@@ -108,21 +115,32 @@ class _Direct:
             await self._job.outbox.flush()
 
 
-class JobWriter:
-    """What `args.writer` is outside the stream (R-WR-1, R-WR-7)."""
+def restore(command: WorkCommand, data: dict[str, Any] | None, new_id: Callable[[], str]) -> RunContext:
+    """The context that a command starts from."""
+    if data is not None:
+        return RunContext.from_dict(data, new_id=new_id, now=now_iso)
+    return RunContext(
+        run_id=command.run,
+        tenant=command.tenant,
+        agent=command.agent,
+        message_id=command.message_id,
+        messages=MessageList(new_id=new_id, now=now_iso),
+    )
 
-    def __init__(self, job: Job, processors: list[ProcessorRef]) -> None:
-        self._job = job
-        self._processors = processors
-        self._turn = asyncio.Lock()
 
-    async def custom(self, chunk: Mapping[str, Any]) -> None:
-        """Sends a `data-*` chunk at once."""
-        checked: Any = check_custom(chunk)
-        async with self._turn:
-            async with self._job.sink(self._processors) as sink:
-                await sink.send([checked])
-            await self._job.outbox.flush()
+def id_maker(command: WorkCommand, place: str = "") -> Callable[[], str]:
+    """Message ids for one command: deterministic, so that a redelivery makes the same.
+
+    Whoever works on a part of the command elsewhere names its `place`: two makers of one place make the same ids.
+    """
+    count = 0
+
+    def new_id() -> str:
+        nonlocal count
+        count += 1
+        return f"msg-{command.run}-{command.seq}{place}-{count}"
+
+    return new_id
 
 
 OpRunner = Callable[[Any, Job], Awaitable[None]]

@@ -1,13 +1,11 @@
 """The operations that any service can run on a run's context."""
 
-import asyncio
-from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Literal
 
 from procession import hooks
 from procession.args import APIError, RequestContext
-from procession.calls import check_custom
+from procession.calls import TurnWriter
 from procession.context import UNKNOWN_USAGE
 from procession.messages import InvalidMessageError
 from procession.processor import Hook
@@ -16,9 +14,8 @@ from procession.steps import current_step, for_hooks
 from procession_schemas import work
 from procession_schemas.chunks import Chunk
 from procession_schemas.messages import StepResult
-from procession_schemas.run import Failure
 from procession_services.processor_host.errors import Stopped
-from procession_services.processor_host.job import ChunkSink, Job, OpRunner
+from procession_services.processor_host.job import Job, OpRunner
 from procession_services.processor_host.results import compile_result
 from procession_services.runtime.clock import iso, now
 
@@ -156,12 +153,13 @@ async def tool_results(op: work.ToolResultsOp, job: Job) -> None:
     links = job.instances.links(op.result_processors)
     keep_pending(job)
     async with job.sink(op.processors) as sink:
+        writer = TurnWriter(lambda chunk: sink.send([chunk]))
         for outcome in ctx.outcomes:
             call_id = outcome["toolCallId"]
             base = {"toolCallId": call_id, "toolName": outcome["toolName"], "args": outcome.get("args")}
             chunk: Chunk
             if "result" in outcome:
-                await hooks.run_tool_result(ctx, links, job.calls, _SinkWriter(sink), outcome)
+                await hooks.run_tool_result(ctx, links, job.calls, writer, outcome)
                 ctx.messages.set_tool_result(call_id, outcome["result"])
                 if "modelOutput" in outcome:
                     _set_model_output(job, call_id, outcome["modelOutput"])
@@ -179,19 +177,6 @@ async def tool_results(op: work.ToolResultsOp, job: Job) -> None:
     for outcome in ctx.outcomes:
         if "result" in outcome:
             outcome.update(sink.rewritten.get(outcome["toolCallId"], {}))
-
-
-class _SinkWriter:
-    """The writer of a hook whose chunks go through a sink that is open: before the chunk that it is about."""
-
-    def __init__(self, sink: ChunkSink) -> None:
-        self._sink, self._turn = sink, asyncio.Lock()
-
-    async def custom(self, chunk: Mapping[str, Any]) -> None:
-        """Sends a `data-*` chunk at once."""
-        checked: Any = check_custom(chunk)
-        async with self._turn:
-            await self._sink.send([checked])
 
 
 def _set_model_output(job: Job, call_id: str, output: Any) -> None:
@@ -294,17 +279,6 @@ def keep_pending(job: Job) -> None:
         job.ctx.pending_parts = []
 
 
-def failure_of(error: dict[str, Any]) -> Failure:
-    """A provider's error as the client is told."""
-    return Failure(
-        code="MODEL_FAILED",
-        message=error.get("message", ""),
-        name=error.get("name"),
-        status_code=error.get("statusCode"),
-        is_retryable=error.get("isRetryable"),
-    )
-
-
 RUNNERS: dict[str, OpRunner] = {
     "open": open_run,
     "baseline": baseline,
@@ -322,4 +296,4 @@ RUNNERS: dict[str, OpRunner] = {
     "fail": fail,
     "result": result,
 }
-__all__ = ["RUNNERS", "api_error", "failure_of", "keep_pending"]
+__all__ = ["RUNNERS", "api_error", "keep_pending"]

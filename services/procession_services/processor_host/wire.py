@@ -1,0 +1,48 @@
+"""Why a command has ended early, as it travels."""
+
+from typing import Any
+
+from procession.errors import ProcessorError, TripWire
+from procession.messages import InvalidMessageError
+from procession_schemas.run import Failure, Tripwire
+
+
+def wire_tripwire(tripwire: TripWire) -> Tripwire:
+    """The tripwire as it travels; `retry` only when it was asked for (R-AB-12)."""
+    return Tripwire(
+        reason=tripwire.reason,
+        processor_id=tripwire.processor_id,
+        retry=True if tripwire.retry else None,
+        metadata=tripwire.metadata,
+    )
+
+
+def wire_failure(error: Exception) -> Failure:
+    """A failure of a processor, or of the configuration, as it travels (D-30)."""
+    if isinstance(error, ProcessorError):
+        return Failure(
+            code=error.code,
+            message=str(error),
+            field="model" if error.code == "UNKNOWN_MODEL" else None,
+            processor_id=error.processor_id or None,
+            hook=error.hook or None,
+            name=error.name,
+        )
+    code = {"UnknownComponentError": "UNKNOWN_COMPONENT", "InvalidOptionsError": "INVALID_OPTIONS"}
+    return Failure(
+        code=code.get(type(error).__name__, "INVALID_MESSAGE_CONTENT"),
+        message=str(error),
+        field=error.field if isinstance(error, InvalidMessageError) else None,
+        name=type(error).__name__,
+    )
+
+
+def failure_of(error: dict[str, Any]) -> Failure:
+    """A provider's error as the client is told."""
+    return Failure(
+        code="MODEL_FAILED",
+        message=error.get("message", ""),
+        name=error.get("name"),
+        status_code=error.get("statusCode"),
+        is_retryable=error.get("isRetryable"),
+    )
