@@ -27,6 +27,7 @@ from procession.returns import (
     wrong,
 )
 from procession.steps import current_step, for_hooks
+from procession_schemas.validation import in_words, wrong_fields
 from procession_schemas.work import StepConfig
 
 _OVERRIDES = (
@@ -182,7 +183,7 @@ def _override_config(ctx: RunContext, link: Link, value: dict[str, Any]) -> None
         try:
             ctx.config = StepConfig.model_validate(merged)
         except ValidationError as error:
-            told = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+            told = in_words(wrong_fields(error).items(), "settings")
             raise wrong(link, hook, INVALID_RETURN, f"returned settings that do not fit: {told}") from error
 
 

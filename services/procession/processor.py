@@ -13,6 +13,7 @@ from pydantic.alias_generators import to_camel
 
 from procession import args as a
 from procession.errors import InvalidOptionsError
+from procession_schemas.validation import in_words, wrong_fields
 
 
 class Hook(StrEnum):
@@ -100,9 +101,10 @@ class Processor(Generic[OptionsT]):
         try:
             return cls(cls.options_type().model_validate(options or {}))  # type: ignore[arg-type]  # bound by options_type
         except ValidationError as error:
-            fields = {".".join(map(str, e["loc"])): e["msg"] for e in error.errors()}
-            told = "; ".join(f"{path or 'options'}: {what}" for path, what in fields.items())
-            raise InvalidOptionsError(f"processor {cls.id}: {told}", fields) from error
+            fields = wrong_fields(error)
+            raise InvalidOptionsError(
+                f"processor {cls.id}: {in_words(fields.items(), 'options')}", fields
+            ) from error
 
     @classmethod
     def hooks_for(cls, options: dict[str, Any]) -> frozenset[Hook]:  # noqa: ARG003 - for overriding

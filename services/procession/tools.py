@@ -19,6 +19,7 @@ from procession.args import AbortSignal, RequestContext
 from procession.errors import InvalidOptionsError, ProcessionError
 from procession.processor import Options
 from procession.services import NO_ENVIRONMENT, Environment, KeyValueStore
+from procession_schemas.validation import in_words, wrong_fields
 
 
 class ToolWriter(Protocol):
@@ -113,9 +114,10 @@ class Tool:
         try:
             self.options: Any = self.options_type.model_validate(options or {})
         except ValidationError as error:
-            fields = _told(error, "options")
-            text = "; ".join(f"{path}: {what}" for path, what in fields.items())
-            raise InvalidOptionsError(f"tool {self.id}: {text}", fields) from error
+            fields = wrong_fields(error)
+            raise InvalidOptionsError(
+                f"tool {self.id}: {in_words(fields.items(), 'options')}", fields
+            ) from error
 
     def execute(self, args: Any, context: ToolContext) -> Any | Awaitable[Any]:
         """Runs the call with arguments that fit `parameters`; what it raises becomes a `tool-error` (R-TX-4).
@@ -155,7 +157,8 @@ class _FunctionTool(Tool):
             model = self._arguments.model_validate(args)
         except ValidationError as error:
             text = f"The arguments do not fit the tool {context.tool_name!r}:"
-            raise InvalidArgumentsError(text, _told(error, "arguments")) from error
+            wrong = {path or "arguments": what for path, what in wrong_fields(error).items()}
+            raise InvalidArgumentsError(text, wrong) from error
         fields = self._arguments.model_fields
         values = {info.alias or key: getattr(model, key) for key, info in fields.items()}
         if self._context_name:
@@ -243,8 +246,3 @@ def _signature(function: Callable[..., Any]) -> tuple[str | None, type[BaseModel
         f"{function.__name__}_arguments", __config__=ConfigDict(extra="forbid"), **fields
     )
     return context_name, model
-
-
-def _told(error: ValidationError, root: str) -> dict[str, str]:
-    """What is wrong, by dotted path; `root` names the value as a whole."""
-    return {".".join(map(str, e["loc"])) or root: e["msg"] for e in error.errors()}

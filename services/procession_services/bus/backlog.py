@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from procession_schemas import subjects
 from procession_schemas.run import Failure
+from procession_schemas.validation import misfit
 from procession_services.bus.connection import Bus
 
 __all__ = ["Backlog", "backlog"]
@@ -55,7 +56,7 @@ async def backlog(js: JetStreamContext, subject: str, body: bytes) -> bytes:
         asked = _Request.model_validate_json(body)
         wanted = subjects.chunk(tenant, asked.run)
     except ValidationError as error:
-        return _refusal(error)
+        return _refused(misfit(error))
     except subjects.InvalidSubjectError as error:
         return _refused(Failure(code="INVALID_REQUEST", message=str(error)))
     last, size, batches = asked.after, 0, list[bytes]()
@@ -68,15 +69,6 @@ async def backlog(js: JetStreamContext, subject: str, body: bytes) -> bytes:
         batches.append(message.data or b"{}")
         size += len(batches[-1])
     return b'{"last":%d,"batches":[%s]}' % (last if batches else 0, b",".join(batches))
-
-
-def _refusal(error: ValidationError) -> bytes:
-    first = error.errors(include_url=False)[0]
-    if first["type"] == "json_invalid":
-        return _refused(Failure(code="INVALID_JSON", message=f"the request is not JSON: {first['msg']}"))
-    field = ".".join(map(str, first["loc"]))
-    told = f"{field or 'request'}: {first['msg']}"
-    return _refused(Failure(code="INVALID_REQUEST", message=told, field=field or None))
 
 
 def _refused(failure: Failure) -> bytes:

@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError, model_validator
 from procession.messages import InvalidMessageError, normalise
 from procession_schemas.base import JsonObject, StrictModel
 from procession_schemas.messages import Message
-from procession_schemas.run import Failure
+from procession_schemas.validation import RefusedError
 from procession_services.memory.core.notes import InvalidUpdateError
 from procession_services.memory.indexing import submit_all
 from procession_services.memory.notes import NoteToolOptions, update_note
@@ -25,12 +25,8 @@ Reply = dict[str, Any]
 Id = Annotated[str, Field(min_length=1, max_length=512)]
 
 
-class ApiError(Exception):
-    """A request that cannot be answered; `failure` is what the caller is told."""
-
-    def __init__(self, code: str, message: str, field: str | None = None) -> None:
-        super().__init__(message)
-        self.failure = Failure(code=code, message=message, field=field)
+class ApiError(RefusedError):
+    """A request that cannot be answered."""
 
 
 class ThreadsRequest(StrictModel):
@@ -167,11 +163,7 @@ def _parse(model: type[StrictModel], body: bytes) -> Any:
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
-        if error.errors()[0]["type"] == "json_invalid":
-            raise ApiError("INVALID_JSON", f"the request is not JSON: {error.errors()[0]['msg']}") from error
-        problems = [(".".join(map(str, e["loc"])), e["msg"]) for e in error.errors(include_url=False)]
-        message = "; ".join(f"{path or 'body'}: {what}" for path, what in problems)
-        raise ApiError("INVALID_REQUEST", message, problems[0][0] or None) from error
+        raise ApiError.because(error) from error
 
 
 def _unknown(thread: str) -> ApiError:

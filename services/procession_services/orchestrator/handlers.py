@@ -10,6 +10,7 @@ from procession_schemas import subjects
 from procession_schemas.agent import Agent
 from procession_schemas.events import RequestRejected, RunAccepted
 from procession_schemas.run import Failure, RunRequest, RunResult
+from procession_schemas.validation import misfit
 from procession_schemas.work import Control, WorkResult
 from procession_services.bus import Delivery, HopelessError
 from procession_services.orchestrator.core.fingerprint import fingerprint
@@ -284,10 +285,7 @@ class Orchestrator:
         try:
             control = Control.model_validate_json(delivery.body)
         except ValidationError as error:
-            told = "; ".join(
-                f"{'.'.join(map(str, each['loc'])) or 'body'}: {each['msg']}" for each in error.errors()
-            )
-            raise HopelessError(f"the control cannot be read: {told}") from error
+            raise HopelessError(f"the control cannot be read: {misfit(error).message}") from error
         await self._controlled(tenant, run, control)
         while not await self._lapses.kept():
             await self._controlled(tenant, run, control)

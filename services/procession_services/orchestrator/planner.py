@@ -10,7 +10,7 @@ from procession.registry import Registry
 from procession_schemas.agent import Agent, FactoryRef, ProcessorRef
 from procession_schemas.run import RunRequest
 from procession_schemas.work import OpenOp
-from procession_services.orchestrator.core.plan import Arrays, Invalid, from_validation, make_plan
+from procession_services.orchestrator.core.plan import Arrays, Invalid, make_plan
 from procession_services.runs.state import Plan
 from procession_services.runtime.reload import Watched
 from procession_services.runtime.settings import Settings
@@ -101,7 +101,7 @@ class Planner:
         except UnknownComponentError as error:
             raise Invalid("UNKNOWN_COMPONENT", str(error), f"{field}.factory") from error
         except ValidationError as error:
-            raise from_validation(error, field) from error
+            raise Invalid.because(error, field) from error
         except Exception as error:  # a factory is a user's code: its failure is the requester's answer
             raise Invalid(
                 "FACTORY_FAILED", f"factory {factory.factory}: {error!r}", f"{field}.factory"

@@ -10,8 +10,7 @@ from procession_schemas.run import RunResult
 from procession_schemas.work import ResultOp
 
 _ABOUT: Final = ("stepNumber", "finishReason", "usage", "model", "tripwire")
-_OF_ANSWERS: Final = frozenset({"files", "sources", "providerMetadata"})
-"""Fields of a step that show something of its answer, and that a blocked run does not tell (A-13)."""
+_BESIDE_ITS_WORDS: Final = ("files", "sources", "providerMetadata")
 
 
 def compile_result(op: ResultOp, ctx: RunContext) -> RunResult:
@@ -20,11 +19,7 @@ def compile_result(op: ResultOp, ctx: RunContext) -> RunResult:
     withheld = blocked and ctx.final is not None  # by processOutputResult
     whole = with_media(ctx, ctx.steps)
     accepted = [] if withheld else [step for step in whole if not is_rejected(step)]
-    untold = _OF_ANSWERS if blocked else {"files"}  # files are long, and there already
-    steps = [
-        _bare(step) if withheld else {key: value for key, value in step.items() if key not in untold}
-        for step in whole
-    ]
+    steps = [_shown(step, blocked=blocked, withheld=withheld) for step in whole]
     last: StepResult = accepted[-1] if accepted else {}
     usage = ctx.usage if blocked else {**UNKNOWN_USAGE, "totalTokens": 0, **ctx.usage}
     text = "" if withheld else _final_text(op, ctx, steps)
@@ -56,14 +51,13 @@ def compile_result(op: ResultOp, ctx: RunContext) -> RunResult:
     )
 
 
-def _bare(step: StepResult) -> dict[str, Any]:
-    """A step without what was said in it."""
-    return {
-        **{name: step.get(name) for name in _ABOUT if name in step},
-        "text": "",
-        "toolCalls": [],
-        "toolResults": [],
-    }
+def _shown(step: StepResult, *, blocked: bool, withheld: bool) -> dict[str, Any]:
+    """A step as the client gets it: of a blocked run its words only, and not those where its end is `withheld`."""
+    if withheld:
+        about = {name: value for name, value in step.items() if name in _ABOUT}
+        return {**about, "text": "", "toolCalls": [], "toolResults": []}
+    untold = _BESIDE_ITS_WORDS if blocked else ("files",)  # which are long, and in the result already
+    return {name: value for name, value in step.items() if name not in untold}
 
 
 def _told(ctx: RunContext, *, withheld: bool) -> list[Message]:

@@ -4,10 +4,10 @@ import inspect
 from dataclasses import dataclass
 from datetime import date
 from enum import Enum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 
 from procession.errors import InvalidOptionsError
 from procession.processor import Options
@@ -181,6 +181,26 @@ def test_options_are_read_in_either_spelling() -> None:
     assert Shop().options.max_items == 3
     with pytest.raises(InvalidOptionsError, match="tool shop: maxItems: "):
         Shop({"maxItems": "many"})
+
+
+def test_options_that_do_not_go_together_are_wrong_as_a_whole() -> None:
+    class RangeOptions(Options):
+        low: int = 0
+        high: int = 9
+
+        @model_validator(mode="after")
+        def _in_order(self) -> Self:
+            if self.low > self.high:
+                raise ValueError("low is above high")
+            return self
+
+    class Range(Tool):
+        id = "range"
+        options_type = RangeOptions
+
+    with pytest.raises(InvalidOptionsError, match=r"tool range: options: .*low is above high") as caught:
+        Range({"low": 10})
+    assert list(caught.value.fields) == [""]  # so that its path is that of the options
 
 
 def test_suspend_ends_the_function() -> None:

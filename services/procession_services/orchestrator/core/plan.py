@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails, from_json
+from pydantic_core import from_json
 
 from procession.errors import InvalidOptionsError, UnknownComponentError
 from procession.placing import misplaced, runs_beside
@@ -21,7 +21,8 @@ from procession_schemas.agent import (
     ToolRef,
 )
 from procession_schemas.memory import MemoryOptions, ThreadName
-from procession_schemas.run import Failure, RunRequest
+from procession_schemas.run import RunRequest
+from procession_schemas.validation import RefusedError
 from procession_schemas.work import OpenOp, StepConfig
 from procession_services.orchestrator.core.memory_wiring import NoVectorStoreError, merged_options, wire
 from procession_services.runs.merging import deep_merge
@@ -39,12 +40,8 @@ _THREAD_NAME: TypeAdapter[str] = TypeAdapter(ThreadName)
 Arrays = dict[str, list[ProcessorRef]]
 
 
-class Invalid(Exception):  # noqa: N818 - an answer to the requester, not a defect
-    """A request that cannot become a run; `failure` says which field and why."""
-
-    def __init__(self, code: str, message: str, field: str | None = None) -> None:
-        super().__init__(message)
-        self.failure = Failure(code=code, message=message, field=field)
+class Invalid(RefusedError):  # noqa: N818 - an answer to the requester, not a defect
+    """A request that cannot become a run."""
 
 
 def parse_request(body: bytes, limit: int) -> RunRequest:
@@ -60,13 +57,13 @@ def parse_request(body: bytes, limit: int) -> RunRequest:
     try:
         return RunRequest.model_validate_json(body)
     except ValidationError as error:
-        raise from_validation(error, body=_parsed(body)) from error
+        raise Invalid.because(error, body=_parsed(body)) from error
 
 
 def asked_id(body: bytes) -> str | None:
     """The run id that a request asks for, also one that is wrong elsewhere: its sender listens there."""
+    given = _parsed(body)
     try:
-        given = from_json(body)
         return subjects.token(given.get("runId") or given.get("run_id") or "", "run id")
     except (ValueError, AttributeError, TypeError):
         return None
@@ -77,31 +74,6 @@ def _parsed(body: bytes) -> Any:
         return from_json(body)
     except ValueError:
         return None
-
-
-def from_validation(error: ValidationError, prefix: str = "", body: Any = None) -> Invalid:
-    """The first wrong field as the field, all of them in the message; `body` is what was validated."""
-    problems = [(".".join([prefix, *_path(e, body)]).strip("."), e["msg"]) for e in error.errors()]
-    if error.errors()[0]["type"] == "json_invalid":
-        return Invalid("INVALID_JSON", f"the request is not JSON: {problems[0][1]}")
-    inner = [each for each in problems if not any(p.startswith(f"{each[0]}.") for p, _ in problems)]
-    problems = inner or problems  # what fits no branch of a union is told where a branch came farthest
-    told = "; ".join(f"{path or 'request'}: {what}" for path, what in problems)
-    return Invalid("INVALID_REQUEST", told, problems[0][0] or None)
-
-
-def _path(problem: ErrorDetails, body: Any) -> list[str]:
-    """The place in the body; pydantic's also names the branches of unions, which no sender has written."""
-    path: list[str] = []
-    *_, last = problem["loc"] or (None,)
-    for step in problem["loc"]:
-        here = step in body if isinstance(body, dict) else isinstance(body, list) and isinstance(step, int)
-        if here:
-            body = body[step]
-        elif not (step is last and problem["type"] == "missing"):
-            continue  # the branch of a union
-        path.append(str(step))
-    return path
 
 
 def make_plan(
@@ -342,7 +314,7 @@ def _from_context(request: RunRequest, key: str) -> str | None:
     try:
         return _THREAD_NAME.validate_python(value)
     except ValidationError as error:
-        raise from_validation(error, f"requestContext.{key}") from error
+        raise Invalid.because(error, f"requestContext.{key}") from error
 
 
 def _add_memory(
@@ -387,4 +359,4 @@ def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-__all__ = ["Arrays", "Invalid", "from_validation", "make_plan", "opening", "parse_request"]
+__all__ = ["Arrays", "Invalid", "make_plan", "opening", "parse_request"]

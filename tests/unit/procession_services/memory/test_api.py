@@ -161,7 +161,7 @@ async def test_page_and_limit_exclude_each_other(ask: Ask) -> None:
 async def test_a_body_that_is_no_object(ask: Ask, body: Any) -> None:
     error = (await ask("thread", body))["error"]
     assert error["code"] == "INVALID_REQUEST"
-    assert error["message"].startswith("body: ")
+    assert error["message"].startswith("request: ")
 
 
 # --- export, import, notes, index ----------------------------------------------------------------

@@ -1,0 +1,69 @@
+"""What does not fit a model, as whoever sent it is told."""
+
+from collections.abc import Iterable
+from typing import Any, Self
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from procession_schemas.run import Failure
+
+
+class RefusedError(Exception):
+    """A request that is not taken; `failure` is what its sender is told."""
+
+    def __init__(self, code: str, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.failure = Failure(code=code, message=message, field=field)
+
+    @classmethod
+    def because(cls, error: ValidationError, prefix: str = "", body: Any = None) -> Self:
+        """What `misfit` makes of the error, to raise."""
+        failure = misfit(error, prefix, body)
+        return cls(failure.code, failure.message, failure.field)
+
+
+def wrong_fields(error: ValidationError) -> dict[str, str]:
+    """What is wrong, by dotted path; that of the value as a whole is empty."""
+    return {".".join(map(str, each["loc"])): each["msg"] for each in error.errors()}
+
+
+def in_words(problems: Iterable[tuple[str, str]], root: str) -> str:
+    """All that is wrong, paths and messages in one line; `root` is the name of the value as a whole."""
+    return "; ".join(f"{path or root}: {what}" for path, what in problems)
+
+
+def misfit(error: ValidationError, prefix: str = "", body: Any = None) -> Failure:
+    """A request that is none: the first wrong field as the field, all of them in the message.
+
+    `prefix` is where the value stood in the request. `body` is what was validated: with it, places are those that the
+    sender has written, and what fits no branch of a union is told where a branch came farthest.
+    """
+    found = error.errors()
+    if found[0]["type"] == "json_invalid":
+        return Failure(code="INVALID_JSON", message=f"the request is not JSON: {found[0]['msg']}")
+    problems = [(".".join([prefix, *_path(each, body)]).strip("."), each["msg"]) for each in found]
+    inner = [each for each in problems if not any(path.startswith(f"{each[0]}.") for path, _ in problems)]
+    problems = inner or problems
+    return Failure(
+        code="INVALID_REQUEST", message=in_words(problems, "request"), field=problems[0][0] or None
+    )
+
+
+def _path(problem: ErrorDetails, body: Any) -> list[str]:
+    """The place in the body; pydantic's also names the branches of unions, which no sender has written."""
+    if body is None:
+        return [str(step) for step in problem["loc"]]
+    path: list[str] = []
+    *_, last = problem["loc"] or (None,)
+    for step in problem["loc"]:
+        here = step in body if isinstance(body, dict) else isinstance(body, list) and isinstance(step, int)
+        if here:
+            body = body[step]
+        elif not (step is last and problem["type"] == "missing"):
+            continue  # the branch of a union
+        path.append(str(step))
+    return path
+
+
+__all__ = ["RefusedError", "in_words", "misfit", "wrong_fields"]
