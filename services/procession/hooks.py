@@ -226,9 +226,7 @@ async def run_llm_response(ctx: RunContext, links: list[Link], calls: Calls, wri
             from_cache=bool(response.get("fromCache")),
             warnings=response.get("warnings", []),
             request=response.get("request", {}),
-            raw_response=response["rawResponse"]
-            if "rawResponse" in response
-            else response.get("metadata", {}),
+            raw_response=response.get("rawResponse", response.get("metadata", {})),
         )
         await calls.call(link, Hook.LLM_RESPONSE, args)
 

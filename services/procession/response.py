@@ -37,6 +37,7 @@ class ResponseCollector:
         self._keep = keep_chunks
         self._used: set[str] = set()
         self._open: dict[tuple[str, str], Part] = {}
+        self._unplaced: dict[int, Part] = {}
         self._pieces: dict[int, list[str]] = {}
 
     def arrived(self, chunk: Chunk) -> None:
@@ -59,7 +60,7 @@ class ResponseCollector:
         if chunk["type"] != "tool-call":
             return False
         payload = chunk.get("payload") or {}
-        if not payload.get("repeated") and payload.get("toolCallId") not in self._used:
+        if payload.get("toolCallId") not in self._used:
             return False
         call = {k: payload[k] for k in _CALL_FIELDS if k in payload}
         self.tool_calls.append({**call, "repeated": True})
@@ -81,44 +82,40 @@ class ResponseCollector:
 
     def _end(self, payload: dict[str, Any], kind: str) -> None:
         closed = self._open.pop((kind, str(payload.get("id"))), None)
-        if closed is not None:
-            self._place(closed)
+        if closed is not None and id(closed) in self._unplaced:
+            self._parts.append(self._unplaced.pop(id(closed)))
 
-    def _place(self, *parts: Part) -> None:
-        for part in parts:
-            if not any(part is placed for placed in self._parts):
-                self._parts.append(part)
+    def _begin(self, key: tuple[str, str], part: Part) -> Part:
+        """Opens a block, behind all that is open."""
+        self._place_open()
+        self._open[key] = self._unplaced[id(part)] = part
+        self._pieces[id(part)] = []
+        return part
+
+    def _place_open(self) -> None:
+        self._parts += self._unplaced.values()
+        self._unplaced.clear()
 
     def _source(self, payload: dict[str, Any]) -> None:
-        self._place(*self._open.values())
+        self._place_open()
         self._parts.append({"type": "source", "source": payload})
 
     def _file(self, payload: dict[str, Any]) -> None:
-        self._place(*self._open.values())
+        self._place_open()
         self._parts.append(
             {"type": "file", "data": payload.get("data"), "mimeType": payload.get("mimeType", "")}
         )
 
     def _text(self, payload: dict[str, Any]) -> None:
         key = ("text", str(payload.get("id")))
-        part = self._open.get(key)
-        if part is None:
-            self._place(*self._open.values())
-            part = {"type": "text", "text": ""}
-            self._open[key] = part
-            self._pieces[id(part)] = []
+        part = self._open.get(key) or self._begin(key, {"type": "text", "text": ""})
         self._pieces[id(part)].append(payload.get("text") or "")
         if payload.get("providerMetadata"):
             part["providerMetadata"] = payload["providerMetadata"]
 
     def _reasoning(self, payload: dict[str, Any], kind: str) -> None:
         key = ("reasoning", str(payload.get("id")))
-        part = self._open.get(key)
-        if part is None:
-            self._place(*self._open.values())
-            part = {"type": "reasoning", "reasoning": "", "details": []}
-            self._open[key] = part
-            self._pieces[id(part)] = []
+        part = self._open.get(key) or self._begin(key, {"type": "reasoning", "reasoning": "", "details": []})
         details = part["details"]
         if kind == "redacted-reasoning":
             details.append({"type": "redacted", "data": payload.get("data")})
@@ -135,7 +132,7 @@ class ResponseCollector:
         if any(known["toolCallId"] == call["toolCallId"] for known in self.tool_calls):
             return
         self.tool_calls.append(call)
-        self._place(*self._open.values())
+        self._place_open()
         part: Part = {
             "type": "tool-invocation",
             "toolInvocation": {
@@ -164,8 +161,7 @@ class ResponseCollector:
 
         Pieces are joined here, so that the cost stays linear.
         """
-        self._place(*self._open.values())
-        parts = list(self._parts)
+        parts = [*self._parts, *self._unplaced.values()]
         for part in parts:
             joined = "".join(self._pieces.get(id(part), ()))
             if part["type"] == "text":

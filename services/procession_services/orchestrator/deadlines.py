@@ -47,13 +47,16 @@ class Deadlines:
             self._next = float("inf") if found is None else found[0]
             if found is None or found[0] > now().timestamp() * 1000:
                 return
-            deadline_ms, tenant, run = found
-            try:
-                await self._orchestrator.on_deadline(tenant, run)
-            except ValueError:
-                log.exception("run %s of tenant %s cannot be read and is left alone", run, tenant)
-                await self._store.drop_deadline(tenant, run, deadline_ms)
-            except Exception:  # it must not keep others from their end
-                log.exception("run %s of tenant %s could not be ended and is looked at again", run, tenant)
-            # Until its end is told; somebody has to see to it if it never is.
-            await self._store.put_off(tenant, run, int((now().timestamp() + _LOOK_AGAIN_SECONDS) * 1000))
+            await self._end(*found)
+
+    async def _end(self, deadline_ms: int, tenant: str, run: str) -> None:
+        """Ends one run, and looks at it again in a while unless its end is told by then."""
+        try:
+            await self._orchestrator.on_deadline(tenant, run)
+        except ValueError:
+            log.exception("run %s of tenant %s cannot be read and is left alone", run, tenant)
+            await self._store.drop_deadline(tenant, run, deadline_ms)
+            return
+        except Exception:  # it must not keep others from their end
+            log.exception("run %s of tenant %s could not be ended and is looked at again", run, tenant)
+        await self._store.put_off(tenant, run, int((now().timestamp() + _LOOK_AGAIN_SECONDS) * 1000))

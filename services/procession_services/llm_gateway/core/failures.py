@@ -83,14 +83,15 @@ class ProviderError(Exception):
         }
 
     def without(self, secrets: Collection[str]) -> "ProviderError":
-        """The error with nothing of these in it: providers quote the key that they refuse."""
+        """The error with nothing of these in it: providers quote the key that they refuse.
+
+        To be done before anything is cut off, which would leave half of a key.
+        """
         if not secrets:
             return self
         longest_first = sorted(map(re.escape, secrets), key=len, reverse=True)
         hidden = re.compile("|".join(longest_first))
-        told = {
-            each.name: getattr(self, each.name) for each in fields(self)
-        }  # all of it: half a key is one, too
+        told = {each.name: getattr(self, each.name) for each in fields(self)}
         return ProviderError(**_changed(told, lambda text: hidden.sub("[redacted]", text)))
 
     @classmethod
