@@ -11,7 +11,7 @@ from tests.support.system import SERVICES, running_system
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
 
 LOOK = {"chunks": ["let me look"], "tool_calls": [{"id": "a", "name": "echo", "arguments": {"text": "it"}}]}
-BAD = {"chunks": ["BAD answer"]}
+WRONG = {"chunks": ["WRONG answer"]}  # a word that no id can have
 DONE = {"chunks": ["done"]}
 PLUGINS = ("tests.support.plugin", "tests.support.rewriting")
 _numbers = itertools.count()
@@ -50,18 +50,18 @@ async def run(system, *calls, way, reject="reject", retry=True):
     return result, prompts, str(page["messages"])
 
 
-def said_bad(*places):
+def said_wrong(*places):
     """Which of them have the rejected answer, or what it was rewritten to."""
-    return ["BAD" in str(place).upper() for place in places]
+    return ["WRONG" in str(place).upper() for place in places]
 
 
 @pytest.mark.parametrize("reject", ["reject", "memory-reject"])
 @pytest.mark.parametrize("way", WAYS)
 async def test_the_answer_goes_and_accepted_steps_stay(system, way, reject):
-    result, prompts, remembered = await run(system, LOOK, BAD, DONE, way=way, reject=reject)
+    result, prompts, remembered = await run(system, LOOK, WRONG, DONE, way=way, reject=reject)
     assert (result.status, result.retries, len(prompts)) == ("finished", 1, 3)
     assert [message["role"] for message in prompts[2]] == ["system", "user", "assistant", "tool"]
-    assert said_bad(prompts[2], result.messages, remembered) == [False] * 3
+    assert said_wrong(prompts[2], result.messages, remembered) == [False] * 3
     assert prompts[2][3]["content"] == "echo it"
     assert ("echo it" in remembered, "done" in remembered) == (True, True)
     edited = {"drop-earlier": "done", "edit": "LET ME LOOKdone", "edit-in-place": "let me look, editeddone"}
@@ -70,25 +70,25 @@ async def test_the_answer_goes_and_accepted_steps_stay(system, way, reject):
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_first_answer_leaves_nothing(system, way):
-    result, prompts, remembered = await run(system, BAD, DONE, way=way)
+    result, prompts, remembered = await run(system, WRONG, DONE, way=way)
     assert (result.text, [message["role"] for message in prompts[1]]) == ("done", ["system", "user"])
-    assert said_bad(prompts[1], result.messages, remembered) == [False] * 3
+    assert said_wrong(prompts[1], result.messages, remembered) == [False] * 3
 
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_blocked_answer_is_in_no_result(system, way):
-    result, prompts, _ = await run(system, LOOK, BAD, way=way, retry=False)
+    result, prompts, _ = await run(system, LOOK, WRONG, way=way, retry=False)
     assert (result.status, len(prompts)) == ("blocked", 2)
-    assert "BAD" not in result.model_dump_json().upper()
+    assert "WRONG" not in result.model_dump_json().upper()
     assert "echo it" in str(result.messages)
 
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_call_whose_result_is_rejected_goes_too(system, way):
     again = {
-        "chunks": ["BAD idea"],
-        "tool_calls": [{"id": "b", "name": "echo", "arguments": {"text": "BAD"}}],
+        "chunks": ["WRONG idea"],
+        "tool_calls": [{"id": "b", "name": "echo", "arguments": {"text": "WRONG"}}],
     }
     result, prompts, remembered = await run(system, LOOK, again, DONE, way=way, reject="reject-result")
     assert [message["role"] for message in prompts[2]] == ["system", "user", "assistant", "tool"]
-    assert said_bad(prompts[2], result.messages, remembered) == [False] * 3
+    assert said_wrong(prompts[2], result.messages, remembered) == [False] * 3

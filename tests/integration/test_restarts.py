@@ -3,16 +3,20 @@
 import asyncio
 import json
 
+import nats as nats_client
 import pytest
 import pytest_asyncio
+from nats.js.errors import NotFoundError
 from redis.exceptions import RedisError
 
+from procession_schemas.subjects import STREAMS
 from procession_services.processor_host import service as hosting
 from procession_services.processor_host.service import NotReachableError, hosted
 from procession_services.runtime.settings import Settings
 from procession_services.runtime.store import RunStore
 from tests.support.servers import own_servers
 from tests.support.system import SERVICES, finished, running_system, text_of
+from tests.support.waiting import eventually
 
 pytestmark = [
     pytest.mark.integration,
@@ -40,6 +44,13 @@ async def system(servers, tmp_path_factory, monkeypatch_module):
         system.inside(*SERVICES, work_ack_wait=4.0),  # longer than a container takes to restart
     ):
         yield system
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def nats(servers):
+    client = await nats_client.connect(servers.endpoints.nats_url)
+    yield client
+    await client.close()
 
 
 async def begun(handle):
@@ -115,6 +126,35 @@ async def test_thirty_runs_outlive_restarts_of_both(servers, system):
         result, chunks = await end
         expected = "".join(TEXT).upper() if number % 2 else "".join(TEXT)
         assert (result.status, result.text, text_of(chunks)) == ("finished", expected, expected)
+
+
+@pytest.mark.parametrize(
+    "gone", [("RUNS",), ("WORK",), ("EVENTS",), ("CHUNKS",), tuple(STREAMS)], ids=" ".join
+)
+async def test_streams_that_are_gone_are_made_again(system, nats, gone):
+    """Somebody has deleted them, or NATS came back without its data."""
+    js = nats.jetstream()
+    for stream in gone:
+        await js.delete_stream(stream)
+    if "RUNS" in gone:
+        await eventually(
+            lambda: there_are(js, ["RUNS"])
+        )  # until then requests are refused when they are sent
+    agent = {"inputProcessors": ["upper"], "outputProcessors": ["upper"]}
+    result, chunks = await system.run({"chunks": ["well"]}, agent=agent)
+    assert result.text == text_of(chunks) == "WELL"
+    await eventually(lambda: there_are(js, gone))
+    later, _ = await system.run({"chunks": ["again"]}, agent=agent)
+    await eventually(lambda: system.batches(later.run_id))
+    late, again = await finished(await system.client.attach(later.run_id))
+    assert late.text == text_of(again) == "AGAIN"
+
+
+async def there_are(js, streams):
+    try:
+        return [await js.stream_info(stream) for stream in streams]
+    except NotFoundError:
+        return False
 
 
 @pytest.mark.parametrize("missing", ["NATS", "Redis"])

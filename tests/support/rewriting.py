@@ -72,7 +72,7 @@ WAYS: Final[dict[str, Callable[[Any], Any]]] = {
 
 class RewriteOptions(Options):
     way: str
-    word: str = "BAD"
+    word: str = "WRONG"
 
 
 class Rewrite(Processor[RewriteOptions]):
@@ -85,7 +85,7 @@ class Rewrite(Processor[RewriteOptions]):
 
 
 class RejectOptions(Options):
-    word: str = "BAD"
+    word: str = "WRONG"
     retry: bool = True
 
 

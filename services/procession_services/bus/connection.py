@@ -97,6 +97,8 @@ class Bus:
         self.on_reconnect: list[Callable[[], object]] = []
         self.on_bounce: dict[str, Callable[[], None]] = {}
         self._noted = ("", 0.0)
+        self._prepare: Callable[[], Awaitable[None]]
+        self._restoring: asyncio.Task[None] | None = None
         self._unconfirmed: Unconfirmed | None = None
         self.client: NatsClient
 
@@ -117,10 +119,11 @@ class Bus:
         bus = cls(url, name, access)
         bus.client = cast("NatsClient", await bus._broker.connect())
         if create_streams:
-            await bus._retried("the streams", lambda: ensure_streams(bus.js, replicas=replicas))
+            bus._prepare = lambda: ensure_streams(bus.js, replicas=replicas)
         else:
-            await bus._retried("the streams", lambda: await_streams(bus.js))
-        bus._unconfirmed = Unconfirmed(bus.client)
+            bus._prepare = lambda: await_streams(bus.js)
+        await bus._retried("the streams", bus._prepare)
+        bus._unconfirmed = Unconfirmed(bus.client, bus._restore)
         await bus._unconfirmed.start()
         return bus
 
@@ -130,6 +133,7 @@ class Bus:
             self._unconfirmed.lost()
 
     async def _reconnected(self) -> None:
+        self._restore()
         if self._unconfirmed:
             await self._unconfirmed.again()
         for listener in self.on_reconnect:
@@ -142,14 +146,30 @@ class Bus:
             self._noted = told, now
             log.warning("nats: %s", told)
 
-    async def _retried(self, what: str, ask: Callable[[], Awaitable[_T]]) -> _T:
+    def _restore(self) -> None:
+        """Creates streams that are gone, or waits until somebody has: NATS may come back without its data.
+
+        No answer may be for that, too: where a client listens, NATS has somebody for what no stream takes.
+        """
+
+        async def restore() -> None:
+            with contextlib.suppress(*_AWAY, Error):  # whoever needs one asks again
+                await self._prepare()
+
+        if self._restoring is None or self._restoring.done():
+            self._restoring = asyncio.create_task(restore())
+
+    async def _retried(
+        self, what: str, ask: Callable[[], Awaitable[_T]], away: tuple[type[Exception], ...] = _AWAY
+    ) -> _T:
         """Asks JetStream until it answers: it may be away, or not up yet."""
         delay = 0.05
         while True:
             try:
                 return await ask()
-            except _AWAY as error:
+            except away as error:
                 log.warning("no answer about %s, trying again: %r", what, error)
+                self._restore()
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, 2)
 
@@ -295,8 +315,9 @@ class Bus:
             log.warning("cannot unsubscribe from %s: %r", subscription.subject, error)
 
     async def add_consumer(self, stream: str, config: ConsumerConfig) -> None:
-        """Creates a durable consumer if it is missing; waits while the stream has no leader."""
-        await self._retried(f"consumer {config.durable_name}", lambda: self.js.add_consumer(stream, config))
+        """Creates a durable consumer if it is missing, and its stream; waits while that has no leader."""
+        what, away = f"consumer {config.durable_name}", (*_AWAY, NotFoundError)
+        await self._retried(what, lambda: self.js.add_consumer(stream, config), away)
 
     async def last_body(self, stream: str, subject: str) -> bytes | None:
         """The newest message that a stream holds on a subject; of its leader, since copies may lag behind."""
@@ -327,4 +348,6 @@ class Bus:
         """Sends what is buffered and closes."""
         if self._unconfirmed:
             self._unconfirmed.stop()
+        if self._restoring:
+            self._restoring.cancel()
         await self._broker.stop()

@@ -9,6 +9,8 @@ import asyncio
 import contextlib
 import logging
 from collections import OrderedDict
+from collections.abc import Callable
+from itertools import takewhile
 from typing import Final
 
 from nats.aio.msg import Msg
@@ -25,16 +27,16 @@ _LOOK_SECONDS: Final = 0.5
 
 
 class Unconfirmed:
-    """What one connection has published and may have to publish again."""
+    """What one connection has published and may have to publish again; `restore` makes streams that are gone."""
 
-    def __init__(self, client: NatsClient) -> None:
-        self._client = client
+    def __init__(self, client: NatsClient, restore: Callable[[], object]) -> None:
+        self._client, self._restore = client, restore
         self._kept: OrderedDict[int, tuple[str, bytes, float]] = OrderedDict()
         self._awaited: dict[int, asyncio.Future[None]] = {}
         self._number = 0
-        self._asked = 0.0
+        self._asked, self._question = 0.0, 0
         self._connection = 0
-        self._broken = False
+        self._broken = self._cluster = False
         self._answers = client.new_inbox()
         self._looking: asyncio.Task[None] | None = None
         self._trying: asyncio.Task[None] | None = None
@@ -42,8 +44,8 @@ class Unconfirmed:
     async def start(self) -> None:
         """Listens to what the streams say."""
         await self._client.listen(f"{self._answers}.*.*", self._on_answer)
-        if len(self._client.servers) > 1:
-            self._looking = asyncio.create_task(self._look())
+        self._cluster = len(self._client.servers) > 1
+        self._looking = asyncio.create_task(self._look())
 
     def stop(self) -> None:
         """Sends nothing again any more."""
@@ -58,9 +60,9 @@ class Unconfirmed:
             self._confirm(next(iter(self._kept)))
         now = asyncio.get_running_loop().time()
         self._kept[number] = (subject, body, now)
-        wanted = ask or self._looking or now > self._asked + _ASK_SECONDS or number % _ASK_MESSAGES == 0
+        wanted = ask or self._cluster or now > self._asked + _ASK_SECONDS or number % _ASK_MESSAGES == 0
         if wanted:
-            self._asked = now
+            self._asked, self._question = now, number
         await self._client.publish(subject, body, reply=self._reply(number) if wanted else "")
         return number
 
@@ -96,6 +98,7 @@ class Unconfirmed:
             log.warning(
                 "a stream does not take what was sent, trying again: %s", why.decode(errors="replace")[:300]
             )
+            self._restore()
             self._trying = asyncio.create_task(self._try_again())
 
     async def _try_again(self) -> None:
@@ -118,18 +121,20 @@ class Unconfirmed:
             if kept := self._kept.get(number):
                 subject, body, _ = kept
                 self._kept[number] = (subject, body, now)
-                wanted = ask or self._looking
+                wanted = ask or self._cluster
                 await self._client.publish(subject, body, reply=self._reply(number) if wanted else "")
 
     async def _look(self) -> None:
-        """Sends again what a cluster has not confirmed in time."""
+        """Sends again what the stream was asked for, and has not confirmed in time."""
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             before = asyncio.get_running_loop().time() - _AGAIN_SECONDS
-            late = [number for number, (_, _, sent) in self._kept.items() if sent < before]
+            asked = takewhile(lambda kept: kept[0] <= self._question, self._kept.items())
+            late = [number for number, (_, _, sent) in asked if sent < before]
             if late and self._client.is_connected:
+                self._restore()
                 with contextlib.suppress(Error):  # the next look does it
-                    await self._repeat(late)
+                    await (self._repeat(late) if self._cluster else self._repeat_all())
 
     def _on_answer(self, message: Msg) -> None:
         """The stream has stored a message, and where there is one server all before it of this connection."""
@@ -137,7 +142,7 @@ class Unconfirmed:
         if b'"error"' in message.data or b'"seq"' not in message.data:
             self._refused(int(number), message.data)
             return
-        if self._looking:
+        if self._cluster:
             self._confirm(int(number))
         elif not self._broken and int(connection) == self._connection:
             while self._kept and (first := next(iter(self._kept))) <= int(number):

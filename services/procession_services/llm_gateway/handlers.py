@@ -297,9 +297,9 @@ class _Answer:
             return await self._streams.send(session, chunks, end=end, well=end)
         job = self._job
         for chunk in chunks:
+            self._collector.arrived(chunk)
             if self._collector.repeated(chunk):
                 continue
-            self._collector.arrived(chunk)
             self._collector.passed(chunk)
             if chunk["type"] in _UNDELIVERED:
                 continue
