@@ -48,6 +48,11 @@ def event(tenant: str, run_id: str, type_: str) -> str:
     return f"{ROOT}.event.{token(tenant, 'tenant')}.{token(run_id, 'run id')}.{type_}"
 
 
+def events(type_: str) -> str:
+    """Events of one type, of all runs of all tenants."""
+    return f"{ROOT}.event.*.*.{type_}"
+
+
 def chunk(tenant: str, run_id: str) -> str:
     """Chunk batches of a run; stream CHUNKS."""
     return f"{ROOT}.chunk.{token(tenant, 'tenant')}.{token(run_id, 'run id')}"

@@ -328,6 +328,20 @@ class Bus:
         body: bytes | None = last.data
         return body
 
+    async def stored(self, stream: str, subject: str) -> AsyncIterator[tuple[str, bytes]]:
+        """Subject and body of each message that a stream holds on a subject, oldest first, one question each."""
+        number = 0
+        while True:
+            try:
+                message = await self._retried(
+                    subject,
+                    lambda: self.js.get_msg(stream, seq=number + 1, subject=subject, next=True),  # noqa: B023 - awaited here
+                )
+            except NotFoundError:
+                return
+            number = message.seq
+            yield message.subject, message.data
+
     async def last_id(self, stream: str, subject: str) -> str | None:
         """The id under which the newest message that a stream holds on a subject was published."""
         try:

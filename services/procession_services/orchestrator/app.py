@@ -31,7 +31,8 @@ async def start(host: Host) -> None:
     host.admin.models = lambda: models_of(agents.value.values(), host.settings.api_base)
     tenants: Watched[Tenants] = host.admin.watch("tenants", host.settings.tenants, load_tenants, Tenants())
     keeper = PlaceKeeper(Places(host.redis), executor.driver, tenants, host.settings.worker_concurrency)
-    lapses = Lapses(host.store, host.bus, executor.driver)
+    redelivered = host.settings.work_ack_wait
+    lapses = Lapses(host.store, host.bus, executor.driver, redelivered=redelivered)
     await asyncio.gather(keeper.look(), lapses.look())
     orchestrator = Orchestrator(host, executor.driver, agents, keeper, lapses)
     watching = [

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from procession_schemas import subjects
 from procession_schemas.agent import Agent
 from procession_schemas.events import RequestRejected, RunAccepted
-from procession_schemas.run import Failure, RunRequest, RunResult
+from procession_schemas.run import Failure, RunRequest
 from procession_schemas.validation import misfit
 from procession_schemas.work import Control, WorkResult
 from procession_services.bus import Delivery, HopelessError
@@ -264,11 +264,7 @@ class Orchestrator:
             await self._conflict(tenant, run_id, delivery)
             return
         outbox = Outbox(self._bus, tenant, run_id, 0, live=True)
-        error = failure.model_dump(by_alias=True, exclude_none=True)
-        outbox.put({"type": "error", "payload": {"error": error}})
-        await outbox.flush(end=True)
-        result = RunResult(run_id=run_id, agent=agent, status="failed", finish_reason="error", error=failure)
-        await self._driver.finished(tenant, run_id, result)
+        await self._driver.failed(outbox, tenant, run_id, agent, failure)
 
     async def on_work(self, delivery: Delivery) -> None:
         """An answer that nobody took into the run yet: a host of another kind gave it, or one gave up."""

@@ -1,4 +1,4 @@
-"""What Redis has forgotten when it was killed, and the runs that nobody would work on for that reason.
+"""What Redis has forgotten when it was killed, or all of it, and the runs that nobody would work on for that reason.
 
 Redis may answer before it has written: with `appendfsync everysec` it puts writes off while it syncs its file, for two
 seconds at most (docs/adr/0024). So one that was killed may come back with runs as they were a moment ago, while NATS
@@ -20,6 +20,7 @@ from procession_schemas import subjects
 from procession_schemas.events import RunFinished
 from procession_schemas.run import RunResult
 from procession_services.bus import Bus
+from procession_services.orchestrator.lost_runs import LostRuns
 from procession_services.processor_host.driver import Driver
 from procession_services.runs.events import Ended, Forgotten
 from procession_services.runs.stored import read_state
@@ -53,12 +54,18 @@ class _Watched:
 
 
 class Lapses:
-    """Notices that Redis was restarted, and goes after what it has forgotten."""
+    """Notices that Redis was restarted or emptied, and goes after what it has forgotten.
 
-    def __init__(self, store: RunStore, bus: Bus, driver: Driver) -> None:
+    `redelivered` is after how many seconds NATS has given out again what somebody had who died.
+    """
+
+    def __init__(self, store: RunStore, bus: Bus, driver: Driver, *, redelivered: float) -> None:
         self._redis: Any = store.redis
         self._store, self._bus, self._driver = store, bus, driver
+        self._lost = LostRuns(store, bus, driver)
+        self._redelivered = redelivered
         self._life = -1
+        self._emptied: float | None = None
         self._asking: deque[tuple[float, asyncio.Future[bool]]] = deque()
         self._watched: dict[tuple[str, str], _Watched] = {}
         self._unsettled = self._closed = False
@@ -86,15 +93,17 @@ class Lapses:
     async def look(self) -> None:
         """Looks at which Redis it is."""
         asked = asyncio.get_running_loop().time()
-        await self._redis.ping()
-        if self._store.life != self._life:
-            await self._changed(self._store.life)
+        seen = await self._redis.get(_LOOKED_AFTER)
+        emptied = seen is None and not self._unsettled
+        if emptied or self._store.life != self._life:
+            await self._changed(self._store.life, seen)
             self._answer(until=float("inf"), kept=False)
         else:
             self._answer(until=asked - _WRITTEN_SECONDS, kept=True)
 
-    async def _changed(self, life: int) -> None:
-        seen = await self._redis.get(_LOOKED_AFTER)
+    async def _changed(self, life: int, seen: bytes | None) -> None:
+        if seen is None:
+            self._emptied = asyncio.get_running_loop().time()
         if seen is None or int(seen) != life:
             self._watched = {each: _Watched() for each in await self._store.at_work()}
             self._unsettled = True
@@ -120,9 +129,20 @@ class Lapses:
         due = [(key, watched) for key, watched in self._watched.items() if watched.due <= moment]
         await asyncio.gather(*(one(*key, watched) for key, watched in due))
         self._watched = {key: watched for key, watched in self._watched.items() if not watched.moved}
-        if self._unsettled and not self._watched:
+        if self._unsettled and not self._watched and await self._lost_are_ended(moment):
             await self._redis.set(_LOOKED_AFTER, self._life)
             self._unsettled = False
+
+    async def _lost_are_ended(self, moment: float) -> bool:
+        """Whether no run waits for an end that an emptied Redis does not know of; False while it may still be told."""
+        if self._emptied is None:
+            return True
+        if moment < self._emptied + self._redelivered + _WRITTEN_SECONDS:
+            return False
+        if lost := await self._lost.end():
+            log.warning("Redis was emptied: %d runs have ended with STATE_LOST", lost)
+        self._emptied = None
+        return True
 
     async def _still(self, tenant: str, run: str, watched: _Watched) -> bool:
         """Whether the run has to be watched further; what is to be done for it is done."""

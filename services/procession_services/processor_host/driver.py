@@ -11,11 +11,11 @@ from datetime import datetime
 
 from procession_schemas import subjects
 from procession_schemas.events import RunFinished, RunResumed, RunSuspended
-from procession_schemas.run import RunResult
+from procession_schemas.run import Failure, RunResult
 from procession_schemas.work import Control, WorkCommand, WorkResult
 from procession_services.bus import Bus, LostError
 from procession_services.processor_host.fitting import fitting_end
-from procession_services.processor_host.outbox import fence_of
+from procession_services.processor_host.outbox import Outbox, fence_of
 from procession_services.runs.events import (
     Effect,
     Interrupt,
@@ -176,6 +176,14 @@ class Driver:
             body,
             message_id=f"{event.type}:{state.tenant}:{state.run}:{key}",
         )
+
+    async def failed(self, outbox: Outbox, tenant: str, run: str, agent: str, failure: Failure) -> None:
+        """Tells the end of a run that has no state: an error chunk and the terminal event."""
+        error = failure.model_dump(by_alias=True, exclude_none=True)
+        outbox.put({"type": "error", "payload": {"error": error}})
+        await outbox.flush(end=True)
+        result = RunResult(run_id=run, agent=agent, status="failed", finish_reason="error", error=failure)
+        await self.finished(tenant, run, result)
 
     async def finished(self, tenant: str, run: str, result: RunResult) -> None:
         """Publishes the one terminal event of a run."""

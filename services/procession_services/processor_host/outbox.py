@@ -26,10 +26,14 @@ def fence_of(seq: int, attempt: int = 0, stream: int = 0) -> int:
 
 
 class Shown(NamedTuple):
-    """What clients have: the number of the newest chunk, and whether it was `timed`, so that nobody makes the same."""
+    """What clients have: the number of the newest chunk, and its fence.
+
+    A chunk that was `timed` is one that nobody else would make.
+    """
 
     last: int = -1
     timed: bool = False
+    fence: int = 0
 
 
 async def last_sent(bus: Bus, tenant: str, run: str, fence: int = 0) -> Shown:
@@ -38,9 +42,10 @@ async def last_sent(bus: Bus, tenant: str, run: str, fence: int = 0) -> Shown:
     if body is None:
         return Shown()
     batch = orjson.loads(body)
-    if batch.get("fence", 0) < fence:
+    shown = batch.get("fence", 0)
+    if shown < fence:
         return Shown()
-    return Shown(int(batch["seq"]) + len(batch["chunks"]) - 1, bool(batch.get("timed")))
+    return Shown(int(batch["seq"]) + len(batch["chunks"]) - 1, bool(batch.get("timed")), shown)
 
 
 class Outbox:
