@@ -3,9 +3,10 @@
 import asyncio
 import inspect
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextvars import copy_context
-from typing import Any, Final
+from threading import Thread
+from typing import Any
 
 import orjson
 from pydantic_core import to_jsonable_python
@@ -15,9 +16,6 @@ from procession.tools import Tool, ToolContext
 from procession_schemas.chunks import Chunk
 from procession_services.runtime import telemetry
 from procession_services.tools.execution import Execution
-
-_THREADS: Final = ThreadPoolExecutor(max_workers=64, thread_name_prefix="procession-tool")
-"""For tools that are not coroutines; apart from asyncio's own few threads, which a slow tool would occupy."""
 
 
 class ToolTimeoutError(Exception):
@@ -97,17 +95,25 @@ async def _invoke(tool: Tool, args: Any, context: ToolContext, seconds: float | 
 async def _execute(tool: Tool, args: Any, context: ToolContext) -> Any:
     if inspect.iscoroutinefunction(tool.execute):
         return await tool.execute(args, context)
-    loop, run = asyncio.get_running_loop(), copy_context().run
-    result = await loop.run_in_executor(_THREADS, run, _guarded, tool.execute, args, context)
+    result = await _in_thread(tool.execute, args, context)
     return await result if inspect.isawaitable(result) else result
 
 
-def _guarded(function: Callable[..., Any], *args: Any) -> Any:
-    """Calls the function; a future cannot carry StopIteration and would never finish."""
-    try:
-        return function(*args)
-    except StopIteration as error:
-        raise RuntimeError("the tool raised StopIteration") from error
+async def _in_thread(function: Callable[..., Any], *args: Any) -> Any:
+    """Runs a function in a thread of its own: one that never returns keeps no other call waiting, nor our end."""
+    done: Future[Any] = Future()
+    done.set_running_or_notify_cancel()
+
+    def work() -> None:
+        try:
+            done.set_result(function(*args))
+        except StopIteration:  # which no future can carry
+            done.set_exception(RuntimeError("the tool raised StopIteration"))
+        except BaseException as error:  # noqa: BLE001 - whatever it is, who waits is told
+            done.set_exception(error)
+
+    Thread(target=copy_context().run, args=(work,), name="procession-tool", daemon=True).start()
+    return await asyncio.wrap_future(done)
 
 
 def to_json(value: Any) -> Any:

@@ -356,6 +356,31 @@ async def test_a_plain_function_that_takes_too_long_does_not_hold_the_run() -> N
     assert outcomes[0]["error"]["name"] == "ToolTimeoutError"
 
 
+async def test_plain_functions_that_never_return_keep_no_other_call_waiting() -> None:
+    release = threading.Event()
+
+    @tool
+    def stuck() -> None:
+        """Waits in its thread."""
+        release.wait(30)
+
+    refs = [ToolRef(id="stuck", timeout=0.01)]
+    for _ in range(20):
+        await run(FakeJob([stuck], [call(f"c{n}", "stuck") for n in range(10)], refs=refs))
+
+    @tool
+    def quick() -> str:
+        """Answers."""
+        return "done"
+
+    outcomes = await run(FakeJob([quick], [call("c1", "quick")]))
+    threads = [thread for thread in threading.enumerate() if thread.name == "procession-tool"]
+    assert outcomes[0]["result"] == "done"
+    assert len(threads) >= 200
+    assert all(thread.daemon for thread in threads)  # so that the process can end
+    release.set()
+
+
 async def test_a_timeout_of_the_tool_s_own_stays_its_own() -> None:
     @tool
     async def asks() -> None:
