@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import ConfigDict, Field
 
-from procession_schemas.agent import ModelEntry, ProcessorRef, StructuredOutput, ToolRef
+from procession_schemas.agent import FactoryRef, ModelEntry, ProcessorRef, StructuredOutput, ToolRef
 from procession_schemas.base import JsonObject, WireModel
 from procession_schemas.run import Failure, HookReport, ModelReport, RunResult, Tripwire
 
@@ -48,6 +48,13 @@ class OpenOp(WireModel):
         default=False,
         description="The run has waited for others on its thread: its input counts as said now.",
     )
+
+
+class ArraysOp(WireModel):
+    """Calls the functions that make the output and error arrays of this run, once processInput is through (R-CF-3)."""
+
+    op: Literal["arrays"] = "arrays"
+    factories: dict[str, FactoryRef] = Field(description="By kind: `output`, `error`.")
 
 
 class HookOp(WireModel):
@@ -212,8 +219,8 @@ class ResultOp(WireModel):
 
 
 Op = Annotated[
-    OpenOp | HookOp | BaselineOp | BeginOp | EmitOp | StreamOp | ModelOp | UnlessToolsOp | ToolsOp | ToolResultsOp
-    | IfOutcomesOp | StopOp | RejectOp | AcceptOp | StepFinishOp | FailOp | ResultOp,
+    OpenOp | HookOp | ArraysOp | BaselineOp | BeginOp | EmitOp | StreamOp | ModelOp | UnlessToolsOp | ToolsOp
+    | ToolResultsOp | IfOutcomesOp | StopOp | RejectOp | AcceptOp | StepFinishOp | FailOp | ResultOp,
     Field(discriminator="op"),
 ]  # fmt: skip
 
@@ -288,6 +295,10 @@ class WorkResult(WireModel):
     stop: bool | None = Field(default=None, description="What the stop conditions decided.")
     verdict: Literal["passed", "blocked"] | None = Field(
         default=None, description="What the guards beside the model said; absent where none was asked."
+    )
+    arrays: dict[str, list[JsonObject]] | None = Field(
+        default=None,
+        description="What the functions made that make arrays: processors with their hooks and services.",
     )
     replica: str | None = None
     reports: list[HookReport] = Field(default_factory=list)

@@ -126,9 +126,13 @@ class Registry:
         """The tool class with that id; raises UnknownComponentError."""
         return _find(self.tools, id, "tool")
 
+    def factory(self, name: str) -> Factory:
+        """The function of that name that makes arrays; raises UnknownComponentError."""
+        return _find(self.factories, name, "factory")
+
     async def make_array(self, factory: str, context: RequestContext, options: dict[str, Any]) -> list[Any]:
         """Calls a factory; raises UnknownComponentError when none has that name."""
-        made = _find(self.factories, factory, "factory")(context, options)
+        made = self.factory(factory)(context, options)
         return list(await made if inspect.isawaitable(made) else made)
 
     def stop_condition(self, id: str) -> StopCondition:  # noqa: A002 - the contract's word

@@ -8,9 +8,7 @@ from tests.contract.write_golden import ROOT
 
 OF_THEIR_OWN = ROOT / "services" / "procession_services" / "processors"
 """Built-in processors, whose pages tell theirs."""
-GIVEN = re.compile(
-    r'(?:\bcode(?::\s*\w+)?\s*=\s*|: Final = |(?:Invalid|ApiError)\(\s*)"([A-Z]+(?:_[A-Z]+)+)"'
-)
+GIVEN = re.compile(r'(?:\bcode(?::\s*\w+)?\s*=\s*|: Final = |RefusedError\(\s*)"([A-Z]+(?:_[A-Z]+)+)"')
 TABLE = Path(codes.__file__)
 SOURCES = [path for root in ("services", "schemas") for path in (ROOT / root).rglob("*.py") if path != TABLE]
 

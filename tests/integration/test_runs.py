@@ -140,6 +140,42 @@ async def test_a_factory_makes_the_processors_of_a_request_from_its_context(syst
     assert [gold.text, plain.text] == ["HELLO YOU", "Hello you"]
 
 
+async def test_output_and_error_arrays_are_made_when_process_input_is_through(system):
+    """R-CF-3: they see what it has put into the request context."""
+    model = system.script({"error": {"status": 500, "message": "down"}}, {"chunks": ["Hello ", "you"]})
+    agent = {
+        "model": model,
+        "inputProcessors": [{"id": "put", "options": {"values": {"tier": "gold"}}}],
+        "outputProcessors": {"factory": "by-tier"},
+        "errorProcessors": {"factory": "retry-for-gold"},
+        "memory": {},
+    }
+    memory = {"thread": "made", "resource": "r"}
+    result, chunks = await system.run(agent=agent, memory=memory, request_context={"tier": "plain"})
+    assert (result.status, result.text, text_of(chunks), result.retries) == (
+        "finished",
+        "HELLO YOU",
+        "HELLO YOU",
+        1,
+    )
+    page = await system.client.memory.messages("made", "r")
+    assert [message["role"] for message in page["messages"]] == ["user", "assistant"]
+
+
+async def test_a_factory_that_fails_ends_the_run(system):
+    agent = {
+        "inputProcessors": [{"id": "put", "options": {"values": {"tier": "unknown"}}}],
+        "outputProcessors": {"factory": "by-tier"},
+    }
+    result, chunks = await system.run(HELLO, agent=agent, request_context={"tier": "gold"})
+    assert (result.status, result.error.code, result.error.field) == (
+        "failed",
+        "FACTORY_FAILED",
+        "outputProcessors.factory",
+    )
+    assert [chunk["type"] for chunk in chunks] == ["error"]
+
+
 async def test_a_thread_is_remembered(system):
     memory = {"thread": "t", "resource": "r"}
     first, second = system.script(HELLO), system.script(DONE)

@@ -168,6 +168,19 @@ class Retry(Processor[Options]):
         return {"retry": args.retry_count == 0}
 
 
+class PutOptions(Options):
+    values: dict[str, Any]
+
+
+class Put(Processor[PutOptions]):
+    """Puts values into the request context."""
+
+    id: ClassVar[str] = "put"
+
+    def process_input(self, args: Any) -> None:
+        args.request_context.update(self.options.values)
+
+
 class ReplayOptions(Options):
     response: dict[str, Any]
 
@@ -310,6 +323,11 @@ def by_tier(context: Any, options: dict[str, Any]) -> list[Any]:
     return ["upper"] if context["tier"] == "gold" else []
 
 
+def retry_for_gold(context: Any, options: dict[str, Any]) -> list[Any]:
+    """A second try for customers of the gold tier."""
+    return ["retry"] if context["tier"] == "gold" else []
+
+
 async def gated_factory(context: Any, options: dict[str, Any]) -> list[Any]:
     """Waits for the test."""
     await pass_gate(options["redis"], options["key"])
@@ -328,6 +346,7 @@ def register(registry: Registry) -> None:
         Block,
         Say,
         Retry,
+        Put,
         Replay,
         Steps,
         Beside,
@@ -337,4 +356,6 @@ def register(registry: Registry) -> None:
         registry.add_processor(processor)
     for made in (echo, send_mail, book, Gated):
         registry.add_tool(made)
-    registry.factories.update({"by-tier": by_tier, "gated-factory": gated_factory})
+    registry.factories.update(
+        {"by-tier": by_tier, "retry-for-gold": retry_for_gold, "gated-factory": gated_factory}
+    )

@@ -25,10 +25,6 @@ Reply = dict[str, Any]
 Id = Annotated[str, Field(min_length=1, max_length=512)]
 
 
-class ApiError(RefusedError):
-    """A request that cannot be answered."""
-
-
 class ThreadsRequest(StrictModel):
     """Body of `threads`: the threads of a resource, the latest updated first."""
 
@@ -146,16 +142,16 @@ async def handle(
         request = _parse(model, body)
         async with asyncio.timeout(seconds):
             return await answer(Memory(store, tenant, recall), request)
-    except ApiError as error:
+    except RefusedError as error:
         return _told(error)
     except TimeoutError:
-        return _told(ApiError("STORE_UNAVAILABLE", "Redis does not answer; ask again later"))
+        return _told(RefusedError("STORE_UNAVAILABLE", "Redis does not answer; ask again later"))
     except Exception:  # whatever ails the store, who asks gets an answer
         log.exception("the request %s failed", operation)
-        return _told(ApiError("INTERNAL", f"the request {operation} failed; the service's log says why"))
+        return _told(RefusedError("INTERNAL", f"the request {operation} failed; the service's log says why"))
 
 
-def _told(error: ApiError) -> Reply:
+def _told(error: RefusedError) -> Reply:
     return {"error": error.failure.model_dump(by_alias=True, exclude_none=True)}
 
 
@@ -163,11 +159,11 @@ def _parse(model: type[StrictModel], body: bytes) -> Any:
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
-        raise ApiError.because(error) from error
+        raise RefusedError.because(error) from error
 
 
-def _unknown(thread: str) -> ApiError:
-    return ApiError("UNKNOWN_THREAD", f"this resource has no thread {thread!r}", "thread")
+def _unknown(thread: str) -> RefusedError:
+    return RefusedError("UNKNOWN_THREAD", f"this resource has no thread {thread!r}", "thread")
 
 
 async def _save(memory: Memory, request: SaveRequest) -> Reply:
@@ -190,9 +186,11 @@ def _message(given: Any, where: str) -> Message:
     try:
         message = normalise(given, new_id=lambda: clock.new_token(32), now=clock.now_iso, where=where)
     except InvalidMessageError as error:
-        raise ApiError(error.code, str(error), error.field) from error
+        raise RefusedError(error.code, str(error), error.field) from error
     if message["role"] == "system":
-        raise ApiError("INVALID_REQUEST", f"{where}.role: system messages are not stored", f"{where}.role")
+        raise RefusedError(
+            "INVALID_REQUEST", f"{where}.role: system messages are not stored", f"{where}.role"
+        )
     return message
 
 
@@ -234,7 +232,9 @@ async def _create(memory: Memory, request: CreateRequest) -> Reply:
         memory.tenant, request.thread, request.resource, title=request.title, metadata=request.metadata
     )
     if thread is None:
-        raise ApiError("THREAD_EXISTS", f"this resource already has a thread {request.thread!r}", "thread")
+        raise RefusedError(
+            "THREAD_EXISTS", f"this resource already has a thread {request.thread!r}", "thread"
+        )
     return {"thread": thread}
 
 
@@ -284,7 +284,7 @@ async def _set_note(memory: Memory, request: SetNoteRequest) -> Reply:
         expected = request.expected if fixed else await memory.store.note(*home)
         if await memory.store.replace_note(*home, request.note, expected=expected):
             return {"note": request.note}
-    raise ApiError("NOTE_CHANGED", "the working memory says something else by now", "expected")
+    raise RefusedError("NOTE_CHANGED", "the working memory says something else by now", "expected")
 
 
 async def _update_note(memory: Memory, request: UpdateNoteRequest) -> Reply:
@@ -298,14 +298,14 @@ async def _update_note(memory: Memory, request: UpdateNoteRequest) -> Reply:
             thread=request.thread,
         )
     except InvalidUpdateError as error:
-        raise ApiError("INVALID_UPDATE", str(error)) from error
+        raise RefusedError("INVALID_UPDATE", str(error)) from error
     return {"result": result}
 
 
 def _index_of(memory: Memory) -> Recall:
     if memory.recall is None:
         told = "no vector store is configured: set PROCESSION_CHROMA_URL or PROCESSION_CHROMA_PATH"
-        raise ApiError("NO_VECTOR_STORE", told)
+        raise RefusedError("NO_VECTOR_STORE", told)
     return memory.recall
 
 
@@ -343,5 +343,5 @@ OPERATIONS = tuple(_OPERATIONS)
 def _find(operation: str) -> _Operation:
     if operation not in _OPERATIONS:
         known = ", ".join(OPERATIONS)
-        raise ApiError("UNKNOWN_OPERATION", f"unknown operation {operation[:60]!r}; there are {known}")
+        raise RefusedError("UNKNOWN_OPERATION", f"unknown operation {operation[:60]!r}; there are {known}")
     return _OPERATIONS[operation]

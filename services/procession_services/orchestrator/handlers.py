@@ -10,12 +10,11 @@ from procession_schemas import subjects
 from procession_schemas.agent import Agent
 from procession_schemas.events import RequestRejected, RunAccepted
 from procession_schemas.run import Failure, RunRequest
-from procession_schemas.validation import misfit
+from procession_schemas.validation import RefusedError, misfit
 from procession_schemas.work import Control, WorkResult
 from procession_services.bus import Delivery, HopelessError
 from procession_services.orchestrator.core.fingerprint import fingerprint
 from procession_services.orchestrator.core.plan import (
-    Invalid,
     asked_id,
     opening,
     parse_request,
@@ -109,14 +108,14 @@ class Orchestrator:
         try:
             request = parse_request(delivery.body, self._longest_request())
             run_id = request.run_id or run_id
-        except Invalid as invalid:
+        except RefusedError as invalid:
             await self._refuse(
                 tenant, asked_id(delivery.body) or run_id, agent_name, delivery, invalid.failure
             )
             return None
         try:
             fresh = await self._accepted(run_id, digest, request, delivery)
-        except Invalid as invalid:
+        except RefusedError as invalid:
             await self._refuse(tenant, run_id, agent_name, delivery, invalid.failure)
             return None
         fresh.leap = leap
@@ -174,7 +173,7 @@ class Orchestrator:
         agent = request.agent or self._agents.value.get(agent_name)
         if agent is None:
             known = ", ".join(sorted(self._agents.value)) or "none"
-            raise Invalid("UNKNOWN_AGENT", f"unknown agent {agent_name!r}; configured: {known}", "agent")
+            raise RefusedError("UNKNOWN_AGENT", f"unknown agent {agent_name!r}; configured: {known}", "agent")
         first, line = opening(request, agent)
         plan = await self._planner.plan(request, agent, first)
         at = now()

@@ -2,15 +2,13 @@
 
 from typing import Any, Final
 
-from pydantic import ValidationError
-
 from procession.args import RequestContext
-from procession.errors import UnknownComponentError
 from procession.registry import Registry
 from procession_schemas.agent import Agent, FactoryRef, ProcessorRef
 from procession_schemas.run import RunRequest
 from procession_schemas.work import OpenOp
-from procession_services.orchestrator.core.plan import Arrays, Invalid, make_plan
+from procession_services.orchestrator.core.plan import Arrays, make_plan
+from procession_services.runs.arrays import called
 from procession_services.runs.state import Plan
 from procession_services.runtime.reload import Watched
 from procession_services.runtime.settings import Settings
@@ -51,13 +49,13 @@ class Planner:
     async def plan(self, request: RunRequest, agent: Agent, first: OpenOp) -> Plan:
         """The plan of a request that begins with `first`; not only its own, so it is not to be changed.
 
-        An agent that comes with its request, and arrays that a factory makes, are planned each time.
+        An agent that comes with its request, and one whose input array a factory makes, is planned each time.
 
         Raises:
-            Invalid: Something named is unknown or wrong.
+            RefusedError: Something named is unknown or wrong.
         """
         arrays = {kind: _array(kind, request, agent) for kind in _KINDS}
-        made = any(isinstance(array, FactoryRef) for array in arrays.values())
+        made = isinstance(arrays["input"], FactoryRef)
         if made or self._agents.value.get(agent.name) is not agent:
             return await self._make(request, agent, arrays)
         if self._of is not self._agents.value:
@@ -73,17 +71,11 @@ class Planner:
             self._plans[key] = plan
         return plan
 
-    async def _make(
-        self, request: RunRequest, agent: Agent, arrays: dict[str, list[ProcessorRef] | FactoryRef]
-    ) -> Plan:
-        context = RequestContext(request.request_context)
-        called: Arrays = {}
-        for kind, array in arrays.items():
-            if isinstance(array, FactoryRef):
-                called[kind] = await self._called(array, context, f"{kind}Processors")
-            else:
-                called[kind] = array
-        plan = make_plan(request, agent, called, self._registry, self._defaults)
+    async def _make(self, request: RunRequest, agent: Agent, arrays: Arrays) -> Plan:
+        if isinstance(own := arrays["input"], FactoryRef):
+            context = RequestContext(request.request_context)
+            arrays = {**arrays, "input": await called(own, self._registry, context, "input")}
+        plan = make_plan(request, agent, arrays, self._registry, self._defaults)
         return plan.model_copy(update={"keyless": True}) if self._is_strange(request.agent) else plan
 
     def _is_strange(self, agent: Agent | None) -> bool:
@@ -92,20 +84,6 @@ class Planner:
             return False
         configured = {each.api_base for each in self._agents.value.values()}
         return agent.api_base not in self._api_bases | configured
-
-    async def _called(self, factory: FactoryRef, context: RequestContext, field: str) -> list[ProcessorRef]:
-        """What a factory makes of a request: it is called once for each (R-CF-2)."""
-        try:
-            made = await self._registry.make_array(factory.factory, context, factory.options)
-            return [ProcessorRef.model_validate({"id": m} if isinstance(m, str) else m) for m in made]
-        except UnknownComponentError as error:
-            raise Invalid("UNKNOWN_COMPONENT", str(error), f"{field}.factory") from error
-        except ValidationError as error:
-            raise Invalid.because(error, field) from error
-        except Exception as error:  # a factory is a user's code: its failure is the requester's answer
-            raise Invalid(
-                "FACTORY_FAILED", f"factory {factory.factory}: {error!r}", f"{field}.factory"
-            ) from error
 
 
 def _array(kind: str, request: RunRequest, agent: Agent) -> list[ProcessorRef] | FactoryRef:

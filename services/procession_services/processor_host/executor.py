@@ -15,6 +15,7 @@ from procession.errors import InvalidOptionsError, ProcessorError, TripWire, Unk
 from procession.messages import InvalidMessageError
 from procession.services import NO_ENVIRONMENT, Environment
 from procession_schemas.run import Failure
+from procession_schemas.validation import RefusedError
 from procession_schemas.work import (
     ANY_VERSION,
     Op,
@@ -39,7 +40,7 @@ from procession_services.runtime.store import RunStore, StoredContext
 
 log = logging.getLogger(__name__)
 _LEAVE_SECONDS: Final = 5.0
-_MAY_WAIT: Final = frozenset({"hook", "stop", "tools"})
+_MAY_WAIT: Final = frozenset({"arrays", "hook", "stop", "tools"})
 """Operations that may wait for something, before which clients get what is ready; else it goes with what comes next."""
 
 
@@ -300,6 +301,8 @@ async def _one(run: OpRunner, op: Op, job: Job) -> None:
         result.outcome = "cancelled"
     except Stopped:
         result.stopped = True
+    except RefusedError as error:
+        result.outcome, result.error = "failed", error.failure
     except (ProcessorError, UnknownComponentError, InvalidOptionsError, InvalidMessageError) as error:
         result.outcome, result.error = "failed", wire_failure(error)
 

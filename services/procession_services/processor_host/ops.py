@@ -17,6 +17,7 @@ from procession_schemas.messages import StepResult
 from procession_services.processor_host.errors import Stopped
 from procession_services.processor_host.job import Job, OpRunner
 from procession_services.processor_host.results import compile_result
+from procession_services.runs.arrays import called, place
 from procession_services.runtime.clock import iso, now
 
 
@@ -50,6 +51,15 @@ def _say_now(job: Job) -> None:
     at = now()
     for number, message in enumerate(job.ctx.messages.get.input.db()):
         message["createdAt"] = iso(at + timedelta(milliseconds=number))
+
+
+async def arrays(op: work.ArraysOp, job: Job) -> None:
+    """Has the output and error arrays of this run made (R-CF-3)."""
+    job.result.arrays = {}
+    for kind, factory in op.factories.items():
+        refs = await called(factory, job.registry, job.ctx.request_context, kind)
+        placed = place(kind, refs, job.registry)
+        job.result.arrays[kind] = [each.model_dump(mode="json", by_alias=True) for each in placed]
 
 
 async def baseline(_op: work.BaselineOp, job: Job) -> None:
@@ -281,6 +291,7 @@ def keep_pending(job: Job) -> None:
 
 RUNNERS: dict[str, OpRunner] = {
     "open": open_run,
+    "arrays": arrays,
     "baseline": baseline,
     "begin": begin,
     "hook": hook,

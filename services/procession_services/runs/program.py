@@ -9,6 +9,7 @@ from procession.processor import Hook
 from procession_schemas.run import Failure, Tripwire
 from procession_schemas.work import (
     AcceptOp,
+    ArraysOp,
     BaselineOp,
     BeginOp,
     EmitOp,
@@ -35,6 +36,7 @@ GATEWAY = "llm_gateway"
 OUTPUT = "output_processors"
 T = TypeVar("T")
 _BASELINE = PlannedOp(op=BaselineOp())
+_ARRAYS = PlannedOp(op=ByPlan(op="arrays"))
 _BEGIN = PlannedOp(op=ByPlan(op="begin"))
 _MODEL = PlannedOp(op=ByPlan(op="model"), host=GATEWAY)
 _UNLESS_TOOLS = PlannedOp(op=UnlessToolsOp())
@@ -79,14 +81,18 @@ def hook_ops(plan: Plan, hook: Hook, finish_reason: str | None = None) -> list[P
 
 
 def start(state: RunState, first: OpenOp) -> list[PlannedOp]:
-    """From the request to the first attempt."""
-    return [
-        PlannedOp(op=first),
-        *hook_ops(state.plan, Hook.INPUT),
-        _BASELINE,
-        *anywhere(EmitOp(chunks=[_start_chunk(state)])),
-        *attempt(state.plan),
-    ]
+    """The request, and processInput."""
+    return [PlannedOp(op=first), *hook_ops(state.plan, Hook.INPUT)]
+
+
+def arrays() -> list[PlannedOp]:
+    """What a request has functions for, which may look at what processInput has made of its context."""
+    return [_ARRAYS]
+
+
+def first_attempt(state: RunState) -> list[PlannedOp]:
+    """The start of the stream and the first attempt."""
+    return [_BASELINE, *anywhere(EmitOp(chunks=[_start_chunk(state)])), *attempt(state.plan)]
 
 
 def _start_chunk(state: RunState) -> dict[str, object]:
@@ -276,6 +282,8 @@ def _whole(op: Bare, state: RunState) -> Op:
 def _by_plan(op: ByPlan, state: RunState) -> Op:
     plan = state.plan
     match op.op:
+        case "arrays":
+            return ArraysOp(factories=plan.factories)
         case "begin":
             config = plan.configs[state.model_index]
             return BeginOp(step=state.step, retry_count=state.retries, feedback=state.feedback, config=config)

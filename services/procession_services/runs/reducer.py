@@ -14,6 +14,7 @@ from procession_schemas.work import (
     WorkResult,
 )
 from procession_services.runs import program
+from procession_services.runs.arrays import with_arrays
 from procession_services.runs.events import (
     DeadlinePassed,
     Effect,
@@ -30,7 +31,7 @@ from procession_services.runs.events import (
     TellSuspended,
 )
 from procession_services.runs.numbering import number, renumber
-from procession_services.runs.state import Bare, HookByPlan, PlannedOp, RunState, Sent, Then
+from procession_services.runs.state import Bare, HookByPlan, Placed, PlannedOp, RunState, Sent, Then
 
 LOCAL = "orchestrator"
 """The service name of operations that need no other service."""
@@ -89,7 +90,11 @@ def _begin(state: RunState) -> None:
     assert first is not None
     if state.queued:
         state.queued, first = False, first.model_copy(update={"waited": True})
-    _go(state, program.start(state, first), "modelled")
+    ops = program.start(state, first)
+    if state.plan.factories:
+        _go(state, [*ops, *program.arrays()], "planned")
+    else:
+        _go(state, [*ops, *program.first_attempt(state)], "modelled")
 
 
 def _go(state: RunState, ops: list[PlannedOp], then: Then) -> None:
@@ -178,6 +183,11 @@ def _through(state: RunState, ops: list[Bare], result: WorkResult) -> None:
         state.then = "tooled"
     if result.retry:  # the first error processor that says so decides (R-AE-6)
         state.recover, state.pending = True, []
+    if result.arrays is not None:
+        made = {
+            kind: [Placed.model_validate(each) for each in array] for kind, array in result.arrays.items()
+        }
+        state.plan = with_arrays(state.plan, made)
     if result.stop:
         state.facts = state.facts.model_copy(update={"stop": True})
     if state.cancel and not state.ending and not state.pending and state.then != "recovered":
@@ -205,6 +215,8 @@ def _told(state: RunState, result: RunResult) -> None:
 def _decide(state: RunState) -> None:
     """What comes after the pending operations."""
     match state.then:
+        case "planned":
+            state.pending, state.then = program.first_attempt(state), "modelled"
         case "modelled":
             state.pending, state.then = program.judge(state.plan), "judged"
         case "judged":

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 
 from procession.processor import INPUT_HOOKS, OUTPUT_HOOKS, Hook
-from procession_schemas.agent import ModelEntry, ProcessorRef
+from procession_schemas.agent import FactoryRef, ModelEntry, ProcessorRef
 from procession_schemas.base import JsonObject, WireModel
 from procession_schemas.memory import Concurrency
 from procession_schemas.run import Failure, HookReport, ModelReport, RunResult
@@ -29,7 +29,9 @@ from procession_schemas.work import (
 )
 from procession_services.runs.merging import deep_merge
 
-Then = Literal["modelled", "judged", "tooled", "stepped", "decide", "recovered", "suspended", "done"]
+Then = Literal[
+    "planned", "modelled", "judged", "tooled", "stepped", "decide", "recovered", "suspended", "done"
+]
 """What the run does when its pending operations are through."""
 Status = Literal["running", "suspended", "done"]
 
@@ -37,13 +39,15 @@ Status = Literal["running", "suspended", "done"]
 class Placed(WireModel):
     """A processor of the plan: its hooks, and the service that runs them.
 
-    `beside`: its processInput runs beside the first model call, and is not among `hooks`.
+    `beside`: its processInput runs beside the first model call, and is not among `hooks`. `data_parts`: it is in the
+    output chain, and wants data chunks.
     """
 
     ref: ProcessorRef
     hooks: frozenset[Hook]
     host: str
     beside: bool = False
+    data_parts: bool = False
 
 
 class Line(WireModel):
@@ -66,7 +70,8 @@ class Stretch:
 class Plan(WireModel):
     """The run's configuration, frozen when the run was accepted: which hooks run where.
 
-    Runs share it, so nothing in it is ever changed, and nothing of a single request is in it.
+    Runs share it, so nothing in it is ever changed, and nothing of a single request is in it. What `factories` make for
+    one run, of `output` and `error`, that has in a plan of its own from then on.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -86,6 +91,7 @@ class Plan(WireModel):
     keyless: bool = False
     data_parts: bool = False
     stream: bool = True
+    factories: dict[str, FactoryRef] = Field(default_factory=dict)
 
     @cached_property
     def stored(self) -> bytes:
@@ -138,7 +144,7 @@ def _stretches(array: list[Placed], hook: Hook) -> list[Stretch]:
 class ByPlan(WireModel):
     """An operation that the plan and the state say all about."""
 
-    op: Literal["begin", "model", "tools", "toolResults", "stop"]
+    op: Literal["arrays", "begin", "model", "tools", "toolResults", "stop"]
 
 
 class HookByPlan(WireModel):

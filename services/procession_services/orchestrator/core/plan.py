@@ -1,20 +1,20 @@
 """From an agent and a request to the frozen plan of a run (core.md 17)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
-from procession.errors import InvalidOptionsError, UnknownComponentError
-from procession.placing import misplaced, runs_beside
-from procession.processor import INPUT_HOOKS, OUTPUT_HOOKS, Hook
+from procession.processor import Hook
 from procession.registry import Registry
 from procession.structured import schema_problem
 from procession_schemas import subjects
 from procession_schemas.agent import (
     Agent,
     AgentOptions,
+    FactoryRef,
     ModelEntry,
     ProcessorRef,
     StructuredOutput,
@@ -25,39 +25,31 @@ from procession_schemas.run import RunRequest
 from procession_schemas.validation import RefusedError
 from procession_schemas.work import OpenOp, StepConfig
 from procession_services.orchestrator.core.memory_wiring import NoVectorStoreError, merged_options, wire
+from procession_services.runs.arrays import DEFAULT_BUDGET, HOSTS, known, place, sees_data
 from procession_services.runs.merging import deep_merge
 from procession_services.runs.state import Line, Placed, Plan
 
 DEFAULT_STEPS = 5
-DEFAULT_BUDGET = 10
-"""Retries where error processors are configured and nothing is said (A-2)."""
 STRUCTURER = "structured-output"
 GUARD = "trailing-assistant-guard"
-_HOSTS = {"input": "input_processors", "output": "output_processors", "error": "error_recovery"}
-_STREAM_HOOKS = {Hook.OUTPUT_STREAM, Hook.TOOL_RESULT}
-_HOOKS = {"input": INPUT_HOOKS, "output": OUTPUT_HOOKS, "error": (Hook.API_ERROR,)}
 _THREAD_NAME: TypeAdapter[str] = TypeAdapter(ThreadName)
-Arrays = dict[str, list[ProcessorRef]]
-
-
-class Invalid(RefusedError):  # noqa: N818 - an answer to the requester, not a defect
-    """A request that cannot become a run."""
+Arrays = Mapping[str, list[ProcessorRef] | FactoryRef]
 
 
 def parse_request(body: bytes, limit: int) -> RunRequest:
     """Reads a run request.
 
     Raises:
-        Invalid: The body is too long, not JSON, or does not fit; each wrong field is named.
+        RefusedError: The body is too long, not JSON, or does not fit; each wrong field is named.
     """
     if len(body) > limit:
         told = f"the request has {len(body)} bytes; at most {limit} are accepted"
         remedy = "PROCESSION_MAX_REQUEST_BYTES of the orchestrator and max_payload of NATS allow more"
-        raise Invalid("REQUEST_TOO_LARGE", f"{told}: {remedy}")
+        raise RefusedError("REQUEST_TOO_LARGE", f"{told}: {remedy}")
     try:
         return RunRequest.model_validate_json(body)
     except ValidationError as error:
-        raise Invalid.because(error, body=_parsed(body)) from error
+        raise RefusedError.because(error, body=_parsed(body)) from error
 
 
 def asked_id(body: bytes) -> str | None:
@@ -81,20 +73,26 @@ def make_plan(
 ) -> Plan:
     """Freezes the configuration of a run; what the request says to this run alone is in its `opening`.
 
-    `arrays` are the effective `input`, `output` and `error` arrays, factories already called. `defaults` holds
-    `api_base`.
+    `arrays` are the effective `input`, `output` and `error` arrays; a factory of the latter two is called when
+    processInput is through. `defaults` holds `api_base`.
 
     Raises:
-        Invalid: Something named is unknown or wrong.
+        RefusedError: Something named is unknown or wrong.
     """
-    placed = {kind: _place(kind, refs, registry) for kind, refs in arrays.items()}
+    placed, factories = dict[str, list[Placed]](), dict[str, FactoryRef]()
+    for kind, array in arrays.items():
+        if isinstance(array, FactoryRef):
+            known(lambda array=array: registry.factory(array.factory), f"{kind}Processors.factory")
+            factories[kind], placed[kind] = array, []
+        else:
+            placed[kind] = place(kind, array, registry)
     memory, memory_tools = _memory(request, agent), list[ToolRef]()
     if memory is not None:
         memory_tools = _add_memory(placed, memory, registry, vectors=bool(defaults.get("vectors")))
     if prepare := _pick(request, agent, "prepare_step"):
         placed["input"].append(_prepare_step(prepare, registry))
     for index, ref in enumerate(_pick(request, agent, "stop_when") or []):
-        _known(lambda ref=ref: registry.stop_condition(ref.id), f"stopWhen.{index}.id")
+        known(lambda ref=ref: registry.stop_condition(ref.id), f"stopWhen.{index}.id")
     structured: StructuredOutput | None = _pick(request, agent, "structured_output")
     if structured:
         _check_schema(structured.schema_)
@@ -103,8 +101,6 @@ def make_plan(
         structured = None
     models = _models(request, agent)
     placed["input"] += _guard(placed["input"], models, structured, registry)
-    stream_order = [p for p in placed["output"] if Hook.OUTPUT_STREAM in p.hooks]
-    _check_hosts(placed["output"])
     config = StepConfig(
         model=models[0].model,
         tools=_tools(request.tools if request.tools is not None else agent.tools, registry, memory_tools),
@@ -131,23 +127,19 @@ def make_plan(
         require_tool_approval=bool(_pick(request, agent, "require_tool_approval")),
         include_raw_chunks=bool(_pick(request, agent, "include_raw_chunks")),
         api_base=agent.api_base or defaults.get("api_base"),
-        data_parts=any(registry.processor(p.ref.id).sees_data_parts(p.ref.options) for p in stream_order),
+        data_parts=sees_data(placed["output"]),
         stream=request.stream,
+        factories=factories,
     )
-
-
-def _check_hosts(output: list[Placed]) -> None:
-    for index, placed in enumerate(output):
-        if placed.host != _HOSTS["output"] and placed.hooks & _STREAM_HOOKS:
-            text = f"processor {placed.ref.id} runs in {placed.host}, but stream and tool-result hooks cannot"
-            raise Invalid("UNSUPPORTED_HOST", text, f"outputProcessors.{index}.id")
 
 
 def _retries(value: Any) -> int | None:
     """`modelSettings.maxRetries`, which is the runtime's and not the provider's (R-MS-1, R-MS-3)."""
     if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
         return value
-    raise Invalid("INVALID_REQUEST", "maxRetries is a whole number, 0 or more", "modelSettings.maxRetries")
+    raise RefusedError(
+        "INVALID_REQUEST", "maxRetries is a whole number, 0 or more", "modelSettings.maxRetries"
+    )
 
 
 def _pick(request: RunRequest, agent: AgentOptions, name: str) -> Any:
@@ -155,45 +147,15 @@ def _pick(request: RunRequest, agent: AgentOptions, name: str) -> Any:
     return value if value is not None else getattr(agent, name)
 
 
-def _known(find: Any, field: str) -> Any:
-    try:
-        return find()
-    except UnknownComponentError as error:
-        raise Invalid("UNKNOWN_COMPONENT", str(error), field) from error
-    except InvalidOptionsError as error:
-        path = next(iter(error.fields), "")
-        raise Invalid(
-            "INVALID_OPTIONS", str(error), f"{field.removesuffix('.id')}.options.{path}".rstrip(".")
-        ) from error
-
-
-def _place(kind: str, refs: list[ProcessorRef], registry: Registry) -> list[Placed]:
-    placed = []
-    for index, ref in enumerate(refs):
-        field = f"{kind}Processors.{index}.id"
-        cls = _known(lambda ref=ref: registry.processor(ref.id), field)
-        _known(lambda ref=ref, cls=cls: cls.build(ref.options), field)
-        if wrong := misplaced(kind, cls, ref):
-            raise Invalid("UNSAFE_PLACE", wrong[1], f"{kind}Processors.{index}.{wrong[0]}")
-        hooks, beside = cls.hooks_for(ref.options) & frozenset(_HOOKS[kind]), runs_beside(kind, cls, ref)
-        placed.append(
-            Placed(
-                ref=ref,
-                hooks=hooks - {Hook.INPUT} if beside else hooks,
-                host=cls.host or _HOSTS[kind],
-                beside=beside,
-            )
-        )
-    return placed
-
-
 def _prepare_step(ref: ProcessorRef, registry: Registry) -> Placed:
-    cls = _known(lambda: registry.processor(ref.id), "prepareStep.id")
-    _known(lambda: cls.build(ref.options), "prepareStep.id")
+    cls = known(lambda: registry.processor(ref.id), "prepareStep.id")
+    known(lambda: cls.build(ref.options), "prepareStep.id")
     if Hook.INPUT_STEP not in cls.hooks_for(ref.options):
-        raise Invalid("INVALID_REQUEST", f"processor {ref.id} has no processInputStep hook", "prepareStep.id")
+        raise RefusedError(
+            "INVALID_REQUEST", f"processor {ref.id} has no processInputStep hook", "prepareStep.id"
+        )
     renamed = ref.model_copy(update={"as_": ref.as_ or "prepare-step"})
-    return Placed(ref=renamed, hooks=frozenset({Hook.INPUT_STEP}), host=cls.host or _HOSTS["input"])
+    return Placed(ref=renamed, hooks=frozenset({Hook.INPUT_STEP}), host=cls.host or HOSTS["input"])
 
 
 def _guard(
@@ -204,19 +166,19 @@ def _guard(
         return []
     native = structured is not None and not structured.json_prompt_injection
     options = {"models": [entry.model for entry in models], "nativeSchema": native}
-    made = _place("input", [ProcessorRef(id=GUARD, options=options)], registry)
+    made = place("input", [ProcessorRef(id=GUARD, options=options)], registry)
     return [placed for placed in made if placed.hooks]
 
 
 def _models(request: RunRequest, agent: Agent) -> list[ModelEntry]:
     model = _pick(request, agent, "model")
     if not model:
-        raise Invalid(
+        raise RefusedError(
             "INVALID_REQUEST", "no model: give the agent or the request one, as 'provider/name'", "model"
         )
     entries = [ModelEntry(model=model)] if isinstance(model, str) else [e for e in model if e.enabled]
     if not entries:
-        raise Invalid("INVALID_REQUEST", "every model of the list is disabled", "model")
+        raise RefusedError("INVALID_REQUEST", "every model of the list is disabled", "model")
     return entries
 
 
@@ -226,10 +188,10 @@ def _tools(given: list[ToolRef], registry: Registry, of_memory: list[ToolRef]) -
     names = {ref.name for ref in given}
     for index, ref in enumerate([*given, *(ref for ref in of_memory if ref.name not in names)]):
         field = f"tools.{index}.id"
-        cls = _known(lambda ref=ref: registry.tool(ref.id), field)
-        made = _known(lambda ref=ref, cls=cls: cls(ref.options), field)
+        cls = known(lambda ref=ref: registry.tool(ref.id), field)
+        made = known(lambda ref=ref, cls=cls: cls(ref.options), field)
         if ref.name in tools:
-            raise Invalid(
+            raise RefusedError(
                 "INVALID_REQUEST", f"two tools are called {ref.name!r}; rename one with `as`", field
             )
         update = {
@@ -252,15 +214,15 @@ def _check_schema(schema: dict[str, Any]) -> None:
     if problem := schema_problem(schema):
         path, told = problem
         field = ".".join(["structuredOutput", "schema", *path])
-        raise Invalid("INVALID_REQUEST", f"{field} {told}", field)
+        raise RefusedError("INVALID_REQUEST", f"{field} {told}", field)
 
 
 def _structurer(structured: StructuredOutput, registry: Registry) -> Placed:
     """The processor that asks the second model for the object, last on the output side (R-SO-4)."""
     ref = ProcessorRef(id=STRUCTURER, options=structured.model_dump(by_alias=True, exclude_none=True))
-    cls = _known(lambda: registry.processor(STRUCTURER), "structuredOutput.model")
-    _known(lambda: cls.build(ref.options), "structuredOutput")
-    return Placed(ref=ref, hooks=cls.hooks_for(ref.options), host=_HOSTS["output"])
+    cls = known(lambda: registry.processor(STRUCTURER), "structuredOutput.model")
+    known(lambda: cls.build(ref.options), "structuredOutput")
+    return Placed(ref=ref, hooks=cls.hooks_for(ref.options), host=HOSTS["output"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +237,9 @@ def _memory(request: RunRequest, agent: Agent) -> _Memory | None:
     """The memory of a run; None when it has none (R-ME-8)."""
     if agent.memory is None:
         if request.memory is not None:
-            raise Invalid("INVALID_REQUEST", "the agent has no memory; configure `memory` on it", "memory")
+            raise RefusedError(
+                "INVALID_REQUEST", "the agent has no memory; configure `memory` on it", "memory"
+            )
         return None
     given = request.memory or agent.memory
     thread = _from_context(request, "mastra__threadId") or given.thread
@@ -284,7 +248,7 @@ def _memory(request: RunRequest, agent: Agent) -> _Memory | None:
         return None
     if not thread or not resource:
         missing = "resource" if thread else "thread"
-        raise Invalid(
+        raise RefusedError(
             "AGENT_MEMORY_MISSING_RESOURCE_ID",
             f"memory needs a thread and a resource; {missing} is missing",
             f"memory.{missing}",
@@ -314,7 +278,7 @@ def _from_context(request: RunRequest, key: str) -> str | None:
     try:
         return _THREAD_NAME.validate_python(value)
     except ValidationError as error:
-        raise Invalid.because(error, f"requestContext.{key}") from error
+        raise RefusedError.because(error, f"requestContext.{key}") from error
 
 
 def _add_memory(
@@ -326,9 +290,9 @@ def _add_memory(
         wiring = wire(memory.options, input_ids=ids["input"], output_ids=ids["output"], vectors=vectors)
     except NoVectorStoreError as error:
         told = f"{error}: set PROCESSION_CHROMA_URL, or PROCESSION_CHROMA_PATH on a single machine"
-        raise Invalid("NO_VECTOR_STORE", told, "memory.semanticRecall") from error
-    placed["input"][:0] = _place("input", wiring.input, registry)
-    placed["output"] += _place("output", wiring.output, registry)
+        raise RefusedError("NO_VECTOR_STORE", told, "memory.semanticRecall") from error
+    placed["input"][:0] = place("input", wiring.input, registry)
+    placed["output"] += place("output", wiring.output, registry)
     return wiring.tools
 
 
@@ -336,7 +300,7 @@ def opening(request: RunRequest, agent: Agent) -> tuple[OpenOp, Line | None]:
     """What a run begins with, and where it takes turns with others.
 
     Raises:
-        Invalid: The request asks for memory that there is not, or only half says which.
+        RefusedError: The request asks for memory that there is not, or only half says which.
     """
     memory = _memory(request, agent)
     first = OpenOp(
@@ -359,4 +323,4 @@ def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-__all__ = ["Arrays", "Invalid", "make_plan", "opening", "parse_request"]
+__all__ = ["Arrays", "make_plan", "opening", "parse_request"]

@@ -8,9 +8,10 @@ from procession.processor import Options, Processor
 from procession.registry import Registry
 from procession_schemas.agent import Agent
 from procession_schemas.run import RunRequest
+from procession_schemas.validation import RefusedError
 from procession_services.memory.history import MessageHistory
 from procession_services.memory.input_filter import MemoryInputFilter
-from procession_services.orchestrator.core.plan import Invalid, opening
+from procession_services.orchestrator.core.plan import opening
 from procession_services.orchestrator.planner import Planner
 from procession_services.runs.state import Plan
 from procession_services.runtime.reload import Watched
@@ -120,7 +121,7 @@ async def test_a_factory_is_called_for_each_request(fields):
 async def test_a_wrong_request_is_refused_each_time():
     office = Office()
     for _ in range(2):
-        with pytest.raises(Invalid, match="none-such"):
+        with pytest.raises(RefusedError, match="none-such"):
             await office.plan(inputProcessors=["none-such"])
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from procession.processor import Hook
-from procession_schemas.agent import ModelEntry
+from procession_schemas.agent import FactoryRef, ModelEntry
 from procession_schemas.run import Failure, Tripwire
 from procession_schemas.work import HookOp, OpenOp, StepConfig, StepFacts
 from procession_services.runs import program
@@ -173,8 +173,21 @@ def test_memory_first_and_last_are_two_messages_of_the_memory_service():
 
 def test_nothing_is_sent_to_the_client_before_process_input_has_passed():
     """R-LC-4: an abort there is the only chunk of the stream."""
-    ops = program.start(make_state(make_plan(input=[placed("in", Hook.INPUT)])), OpenOp())
-    assert names(ops)[:4] == ["open", "processInput", "baseline", "emit"]
+    state = make_state(make_plan(input=[placed("in", Hook.INPUT)]))
+    assert names(program.start(state, OpenOp())) == ["open", "processInput"]
+    assert names(program.first_attempt(state))[:2] == ["baseline", "emit"]
+
+
+def test_arrays_that_factories_make_come_when_process_input_has_passed():
+    """R-CF-3."""
+    run = Run(input=[placed("in", Hook.INPUT)], factories={"output": FactoryRef(factory="chain")})
+    assert run.shapes() == [("input_processors", ["open", "processInput", "arrays"])]
+    assert run.op("arrays").factories["output"].factory == "chain"
+    made = placed("out", Hook.OUTPUT_STREAM).model_dump(mode="json", by_alias=True)
+    run.answer(arrays={"output": [made]})
+    assert run.shapes()[1:] == [("llm_gateway", ["baseline", "emit", "begin", "model", *LAST, "result"])]
+    assert ids(run.until("model").op("model").processors) == ["out"]
+    assert run.state.plan.factories == {}
 
 
 def test_the_output_chain_goes_with_every_operation_that_streams():

@@ -10,6 +10,7 @@ from procession.registry import Registry
 from procession.tools import Tool
 from procession_schemas.agent import Agent
 from procession_schemas.run import RunRequest
+from procession_schemas.validation import RefusedError
 from procession_schemas.work import OpenOp
 from procession_services.memory.history import MessageHistory
 from procession_services.memory.input_filter import MemoryInputFilter
@@ -18,8 +19,6 @@ from procession_services.memory.working import WorkingMemory
 from procession_services.memory.working_state import WorkingMemoryState
 from procession_services.memory.working_tool import SetWorkingMemory, UpdateWorkingMemory
 from procession_services.orchestrator.core.plan import (
-    Arrays,
-    Invalid,
     asked_id,
     make_plan,
     opening,
@@ -138,6 +137,7 @@ MEMORY_PROCESSORS = (MemoryInputFilter, MessageHistory, SemanticRecall, WorkingM
 
 def make_registry() -> Registry:
     registry = Registry()
+    registry.factories["chain"] = lambda _context, _options: []
     for processor in (
         Both,
         Data,
@@ -166,7 +166,7 @@ def parsed(request: dict[str, Any] | None, agent: dict[str, Any]) -> tuple[RunRe
 def planned(request: dict[str, Any] | None = None, /, *, vectors: bool = False, **agent: Any) -> Plan:
     """The plan of a request for an agent with a model; arrays as the shell resolves them (R-CF-4)."""
     asked, configured = parsed(request, agent)
-    arrays: Arrays = {}
+    arrays: dict[str, Any] = {}
     for kind in ("input", "output", "error"):
         own, over = (getattr(each, f"{kind}_processors") for each in (configured, asked))
         arrays[kind] = (own if over is None else over) or []
@@ -177,7 +177,7 @@ def planned(request: dict[str, Any] | None = None, /, *, vectors: bool = False, 
 
 def refused(request: dict[str, Any] | None = None, /, **agent: Any) -> tuple[str, str | None]:
     """Code and field of the refusal."""
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(RefusedError) as caught:
         planned(request, **agent)
     return caught.value.failure.code, caught.value.failure.field
 
@@ -250,7 +250,7 @@ class TestParsing:
         ],
     )
     def test_a_wrong_field_is_named_as_the_sender_wrote_it(self, body, field):
-        with pytest.raises(Invalid) as caught:
+        with pytest.raises(RefusedError) as caught:
             parse_request(orjson.dumps(body), LIMIT)
         failure = caught.value.failure
         assert (failure.code, failure.field) == ("INVALID_REQUEST", field)
@@ -270,24 +270,24 @@ class TestParsing:
         ],
     )
     def test_a_number_that_is_none_or_too_large_is_told_with_its_place(self, given, field):
-        with pytest.raises(Invalid, match=field) as caught:
+        with pytest.raises(RefusedError, match=field) as caught:
             parse_request(f'{{"input": "x", {given}}}'.encode(), LIMIT)
         assert (caught.value.failure.code, caught.value.failure.field) == ("INVALID_REQUEST", field)
 
     def test_every_wrong_field_is_in_the_message(self):
-        with pytest.raises(Invalid) as caught:
+        with pytest.raises(RefusedError) as caught:
             parse_request(b'{"input": "x", "maxSteps": -1, "timeout": 0}', LIMIT)
         assert "maxSteps: " in caught.value.failure.message
         assert "timeout: " in caught.value.failure.message
 
     @pytest.mark.parametrize("body", [b"", b'{"input":', b"\xff", b"hello"])
     def test_what_is_not_json_is_told_so(self, body):
-        with pytest.raises(Invalid) as caught:
+        with pytest.raises(RefusedError) as caught:
             parse_request(body, LIMIT)
         assert (caught.value.failure.code, caught.value.failure.field) == ("INVALID_JSON", None)
 
     def test_json_that_is_no_object_is_told_so(self):
-        with pytest.raises(Invalid, match="request: Input should be an object"):
+        with pytest.raises(RefusedError, match="request: Input should be an object"):
             parse_request(b"[]", LIMIT)
 
     @pytest.mark.parametrize(("spare", "accepted"), [(0, True), (-1, False)])
@@ -296,7 +296,7 @@ class TestParsing:
         if accepted:
             assert parse_request(body, len(body) + spare).input == "ä"
             return
-        with pytest.raises(Invalid, match=f"{len(body)} bytes.*PROCESSION_MAX_REQUEST_BYTES") as caught:
+        with pytest.raises(RefusedError, match=f"{len(body)} bytes.*PROCESSION_MAX_REQUEST_BYTES") as caught:
             parse_request(body, len(body) + spare)
         assert caught.value.failure.code == "REQUEST_TOO_LARGE"
 
@@ -319,6 +319,23 @@ class TestParsing:
     )
     def test_the_id_that_a_wrong_request_asks_for_is_found_where_there_is_one(self, body, run_id):
         assert asked_id(body) == run_id
+
+
+class TestFactories:
+    def test_output_and_error_arrays_are_made_while_the_run_is_under_way(self):
+        plan = planned(
+            outputProcessors={"factory": "chain", "options": {"a": 1}}, errorProcessors={"factory": "chain"}
+        )
+        assert (plan.output, plan.error, plan.budget) == ([], [], None)
+        assert {kind: ref.options for kind, ref in plan.factories.items()} == {
+            "output": {"a": 1},
+            "error": {},
+        }
+
+    @pytest.mark.parametrize("kind", ["output", "error"])
+    def test_one_that_does_not_exist_is_refused_at_once(self, kind):
+        told = refused(**{f"{kind}Processors": {"factory": "chian"}})
+        assert told == ("UNKNOWN_COMPONENT", f"{kind}Processors.factory")
 
 
 class TestRefusals:
@@ -413,7 +430,7 @@ class TestRefusals:
         assert refused(request_, **agent) == (code, field)
 
     def test_an_unknown_name_is_told_with_the_known_ones(self):
-        with pytest.raises(Invalid, match=r"unknown processor 'bth'.*both"):
+        with pytest.raises(RefusedError, match=r"unknown processor 'bth'.*both"):
             planned(inputProcessors=["bth"])
 
     def test_a_processor_for_streams_may_be_anywhere_on_the_input_side(self):
@@ -431,7 +448,7 @@ class TestRefusals:
         ],
     )
     def test_a_schema_that_is_none_is_told_with_its_place(self, schema, field, model):
-        with pytest.raises(Invalid, match=f"^{field} is no JSON Schema: ") as caught:
+        with pytest.raises(RefusedError, match=f"^{field} is no JSON Schema: ") as caught:
             planned(structuredOutput={"schema": schema, **model})
         assert (caught.value.failure.code, caught.value.failure.field) == ("INVALID_REQUEST", field)
 

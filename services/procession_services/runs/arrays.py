@@ -1,0 +1,105 @@
+"""Arrays of processors: the functions that make them, and which service runs which hook (core.md 17)."""
+
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from procession.args import RequestContext
+from procession.errors import InvalidOptionsError, UnknownComponentError
+from procession.placing import misplaced, runs_beside
+from procession.processor import INPUT_HOOKS, OUTPUT_HOOKS, Hook
+from procession.registry import Registry
+from procession_schemas.agent import FactoryRef, ProcessorRef
+from procession_schemas.validation import RefusedError
+from procession_services.runs.state import Placed, Plan
+
+__all__ = ["DEFAULT_BUDGET", "HOSTS", "called", "known", "place", "sees_data", "with_arrays"]
+
+DEFAULT_BUDGET: Final = 10
+"""Retries where error processors are configured and nothing is said (A-2)."""
+HOSTS: Final = {"input": "input_processors", "output": "output_processors", "error": "error_recovery"}
+_HOOKS: Final = {"input": INPUT_HOOKS, "output": OUTPUT_HOOKS, "error": (Hook.API_ERROR,)}
+_STREAM_HOOKS: Final = {Hook.OUTPUT_STREAM, Hook.TOOL_RESULT}
+
+
+async def called(
+    factory: FactoryRef, registry: Registry, context: RequestContext, kind: str
+) -> list[ProcessorRef]:
+    """What a factory makes of a request: it is called once for each (R-CF-2).
+
+    Raises:
+        RefusedError: There is none of that name, it failed, or gave what is no array.
+    """
+    field = f"{kind}Processors"
+    try:
+        made = await registry.make_array(factory.factory, context, factory.options)
+        return [ProcessorRef.model_validate({"id": m} if isinstance(m, str) else m) for m in made]
+    except UnknownComponentError as error:
+        raise RefusedError("UNKNOWN_COMPONENT", str(error), f"{field}.factory") from error
+    except ValidationError as error:
+        raise RefusedError.because(error, field) from error
+    except Exception as error:  # a factory is a user's code: its failure is the requester's answer
+        raise RefusedError(
+            "FACTORY_FAILED", f"factory {factory.factory}: {error!r}", f"{field}.factory"
+        ) from error
+
+
+def known(find: Any, field: str) -> Any:
+    """What `find` gives; RefusedError where it knows nothing of that name, or the options are wrong."""
+    try:
+        return find()
+    except UnknownComponentError as error:
+        raise RefusedError("UNKNOWN_COMPONENT", str(error), field) from error
+    except InvalidOptionsError as error:
+        path = next(iter(error.fields), "")
+        raise RefusedError(
+            "INVALID_OPTIONS", str(error), f"{field.removesuffix('.id')}.options.{path}".rstrip(".")
+        ) from error
+
+
+def place(kind: str, refs: list[ProcessorRef], registry: Registry) -> list[Placed]:
+    """An array as it runs.
+
+    Raises:
+        RefusedError: A processor is unknown, has wrong options, or stands where it cannot be.
+    """
+    return [_placed(kind, ref, registry, f"{kind}Processors.{index}") for index, ref in enumerate(refs)]
+
+
+def _placed(kind: str, ref: ProcessorRef, registry: Registry, where: str) -> Placed:
+    cls = known(lambda: registry.processor(ref.id), f"{where}.id")
+    known(lambda: cls.build(ref.options), f"{where}.id")
+    if wrong := misplaced(kind, cls, ref):
+        raise RefusedError("UNSAFE_PLACE", wrong[1], f"{where}.{wrong[0]}")
+    hooks, beside = cls.hooks_for(ref.options) & frozenset(_HOOKS[kind]), runs_beside(kind, cls, ref)
+    host = cls.host or HOSTS[kind]
+    if kind == "output" and host != HOSTS[kind] and hooks & _STREAM_HOOKS:
+        text = f"processor {ref.id} runs in {host}, but stream and tool-result hooks cannot"
+        raise RefusedError("UNSUPPORTED_HOST", text, f"{where}.id")
+    return Placed(
+        ref=ref,
+        hooks=hooks - {Hook.INPUT} if beside else hooks,
+        host=host,
+        beside=beside,
+        data_parts=Hook.OUTPUT_STREAM in hooks and cls.sees_data_parts(ref.options),
+    )
+
+
+def sees_data(output: list[Placed]) -> bool:
+    """Whether a processor of the output chain wants data chunks."""
+    return any(placed.data_parts for placed in output)
+
+
+def with_arrays(plan: Plan, made: dict[str, list[Placed]]) -> Plan:
+    """The plan with the arrays that its factories have made; memory leaves to them what they have (R-WIRE-5)."""
+    output, error = made.get("output", []), [*made.get("error", []), *plan.error]
+    ids = {name for placed in output for name in (placed.ref.id, placed.ref.instance)}
+    output += [placed for placed in plan.output if placed.ref.id not in ids]
+    told = {name: getattr(plan, name) for name in Plan.model_fields} | {
+        "output": output,
+        "error": error,
+        "budget": DEFAULT_BUDGET if plan.budget is None and error else plan.budget,
+        "data_parts": plan.data_parts or sees_data(output),
+        "factories": {},
+    }
+    return Plan(**told)
