@@ -1,8 +1,13 @@
 """What no service can handle ends in DEAD, and can be given another chance."""
 
 import asyncio
+import itertools
+import json
+import sys
+from asyncio.subprocess import PIPE
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import nats
 import pytest
@@ -10,7 +15,14 @@ from nats.js.errors import NoStreamResponseError
 
 from procession_schemas import subjects
 from procession_services.bus import Bus
-from procession_services.bus.dead import dead_letters, replay
+from procession_services.bus.dead import (
+    DeadLetter,
+    NotReplayableError,
+    dead_letter,
+    dead_letters,
+    drop,
+    replay,
+)
 from procession_services.bus.streams import stream_configs
 from procession_services.orchestrator.app import start as start_orchestrator
 from procession_services.processor_host.service import hosted
@@ -38,22 +50,111 @@ async def test_a_body_that_nobody_understands_is_buried_with_its_reason_and_repl
         await bus.publish_stored(subject, b"{}", message_id="garbage-1")
         assert await buried.get() == b"{}"
 
-        [letter] = [each for each in await dead_letters(bus) if each.subject == subject]
+        [letter] = [each for each in await dead_letters(bus.js) if each.subject == subject]
         assert "WorkCommand" in letter.reason
-        assert await replay(bus, letter.sequence) == letter
+        assert await replay(bus.js, letter) == "lost"
         assert await buried.get() == b"{}"
-        assert await replay(bus, letter.sequence) is None
+        assert await dead_letter(bus.js, letter.sequence) is None
     await bus.close()
+
+
+_numbers = itertools.count(1)
+
+
+async def store(bus: Bus, subject: str, body: dict[str, Any], **headers: str) -> DeadLetter:
+    """Puts a letter into DEAD; gives it as it is read."""
+    given = {"Procession-Subject": subject, "Procession-Reason": "tired", **headers}
+    number = next(_numbers)
+    place = subjects.dead("RUNS", "run", "acme", "demo")
+    await bus.publish_stored(
+        place, json.dumps(body).encode(), message_id=f"dead:RUNS:{number}", headers=given
+    )
+    letter = (await dead_letters(bus.js))[-1]
+    assert letter.subject == subject
+    return letter
+
+
+async def test_a_request_is_replayed_under_its_id_or_where_its_run_has_ended_as_another_run(
+    tmp_path: Path,
+) -> None:
+    async with own_servers(tmp_path, redis=False) as servers:
+        bus = await Bus.connect(servers.endpoints.nats_url, "test")
+        requests: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        subject = subjects.run("acme", "demo")
+        await bus.subscribe(subject, lambda _, body, __: requests.put_nowait(json.loads(body)))
+
+        async def replayed(body: dict[str, Any], **headers: str) -> tuple[str, dict[str, Any]]:
+            run = await replay(bus.js, await store(bus, subject, body, **headers))
+            assert await dead_letters(bus.js) == []
+            return run, await requests.get()
+
+        named = {"Procession-Message-Id": "order-17"}
+        assert await replayed({"input": "x"}, **named) == ("order-17", {"input": "x", "runId": "order-17"})
+        run, _ = await replayed({"input": "x", "run_id": "mine"})
+        assert run == "mine"
+        run, _ = await replayed({"input": "x"})
+        assert run.startswith("run-")  # its place in RUNS
+
+        await bus.publish_stored(subjects.event("acme", "mine", "run.finished"), b"{}", message_id="end")
+        run, request = await replayed({"input": "x", "runId": "mine"})
+        assert (run.startswith("mine-replay-"), request["runId"]) == (True, run)
+        await bus.close()
+
+
+async def test_what_is_no_request_is_not_replayed_to_a_run_that_has_ended(tmp_path: Path) -> None:
+    async with own_servers(tmp_path, redis=False) as servers:
+        bus = await Bus.connect(servers.endpoints.nats_url, "test")
+        await bus.publish_stored(subjects.event("acme", "r", "run.finished"), b"{}", message_id="end")
+        letter = await store(bus, subjects.work("tools", "acme", "r"), {"seq": 3})
+        with pytest.raises(NotReplayableError, match="run r has ended since; send its request again"):
+            await replay(bus.js, letter)
+        nobody = await store(bus, "procession.v1.run.default", {"input": "x"})
+        with pytest.raises(NotReplayableError, match="says not which run it is about"):
+            await replay(bus.js, nobody)
+        assert await dead_letters(bus.js) == [letter, nobody]
+        await drop(bus.js, letter)
+        assert await dead_letters(bus.js) == [nobody]
+        await bus.close()
+
+
+async def procession(*arguments: str) -> tuple[int, str, str]:
+    """Runs the command line; exit code, stdout and stderr."""
+    command = Path(sys.executable).with_name("procession")
+    process = await asyncio.create_subprocess_exec(command, *arguments, stdout=PIPE, stderr=PIPE)
+    out, err = await process.communicate()
+    return process.returncode or 0, out.decode(), err.decode()
+
+
+async def test_the_commands(tmp_path: Path) -> None:
+    async with own_servers(tmp_path, redis=False) as servers:
+        url = ("--nats-url", servers.endpoints.nats_url)
+        bus = await Bus.connect(servers.endpoints.nats_url, "test")
+        assert await procession("dead", "list", *url) == (0, "nothing is dead\n", "")
+        letter = await store(bus, subjects.run("acme", "demo"), {"input": "x", "runId": "mine"})
+        number = str(letter.sequence)
+        code, listed, _ = await procession("dead", "list", *url)
+        assert (code, all(word in listed for word in (number, letter.subject, "tired"))) == (0, True)
+        code, shown, _ = await procession("dead", "show", number, *url)
+        assert (code, "run: mine" in shown, '{"input": "x", "runId": "mine"}' in shown) == (0, True, True)
+        code, _, told = await procession("dead", "replay", number, *url)
+        assert (code, "is delivered again, run mine" in told) == (0, True)
+        code, _, told = await procession("dead", "drop", number, *url)
+        assert (code, f"there is no dead letter {number}" in told) == (2, True)
+        code, _, told = await procession("dead", "show", "-5", *url)
+        assert (code, "Traceback" in told) == (2, False)
+        code, _, told = await procession("dead", "list", "--nats-url", "nats://127.0.0.1:1")
+        assert (code, "cannot reach NATS" in told) == (1, True)
+        await bus.close()
 
 
 async def test_none_or_one_with_other_characters_in_its_headers_can_be_listed(tmp_path: Path) -> None:
     async with own_servers(tmp_path) as servers:
         bus = await Bus.connect(servers.endpoints.nats_url, "test")
-        assert await dead_letters(bus) == []
+        assert await dead_letters(bus.js) == []
         of_before = {"Procession-Subject": "procession.v1.run.té.demo", "Procession-Reason": "tenant 'té'"}
         subject = subjects.dead("RUNS", "run", "x", "demo")
         await bus.publish_stored(subject, b"{}", message_id="1", headers=of_before)
-        [letter] = await dead_letters(bus)
+        [letter] = await dead_letters(bus.js)
         assert letter.subject.endswith(".demo")
         assert letter.reason.startswith("tenant 't")
         await bus.close()
@@ -85,7 +186,7 @@ async def test_a_control_that_says_nothing_is_buried_at_once_and_logged(
     async with asyncio.timeout(20), hosted("orchestrator", settings, start_orchestrator):
         await bus.publish_stored(subjects.control("acme", run), body.encode(), message_id=run)
         assert await buried.get() == body.encode()
-    [letter] = [each for each in await dead_letters(bus) if each.subject == subjects.control("acme", run)]
+    [letter] = [each for each in await dead_letters(bus.js) if each.subject == subjects.control("acme", run)]
     assert letter.reason.startswith("the control cannot be read: ")
     assert why in letter.reason
     assert why in caplog.text
@@ -136,7 +237,7 @@ async def test_what_is_on_a_wrong_subject_is_refused_or_buried_once(tmp_path: Pa
             await eventually(all_settled)
             with pytest.raises(NoStreamResponseError):
                 await jetstream.publish("procession.v1.run.default", b"{}")
-            letters = await dead_letters(bus)
+            letters = await dead_letters(bus.js)
             assert len(letters) == len(buried)
             assert all("the subject must be procession.v1." in letter.reason for letter in letters)
             assert {letter.subject.encode().decode("unicode_escape") for letter in letters} == {

@@ -1,45 +1,124 @@
 """Dead letters: what could not be handled, and how it gets another chance (design.md 3)."""
 
+import json
 from dataclasses import dataclass
+from typing import Any
 
+from nats.js import JetStreamContext
 from nats.js.errors import NotFoundError
 
-from procession_services.bus.connection import Bus
+from procession.errors import ProcessionError
+from procession_schemas import subjects
+
+__all__ = ["DeadLetter", "NotReplayableError", "dead_letter", "dead_letters", "drop", "replay"]
+
+
+class NotReplayableError(ProcessionError):
+    """A dead letter that cannot be handled again; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A message that was delivered too often."""
+    """A message that could not be handled.
+
+    `sequence` is its number in DEAD, `at` the time when it came there. `subject` is where it was, and `name` what a
+    request without a `runId` calls its run.
+    """
 
     sequence: int
     subject: str
     reason: str
+    name: str
+    at: str
     body: bytes
 
+    @property
+    def is_request(self) -> bool:
+        """Whether it is a run request."""
+        return subjects.parse(self.subject)[0] == "run"
 
-async def dead_letters(bus: Bus) -> list[DeadLetter]:
+    @property
+    def run(self) -> tuple[str, str] | None:
+        """Tenant and run id that it is about; None where it names none."""
+        kind, *rest = subjects.parse(self.subject)
+        try:
+            tenant, last = rest[1:] if kind == "work" else rest
+            run = str(self.request().get("runId") or self.name) if self.is_request else last
+            return subjects.token(tenant, "tenant"), subjects.token(run, "run id")
+        except ValueError:
+            return None
+
+    def request(self) -> dict[str, Any]:
+        """The body as a JSON object, with `runId` as the contract spells it; an empty one where it is none."""
+        try:
+            read = json.loads(self.body)
+        except ValueError:
+            return {}
+        if not isinstance(read, dict):
+            return {}
+        return {"runId" if name == "run_id" else name: value for name, value in read.items()}
+
+
+async def dead_letters(js: JetStreamContext) -> list[DeadLetter]:
     """What lies in DEAD, oldest first."""
-    state = (await bus.js.stream_info("DEAD")).state
+    try:
+        state = (await js.stream_info("DEAD")).state
+    except NotFoundError:
+        return []
     if not state.messages:
         return []  # where there never was one, the numbers are those of no message
-    letters = [await _get(bus, sequence) for sequence in range(state.first_seq, state.last_seq + 1)]
+    letters = [await dead_letter(js, number) for number in range(state.first_seq, state.last_seq + 1)]
     return [letter for letter in letters if letter is not None]
 
 
-async def replay(bus: Bus, sequence: int) -> DeadLetter | None:
-    """Puts a dead letter back where it came from and takes it out of DEAD; None when there is none."""
-    letter = await _get(bus, sequence)
-    if letter is not None:
-        await bus.publish_stored(letter.subject, letter.body, message_id=f"replay:{sequence}")
-        await bus.js.delete_msg("DEAD", sequence)
-    return letter
-
-
-async def _get(bus: Bus, sequence: int) -> DeadLetter | None:
+async def dead_letter(js: JetStreamContext, number: int) -> DeadLetter | None:
+    """One of them; None where there is none of that number."""
     try:
-        message = await bus.js.get_msg("DEAD", sequence)
+        message = await js.get_msg("DEAD", number)
     except NotFoundError:
         return None
     headers = message.headers or {}
-    subject, reason = (str(headers.get(name, "")) for name in ("Procession-Subject", "Procession-Reason"))
-    return DeadLetter(sequence, subject, reason, message.data or b"")
+    subject, reason, name = (
+        str(headers.get(f"Procession-{name}", "")) for name in ("Subject", "Reason", "Message-Id")
+    )
+    *_, place = str(headers.get("Nats-Msg-Id", "")).split(":")
+    at = message.time.isoformat(timespec="seconds") if message.time else ""
+    return DeadLetter(number, subject, reason, name or f"run-{place}", at, message.data or b"")
+
+
+async def replay(js: JetStreamContext, letter: DeadLetter) -> str:
+    """Puts a letter back where it came from, and takes it out of DEAD; gives the id of the run that it is about.
+
+    A run has one end. So a request whose run has ended since begins another one, `<run>-replay-<number>`.
+
+    Raises:
+        NotReplayableError: It is no request, and its run has ended; or nothing in it says which run it is about.
+    """
+    if letter.run is None:
+        raise NotReplayableError(
+            f"dead letter {letter.sequence} on {letter.subject} says not which run it is about"
+        )
+    tenant, run = letter.run
+    request = letter.request() if letter.is_request else {}
+    if await _has_ended(js, tenant, run):
+        if not request:
+            told = "send its request again, under another runId, and drop the letter"
+            raise NotReplayableError(f"run {run} has ended since; {told}")
+        run = f"{run[:100]}-replay-{letter.sequence}"
+    body = json.dumps({**request, "runId": run}).encode() if request else letter.body
+    await js.publish(letter.subject, body, headers={"Nats-Msg-Id": f"replay:{letter.sequence}"})
+    await js.delete_msg("DEAD", letter.sequence)
+    return run
+
+
+async def drop(js: JetStreamContext, letter: DeadLetter) -> None:
+    """Takes a letter out of DEAD for good."""
+    await js.delete_msg("DEAD", letter.sequence)
+
+
+async def _has_ended(js: JetStreamContext, tenant: str, run: str) -> bool:
+    try:
+        await js.get_last_msg("EVENTS", subjects.event(tenant, run, "run.finished"))
+    except NotFoundError:
+        return False
+    return True

@@ -82,4 +82,4 @@ def _stream(
         if peer.offline or not peer.current:
             yield f"its copy on {peer.name} is {'away' if peer.offline else 'behind'}", True
     if wanted.name == "DEAD" and info.state.messages:
-        yield f"{info.state.messages} messages could not be handled: `procession dead` lists them", True
+        yield f"{info.state.messages} messages could not be handled: `procession dead list` tells which", True

@@ -10,6 +10,7 @@ import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.js import JetStreamContext
 from nats.js.api import StreamInfo
 
 from procession.errors import ProcessionError, address
@@ -67,15 +68,20 @@ class Operator:
     async def has_jetstream(self) -> bool:
         """Whether JetStream answers, and our user may use it."""
         try:
-            await self._client.jetstream(timeout=_SECONDS).account_info()
+            await self.js.account_info()
         except (TimeoutError, nats.errors.Error):
             return False
         return True
 
+    @property
+    def js(self) -> JetStreamContext:
+        """Its JetStream context."""
+        return self._client.jetstream(timeout=_SECONDS)
+
     async def stream(self, name: str) -> StreamInfo | None:
         """A stream, or None where there is none."""
         try:
-            return await self._client.jetstream(timeout=_SECONDS).stream_info(name)
+            return await self.js.stream_info(name)
         except nats.js.errors.NotFoundError:
             return None
 

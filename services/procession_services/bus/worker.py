@@ -302,6 +302,7 @@ class Worker:
         headers = {
             "Procession-Subject": _header(delivery.subject),
             "Procession-Reason": _header(reason[:_LONGEST_REASON]),
+            "Procession-Message-Id": _header(delivery.message_id or ""),
         }
         await self._bus.publish_stored(
             subjects.dead(self._stream, service, tenant, run),

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from procession.errors import ProcessionError
 from procession_schemas.subjects import InvalidSubjectError
 from procession_services.cli.common import FAILED, INTERRUPTED, USAGE, Commands, UsageError, client_of, say
+from procession_services.cli.dead import add_dead_commands
 from procession_services.cli.machine import add_machine_commands
 from procession_services.cli.memory import add_memory_command
 from procession_services.cli.operate import add_operator_commands
@@ -78,6 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     add_machine_commands(commands)
     add_run_commands(commands)
     add_operator_commands(commands)
+    add_dead_commands(commands)
     add_memory_command(commands.parsers, client_of, common, commands.tenant)
     add_deploy_commands(commands.parsers)
     return parser

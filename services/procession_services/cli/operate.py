@@ -1,4 +1,4 @@
-"""`procession check | reload | dead | processors`: looks after a deployment."""
+"""`procession check | reload | processors`: looks after a deployment."""
 
 import argparse
 import asyncio
@@ -43,10 +43,6 @@ def add_operator_commands(commands: Commands) -> None:
     told = "have every replica read its agents anew, and tell what counts then"
     reload = commands.add("reload", _reload, told, commands.common)
     reload.add_argument("--secrets", type=Path, metavar="DIR", help="directory of `procession init`")
-
-    told = "list what no service could handle, or give one another chance"
-    dead = commands.add("dead", _dead, told, commands.common)
-    dead.add_argument("--replay", type=int, metavar="N", help="put number N back where it came from")
 
     commands.add("processors", _processors, "list the installed processors and their hooks", commands.common)
 
@@ -116,34 +112,6 @@ def _model_problem(model: str) -> str | None:
     return (
         f"unknown model {model!r}; write provider/name, with a provider of LiteLLM, as in openai/gpt-4o-mini"
     )
-
-
-async def _dead(options: argparse.Namespace) -> int:
-    """Lists the dead letters, or puts one back."""
-    from procession_services.bus import Bus  # noqa: PLC0415 - only what the command needs
-    from procession_services.bus.dead import dead_letters, replay  # noqa: PLC0415
-    from procession_services.demo.rendering import table  # noqa: PLC0415
-
-    settings = settings_of(options)
-    bus = await Bus.connect(
-        settings.nats_url,
-        "procession-cli",
-        access=Access.of(settings),
-        create_streams=settings.create_streams,
-        replicas=settings.stream_replicas,
-    )
-    try:
-        if options.replay is None:
-            rows = [[str(each.sequence), each.subject, each.reason] for each in await dead_letters(bus)]
-            sys.stdout.write(table(["number", "subject", "why"], rows) if rows else "nothing is dead\n")
-            return OK
-        letter = await replay(bus, options.replay)
-    finally:
-        await bus.close()
-    if letter is None:
-        raise UsageError(f"there is no dead letter {options.replay}; `procession dead` lists them")
-    say(f"{letter.subject} is delivered again")
-    return OK
 
 
 def _processors(options: argparse.Namespace) -> int:

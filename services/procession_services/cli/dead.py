@@ -1,0 +1,112 @@
+"""`procession dead`: what no service could handle, and what becomes of it."""
+
+import argparse
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from procession_services.cli.common import OK, Commands, UsageError, say, settings_of
+from procession_services.runtime.access import Access
+
+if TYPE_CHECKING:
+    from procession_services.bus.dead import DeadLetter
+
+__all__ = ["add_dead_commands"]
+
+
+def add_dead_commands(commands: Commands) -> None:
+    """Adds them to the command line's."""
+    told = "what no service could handle: list it, show it, give it another chance, or drop it"
+    dead = commands.parsers.add_parser("dead", help=told, description=told)
+    actions = dead.add_subparsers(title="actions", required=True, metavar="ACTION")
+    for name, run, help_, numbered in (
+        ("list", _list, "all of it: number, time, subject, and why", False),
+        ("show", _show, "one message as it came", True),
+        ("replay", _on(_replay), "put messages back where they came from", True),
+        ("drop", _on(_drop), "forget messages", True),
+    ):
+        action = actions.add_parser(name, help=help_, description=help_, parents=[commands.common])
+        action.add_argument("--secrets", type=Path, metavar="DIR", help="directory of `procession init`")
+        if numbered:
+            action.add_argument("numbers", type=int, nargs="+", metavar="NUMBER", help="as `list` tells it")
+        action.set_defaults(command=run)
+
+
+@asynccontextmanager
+async def _connected(options: argparse.Namespace) -> AsyncIterator[Any]:
+    from procession_services.bus.operator import Operator  # noqa: PLC0415 - only what the command needs
+    from procession_services.deploy.check import as_operator  # noqa: PLC0415
+
+    settings = as_operator(settings_of(options), options.secrets)
+    operator = await Operator.connect(settings.nats_url, Access.of(settings))
+    try:
+        if not await operator.has_jetstream():
+            raise UsageError(f"{settings.nats_url} has no JetStream, or this user may not use it")
+        yield operator.js
+    finally:
+        await operator.close()
+
+
+async def _letter(js: Any, number: int) -> "DeadLetter":
+    from procession_services.bus.dead import dead_letter  # noqa: PLC0415
+
+    letter = await dead_letter(js, number) if number > 0 else None
+    if letter is None:
+        raise UsageError(f"there is no dead letter {number}; `procession dead list` tells which there are")
+    return letter
+
+
+async def _list(options: argparse.Namespace) -> int:
+    from procession_services.bus.dead import dead_letters  # noqa: PLC0415
+    from procession_services.demo.rendering import table  # noqa: PLC0415
+
+    async with _connected(options) as js:
+        rows = [[str(each.sequence), each.at, each.subject, each.reason] for each in await dead_letters(js)]
+    sys.stdout.write(table(["number", "since", "subject", "why"], rows) if rows else "nothing is dead\n")
+    return OK
+
+
+async def _show(options: argparse.Namespace) -> int:
+    async with _connected(options) as js:
+        for number in options.numbers:
+            letter = await _letter(js, number)
+            about = {
+                "number": str(number),
+                "since": letter.at,
+                "subject": letter.subject,
+                "why": letter.reason,
+            }
+            if letter.run:
+                about |= dict(zip(("tenant", "run"), letter.run, strict=True))
+            told = "".join(f"{name}: {value}\n" for name, value in about.items())
+            sys.stdout.write(f"{told}\n{letter.body.decode(errors='replace')}\n")
+    return OK
+
+
+def _on(
+    act: Callable[[Any, "DeadLetter"], Awaitable[str]],
+) -> Callable[[argparse.Namespace], Awaitable[int]]:
+    """A command that does something with each of the letters."""
+
+    async def command(options: argparse.Namespace) -> int:
+        async with _connected(options) as js:
+            for number in options.numbers:
+                say(await act(js, await _letter(js, number)))
+        return OK
+
+    return command
+
+
+async def _replay(js: Any, letter: "DeadLetter") -> str:
+    from procession_services.bus.dead import replay  # noqa: PLC0415
+
+    return f"{letter.subject} is delivered again, run {await replay(js, letter)}"
+
+
+async def _drop(js: Any, letter: "DeadLetter") -> str:
+    from procession_services.bus.dead import drop  # noqa: PLC0415
+
+    await drop(js, letter)
+    return f"{letter.subject} is dropped"
