@@ -5,6 +5,11 @@ import pytest
 import pytest_asyncio
 from redis.asyncio import Redis
 
+from procession.client.errors import RunConflictError
+from procession_schemas import subjects
+from procession_services.orchestrator.app import start as start_orchestrator
+from procession_services.orchestrator.lost_runs import LostRuns
+from procession_services.processor_host.service import hosted
 from tests.support.servers import own_servers
 from tests.support.system import SERVICES, Gate, finished, running_system, text_of
 from tests.support.waiting import eventually
@@ -89,3 +94,60 @@ async def test_what_redis_has_lost_soon_after_it_was_accepted_is_done_again(syst
     result, _ = await finished(handle)
     assert await gate.passes() == 2
     assert (result.status, result.text) == ("finished", "well")
+
+
+async def test_what_cannot_be_read_and_a_second_loss_keep_no_run_from_its_end(system, monkeypatch):
+    async with await nats.connect(system.servers.nats_url) as connection:
+        poison = subjects.event(system.client.tenant, "poison", "run.accepted")
+        await connection.jetstream().publish(poison, b"{}")
+    first, second = [
+        await system.start(ASKS, agent={"tools": ["echo"], "requireToolApproval": True}) for _ in range(2)
+    ]
+    assert [(await each.result()).status for each in (first, second)] == ["suspended"] * 2
+    await settled(system)
+    end_all, lost = LostRuns.end, 0
+
+    async def once_more(self):
+        nonlocal lost
+        found = await end_all(self)
+        if not lost:
+            await system.redis.flushall()  # when all have been looked at
+            lost = 1
+        return found
+
+    monkeypatch.setattr(LostRuns, "end", once_more)
+    await empty(system)
+    await eventually(lambda: system.redis.get(LOOKED_AFTER))
+    for each in (first, second):
+        result, _ = await finished(await system.client.attach(each.run_id))
+        assert result.error.code == "STATE_LOST"
+    assert lost == 1
+
+
+async def test_ids_stay_taken(system):
+    agent = {"name": "test", "model": system.script({"chunks": ["well"]})}
+    handle = await system.client.start("Hello", run_id="taken", agent=agent)
+    await finished(handle)
+    await settled(system)
+    await empty(system)
+    await eventually(lambda: system.redis.get(LOOKED_AFTER))
+    other = await system.client.start("Something else", run_id="taken", agent=agent)
+    with pytest.raises(RunConflictError):
+        await other.result()
+
+
+async def test_an_orchestrator_with_another_redis_ends_nobody(system, servers, tmp_path):
+    waiting = await system.start(ASKS, agent={"tools": ["echo"], "requireToolApproval": True})
+    assert (await waiting.result()).status == "suspended"
+    async with own_servers(tmp_path, nats=False) as other:
+        settings = system.settings("other").model_copy(
+            update={"redis_url": other.endpoints.redis_url, "work_ack_wait": 1.0}
+        )
+        async with (
+            hosted("orchestrator", settings, start_orchestrator),
+            Redis.from_url(settings.redis_url) as redis,
+        ):
+            await eventually(lambda: redis.get(LOOKED_AFTER))
+    await waiting.cancel()
+    result, _ = await finished(waiting)
+    assert result.status == "cancelled"

@@ -28,6 +28,7 @@ from nats.js.errors import (
 
 from procession.client.nats_client import NatsClient
 from procession_schemas import subjects
+from procession_schemas.subjects import STREAMS
 from procession_services.bus.errors import NoResponderError, RequestTimeoutError
 from procession_services.bus.inbox import Inbox
 from procession_services.bus.streams import await_streams, ensure_streams
@@ -39,6 +40,8 @@ log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _PING_SECONDS: Final = 5
 _QUIET_SECONDS: Final = 5.0
+_LOOK_SECONDS: Final = 5.0
+"""Between two looks at whether all streams are there."""
 _HEADERS: Final = 1_024
 _STORED_SECONDS: Final = 3.0
 _NOT_FIRST: Final = 10071
@@ -349,6 +352,27 @@ class Bus:
         except NotFoundError:
             return None
         return (last.headers or {}).get("Nats-Msg-Id")
+
+    async def is_served(self, stream: str, consumer: str) -> bool:
+        """Whether somebody asks for what the consumer has."""
+        try:
+            info = await self._retried(consumer, lambda: self.js.consumer_info(stream, consumer))
+        except NotFoundError:
+            return False
+        return bool(info.num_waiting)
+
+    async def keep_streams(self) -> None:
+        """Makes streams anew that are gone, where nobody would notice who may: until it is cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            try:
+                for name in STREAMS:
+                    await self.js.stream_info(name)
+            except NotFoundError:
+                log.warning("a stream is gone, and is made anew: what it held is lost")
+                self._restore()
+            except (*_AWAY, Error):
+                continue  # the next look tells
 
     async def consumer_lag(self, stream: str, consumer: str) -> tuple[int, int] | None:
         """How many messages wait for a consumer, and how many it has in hand; None where NATS does not say."""

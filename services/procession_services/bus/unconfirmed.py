@@ -23,6 +23,7 @@ _KEPT: Final = 16_384
 _ASK_SECONDS: Final = 0.1
 _ASK_MESSAGES: Final = 64
 _AGAIN_SECONDS: Final = 2.0
+_LONGEST_PATIENCE: Final = 30.0
 _LOOK_SECONDS: Final = 0.5
 
 
@@ -36,6 +37,7 @@ class Unconfirmed:
         self._number = 0
         self._asked, self._question = 0.0, 0
         self._connection = 0
+        self._patience = _AGAIN_SECONDS
         self._broken = self._cluster = False
         self._answers = client.new_inbox()
         self._looking: asyncio.Task[None] | None = None
@@ -128,11 +130,12 @@ class Unconfirmed:
         """Sends again what the stream was asked for, and has not confirmed in time."""
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
-            before = asyncio.get_running_loop().time() - _AGAIN_SECONDS
+            before = asyncio.get_running_loop().time() - self._patience
             asked = takewhile(lambda kept: kept[0] <= self._question, self._kept.items())
             late = [number for number, (_, _, sent) in asked if sent < before]
             if late and self._client.is_connected:
                 self._restore()
+                self._patience = min(self._patience * 2, _LONGEST_PATIENCE)
                 with contextlib.suppress(Error):  # the next look does it
                     await (self._repeat(late) if self._cluster else self._repeat_all())
 
@@ -142,6 +145,7 @@ class Unconfirmed:
         if b'"error"' in message.data or b'"seq"' not in message.data:
             self._refused(int(number), message.data)
             return
+        self._patience = _AGAIN_SECONDS
         if self._cluster:
             self._confirm(int(number))
         elif not self._broken and int(connection) == self._connection:

@@ -8,7 +8,7 @@ from procession_schemas.agent import Agent
 from procession_services.bus.backlog import Backlog
 from procession_services.orchestrator.deadlines import Deadlines
 from procession_services.orchestrator.handlers import INTAKE, Orchestrator
-from procession_services.orchestrator.lapses import Lapses
+from procession_services.orchestrator.lapses import RUNS_CONSUMER, Lapses
 from procession_services.orchestrator.places import PlaceKeeper
 from procession_services.processor_host.service import Host
 from procession_services.processor_host.streams import StreamClient
@@ -40,6 +40,8 @@ async def start(host: Host) -> None:
         asyncio.create_task(keeper.run()),
         asyncio.create_task(lapses.run()),
     ]
+    if host.settings.create_streams:
+        watching.append(asyncio.create_task(host.bus.keep_streams()))
 
     async def stop() -> None:
         await streams.stop()
@@ -52,7 +54,7 @@ async def start(host: Host) -> None:
     for stream, durable, filter_subject, handler, concurrency in (
         ("WORK", "orchestrator", f"{root}.work.{SERVICE}.>", orchestrator.on_work, at_once),
         ("WORK", "orchestrator-control", f"{root}.control.>", orchestrator.on_control, INTAKE),
-        ("RUNS", "orchestrator-runs", f"{root}.run.>", orchestrator.on_request, INTAKE),
+        ("RUNS", RUNS_CONSUMER, f"{root}.run.>", orchestrator.on_request, INTAKE),
     ):
         await host.add_worker(
             stream=stream,

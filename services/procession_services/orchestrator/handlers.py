@@ -241,7 +241,11 @@ class Orchestrator:
 
     async def _tell_accepted(self, state: RunState, key: str) -> None:
         event = RunAccepted(
-            run_id=state.run, agent=state.agent, message_id=state.message_id, at=state.accepted_at
+            run_id=state.run,
+            agent=state.agent,
+            message_id=state.message_id,
+            at=state.accepted_at,
+            fingerprint=state.fingerprint,
         )
         await self._event(state.tenant, state.run, event.type, event.to_json(), key)
 

@@ -27,11 +27,15 @@ from procession_services.runs.stored import read_state
 from procession_services.runtime.store import RunStore, StoredState
 from procession_services.runtime.tasks import repeated
 
-__all__ = ["Lapses"]
+__all__ = ["RUNS_CONSUMER", "Lapses"]
 
 log = logging.getLogger(__name__)
 _LOOKED_AFTER: Final = "procession:admission:looked-after"
 """The life of Redis at whose beginning all runs were looked after."""
+_LOOKING: Final = "procession:admission:looking"
+"""There while that is not known: else it was emptied once more."""
+RUNS_CONSUMER: Final = "orchestrator-runs"
+_NONE: Final = -1
 _EVERY_SECONDS: Final = 1.0
 _WRITTEN_SECONDS: Final = 3.0
 """After so long Redis has written what it has answered."""
@@ -64,8 +68,9 @@ class Lapses:
         self._store, self._bus, self._driver = store, bus, driver
         self._lost = LostRuns(store, bus, driver)
         self._redelivered = redelivered
-        self._life = -1
+        self._life = _NONE
         self._emptied: float | None = None
+        self._is_new = False
         self._asking: deque[tuple[float, asyncio.Future[bool]]] = deque()
         self._watched: dict[tuple[str, str], _Watched] = {}
         self._unsettled = self._closed = False
@@ -93,8 +98,8 @@ class Lapses:
     async def look(self) -> None:
         """Looks at which Redis it is."""
         asked = asyncio.get_running_loop().time()
-        seen = await self._redis.get(_LOOKED_AFTER)
-        emptied = seen is None and not self._unsettled
+        seen, looking = await self._redis.mget(_LOOKED_AFTER, _LOOKING)
+        emptied = seen is None and not (self._unsettled and looking)
         if emptied or self._store.life != self._life:
             await self._changed(self._store.life, seen)
             self._answer(until=float("inf"), kept=False)
@@ -104,6 +109,8 @@ class Lapses:
     async def _changed(self, life: int, seen: bytes | None) -> None:
         if seen is None:
             self._emptied = asyncio.get_running_loop().time()
+            self._is_new = self._life == _NONE and await self._bus.is_served("RUNS", RUNS_CONSUMER)
+            await self._redis.set(_LOOKING, life)
         if seen is None or int(seen) != life:
             self._watched = {each: _Watched() for each in await self._store.at_work()}
             self._unsettled = True
@@ -134,13 +141,21 @@ class Lapses:
             self._unsettled = False
 
     async def _lost_are_ended(self, moment: float) -> bool:
-        """Whether no run waits for an end that an emptied Redis does not know of; False while it may still be told."""
+        """Whether no run waits for an end that an emptied Redis does not know of; False while it may still be told.
+
+        Who begins beside orchestrators at work knows only that its own Redis is empty: theirs may be another one.
+        """
         if self._emptied is None:
             return True
-        if moment < self._emptied + self._redelivered + _WRITTEN_SECONDS:
+        emptied = self._emptied
+        if moment < emptied + self._redelivered + _WRITTEN_SECONDS:
             return False
-        if lost := await self._lost.end():
+        if self._is_new:
+            log.warning("Redis is empty, which is for the orchestrators to see to that were here before")
+        elif lost := await self._lost.end():
             log.warning("Redis was emptied: %d runs have ended with STATE_LOST", lost)
+        if self._emptied != emptied:
+            return False
         self._emptied = None
         return True
 

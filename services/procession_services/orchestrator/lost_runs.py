@@ -4,7 +4,10 @@ EVENTS knows that they were accepted, and has no end of them. Nobody will work o
 """
 
 import asyncio
+import logging
 from typing import Final
+
+from pydantic import ValidationError
 
 from procession_schemas import subjects
 from procession_schemas.events import RunAccepted
@@ -16,6 +19,7 @@ from procession_services.runtime.store import RunStore
 
 __all__ = ["LostRuns"]
 
+log = logging.getLogger(__name__)
 _AT_ONCE: Final = 64
 _LOST: Final = Failure(
     code="STATE_LOST",
@@ -24,7 +28,7 @@ _LOST: Final = Failure(
 
 
 class LostRuns:
-    """Finds them, and tells their end."""
+    """Finds them, and tells their end; and tells Redis anew which ids are taken."""
 
     def __init__(self, store: RunStore, bus: Bus, driver: Driver) -> None:
         self._store, self._bus, self._driver = store, bus, driver
@@ -34,26 +38,36 @@ class LostRuns:
 
         A request that NATS still has is handled again (docs/adr/0024): to be called when that has been done.
         """
-        lost, batch = 0, list[tuple[str, RunAccepted]]()
-        async for subject, body in self._bus.stored("EVENTS", subjects.events("run.accepted")):
-            _, tenant, *_ = subjects.parse(subject)
-            batch.append((tenant, RunAccepted.model_validate_json(body)))
+        lost, batch = 0, list[tuple[str, bytes]]()
+        async for each in self._bus.stored("EVENTS", subjects.events("run.accepted")):
+            batch.append(each)
             if len(batch) == _AT_ONCE:
-                lost, batch = lost + await self._end_those(batch), []
-        return lost + await self._end_those(batch)
+                lost, batch = lost + await self._look_at(batch), []
+        return lost + await self._look_at(batch)
 
-    async def _end_those(self, accepted: list[tuple[str, RunAccepted]]) -> int:
-        return sum(await asyncio.gather(*(self._end_one(tenant, run) for tenant, run in accepted)))
+    async def _look_at(self, accepted: list[tuple[str, bytes]]) -> int:
+        return sum(await asyncio.gather(*(self._end_one(subject, body) for subject, body in accepted)))
 
-    async def _end_one(self, tenant: str, accepted: RunAccepted) -> bool:
-        run = accepted.run_id
-        if await self._bus.last_body("EVENTS", subjects.event(tenant, run, "run.finished")) is not None:
+    async def _end_one(self, subject: str, body: bytes) -> bool:
+        """Ends a run if it is lost; says whether it was."""
+        try:
+            accepted = RunAccepted.model_validate_json(body)
+        except ValidationError:
+            log.exception("what is stored on %s cannot be read and is left alone", subject)
             return False
-        if await self._store.load_state(tenant, run) is not None:
+        _, tenant, run, *_ = subjects.parse(subject)
+        ended = await self._bus.last_body("EVENTS", subjects.event(tenant, run, "run.finished")) is not None
+        if not ended and await self._store.load_state(tenant, run) is not None:
             return False
+        if not ended:
+            await self._tell(tenant, run, accepted.agent)
+        if accepted.fingerprint:
+            self._store.mark_told(tenant, run, accepted.fingerprint)
+        return not ended
+
+    async def _tell(self, tenant: str, run: str, agent: str) -> None:
         await self._bus.publish(subjects.cancelled(tenant, run), b"")
         shown = await last_sent(self._bus, tenant, run)
         outbox = Outbox(self._bus, tenant, run, 0, live=True, fence=shown.fence + 1)
         await outbox.follow()
-        await self._driver.failed(outbox, tenant, run, accepted.agent, _LOST)
-        return True
+        await self._driver.failed(outbox, tenant, run, agent, _LOST)

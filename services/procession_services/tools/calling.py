@@ -5,8 +5,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextvars import copy_context
-from threading import Thread
-from typing import Any
+from threading import Thread, active_count
+from typing import Any, Final
 
 import orjson
 from pydantic_core import to_jsonable_python
@@ -17,6 +17,8 @@ from procession_schemas.chunks import Chunk
 from procession_services.runtime import telemetry
 from procession_services.tools.execution import Execution
 
+_MOST_THREADS: Final = 1_000
+
 
 class ToolTimeoutError(Exception):
     """A call took longer than the tool's `timeout`."""
@@ -24,6 +26,10 @@ class ToolTimeoutError(Exception):
 
 class ToolResultError(Exception):
     """A tool returned or wrote what has no JSON form."""
+
+
+class TooManyThreadsError(Exception):
+    """Tools that do not return have taken all threads that they may have; the process should be restarted."""
 
 
 class CallWriter:
@@ -100,15 +106,21 @@ async def _execute(tool: Tool, args: Any, context: ToolContext) -> Any:
 
 
 async def _in_thread(function: Callable[..., Any], *args: Any) -> Any:
-    """Runs a function in a thread of its own: one that never returns keeps no other call waiting, nor our end."""
+    """Runs a function in a thread of its own: one that never returns keeps no other call waiting, nor our end.
+
+    Raises:
+        TooManyThreadsError: So many do not return that there would soon be none for anybody.
+    """
+    if active_count() >= _MOST_THREADS:
+        raise TooManyThreadsError(f"{_MOST_THREADS} threads are in use by tools that do not return")
     done: Future[Any] = Future()
     done.set_running_or_notify_cancel()
 
     def work() -> None:
         try:
             done.set_result(function(*args))
-        except StopIteration:  # which no future can carry
-            done.set_exception(RuntimeError("the tool raised StopIteration"))
+        except (StopIteration, KeyboardInterrupt, GeneratorExit) as error:  # none of which would get through
+            done.set_exception(RuntimeError(f"the tool raised {type(error).__name__}"))
         except BaseException as error:  # noqa: BLE001 - whatever it is, who waits is told
             done.set_exception(error)
 

@@ -17,6 +17,7 @@ from procession.tools import Tool, ToolContext, tool
 from procession_schemas.agent import ProcessorRef, ToolRef
 from procession_schemas.work import StepFacts, ToolsOp
 from procession_services.processor_host.errors import Suspended
+from procession_services.tools import calling
 from procession_services.tools.execute import CONCURRENCY, run_tools
 from procession_services.tools.execution import Executions
 from tests.unit.procession_services.tools.jobs import FakeJob, call
@@ -283,6 +284,16 @@ async def test_no_exception_of_a_tool_ends_the_service(kind: type[BaseException]
     assert error["message"]
 
 
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, GeneratorExit])
+async def test_a_plain_function_that_raises_what_no_loop_takes_ends_nothing(
+    kind: type[BaseException],
+) -> None:
+    def sync() -> None:
+        raise kind
+
+    assert kind.__name__ in (await error_of(sync))["message"]
+
+
 async def test_a_tripwire_of_a_tool_is_not_swallowed() -> None:
     @tool
     async def trips() -> None:
@@ -356,7 +367,9 @@ async def test_a_plain_function_that_takes_too_long_does_not_hold_the_run() -> N
     assert outcomes[0]["error"]["name"] == "ToolTimeoutError"
 
 
-async def test_plain_functions_that_never_return_keep_no_other_call_waiting() -> None:
+async def test_plain_functions_that_never_return_keep_no_other_call_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     release = threading.Event()
 
     @tool
@@ -378,6 +391,10 @@ async def test_plain_functions_that_never_return_keep_no_other_call_waiting() ->
     assert outcomes[0]["result"] == "done"
     assert len(threads) >= 200
     assert all(thread.daemon for thread in threads)  # so that the process can end
+
+    monkeypatch.setattr(calling, "_MOST_THREADS", threading.active_count())
+    outcomes = await run(FakeJob([quick], [call("c1", "quick")]))
+    assert outcomes[0]["error"]["name"] == "TooManyThreadsError"
     release.set()
 
 
