@@ -271,6 +271,7 @@ def _litellm() -> Any:
     limit_fetching()
     litellm.telemetry = False
     litellm.suppress_debug_info = True
+    litellm.disable_hf_tokenizer_download = True
     return litellm
 
 
