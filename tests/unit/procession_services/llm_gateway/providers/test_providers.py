@@ -332,6 +332,18 @@ async def test_groqs_structured_output(direct: LiteLLMProvider, name: str) -> No
     assert told.brief() == [("text-start",), ("text-delta", '{"a":1}'), ("text-end",)]
 
 
+async def test_a_tool_keeps_its_name_where_anthropic_knows_it_by_another(
+    direct: LiteLLMProvider, wrapped: LiteLLMProvider
+) -> None:
+    """The recorded stream calls `get_weather`."""
+    tools = {"get.weather": {"description": "d", "parameters": {"type": "object", "properties": {}}}}
+    for way in (direct, wrapped):
+        told = await outcome(way, ANTHROPIC, recorded("anthropic-tools.sse"), tools=tools)
+        assert told.request.body["tools"][0]["name"] == "get_weather"
+        names = [each["payload"]["toolName"] for each in told.chunks if each["type"] == "tool-call"]
+        assert names[0] == "get.weather"
+
+
 async def test_cookies_are_not_kept(direct: LiteLLMProvider) -> None:
     answer = Answer(recorded("openai-text.sse").pieces, headers={"set-cookie": "who=a"})
     async with ModelServer(answer) as server:
