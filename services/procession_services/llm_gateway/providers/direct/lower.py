@@ -76,7 +76,7 @@ class Target:
 
     def needs_responses(self) -> bool:
         """Whether LiteLLM would take another API of the provider for this call."""
-        if self._chat_refuses():
+        if self._chat_refuses() or (self.provider == "xai" and "web_search_options" in self.kwargs):
             return True
         if self.model.startswith("responses/") or (
             self.provider == "openai" and self.litellm.route_all_chat_openai_to_responses
