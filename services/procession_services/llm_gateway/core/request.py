@@ -77,6 +77,8 @@ def litellm_kwargs(call: ModelCall) -> dict[str, Any]:
     if call.response_format is not None:
         schema = {"name": "response", "schema": call.response_format}
         kwargs["response_format"] = {"type": "json_schema", "json_schema": schema}
+        if call.provider == "groq":
+            del kwargs["stream_options"]  # it has no streams of these, so LiteLLM asks for all at once
     if call.api_base:
         kwargs["api_base"] = call.api_base
     if call.api_key:

@@ -27,6 +27,8 @@ _HEADERS: Final = ("retry-after", "retry-after-ms", "date")
 _MAX_DEPTH: Final = 20
 _CREDENTIAL: Final = re.compile("KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 """What is in the name of an environment variable whose value nobody may read."""
+_CARRIER: Final = re.compile(f"{_CREDENTIAL.pattern}|AUTH|COOKIE", re.IGNORECASE)
+"""What is in the name of such a header."""
 _SHORTEST_SECRET: Final = 8
 _SERVER_ERROR: Final = 500
 
@@ -34,14 +36,24 @@ _SERVER_ERROR: Final = 500
 def provider_error(error: BaseException, call: ModelCall, *, begun: bool) -> ProviderError:
     """Return what an exception raised by LiteLLM means; `begun`: events of the answer had already come.
 
-    Keys of this process are not in it, whatever the provider says.
+    Keys of this process and of the call are not in it, whatever the provider says.
     """
     return _provider_error(error, call, begun=begun).without(_secrets(call))
 
 
 def _secrets(call: ModelCall) -> set[str]:
     given = {value for name, value in os.environ.items() if _CREDENTIAL.search(name)}
-    return {value for value in (*given, call.api_key or "") if len(value) >= _SHORTEST_SECRET}
+    for headers in (call.model_settings.get("headers") or {}, call.headers):
+        carried = [str(value) for name, value in headers.items() if _CARRIER.search(name)]
+        given.update(carried, [value.partition(" ")[2].strip() for value in carried])  # "Bearer ..."
+    long = [value for value in (*given, call.api_key or "") if len(value) >= _SHORTEST_SECRET]
+    return {form for value in long for form in _forms(value)}
+
+
+def _forms(secret: str) -> set[str]:
+    """A secret as it is, and as JSON may have it."""
+    escaped = json.dumps(secret)[1:-1]
+    return {secret, escaped, escaped.replace("/", "\\/"), json.dumps(secret, ensure_ascii=False)[1:-1]}
 
 
 def _provider_error(error: BaseException, call: ModelCall, *, begun: bool) -> ProviderError:

@@ -25,6 +25,8 @@ from procession_services.llm_gateway.providers.direct import (
     Connections,
     build_request,
     direct_events,
+    limit_fetching,
+    with_media,
 )
 from procession_services.llm_gateway.providers.litellm_errors import provider_error
 from procession_services.llm_gateway.providers.openai_events import END, openai_events
@@ -140,8 +142,9 @@ class LiteLLMProvider:
             raise ProviderError(str(error), provider=call.provider, model=call.model) from error
         deadlines = _Deadlines(timeouts(call.model_settings))
         request = None
-        if self._direct:
-            async with deadlines.next():
+        async with deadlines.next():
+            kwargs = await with_media(_litellm(), call, kwargs)
+            if self._direct:
                 request = await build_request(_litellm(), call, kwargs)
         if request is None:
             return _litellm_events(kwargs, deadlines)
@@ -265,8 +268,10 @@ def _litellm() -> Any:
         raise ModuleNotFoundError("LiteLLM is missing: pip install 'procession[llm-gateway]'") from error
     # Imports mcp, and with it 24 MB, to find out that no tool is one of LiteLLM's MCP gateway.
     vars(responses)["_responses_try_dispatch_mcp_gateway"] = lambda **_: None
+    limit_fetching()
     litellm.telemetry = False
     litellm.suppress_debug_info = True
+    litellm.disable_hf_tokenizer_download = True
     return litellm
 
 

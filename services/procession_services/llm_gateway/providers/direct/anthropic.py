@@ -10,6 +10,9 @@ from procession_services.llm_gateway.providers.direct.lower import Target, dumpe
 def request(target: Target) -> Request | None:
     """The request; None without a key, and with options that only LiteLLM can place."""
     from litellm.llms.anthropic.chat.handler import ModelResponseIterator  # noqa: PLC0415 - takes seconds
+    from litellm.llms.anthropic.chat.transformation import (  # noqa: PLC0415
+        ANTHROPIC_TOOL_NAME_REVERSE_MAP_KEY,
+    )
 
     config, litellm = target.config(), target.litellm
     key = target.key or litellm.anthropic_key or litellm.api_key or os.environ.get("ANTHROPIC_API_KEY")
@@ -26,11 +29,12 @@ def request(target: Target) -> Request | None:
         litellm_params={},
         api_key=key,
     )
+    noted: dict[str, Any] = {}
     body = config.transform_request(
         model=target.model,
         messages=target.messages,
         optional_params=dict(optional),
-        litellm_params={},
+        litellm_params=noted,
         headers=headers,
     )
     url = target.base or litellm.api_base
@@ -38,7 +42,12 @@ def request(target: Target) -> Request | None:
     url = (url or "https://api.anthropic.com").rstrip("/")
     if not url.endswith("/v1/messages"):
         url += "/v1/messages"
-    iterator = ModelResponseIterator(iter(()), sync_stream=False, json_mode=json_mode)
+    iterator = ModelResponseIterator(
+        iter(()),
+        sync_stream=False,
+        json_mode=json_mode,
+        tool_name_reverse_map=noted.get(ANTHROPIC_TOOL_NAME_REVERSE_MAP_KEY),
+    )
     parse = dumped(iterator.chunk_parser)
     return sse_request(url, headers, {**body, "stream": True}, parse if json_mode else reused(parse, _plain))
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 import orjson
 
 from procession_services.llm_gateway.providers.direct.http import EventError, Request
-from procession_services.llm_gateway.providers.direct.lower import Target, dumped, reused
+from procession_services.llm_gateway.providers.direct.lower import Target, dumped, has_remote_media, reused
 
 _LENGTH: Final = 4
 """Bytes at the beginning of a frame that tell how long it is."""
@@ -76,7 +76,7 @@ def request(target: Target) -> Request | None:
     kwargs = target.kwargs
     if bedrock_route_for_request(target.model, kwargs, None) != "converse":
         return None
-    if "extra_body" in kwargs or target.has_remote_media() or target.needs_responses():
+    if "extra_body" in kwargs or has_remote_media(target.messages) or target.needs_responses():
         return None
     model = without_bedrock_route_prefix(target.model)
     call = _call(target, model)

@@ -14,11 +14,8 @@ async def build_request(litellm: Any, call: ModelCall, kwargs: dict[str, Any]) -
 
     `kwargs` are the arguments that `acompletion` would get.
     """
-    model, provider, key, base = litellm.get_llm_provider(
-        model=call.model, api_base=call.api_base, api_key=call.api_key
-    )
-    target = Target(litellm, model, provider, key or call.api_key, base, kwargs)
-    match provider:
+    target = Target.of(litellm, call, kwargs)
+    match target.provider:
         case "anthropic":
             return anthropic.request(target)
         case "azure":

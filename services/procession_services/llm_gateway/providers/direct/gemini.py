@@ -6,7 +6,14 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from procession_services.llm_gateway.providers.direct.http import Request
-from procession_services.llm_gateway.providers.direct.lower import Parse, Target, dumped, reused, sse_request
+from procession_services.llm_gateway.providers.direct.lower import (
+    Parse,
+    Target,
+    dumped,
+    has_remote_media,
+    reused,
+    sse_request,
+)
 
 _KEYS: Final = ("GOOGLE_API_KEY", "GEMINI_API_KEY", "PALM_API_KEY")
 _PLAIN: Final = frozenset({"candidates", "usageMetadata", "modelVersion", "responseId"})
@@ -38,7 +45,12 @@ def request(target: Target) -> Request | None:
 
     key = target.key or next((os.environ[name] for name in _KEYS if os.environ.get(name)), None)
     key = key or target.litellm.api_key
-    if not key or "extra_body" in target.kwargs or target.has_remote_media() or target.needs_responses():
+    if (
+        not key
+        or "extra_body" in target.kwargs
+        or has_remote_media(target.messages)
+        or target.needs_responses()
+    ):
         return None
     optional = target.optional()
     optional.pop("stream", None)

@@ -132,7 +132,7 @@ class Connections:
             OSError: The provider cannot be reached, or the connection broke.
             aiohttp.ClientError: The same, by aiohttp.
             TimeoutError: There was no connection in time.
-            ValueError: A header cannot be sent.
+            ValueError: A header cannot be sent, or the provider sends the request on to another origin.
         """
         place = _place(request.url, encoded=request.encoded)
         headers = _headers(request)
@@ -189,7 +189,11 @@ class Connections:
             limits = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS)
             connector = aiohttp.TCPConnector(limit=0, ssl=_tls(), keepalive_timeout=_kept_seconds())
             cookies = aiohttp.DummyCookieJar()  # none of one call goes along with another's
-            self._session = aiohttp.ClientSession(connector=connector, timeout=limits, cookie_jar=cookies)
+            redirects = aiohttp.TraceConfig()
+            redirects.on_request_redirect.append(_stay)
+            self._session = aiohttp.ClientSession(
+                connector=connector, timeout=limits, cookie_jar=cookies, trace_configs=[redirects]
+            )
         return self._session
 
     async def aclose(self) -> None:
@@ -201,6 +205,17 @@ class Connections:
         self._idle.clear()
         if self._session is not None:
             await self._session.close()
+
+
+async def _stay(_session: Any, _context: Any, redirect: aiohttp.TraceRequestRedirectParams) -> None:
+    """Refuses a redirect to another origin, where prompt and key would go along."""
+    here = redirect.url
+    there = here.join(URL(redirect.response.headers.get("location", "")))
+    if (there.scheme, there.host, there.port) != (here.scheme, here.host, here.port):
+        raise ValueError(
+            f"the provider sends the request on to {there.scheme}://{there.host}:{there.port}, where its key does not "
+            "belong; if it does, name that as the API base"
+        )
 
 
 class _Roundabout:
@@ -298,7 +313,7 @@ async def direct_events(
         httpx.HTTPStatusError: The provider refused; LiteLLM's paths raise the same.
         EventError: An event reports an error.
         OSError, aiohttp.ClientError: The provider cannot be reached, the connection broke, or no event came over it.
-        ValueError: An event is not JSON, or a header cannot be sent.
+        ValueError: An event is not JSON, a header cannot be sent, or the provider sends the request on elsewhere.
     """
     async with connections.post(request) as answer:
         if answer.status >= httpx.codes.BAD_REQUEST:

@@ -1,6 +1,6 @@
 """LiteLLM's lower layers, as all dialects use them: a provider's configuration class, its parameters, its parser."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -8,6 +8,7 @@ from typing import Any, Final
 import httpx
 import orjson
 
+from procession_services.llm_gateway.core.call import ModelCall
 from procession_services.llm_gateway.providers.direct.http import EventError, Request
 
 Parse = Callable[[dict[str, Any]], dict[str, Any] | None]
@@ -34,6 +35,14 @@ class Target:
     key: str | None
     base: str | None
     kwargs: dict[str, Any]
+
+    @classmethod
+    def of(cls, litellm: Any, call: ModelCall, kwargs: dict[str, Any]) -> "Target":
+        """Whom LiteLLM would ask; raises its `BadRequestError` for a provider that it does not know."""
+        model, provider, key, base = litellm.get_llm_provider(
+            model=call.model, api_base=call.api_base, api_key=call.api_key
+        )
+        return cls(litellm, model, provider, key or call.api_key, base, kwargs)
 
     @property
     def messages(self) -> Any:
@@ -67,7 +76,7 @@ class Target:
 
     def needs_responses(self) -> bool:
         """Whether LiteLLM would take another API of the provider for this call."""
-        if self._chat_refuses():
+        if self._chat_refuses() or (self.provider == "xai" and "web_search_options" in self.kwargs):
             return True
         if self.model.startswith("responses/") or (
             self.provider == "openai" and self.litellm.route_all_chat_openai_to_responses
@@ -97,15 +106,16 @@ class Target:
         )
         return bool(taken.get("mode") == "responses")
 
-    def has_remote_media(self) -> bool:
-        """Whether a message names a file elsewhere, which somebody has to fetch before the request is made."""
-        return any(
-            url is not None and not url.startswith("data:")
-            for message in self.messages
-            if isinstance(message.get("content"), list)
-            for part in message["content"]
-            for url in _urls(part)
-        )
+
+def has_remote_media(messages: Iterable[dict[str, Any]]) -> bool:
+    """Whether a message names a file elsewhere, which somebody has to fetch before the request is made."""
+    return any(
+        url is not None and not url.startswith("data:")
+        for message in messages
+        if isinstance(message.get("content"), list)
+        for part in message["content"]
+        for url in _urls(part)
+    )
 
 
 @lru_cache(maxsize=256)

@@ -1,10 +1,13 @@
 """Providers that speak OpenAI's dialect over plain HTTP."""
 
 import os
-from typing import Any
+from typing import Any, Final
 
 from procession_services.llm_gateway.providers.direct.http import Request
 from procession_services.llm_gateway.providers.direct.lower import Parse, Target, dumped, sse_request
+
+_INTERNAL: Final = frozenset({"fake_stream", "json_mode"})
+"""What LiteLLM notes among the parameters for itself: it has to make the stream, or the text, of something else."""
 
 
 def request(target: Target) -> Request | None:
@@ -19,6 +22,8 @@ def request(target: Target) -> Request | None:
         return None
     base = base.rstrip("/")
     optional = target.optional()
+    if not _INTERNAL.isdisjoint(optional):
+        return None
     extra = {**optional.pop("extra_body", {}), **target.kwargs.get("extra_body", {})}
     parameters: dict[str, Any] = {"api_base": base}
     headers = config.validate_environment(

@@ -1,8 +1,10 @@
 """What the exceptions of LiteLLM and its libraries mean, where no server can provoke them."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
+import httpx
 import pytest
 
 from procession_services.llm_gateway.core.call import ModelCall
@@ -46,6 +48,35 @@ def test_keys_of_this_process_and_of_the_call_are_never_told(monkeypatch: pytest
     assert "crimson" not in json.dumps(error.to_wire())
     plain = provider_error(RuntimeError(said), call, begun=False)
     assert plain.message == "wrong: [redacted], [redacted]; in short"
+
+
+def test_headers_of_the_call_that_say_who_asks_are_never_told() -> None:
+    call = ModelCall(
+        model="openai/demo",
+        prompt=[],
+        headers={"Authorization": "Bearer tok-crimson-1", "x-thread-id": "thread-12345"},
+        model_settings={"headers": {"X-Api-Key": "key-crimson-2", "cookie": "session=crimson-3"}},
+    )
+    said = "tok-crimson-1, key-crimson-2, session=crimson-3 of Bearer tok-crimson-1 in thread-12345"
+    told = provider_error(RuntimeError(said), call, begun=False)
+    assert told.message == "[redacted], [redacted], [redacted] of [redacted] in thread-12345"
+
+
+@pytest.mark.parametrize("escape", [json.dumps, lambda body: json.dumps(body).replace("/", r"\/")])
+@pytest.mark.parametrize("key", ['sk-"crimson"/1', "sk-crimson-ü/1"])
+def test_keys_are_not_told_in_the_words_of_json_either(escape: Callable[[Any], str], key: str) -> None:
+    call = ModelCall(model="openai/demo", prompt=[], api_key=key)
+    body = escape({"error": {"message": f"wrong: {key}"}})
+    error = provider_error(RuntimeError(body), call, begun=False)
+    refusal = httpx.HTTPStatusError(
+        "HTTP 401",
+        request=httpx.Request("POST", "http://x"),
+        response=httpx.Response(401, text=body),
+    )
+    told = provider_error(refusal, call, begun=False).to_wire()
+    assert "crimson" not in json.dumps(told)
+    assert told["responseBody"]
+    assert "crimson" not in str(error)
 
 
 def test_an_error_of_our_own_is_not_worth_a_retry() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -580,6 +581,28 @@ assert "litellm" in sys.modules
 """
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("model", ["azure_ai/Llama-3.3-70B-Instruct", "databricks/meta-llama-3-3-70b"])
+async def test_nobody_but_the_provider_is_looked_for(
+    provider: LiteLLMProvider, monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    """LiteLLM would fetch a tokenizer from a hub, to count tokens that nobody asks for."""
+    looked_for = set()
+    look = socket.getaddrinfo
+
+    def noted(host: Any, *args: Any, **kwargs: Any) -> Any:
+        looked_for.add(host)
+        if host != "127.0.0.1":
+            raise socket.gaierror
+        return look(host, *args, **kwargs)
+
+    await provider.prepare()
+    monkeypatch.setattr(socket, "getaddrinfo", noted)
+    async with ModelServer(stream(event(content="ok"), event(finish="stop"))) as server:
+        chunks = await read(provider, call(server, model))
+    assert chunks[-1]["type"] == "finish"
+    assert looked_for <= {"127.0.0.1"}
 
 
 FUNCTION: dict[str, Any] = {"f": {"description": "d", "parameters": {"type": "object", "properties": {}}}}

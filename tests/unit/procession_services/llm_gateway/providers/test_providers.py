@@ -275,6 +275,75 @@ async def test_both_ways_ask_the_same(
     assert telling(ours) == telling(theirs)
 
 
+async def test_what_litellm_notes_for_itself_is_not_sent(direct: LiteLLMProvider) -> None:
+    await direct.prepare()
+    litellm = litellm_provider._litellm()
+    asked, built = [{"role": "user", "content": "hi"}], set()
+    for provider in litellm.LlmProviders:
+        call = ModelCall(
+            f"{provider.value}/some-model",
+            asked,
+            api_base="http://given/v9",
+            api_key="k",
+            response_format=SCHEMA,
+        )
+        try:
+            request = await build_request(litellm, call, litellm_kwargs(call))
+        except Exception:  # noqa: BLE001 - whatever LiteLLM raises where it cannot be asked so
+            continue
+        if request is not None:
+            built.add(provider.value)
+            assert INTERNAL.isdisjoint(json.loads(request.body)), provider.value
+    assert {"openai", "anthropic", "azure", "gemini", "mistral", "deepseek", "xai"} <= built
+
+
+INTERNAL: Final = {
+    "fake_stream",
+    "json_mode",
+    "is_vertex_request",
+    "drop_params",
+    "custom_llm_provider",
+    "api_base",
+}
+SCHEMA: Final = {"type": "object", "properties": {"a": {"type": "number"}}, "required": ["a"]}
+
+
+@pytest.mark.parametrize("name", ["llama-3.3-70b-versatile", "openai/gpt-oss-20b"])
+async def test_groqs_structured_output(direct: LiteLLMProvider, name: str) -> None:
+    """LiteLLM asks for it without a stream, or as a call of a tool of its own."""
+    call = {"id": "c", "type": "function", "function": {"name": "json_tool_call", "arguments": '{"a":1}'}}
+    native = "gpt-oss" in name
+    message = (
+        {"role": "assistant", "content": '{"a":1}'} if native else {"tool_calls": [call], "content": None}
+    )
+    reason = "stop" if native else "tool_calls"
+    choices = [{"index": 0, "message": {"role": "assistant", **message}, "finish_reason": reason}]
+    body: dict[str, Any] = {
+        "id": "r",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "m",
+        "choices": choices,
+    }
+    body["service_tier"] = "on_demand"
+    answer = Answer([json.dumps(body).encode()], content_type="application/json")
+    told = await outcome(direct, f"groq/{name}", answer, response_format=SCHEMA)
+    assert (INTERNAL | {"stream_options"}).isdisjoint(told.request.body)
+    assert told.brief() == [("text-start",), ("text-delta", '{"a":1}'), ("text-end",)]
+
+
+async def test_a_tool_keeps_its_name_where_anthropic_knows_it_by_another(
+    direct: LiteLLMProvider, wrapped: LiteLLMProvider
+) -> None:
+    """The recorded stream calls `get_weather`."""
+    tools = {"get.weather": {"description": "d", "parameters": {"type": "object", "properties": {}}}}
+    for way in (direct, wrapped):
+        told = await outcome(way, ANTHROPIC, recorded("anthropic-tools.sse"), tools=tools)
+        assert told.request.body["tools"][0]["name"] == "get_weather"
+        names = [each["payload"]["toolName"] for each in told.chunks if each["type"] == "tool-call"]
+        assert names[0] == "get.weather"
+
+
 async def test_cookies_are_not_kept(direct: LiteLLMProvider) -> None:
     answer = Answer(recorded("openai-text.sse").pieces, headers={"set-cookie": "who=a"})
     async with ModelServer(answer) as server:

@@ -125,6 +125,19 @@ async def test_models_without_a_chat_api_are_litellms(direct: LiteLLMProvider, p
         assert await build_request(litellm, call, litellm_kwargs(call)) is None, name
 
 
+async def test_xais_web_search_is_litellms(direct: LiteLLMProvider) -> None:
+    await direct.prepare()
+    litellm = litellm_provider._litellm()
+    options: dict[str, Any] = {"xai": {"webSearchOptions": {"search_context_size": "low"}}}
+    built = []
+    for given in ({}, options):
+        call = ModelCall(
+            "xai/grok-4", [{"role": "user", "content": "hi"}], api_key="k", provider_options=given
+        )
+        built.append(await build_request(litellm, call, litellm_kwargs(call)))
+    assert [request is None for request in built] == [False, True]
+
+
 @pytest.mark.parametrize(
     ("settings", "trusted"),
     [({}, False), ({"SSL_CERT_FILE": "{}"}, True), ({"SSL_VERIFY": "False"}, True)],

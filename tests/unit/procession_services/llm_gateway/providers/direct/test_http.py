@@ -492,6 +492,18 @@ async def test_a_redirect_is_followed(status, connections):
     assert [asked.split(" ")[1] for asked in served.heads] == ["/", "/", "/there"]
 
 
+@pytest.mark.parametrize("hops", [1, 2])
+async def test_a_redirect_to_another_origin_is_not_followed(hops, connections):
+    async with asyncio.timeout(20), provider() as other, provider() as served:
+        there = head(307, f"location: http://127.0.0.1:{other.port}/there", "content-length: 0")
+        here = head(307, "location: /here", "content-length: 0")
+        served.answers = [here, here, there] if hops == 2 else [there]
+        with pytest.raises(ValueError, match=f"http://127.0.0.1:{other.port}, where its key does not belong"):
+            await events(served.request(), connections)
+        await connections.aclose()
+        assert other.heads == []
+
+
 async def test_a_proxy_and_a_user_in_the_url_are_respected(connections, monkeypatch):
     async with asyncio.timeout(20), provider() as served:
         monkeypatch.setattr(http, "getproxies", lambda: {"http": f"http://127.0.0.1:{served.port}"})
