@@ -8,7 +8,7 @@ import pytest
 from procession.client import RunConflictError
 from procession_schemas import subjects
 from tests.support.system import deltas, finished, text_of
-from tests.support.waiting import until
+from tests.support.waiting import eventually, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
 
@@ -174,6 +174,28 @@ async def test_a_factory_that_fails_ends_the_run(system):
         "outputProcessors.factory",
     )
     assert [chunk["type"] for chunk in chunks] == ["error"]
+
+
+@pytest.mark.parametrize("chain", [[], ["upper"]])
+async def test_the_end_at_a_deadline_is_told_once(system, chain):
+    """The gateway, whose command nobody wants any more, leaves it to the orchestrator that tells it."""
+    slow, agent = {"chunks": ["w "] * 100, "chunk_delay_ms": 40}, {"outputProcessors": chain}
+
+    async def errors_of():
+        handle = await system.start(slow, agent=agent, timeout=1)
+        result, _ = await finished(handle)
+        assert result.error.code == "DEADLINE_EXCEEDED"
+        return handle.run_id
+
+    runs = await asyncio.gather(*(errors_of() for _ in range(20)))
+    await eventually(lambda: no_work_is_left(system))
+    told = [[chunk for batch in await system.batches(run) for chunk in batch["chunks"]] for run in runs]
+    assert [sum(chunk["type"] == "error" for chunk in chunks) for chunks in told] == [1] * 20
+
+
+async def no_work_is_left(system):
+    async with await nats.connect(system.servers.nats_url) as connection:
+        return (await connection.jetstream().stream_info("WORK")).state.messages == 0
 
 
 async def test_a_thread_is_remembered(system):

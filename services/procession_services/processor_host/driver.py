@@ -5,9 +5,11 @@ Every service has one: it moves on the runs whose commands it has done, so that 
 and compare-and-set make harmless.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from procession_schemas import subjects
 from procession_schemas.events import RunFinished, RunResumed, RunSuspended
@@ -37,6 +39,9 @@ from procession_services.runtime.admission import Called
 from procession_services.runtime.clock import iso, now
 from procession_services.runtime.store import RunStore, StateChange, StoredContext, StoredState, line_key
 
+_LOCAL_SECONDS: Final = 1.0
+"""By then whoever has begun what needs no other service has done it; two would take it from each other for ever."""
+
 
 class Driver:
     """Moves runs on; `execute` does a command that needs no other service."""
@@ -60,12 +65,18 @@ class Driver:
             LostError: The run still waits for the command `beyond`: somebody else has that, and may die with it, so its
                 message is not ours to acknowledge.
         """
-        stored = await self._store.load_state(tenant, run)
-        if stored is not None:
-            state = read_state(stored.state, stored.plan)
+        state = await self._state(tenant, run)
+        if state is not None and state.sent and state.sent.service == LOCAL:
+            await asyncio.sleep(_LOCAL_SECONDS)
+            state = await self._state(tenant, run)
+        if state is not None:
             if beyond and beyond.service != LOCAL and state.sent and state.seq == beyond.seq:
                 raise LostError
             await self.perform(state, outstanding(state))
+
+    async def _state(self, tenant: str, run: str) -> RunState | None:
+        stored = await self._store.load_state(tenant, run)
+        return None if stored is None else read_state(stored.state, stored.plan)
 
     async def _apply(self, tenant: str, run: str, stored: StoredState, event: RunEvent) -> None:
         """Reduces, saves and acts; starts over when somebody else saved first."""
