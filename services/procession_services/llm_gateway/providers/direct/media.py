@@ -20,14 +20,14 @@ async def with_media(litellm: Any, call: ModelCall, kwargs: dict[str, Any]) -> d
     Raises:
         litellm.ImageFetchError: A file cannot be had, may not be had, or is too large.
     """
+    if not has_remote_media(kwargs["messages"]):
+        return kwargs
     from litellm.litellm_core_utils.prompt_templates.image_handling import (  # noqa: PLC0415 - takes seconds
         async_inline_remote_media,
     )
     from litellm.llms.anthropic.chat.transformation import AnthropicConfig  # noqa: PLC0415
     from litellm.llms.openai.chat.gpt_transformation import OpenAIGPTConfig  # noqa: PLC0415
 
-    if not has_remote_media(kwargs["messages"]):
-        return kwargs
     target = Target.of(litellm, call, kwargs)
     config = target.config()
     messages = target.messages
