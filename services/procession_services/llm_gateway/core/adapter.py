@@ -11,15 +11,28 @@ from procession_schemas.chunks import Chunk
 from procession_services.llm_gateway.core.text import valid_unicode
 from procession_services.llm_gateway.core.tool_calls import ToolCallAssembler
 
-_REASONS: Final = {
-    "stop": "stop",
-    "length": "length",
-    "tool_calls": "tool-calls",
-    "function_call": "tool-calls",
-    "content_filter": "content-filter",
-    "error": "error",
+_WORDS: Final = {
+    "stop": ("stop", "STOP", "end_turn", "stop_sequence", "STOP_SEQUENCE", "COMPLETE"),
+    "tool-calls": ("tool_calls", "function_call", "tool_use", "TOOL_CALL"),
+    "length": ("length", "max_tokens", "MAX_TOKENS", "model_length", "model_context_window_exceeded"),
+    "content-filter": ("content_filter",),
+    "error": (
+        "error",
+        "ERROR",
+        "network_error",
+        "malformed_function_call",
+        "MALFORMED_FUNCTION_CALL",
+        "MALFORMED_RESPONSE",
+        "UNEXPECTED_TOOL_CALL",
+        "TOO_MANY_TOOL_CALLS",
+        "MISSING_THOUGHT_SIGNATURE",
+        "malformed_model_output",
+        "malformed_tool_use",
+    ),
 }
-_CUT_OFF: Final = frozenset({"length", "content_filter", "error"})
+REASONS: Final = {word: reason for reason, words in _WORDS.items() for word in words}
+"""What providers say about why the model stopped -> the contract's word; any other is `other`."""
+_WHOLE: Final = frozenset({"stop", "tool-calls"})
 _YEAR_3000: Final = 32_503_680_000
 _ONLY_TEXT: Final = frozenset({"role", "content"})
 _BLOCK_IDS: Final = {"text": "txt", "reasoning": "rsn"}
@@ -72,14 +85,14 @@ class ChunkAdapter:
 
     def finish(self) -> list[Chunk]:
         """Return the last chunks: the ends of what is still open, and `finish`."""
+        reason = REASONS.get(self._reason or "", "other")
         metadata = {"providerMetadata": {self._provider: self._metadata}} if self._metadata else {}
         payload = {
-            "stepResult": {"reason": _REASONS.get(self._reason or "", "other")},
+            "stepResult": {"reason": reason},
             "output": {"usage": _contract_usage(self._usage)},
             "metadata": metadata,
         }
-        whole = self._reason is not None and self._reason not in _CUT_OFF
-        ends = [*self._close_block(), *self._calls.close_all(repair=whole)]
+        ends = [*self._close_block(), *self._calls.close_all(repair=reason in _WHOLE)]
         return [*ends, {"type": "finish", "payload": payload}]
 
     def _response_metadata(self, event: dict[str, Any]) -> Chunk:

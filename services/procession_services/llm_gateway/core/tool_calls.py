@@ -101,8 +101,8 @@ class ToolCallAssembler:
     def close_all(self, *, repair: bool) -> list[Chunk]:
         """End every call.
 
-        With `repair`, arguments that stop too early are closed. An answer that was cut off must not be
-        repaired: the tool would run with half a value.
+        With `repair`, arguments that stop too early are closed. That is only for an answer of which the provider
+        says that it is whole: of one that was cut off, the tool would run with half a value.
         """
         calls, self._open = self._open, []
         return [chunk for _, call in calls for chunk in self._end(call, repair=repair)]

@@ -245,7 +245,19 @@ def test_arguments_that_end_too_early_are_closed() -> None:
     assert payload["args"] == {"x": [1]}
 
 
-@pytest.mark.parametrize("reason", ["length", "content_filter", None])
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "length",
+        "max_tokens",
+        "MAX_TOKENS",
+        "model_length",
+        "model_context_window_exceeded",
+        "content_filter",
+        "a reason of its own",
+        None,
+    ],
+)
 def test_arguments_of_an_answer_that_was_cut_off_are_not_repaired(reason: str | None) -> None:
     [payload] = payloads(
         adapted(call(name="f", id="c1", args='{"amount": 12'), event(finish=reason)), "tool-call"
@@ -366,6 +378,13 @@ def test_raw_events_on_demand() -> None:
         ("function_call", "tool-calls"),
         ("content_filter", "content-filter"),
         ("error", "error"),
+        ("malformed_model_output", "error"),
+        ("end_turn", "stop"),
+        ("tool_use", "tool-calls"),
+        ("max_tokens", "length"),
+        ("MAX_TOKENS", "length"),
+        ("model_length", "length"),
+        ("model_context_window_exceeded", "length"),
         ("eos", "other"),
         (None, "other"),
     ],

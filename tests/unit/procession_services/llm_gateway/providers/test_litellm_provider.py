@@ -220,6 +220,42 @@ async def test_anthropic_thinking_signature_and_calls(provider: LiteLLMProvider)
     assert (usage["inputTokens"], usage["outputTokens"], usage["totalTokens"]) == (30, 20, 50)
 
 
+@pytest.mark.parametrize("said", ["MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL"])
+async def test_an_answer_that_gemini_could_not_write_is_no_stop(provider: LiteLLMProvider, said: str) -> None:
+    text = {"candidates": [{"content": {"role": "model", "parts": [{"text": "a"}]}, "index": 0}]}
+    last = {"candidates": [{"finishReason": said, "index": 0}]}
+    async with ModelServer(Answer(sse(text, last))) as server:
+        answer = await read(provider, call(server, "gemini/gemini-2.5-flash"))
+    assert end(answer)[0] == "error"
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"), [("model_context_window_exceeded", "length"), ("pause_turn", "other")]
+)
+async def test_a_reason_that_litellm_does_not_know_is_no_stop(
+    provider: LiteLLMProvider, said: str, reason: str
+) -> None:
+    block = {"type": "tool_use", "id": "tu_1", "name": "f", "input": {}}
+    half = {"type": "input_json_delta", "partial_json": '{"path":"/ho'}
+    events = [
+        {
+            "type": "message_start",
+            "message": {"id": "m1", "model": "c", "usage": {"input_tokens": 9, "output_tokens": 1}},
+        },
+        {"type": "content_block_start", "index": 0, "content_block": block},
+        {"type": "content_block_delta", "index": 0, "delta": half},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": {"stop_reason": said}, "usage": {"output_tokens": 30}},
+        {"type": "message_stop"},
+    ]
+    async with ModelServer(Answer(sse(*events))) as server:
+        answer = await read(provider, call(server, "anthropic/claude-sonnet-4-5"))
+    assert end(answer)[0] == reason
+    [payload] = [chunk["payload"] for chunk in answer if chunk["type"] == "tool-call"]
+    assert "args" not in payload
+    assert payload["argsText"] == '{"path":"/ho'
+
+
 async def test_gemini(provider: LiteLLMProvider) -> None:
     def said(text: str, **more: Any) -> dict[str, Any]:
         candidate = {"content": {"parts": [{"text": text}], "role": "model"}, "index": 0, **more}
