@@ -54,6 +54,7 @@ class ChunkAdapter:
         self._response_id = ""
         self._begun = False
         self._block: tuple[str, str] | None = None
+        self._signed = False
         self._numbers = {"text": 0, "reasoning": 0, "source": 0}
         self._calls = ToolCallAssembler()
         self._reason: str | None = None
@@ -131,12 +132,14 @@ class ChunkAdapter:
     def _reasoning(self, delta: dict[str, Any]) -> list[Chunk]:
         blocks = delta.get("thinking_blocks") or ()
         text = delta.get("reasoning_content") or delta.get("reasoning")
-        if not text and blocks:
-            text = "".join(block.get("thinking") or "" for block in blocks)
-        chunks = self._text("reasoning", text) if isinstance(text, str) and text else []
+        apart = bool(text) and text != "".join(block.get("thinking") or "" for block in blocks)
+        chunks = self._thought(text) if apart and isinstance(text, str) else []
         for block in blocks:
+            if not apart and (thinking := block.get("thinking")):
+                chunks += self._thought(thinking)
             if signature := block.get("signature"):
-                chunks += self._open_block("reasoning")
+                chunks += [*self._end_signed(), *self._open_block("reasoning")]
+                self._signed = True
                 payload = {"id": self._block_id(), "signature": signature}
                 chunks.append({"type": "reasoning-signature", "payload": payload})
             elif block.get("data"):
@@ -144,6 +147,13 @@ class ChunkAdapter:
                 payload = {"id": self._next_id("reasoning"), "data": block["data"]}
                 chunks.append({"type": "redacted-reasoning", "payload": payload})
         return chunks
+
+    def _thought(self, text: str) -> list[Chunk]:
+        return [*self._end_signed(), *self._text("reasoning", text)]
+
+    def _end_signed(self) -> list[Chunk]:
+        """End a block of reasoning that has its signature: what follows belongs to another one."""
+        return self._close_block() if self._signed else []
 
     def _source(self, annotation: dict[str, Any]) -> list[Chunk]:
         citation = annotation.get("url_citation") or annotation
@@ -170,6 +180,7 @@ class ChunkAdapter:
         if self._block is None:
             return []
         (kind, block_id), self._block = self._block, None
+        self._signed = False
         return [{"type": f"{kind}-end", "payload": {"id": block_id}}]
 
     def _block_id(self) -> str:

@@ -129,6 +129,46 @@ def test_signatures_belong_to_their_reasoning() -> None:
     assert payloads(chunks, "redacted-reasoning") == [{"id": "rsn-1", "data": "RED"}]
 
 
+def thought(text: str = "", signature: str = "") -> dict[str, Any]:
+    return {"type": "thinking", "thinking": text, **({"signature": signature} if signature else {})}
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [
+            event(reasoning_content="A", thinking_blocks=[thought("A")]),
+            event(reasoning_content="", thinking_blocks=[thought(signature="SA")]),
+            event(reasoning_content="B", thinking_blocks=[thought("B")]),
+            event(reasoning_content="", thinking_blocks=[thought(signature="SB")]),
+        ],
+        [event(reasoning_content="AB", thinking_blocks=[thought("A", "SA"), thought("B", "SB")])],
+    ],
+    ids=["piece by piece", "at once"],
+)
+def test_each_thought_keeps_its_signature(events: list[dict[str, Any]]) -> None:
+    assert content(adapted(*events)) == [
+        {"type": "reasoning-start", "payload": {"id": "rsn-0"}},
+        {"type": "reasoning-delta", "payload": {"id": "rsn-0", "text": "A"}},
+        {"type": "reasoning-signature", "payload": {"id": "rsn-0", "signature": "SA"}},
+        {"type": "reasoning-end", "payload": {"id": "rsn-0"}},
+        {"type": "reasoning-start", "payload": {"id": "rsn-1"}},
+        {"type": "reasoning-delta", "payload": {"id": "rsn-1", "text": "B"}},
+        {"type": "reasoning-signature", "payload": {"id": "rsn-1", "signature": "SB"}},
+        {"type": "reasoning-end", "payload": {"id": "rsn-1"}},
+    ]
+
+
+def test_thoughts_of_which_only_the_signatures_are_told_are_several() -> None:
+    chunks = adapted(
+        event(thinking_blocks=[thought(signature="SA")]), event(thinking_blocks=[thought(signature="SB")])
+    )
+    assert payloads(chunks, "reasoning-signature") == [
+        {"id": "rsn-0", "signature": "SA"},
+        {"id": "rsn-1", "signature": "SB"},
+    ]
+
+
 def test_a_refusal_is_text() -> None:
     assert payloads(adapted(event(refusal="I cannot")), "text-delta") == [{"id": "txt-0", "text": "I cannot"}]
 
