@@ -79,13 +79,14 @@ class ToolCallAssembler:
         `providerMetadata`.
         """
         function = delta.get("function") or {}
-        call, chunks = self._find(delta), []
+        name = function.get("name")
+        call, chunks = self._find(delta, function), []
         if call is None:
-            if delta.get("id") in self._ended or not (delta.get("id") or function.get("name")):
+            if delta.get("id") in self._ended or not (delta.get("id") or name):
                 return []  # an afterthought to a call that was complete
             chunks = self.close_complete()
             call = self._begin(delta, response_id)
-        call.name = call.name or function.get("name") or ""
+        call.name = call.name or name or ""
         if own := delta.get("provider_specific_fields"):
             call.metadata.setdefault(provider, {}).update(own)
         arguments = function.get("arguments") or ""
@@ -107,12 +108,24 @@ class ToolCallAssembler:
         calls, self._open = self._open, []
         return [chunk for _, call in calls for chunk in self._end(call, repair=repair)]
 
-    def _find(self, delta: dict[str, Any]) -> _Call | None:
-        """Find the open call of a delta, by its id if it has one: some providers number every call 0."""
-        index, call_id = delta.get("index"), delta.get("id")
+    def _find(self, delta: dict[str, Any], function: dict[str, Any]) -> _Call | None:
+        """Find the open call that a delta belongs to; None for a new one.
+
+        Ids tell calls apart, since some providers number every call 0. Where only the index is known, a name
+        behind whole arguments begins another call, unless it is the same name with nothing to add; an id
+        without a name does not, since some providers have a new id for every delta.
+        """
+        index, call_id, name = delta.get("index"), delta.get("id"), function.get("name")
+        if call_id:
+            for _, call in self._open[::-1]:
+                if call_id == call.id:
+                    return call
+            if name or index is None or call_id in self._ended:
+                return None
         for key, call in self._open[::-1]:
-            if call_id == call.id or (not call_id and index in (None, key)):
-                return call
+            if index in (None, key):
+                news = name and call.name and (name != call.name or function.get("arguments"))
+                return None if news and call.complete() else call
         return None
 
     def _begin(self, delta: dict[str, Any], response_id: str) -> _Call:

@@ -271,6 +271,39 @@ def test_nameless_calls_get_ids_of_their_response() -> None:
     assert [each["toolCallId"] for each in payloads(chunks, "tool-call")] == ["resp-1-0", "resp-1-1"]
 
 
+@pytest.mark.parametrize("told", [{}, {"index": 0}, {"index": 0, "id": ""}])
+def test_calls_without_ids_are_told_apart_by_their_whole_arguments(told: dict[str, Any]) -> None:
+    def named(name: str, args: str) -> dict[str, Any]:
+        return {**told, "function": {"name": name, "arguments": args}}
+
+    chunks = adapted(
+        event(tool_calls=[named("f", '{"x":1}'), named("g", '{"x"')]),
+        event(tool_calls=[named("g", ":2}")]),
+        event(finish="tool_calls"),
+    )
+    assert [
+        (each["toolCallId"], each["toolName"], each["args"]) for each in payloads(chunks, "tool-call")
+    ] == [
+        ("resp-1-0", "f", {"x": 1}),
+        ("resp-1-1", "g", {"x": 2}),
+    ]
+
+
+def test_a_name_said_again_with_nothing_to_add_is_no_call() -> None:
+    chunks = adapted(call(name="f", args="{}"), call(name="f"), event(finish="tool_calls"))
+    assert types(chunks) == ["tool-call"]
+
+
+def test_an_id_of_every_delta_its_own_does_not_begin_calls() -> None:
+    chunks = adapted(
+        call(name="f", id="c1"),
+        call(id="c1x", args='{"a"'),
+        call(id="c1y", args=":1}"),
+        event(finish="tool_calls"),
+    )
+    assert payloads(chunks, "tool-call") == [{"toolCallId": "c1", "toolName": "f", "args": {"a": 1}}]
+
+
 def test_arguments_that_are_no_json_are_given_as_text() -> None:
     [payload] = payloads(
         adapted(call(name="f", id="c1", args='{"x": '), event(finish="tool_calls")), "tool-call"
