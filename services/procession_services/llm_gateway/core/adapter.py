@@ -120,6 +120,22 @@ class ChunkAdapter:
             chunks += self._close_block()
             for call in calls:
                 chunks += self._calls.feed(call, self._response_id, self._provider)
+        if own := delta.get("provider_specific_fields"):
+            chunks += self._executed(own)
+        return chunks
+
+    def _executed(self, own: dict[str, Any]) -> list[Chunk]:
+        """Take what Anthropic's own tools found, and what the text cites of it."""
+        chunks: list[Chunk] = []
+        for block in (*(own.get("web_search_results") or ()), *(own.get("tool_results") or ())):
+            if result := self._calls.take_result(block):
+                chunks += [*self._close_block(), *result]
+                found = block.get("content")
+                for each in found if isinstance(found, list) else ():
+                    chunks += self._url_source(each)
+        if citation := own.get("citation"):
+            cited = {name: value for name, value in citation.items() if name not in ("url", "title")}
+            chunks += self._url_source(citation, providerMetadata={self._provider: cited})
         return chunks
 
     def _text(self, kind: str, text: str) -> list[Chunk]:
@@ -156,16 +172,21 @@ class ChunkAdapter:
         return self._close_block() if self._signed else []
 
     def _source(self, annotation: dict[str, Any]) -> list[Chunk]:
-        citation = annotation.get("url_citation") or annotation
-        if annotation.get("type") != "url_citation" or not citation.get("url"):
+        if annotation.get("type") != "url_citation":
+            return []
+        return self._url_source(annotation.get("url_citation") or annotation)
+
+    def _url_source(self, cited: dict[str, Any], **besides: Any) -> list[Chunk]:
+        if not cited.get("url"):
             return []
         number = self._numbers["source"]
         self._numbers["source"] += 1
         payload = {
             "id": f"src-{number}",
             "sourceType": "url",
-            "url": citation["url"],
-            "title": citation.get("title") or "",
+            "url": cited["url"],
+            "title": cited.get("title") or "",
+            **besides,
         }
         return [{"type": "source", "payload": payload}]
 
