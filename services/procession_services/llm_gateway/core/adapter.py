@@ -58,7 +58,7 @@ class ChunkAdapter:
         self._numbers = {"text": 0, "reasoning": 0, "source": 0}
         self._calls = ToolCallAssembler()
         self._reason: str | None = None
-        self._usage: dict[str, Any] = {}
+        self._usage: dict[str, int] = {}
         self._metadata: dict[str, Any] = {}
 
     def feed(self, event: dict[str, Any]) -> list[Chunk]:
@@ -67,14 +67,16 @@ class ChunkAdapter:
         `event` is a `chat.completion.chunk` as a dict; keys without a value may be missing. Only its first
         choice counts.
         """
-        if usage := event.get("usage"):
+        if isinstance(usage := event.get("usage"), dict):
             _merge_usage(self._usage, usage)
         if metadata := event.get("provider_specific_fields"):
             self._metadata.update(metadata)
         choices = event.get("choices")
         choice: dict[str, Any] = choices[0] if choices else {}
         reason = choice.get("finish_reason")
-        if reason and self._reason in (None, "stop"):  # some send "stop" with every event
+        if (
+            isinstance(reason, str) and reason and self._reason in (None, "stop")
+        ):  # some send "stop" with every event
             self._reason = reason
         if not self._response_id:
             self._response_id = event.get("id") or ""
@@ -107,16 +109,18 @@ class ChunkAdapter:
 
     def _delta(self, delta: dict[str, Any]) -> list[Chunk]:
         text = delta.get("content")
+        if text and not isinstance(text, str):
+            text = _joined(text)
         if delta.keys() <= _ONLY_TEXT:  # most are
             return self._text("text", text) if text else []
         chunks = self._reasoning(delta)
         if text := text or delta.get("refusal"):
             chunks += self._text("text", text)
-        for annotation in delta.get("annotations") or ():
+        for annotation in _objects(delta.get("annotations")):
             chunks += self._source(annotation)
-        for image in delta.get("images") or ():
+        for image in _objects(delta.get("images")):
             chunks += _file(image)
-        if calls := delta.get("tool_calls"):
+        if calls := _objects(delta.get("tool_calls")):
             chunks += self._close_block()
             for call in calls:
                 chunks += self._calls.feed(call, self._response_id, self._provider)
@@ -230,30 +234,46 @@ def _file(image: dict[str, Any]) -> list[Chunk]:
     return [{"type": "file", "payload": payload}]
 
 
-def _merge_usage(known: dict[str, Any], usage: dict[str, Any]) -> None:
+def _objects(value: Any) -> list[dict[str, Any]]:
+    """Return the objects of a list; nothing of what is no list."""
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def _joined(content: Any) -> str:
+    """Return the text of content that is a list of parts."""
+    texts = [part.get("text") for part in _objects(content) if part.get("type") == "text"]
+    return "".join(text for text in texts if isinstance(text, str))
+
+
+def _merge_usage(known: dict[str, int], usage: dict[str, Any], of: str = "") -> None:
     """Add a report of usage: later numbers win, but a zero says nothing against an earlier number.
 
     Providers report prompt tokens at the beginning and the rest at the end, or everything with every event.
     """
     for name, value in usage.items():
         if isinstance(value, dict):
-            _merge_usage(known.setdefault(name, {}), value)
-        elif value is not None and (value or not known.get(name)):
-            known[name] = value
+            _merge_usage(known, value, f"{of}{name}.")
+        elif (number := _tokens(value)) is not None and (number or not known.get(of + name)):
+            known[of + name] = number
 
 
-def _contract_usage(usage: dict[str, Any]) -> dict[str, int | None]:
+def _tokens(value: Any) -> int | None:
+    try:
+        return int(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _contract_usage(usage: dict[str, int]) -> dict[str, int | None]:
     """Return usage in the contract's words (R-US-1..3); what was not reported is None."""
     prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
     total = usage.get("total_tokens")
     if prompt is not None or completion is not None:
         total = max(total or 0, (prompt or 0) + (completion or 0))
-    of_prompt = usage.get("prompt_tokens_details") or {}
-    of_completion = usage.get("completion_tokens_details") or {}
     details = {
-        "reasoningTokens": of_completion.get("reasoning_tokens"),
-        "cachedInputTokens": of_prompt.get("cached_tokens"),
-        "cacheCreationInputTokens": of_prompt.get("cache_creation_tokens")
+        "reasoningTokens": usage.get("completion_tokens_details.reasoning_tokens"),
+        "cachedInputTokens": usage.get("prompt_tokens_details.cached_tokens"),
+        "cacheCreationInputTokens": usage.get("prompt_tokens_details.cache_creation_tokens")
         or usage.get("cache_creation_input_tokens"),
     }
     return {

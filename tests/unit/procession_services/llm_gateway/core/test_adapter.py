@@ -424,6 +424,35 @@ def test_citations_become_sources() -> None:
     ]
 
 
+def test_content_may_be_a_list_of_parts() -> None:
+    parts = [
+        {"type": "text", "text": "a"},
+        {"type": "thinking", "thinking": []},
+        "b",
+        {"type": "text", "text": "c"},
+    ]
+    assert payloads(adapted(event(content=parts)), "text-delta") == [{"id": "txt-0", "text": "ac"}]
+
+
+@pytest.mark.parametrize(
+    "strange",
+    [{"content": 5}, {"annotations": {"x": 1}}, {"images": ["x"]}, {"tool_calls": {"id": "c1"}}],
+    ids=str,
+)
+def test_what_has_another_shape_is_left_out(strange: dict[str, Any]) -> None:
+    assert types(adapted(event(content="a"), event(**strange), event(content="b", finish="stop"))) == [
+        "text-start",
+        "text-delta",
+        "text-delta",
+        "text-end",
+    ]
+
+
+def test_a_reason_that_is_no_word_is_none() -> None:
+    chunks = adapted(event(content="a", finish={"type": "stop"}))  # type: ignore[arg-type]
+    assert finish(chunks)["stepResult"] == {"reason": "other"}
+
+
 def test_images_become_files() -> None:
     drawn = {"type": "image_url", "image_url": {"url": "data:image/webp;base64,QUJD"}}
     linked = {"type": "image_url", "image_url": {"url": "https://x.org/a.png"}}
@@ -515,6 +544,18 @@ def test_a_provider_that_says_stop_all_the_time_is_heard_at_the_end() -> None:
                 "cacheCreationInputTokens": 2,
             },
         ),
+        (
+            [{"prompt_tokens": "10", "completion_tokens": 5.0, "total_tokens": [1]}],
+            {"inputTokens": 10, "outputTokens": 5, "totalTokens": 15},
+        ),
+        (
+            [
+                {"prompt_tokens": 10, "prompt_tokens_details": 8},
+                {"prompt_tokens_details": {"cached_tokens": 8}},
+            ],
+            {"inputTokens": 10, "outputTokens": None, "totalTokens": 10, "cachedInputTokens": 8},
+        ),
+        ([[1]], {"inputTokens": None, "outputTokens": None, "totalTokens": None}),
     ],
 )
 def test_usage(reports: list[dict[str, Any]], expected: dict[str, Any]) -> None:
