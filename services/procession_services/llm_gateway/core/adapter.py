@@ -64,15 +64,17 @@ class ChunkAdapter:
     def feed(self, event: dict[str, Any]) -> list[Chunk]:
         """Return the chunks of one event, possibly none.
 
-        `event` is a `chat.completion.chunk` as a dict; keys without a value may be missing. Only its first
-        choice counts.
+        `event` is a `chat.completion.chunk` as a dict; keys without a value may be missing. Only the choice
+        with index 0 counts.
         """
         if isinstance(usage := event.get("usage"), dict):
             _merge_usage(self._usage, usage)
         if metadata := event.get("provider_specific_fields"):
             self._metadata.update(metadata)
-        choices = event.get("choices")
-        choice: dict[str, Any] = choices[0] if choices else {}
+        choices: list[dict[str, Any]] = event.get("choices") or []
+        choice = choices[0] if choices else {}
+        if choice.get("index"):
+            choice = next((each for each in choices if not each.get("index")), {})
         reason = choice.get("finish_reason")
         if (
             isinstance(reason, str) and reason and self._reason in (None, "stop")

@@ -107,6 +107,19 @@ def test_blocks_follow_one_another() -> None:
     ]
 
 
+def test_of_several_choices_the_one_with_index_0_counts() -> None:
+    def of(index: int, text: str, finish: str | None = None) -> dict[str, Any]:
+        return {"index": index, "delta": {"content": text}, "finish_reason": finish}
+
+    chunks = adapted(
+        {"id": "r", "choices": [of(1, "X", "length")]},
+        {"id": "r", "choices": [of(1, "Y"), of(0, "A")]},
+        {"id": "r", "choices": [of(0, "B", "stop"), of(1, "Z")]},
+    )
+    assert [payload["text"] for payload in payloads(chunks, "text-delta")] == ["A", "B"]
+    assert finish(chunks)["stepResult"] == {"reason": "stop"}
+
+
 def test_an_empty_answer_has_no_block() -> None:
     assert types(adapted(event(role="assistant", content=""), event(content=""), event(finish="stop"))) == []
 
