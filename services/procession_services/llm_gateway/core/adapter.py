@@ -122,7 +122,10 @@ class ChunkAdapter:
             chunks += self._source(annotation)
         for image in _objects(delta.get("images")):
             chunks += _file(image)
-        if calls := _objects(delta.get("tool_calls")):
+        calls = _objects(delta.get("tool_calls"))
+        if not calls and isinstance(function := delta.get("function_call"), dict):
+            calls = [{"function": function}]  # as OpenAI told calls at first
+        if calls:
             chunks += self._close_block()
             for call in calls:
                 chunks += self._calls.feed(call, self._response_id, self._provider)

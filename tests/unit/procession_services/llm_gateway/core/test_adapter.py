@@ -302,6 +302,16 @@ def test_calls_without_ids_are_told_apart_by_their_whole_arguments(told: dict[st
     ]
 
 
+def test_a_call_may_be_a_function_call() -> None:
+    chunks = adapted(
+        event(function_call={"name": "f", "arguments": ""}),
+        event(function_call={"arguments": '{"a"'}),
+        event(function_call={"arguments": ":1}"}),
+        event(finish="function_call"),
+    )
+    assert payloads(chunks, "tool-call") == [{"toolCallId": "resp-1-0", "toolName": "f", "args": {"a": 1}}]
+
+
 def test_a_name_said_again_with_nothing_to_add_is_no_call() -> None:
     chunks = adapted(call(name="f", args="{}"), call(name="f"), event(finish="tool_calls"))
     assert types(chunks) == ["tool-call"]
