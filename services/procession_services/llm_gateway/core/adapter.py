@@ -11,15 +11,28 @@ from procession_schemas.chunks import Chunk
 from procession_services.llm_gateway.core.text import valid_unicode
 from procession_services.llm_gateway.core.tool_calls import ToolCallAssembler
 
-_REASONS: Final = {
-    "stop": "stop",
-    "length": "length",
-    "tool_calls": "tool-calls",
-    "function_call": "tool-calls",
-    "content_filter": "content-filter",
-    "error": "error",
+_WORDS: Final = {
+    "stop": ("stop", "STOP", "end_turn", "stop_sequence", "STOP_SEQUENCE", "COMPLETE"),
+    "tool-calls": ("tool_calls", "function_call", "tool_use", "TOOL_CALL"),
+    "length": ("length", "max_tokens", "MAX_TOKENS", "model_length", "model_context_window_exceeded"),
+    "content-filter": ("content_filter",),
+    "error": (
+        "error",
+        "ERROR",
+        "network_error",
+        "malformed_function_call",
+        "MALFORMED_FUNCTION_CALL",
+        "MALFORMED_RESPONSE",
+        "UNEXPECTED_TOOL_CALL",
+        "TOO_MANY_TOOL_CALLS",
+        "MISSING_THOUGHT_SIGNATURE",
+        "malformed_model_output",
+        "malformed_tool_use",
+    ),
 }
-_CUT_OFF: Final = frozenset({"length", "content_filter", "error"})
+REASONS: Final = {word: reason for reason, words in _WORDS.items() for word in words}
+"""What providers say about why the model stopped -> the contract's word; any other is `other`."""
+_WHOLE: Final = frozenset({"stop", "tool-calls"})
 _YEAR_3000: Final = 32_503_680_000
 _ONLY_TEXT: Final = frozenset({"role", "content"})
 _BLOCK_IDS: Final = {"text": "txt", "reasoning": "rsn"}
@@ -41,26 +54,31 @@ class ChunkAdapter:
         self._response_id = ""
         self._begun = False
         self._block: tuple[str, str] | None = None
+        self._signed = False
         self._numbers = {"text": 0, "reasoning": 0, "source": 0}
         self._calls = ToolCallAssembler()
         self._reason: str | None = None
-        self._usage: dict[str, Any] = {}
+        self._usage: dict[str, int] = {}
         self._metadata: dict[str, Any] = {}
 
     def feed(self, event: dict[str, Any]) -> list[Chunk]:
         """Return the chunks of one event, possibly none.
 
-        `event` is a `chat.completion.chunk` as a dict; keys without a value may be missing. Only its first
-        choice counts.
+        `event` is a `chat.completion.chunk` as a dict; keys without a value may be missing. Only the choice
+        with index 0 counts.
         """
-        if usage := event.get("usage"):
+        if isinstance(usage := event.get("usage"), dict):
             _merge_usage(self._usage, usage)
         if metadata := event.get("provider_specific_fields"):
             self._metadata.update(metadata)
-        choices = event.get("choices")
-        choice: dict[str, Any] = choices[0] if choices else {}
+        choices: list[dict[str, Any]] = event.get("choices") or []
+        choice = choices[0] if choices else {}
+        if choice.get("index"):
+            choice = next((each for each in choices if not each.get("index")), {})
         reason = choice.get("finish_reason")
-        if reason and self._reason in (None, "stop"):  # some send "stop" with every event
+        if (
+            isinstance(reason, str) and reason and self._reason in (None, "stop")
+        ):  # some send "stop" with every event
             self._reason = reason
         if not self._response_id:
             self._response_id = event.get("id") or ""
@@ -72,14 +90,14 @@ class ChunkAdapter:
 
     def finish(self) -> list[Chunk]:
         """Return the last chunks: the ends of what is still open, and `finish`."""
+        reason = REASONS.get(self._reason or "", "other")
         metadata = {"providerMetadata": {self._provider: self._metadata}} if self._metadata else {}
         payload = {
-            "stepResult": {"reason": _REASONS.get(self._reason or "", "other")},
+            "stepResult": {"reason": reason},
             "output": {"usage": _contract_usage(self._usage)},
             "metadata": metadata,
         }
-        whole = self._reason is not None and self._reason not in _CUT_OFF
-        ends = [*self._close_block(), *self._calls.close_all(repair=whole)]
+        ends = [*self._close_block(), *self._calls.close_all(repair=reason in _WHOLE)]
         return [*ends, {"type": "finish", "payload": payload}]
 
     def _response_metadata(self, event: dict[str, Any]) -> Chunk:
@@ -93,19 +111,40 @@ class ChunkAdapter:
 
     def _delta(self, delta: dict[str, Any]) -> list[Chunk]:
         text = delta.get("content")
+        if text and not isinstance(text, str):
+            text = _joined(text)
         if delta.keys() <= _ONLY_TEXT:  # most are
             return self._text("text", text) if text else []
         chunks = self._reasoning(delta)
         if text := text or delta.get("refusal"):
             chunks += self._text("text", text)
-        for annotation in delta.get("annotations") or ():
+        for annotation in _objects(delta.get("annotations")):
             chunks += self._source(annotation)
-        for image in delta.get("images") or ():
+        for image in _objects(delta.get("images")):
             chunks += _file(image)
-        if calls := delta.get("tool_calls"):
+        calls = _objects(delta.get("tool_calls"))
+        if not calls and isinstance(function := delta.get("function_call"), dict):
+            calls = [{"function": function}]  # as OpenAI told calls at first
+        if calls:
             chunks += self._close_block()
             for call in calls:
                 chunks += self._calls.feed(call, self._response_id, self._provider)
+        if own := delta.get("provider_specific_fields"):
+            chunks += self._executed(own)
+        return chunks
+
+    def _executed(self, own: dict[str, Any]) -> list[Chunk]:
+        """Take what Anthropic's own tools found, and what the text cites of it."""
+        chunks: list[Chunk] = []
+        for block in (*(own.get("web_search_results") or ()), *(own.get("tool_results") or ())):
+            if result := self._calls.take_result(block):
+                chunks += [*self._close_block(), *result]
+                found = block.get("content")
+                for each in found if isinstance(found, list) else ():
+                    chunks += self._url_source(each)
+        if citation := own.get("citation"):
+            cited = {name: value for name, value in citation.items() if name not in ("url", "title")}
+            chunks += self._url_source(citation, providerMetadata={self._provider: cited})
         return chunks
 
     def _text(self, kind: str, text: str) -> list[Chunk]:
@@ -118,12 +157,14 @@ class ChunkAdapter:
     def _reasoning(self, delta: dict[str, Any]) -> list[Chunk]:
         blocks = delta.get("thinking_blocks") or ()
         text = delta.get("reasoning_content") or delta.get("reasoning")
-        if not text and blocks:
-            text = "".join(block.get("thinking") or "" for block in blocks)
-        chunks = self._text("reasoning", text) if isinstance(text, str) and text else []
+        apart = bool(text) and text != "".join(block.get("thinking") or "" for block in blocks)
+        chunks = self._thought(text) if apart and isinstance(text, str) else []
         for block in blocks:
+            if not apart and (thinking := block.get("thinking")):
+                chunks += self._thought(thinking)
             if signature := block.get("signature"):
-                chunks += self._open_block("reasoning")
+                chunks += [*self._end_signed(), *self._open_block("reasoning")]
+                self._signed = True
                 payload = {"id": self._block_id(), "signature": signature}
                 chunks.append({"type": "reasoning-signature", "payload": payload})
             elif block.get("data"):
@@ -132,17 +173,29 @@ class ChunkAdapter:
                 chunks.append({"type": "redacted-reasoning", "payload": payload})
         return chunks
 
+    def _thought(self, text: str) -> list[Chunk]:
+        return [*self._end_signed(), *self._text("reasoning", text)]
+
+    def _end_signed(self) -> list[Chunk]:
+        """End a block of reasoning that has its signature: what follows belongs to another one."""
+        return self._close_block() if self._signed else []
+
     def _source(self, annotation: dict[str, Any]) -> list[Chunk]:
-        citation = annotation.get("url_citation") or annotation
-        if annotation.get("type") != "url_citation" or not citation.get("url"):
+        if annotation.get("type") != "url_citation":
+            return []
+        return self._url_source(annotation.get("url_citation") or annotation)
+
+    def _url_source(self, cited: dict[str, Any], **besides: Any) -> list[Chunk]:
+        if not cited.get("url"):
             return []
         number = self._numbers["source"]
         self._numbers["source"] += 1
         payload = {
             "id": f"src-{number}",
             "sourceType": "url",
-            "url": citation["url"],
-            "title": citation.get("title") or "",
+            "url": cited["url"],
+            "title": cited.get("title") or "",
+            **besides,
         }
         return [{"type": "source", "payload": payload}]
 
@@ -157,6 +210,7 @@ class ChunkAdapter:
         if self._block is None:
             return []
         (kind, block_id), self._block = self._block, None
+        self._signed = False
         return [{"type": f"{kind}-end", "payload": {"id": block_id}}]
 
     def _block_id(self) -> str:
@@ -185,30 +239,46 @@ def _file(image: dict[str, Any]) -> list[Chunk]:
     return [{"type": "file", "payload": payload}]
 
 
-def _merge_usage(known: dict[str, Any], usage: dict[str, Any]) -> None:
+def _objects(value: Any) -> list[dict[str, Any]]:
+    """Return the objects of a list; nothing of what is no list."""
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def _joined(content: Any) -> str:
+    """Return the text of content that is a list of parts."""
+    texts = [part.get("text") for part in _objects(content) if part.get("type") == "text"]
+    return "".join(text for text in texts if isinstance(text, str))
+
+
+def _merge_usage(known: dict[str, int], usage: dict[str, Any], of: str = "") -> None:
     """Add a report of usage: later numbers win, but a zero says nothing against an earlier number.
 
     Providers report prompt tokens at the beginning and the rest at the end, or everything with every event.
     """
     for name, value in usage.items():
         if isinstance(value, dict):
-            _merge_usage(known.setdefault(name, {}), value)
-        elif value is not None and (value or not known.get(name)):
-            known[name] = value
+            _merge_usage(known, value, f"{of}{name}.")
+        elif (number := _tokens(value)) is not None and (number or not known.get(of + name)):
+            known[of + name] = number
 
 
-def _contract_usage(usage: dict[str, Any]) -> dict[str, int | None]:
+def _tokens(value: Any) -> int | None:
+    try:
+        return int(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _contract_usage(usage: dict[str, int]) -> dict[str, int | None]:
     """Return usage in the contract's words (R-US-1..3); what was not reported is None."""
     prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
     total = usage.get("total_tokens")
     if prompt is not None or completion is not None:
         total = max(total or 0, (prompt or 0) + (completion or 0))
-    of_prompt = usage.get("prompt_tokens_details") or {}
-    of_completion = usage.get("completion_tokens_details") or {}
     details = {
-        "reasoningTokens": of_completion.get("reasoning_tokens"),
-        "cachedInputTokens": of_prompt.get("cached_tokens"),
-        "cacheCreationInputTokens": of_prompt.get("cache_creation_tokens")
+        "reasoningTokens": usage.get("completion_tokens_details.reasoning_tokens"),
+        "cachedInputTokens": usage.get("prompt_tokens_details.cached_tokens"),
+        "cacheCreationInputTokens": usage.get("prompt_tokens_details.cache_creation_tokens")
         or usage.get("cache_creation_input_tokens"),
     }
     return {

@@ -1,11 +1,14 @@
 """Puts tool calls together from the deltas of a stream (core.md 11.4, R-CH-6)."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from procession_schemas.chunks import Chunk
 from procession_services.llm_gateway.core.messages import compact_json
 from procession_services.llm_gateway.core.text import InvalidJsonError, close_json, parse_json, valid_unicode
+
+_PROVIDERS_OWN: Final = "srvtoolu_"
+"""How Anthropic's ids of calls begin that it executes itself."""
 
 
 @dataclass(slots=True)
@@ -38,21 +41,31 @@ class _Call:
         if len(self.pieces) == 1 or not self.name:
             return []
         self.announced = True
-        start = {"toolCallId": self.id, "toolName": self.name}
         return [
-            {"type": "tool-call-input-streaming-start", "payload": start},
+            {"type": "tool-call-input-streaming-start", "payload": self._head()},
             *(self._delta(each) for each in self.pieces if each),
         ]
 
     def end(self, *, repair: bool) -> list[Chunk]:
         """Return the chunks that end the call."""
-        payload = {"toolCallId": self.id, "toolName": self.name, **_arguments(self.text, repair=repair)}
+        payload = {**self._head(), **_arguments(self.text, repair=repair)}
         if self.metadata:
             payload["providerMetadata"] = self.metadata
         chunks: list[Chunk] = [{"type": "tool-call", "payload": payload}]
         if self.announced:
             chunks.insert(0, {"type": "tool-call-input-streaming-end", "payload": {"toolCallId": self.id}})
         return chunks
+
+    def result(self, result: Any) -> Chunk:
+        """Return what the provider says came of the call."""
+        payload = {**self._head(), **_arguments(self.text, repair=False), "result": result}
+        if isinstance(result, dict) and str(result.get("type")).endswith("_error"):
+            payload["isError"] = True
+        return {"type": "tool-result", "payload": payload}
+
+    def _head(self) -> dict[str, Any]:
+        head: dict[str, Any] = {"toolCallId": self.id, "toolName": self.name}
+        return {**head, "providerExecuted": True} if self.id.startswith(_PROVIDERS_OWN) else head
 
     def _delta(self, piece: str) -> Chunk:
         payload = {"toolCallId": self.id, "toolName": self.name, "argsTextDelta": valid_unicode(piece)}
@@ -69,7 +82,8 @@ class ToolCallAssembler:
 
     def __init__(self) -> None:
         self._open: list[tuple[Any, _Call]] = []
-        self._ended: set[str] = set()
+        self._ended: dict[str, _Call] = {}
+        self._results: set[str] = set()
         self._begun = 0
 
     def feed(self, delta: dict[str, Any], response_id: str, provider: str) -> list[Chunk]:
@@ -79,17 +93,29 @@ class ToolCallAssembler:
         `providerMetadata`.
         """
         function = delta.get("function") or {}
-        call, chunks = self._find(delta), []
+        name = function.get("name")
+        call, chunks = self._find(delta, function), []
         if call is None:
-            if delta.get("id") in self._ended or not (delta.get("id") or function.get("name")):
+            if delta.get("id") in self._ended or not (delta.get("id") or name):
                 return []  # an afterthought to a call that was complete
             chunks = self.close_complete()
             call = self._begin(delta, response_id)
-        call.name = call.name or function.get("name") or ""
+        call.name = call.name or name or ""
         if own := delta.get("provider_specific_fields"):
             call.metadata.setdefault(provider, {}).update(own)
         arguments = function.get("arguments") or ""
         return chunks + call.add(arguments if isinstance(arguments, str) else compact_json(arguments))
+
+    def take_result(self, block: dict[str, Any]) -> list[Chunk]:
+        """Take the result of a call that the provider has executed; LiteLLM tells each one again with the next."""
+        call_id = str(block.get("tool_use_id"))
+        if call_id in self._results:
+            return []
+        chunks = self.close_complete()
+        if call_id not in self._ended:
+            return chunks
+        self._results.add(call_id)
+        return [*chunks, self._ended[call_id].result(block.get("content"))]
 
     def close_complete(self) -> list[Chunk]:
         """End the calls, oldest first, until one still lacks arguments."""
@@ -101,18 +127,30 @@ class ToolCallAssembler:
     def close_all(self, *, repair: bool) -> list[Chunk]:
         """End every call.
 
-        With `repair`, arguments that stop too early are closed. An answer that was cut off must not be
-        repaired: the tool would run with half a value.
+        With `repair`, arguments that stop too early are closed. That is only for an answer of which the provider
+        says that it is whole: of one that was cut off, the tool would run with half a value.
         """
         calls, self._open = self._open, []
         return [chunk for _, call in calls for chunk in self._end(call, repair=repair)]
 
-    def _find(self, delta: dict[str, Any]) -> _Call | None:
-        """Find the open call of a delta, by its id if it has one: some providers number every call 0."""
-        index, call_id = delta.get("index"), delta.get("id")
+    def _find(self, delta: dict[str, Any], function: dict[str, Any]) -> _Call | None:
+        """Find the open call that a delta belongs to; None for a new one.
+
+        Ids tell calls apart, since some providers number every call 0. Where only the index is known, a name
+        behind whole arguments begins another call, unless it is the same name with nothing to add; an id
+        without a name does not, since some providers have a new id for every delta.
+        """
+        index, call_id, name = delta.get("index"), delta.get("id"), function.get("name")
+        if call_id:
+            for _, call in self._open[::-1]:
+                if call_id == call.id:
+                    return call
+            if name or index is None or call_id in self._ended:
+                return None
         for key, call in self._open[::-1]:
-            if call_id == call.id or (not call_id and index in (None, key)):
-                return call
+            if index in (None, key):
+                news = name and call.name and (name != call.name or function.get("arguments"))
+                return None if news and call.complete() else call
         return None
 
     def _begin(self, delta: dict[str, Any], response_id: str) -> _Call:
@@ -122,7 +160,7 @@ class ToolCallAssembler:
         return call
 
     def _end(self, call: _Call, *, repair: bool) -> list[Chunk]:
-        self._ended.add(call.id)
+        self._ended[call.id] = call
         return call.end(repair=repair)
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from procession_schemas.admin import ModelUse
 from procession_schemas.chunks import Chunk
-from procession_services.llm_gateway.core.adapter import ChunkAdapter
+from procession_services.llm_gateway.core.adapter import REASONS, ChunkAdapter
 from procession_services.llm_gateway.core.call import ModelCall
 from procession_services.llm_gateway.core.failures import ProviderError
 from procession_services.llm_gateway.core.request import Timeouts, litellm_kwargs, timeouts
@@ -45,6 +45,21 @@ _DONE: Final = {
     "tool_use": None,
 }
 """What some iterators make of the end of the stream; it says nothing about why the model stopped."""
+
+_LITELLM_REASONS: Final = {
+    "tool-calls": "tool_calls",
+    "content-filter": "content_filter",
+    "error": "malformed_function_call",
+}
+"""The contract's reasons as LiteLLM's types allow them, where it has another word."""
+
+
+class _Reasons(dict[str, str]):
+    """LiteLLM's table of why models stop, which takes nothing for "stop" that it does not know."""
+
+    def get(self, word: str, default: Any = "finish_reason_unspecified") -> Any:
+        """Return the reason; one that LiteLLM's types allow and that is none of ours for an unknown word."""
+        return super().get(word, default)
 
 
 class LiteLLMProvider:
@@ -261,6 +276,7 @@ def _litellm() -> Any:
         logging.getLogger(name).setLevel(logging.WARNING)
     try:
         import litellm  # noqa: PLC0415 - takes seconds
+        from litellm.litellm_core_utils import core_helpers  # noqa: PLC0415
         from litellm.responses import main as responses  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if error.name != "litellm":
@@ -269,6 +285,9 @@ def _litellm() -> Any:
     # Imports mcp, and with it 24 MB, to find out that no tool is one of LiteLLM's MCP gateway.
     vars(responses)["_responses_try_dispatch_mcp_gateway"] = lambda **_: None
     limit_fetching()
+    ours = {word: _LITELLM_REASONS.get(reason, reason) for word, reason in REASONS.items()}
+    known = vars(core_helpers)
+    known["_FINISH_REASON_MAP"] = _Reasons({**known["_FINISH_REASON_MAP"], **ours})
     litellm.telemetry = False
     litellm.suppress_debug_info = True
     litellm.disable_hf_tokenizer_download = True

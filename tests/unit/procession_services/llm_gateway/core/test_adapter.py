@@ -107,6 +107,19 @@ def test_blocks_follow_one_another() -> None:
     ]
 
 
+def test_of_several_choices_the_one_with_index_0_counts() -> None:
+    def of(index: int, text: str, finish: str | None = None) -> dict[str, Any]:
+        return {"index": index, "delta": {"content": text}, "finish_reason": finish}
+
+    chunks = adapted(
+        {"id": "r", "choices": [of(1, "X", "length")]},
+        {"id": "r", "choices": [of(1, "Y"), of(0, "A")]},
+        {"id": "r", "choices": [of(0, "B", "stop"), of(1, "Z")]},
+    )
+    assert [payload["text"] for payload in payloads(chunks, "text-delta")] == ["A", "B"]
+    assert finish(chunks)["stepResult"] == {"reason": "stop"}
+
+
 def test_an_empty_answer_has_no_block() -> None:
     assert types(adapted(event(role="assistant", content=""), event(content=""), event(finish="stop"))) == []
 
@@ -127,6 +140,46 @@ def test_signatures_belong_to_their_reasoning() -> None:
     ]
     assert payloads(chunks, "reasoning-signature") == [{"id": "rsn-0", "signature": "SIG"}]
     assert payloads(chunks, "redacted-reasoning") == [{"id": "rsn-1", "data": "RED"}]
+
+
+def thought(text: str = "", signature: str = "") -> dict[str, Any]:
+    return {"type": "thinking", "thinking": text, **({"signature": signature} if signature else {})}
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [
+            event(reasoning_content="A", thinking_blocks=[thought("A")]),
+            event(reasoning_content="", thinking_blocks=[thought(signature="SA")]),
+            event(reasoning_content="B", thinking_blocks=[thought("B")]),
+            event(reasoning_content="", thinking_blocks=[thought(signature="SB")]),
+        ],
+        [event(reasoning_content="AB", thinking_blocks=[thought("A", "SA"), thought("B", "SB")])],
+    ],
+    ids=["piece by piece", "at once"],
+)
+def test_each_thought_keeps_its_signature(events: list[dict[str, Any]]) -> None:
+    assert content(adapted(*events)) == [
+        {"type": "reasoning-start", "payload": {"id": "rsn-0"}},
+        {"type": "reasoning-delta", "payload": {"id": "rsn-0", "text": "A"}},
+        {"type": "reasoning-signature", "payload": {"id": "rsn-0", "signature": "SA"}},
+        {"type": "reasoning-end", "payload": {"id": "rsn-0"}},
+        {"type": "reasoning-start", "payload": {"id": "rsn-1"}},
+        {"type": "reasoning-delta", "payload": {"id": "rsn-1", "text": "B"}},
+        {"type": "reasoning-signature", "payload": {"id": "rsn-1", "signature": "SB"}},
+        {"type": "reasoning-end", "payload": {"id": "rsn-1"}},
+    ]
+
+
+def test_thoughts_of_which_only_the_signatures_are_told_are_several() -> None:
+    chunks = adapted(
+        event(thinking_blocks=[thought(signature="SA")]), event(thinking_blocks=[thought(signature="SB")])
+    )
+    assert payloads(chunks, "reasoning-signature") == [
+        {"id": "rsn-0", "signature": "SA"},
+        {"id": "rsn-1", "signature": "SB"},
+    ]
 
 
 def test_a_refusal_is_text() -> None:
@@ -231,6 +284,49 @@ def test_nameless_calls_get_ids_of_their_response() -> None:
     assert [each["toolCallId"] for each in payloads(chunks, "tool-call")] == ["resp-1-0", "resp-1-1"]
 
 
+@pytest.mark.parametrize("told", [{}, {"index": 0}, {"index": 0, "id": ""}])
+def test_calls_without_ids_are_told_apart_by_their_whole_arguments(told: dict[str, Any]) -> None:
+    def named(name: str, args: str) -> dict[str, Any]:
+        return {**told, "function": {"name": name, "arguments": args}}
+
+    chunks = adapted(
+        event(tool_calls=[named("f", '{"x":1}'), named("g", '{"x"')]),
+        event(tool_calls=[named("g", ":2}")]),
+        event(finish="tool_calls"),
+    )
+    assert [
+        (each["toolCallId"], each["toolName"], each["args"]) for each in payloads(chunks, "tool-call")
+    ] == [
+        ("resp-1-0", "f", {"x": 1}),
+        ("resp-1-1", "g", {"x": 2}),
+    ]
+
+
+def test_a_call_may_be_a_function_call() -> None:
+    chunks = adapted(
+        event(function_call={"name": "f", "arguments": ""}),
+        event(function_call={"arguments": '{"a"'}),
+        event(function_call={"arguments": ":1}"}),
+        event(finish="function_call"),
+    )
+    assert payloads(chunks, "tool-call") == [{"toolCallId": "resp-1-0", "toolName": "f", "args": {"a": 1}}]
+
+
+def test_a_name_said_again_with_nothing_to_add_is_no_call() -> None:
+    chunks = adapted(call(name="f", args="{}"), call(name="f"), event(finish="tool_calls"))
+    assert types(chunks) == ["tool-call"]
+
+
+def test_an_id_of_every_delta_its_own_does_not_begin_calls() -> None:
+    chunks = adapted(
+        call(name="f", id="c1"),
+        call(id="c1x", args='{"a"'),
+        call(id="c1y", args=":1}"),
+        event(finish="tool_calls"),
+    )
+    assert payloads(chunks, "tool-call") == [{"toolCallId": "c1", "toolName": "f", "args": {"a": 1}}]
+
+
 def test_arguments_that_are_no_json_are_given_as_text() -> None:
     [payload] = payloads(
         adapted(call(name="f", id="c1", args='{"x": '), event(finish="tool_calls")), "tool-call"
@@ -245,7 +341,19 @@ def test_arguments_that_end_too_early_are_closed() -> None:
     assert payload["args"] == {"x": [1]}
 
 
-@pytest.mark.parametrize("reason", ["length", "content_filter", None])
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "length",
+        "max_tokens",
+        "MAX_TOKENS",
+        "model_length",
+        "model_context_window_exceeded",
+        "content_filter",
+        "a reason of its own",
+        None,
+    ],
+)
 def test_arguments_of_an_answer_that_was_cut_off_are_not_repaired(reason: str | None) -> None:
     [payload] = payloads(
         adapted(call(name="f", id="c1", args='{"amount": 12'), event(finish=reason)), "tool-call"
@@ -339,6 +447,35 @@ def test_citations_become_sources() -> None:
     ]
 
 
+def test_content_may_be_a_list_of_parts() -> None:
+    parts = [
+        {"type": "text", "text": "a"},
+        {"type": "thinking", "thinking": []},
+        "b",
+        {"type": "text", "text": "c"},
+    ]
+    assert payloads(adapted(event(content=parts)), "text-delta") == [{"id": "txt-0", "text": "ac"}]
+
+
+@pytest.mark.parametrize(
+    "strange",
+    [{"content": 5}, {"annotations": {"x": 1}}, {"images": ["x"]}, {"tool_calls": {"id": "c1"}}],
+    ids=str,
+)
+def test_what_has_another_shape_is_left_out(strange: dict[str, Any]) -> None:
+    assert types(adapted(event(content="a"), event(**strange), event(content="b", finish="stop"))) == [
+        "text-start",
+        "text-delta",
+        "text-delta",
+        "text-end",
+    ]
+
+
+def test_a_reason_that_is_no_word_is_none() -> None:
+    chunks = adapted(event(content="a", finish={"type": "stop"}))  # type: ignore[arg-type]
+    assert finish(chunks)["stepResult"] == {"reason": "other"}
+
+
 def test_images_become_files() -> None:
     drawn = {"type": "image_url", "image_url": {"url": "data:image/webp;base64,QUJD"}}
     linked = {"type": "image_url", "image_url": {"url": "https://x.org/a.png"}}
@@ -366,6 +503,13 @@ def test_raw_events_on_demand() -> None:
         ("function_call", "tool-calls"),
         ("content_filter", "content-filter"),
         ("error", "error"),
+        ("malformed_model_output", "error"),
+        ("end_turn", "stop"),
+        ("tool_use", "tool-calls"),
+        ("max_tokens", "length"),
+        ("MAX_TOKENS", "length"),
+        ("model_length", "length"),
+        ("model_context_window_exceeded", "length"),
         ("eos", "other"),
         (None, "other"),
     ],
@@ -423,6 +567,18 @@ def test_a_provider_that_says_stop_all_the_time_is_heard_at_the_end() -> None:
                 "cacheCreationInputTokens": 2,
             },
         ),
+        (
+            [{"prompt_tokens": "10", "completion_tokens": 5.0, "total_tokens": [1]}],
+            {"inputTokens": 10, "outputTokens": 5, "totalTokens": 15},
+        ),
+        (
+            [
+                {"prompt_tokens": 10, "prompt_tokens_details": 8},
+                {"prompt_tokens_details": {"cached_tokens": 8}},
+            ],
+            {"inputTokens": 10, "outputTokens": None, "totalTokens": 10, "cachedInputTokens": 8},
+        ),
+        ([[1]], {"inputTokens": None, "outputTokens": None, "totalTokens": None}),
     ],
 )
 def test_usage(reports: list[dict[str, Any]], expected: dict[str, Any]) -> None:

@@ -221,6 +221,108 @@ async def test_anthropic_thinking_signature_and_calls(provider: LiteLLMProvider)
     assert (usage["inputTokens"], usage["outputTokens"], usage["totalTokens"]) == (30, 20, 50)
 
 
+async def test_a_search_that_anthropic_made_itself(provider: LiteLLMProvider) -> None:
+    place = {"url": "https://t.org", "title": "T"}
+    found = [{"type": "web_search_result", **place, "encrypted_content": "E", "page_age": None}]
+    failed = {"type": "web_search_tool_result_error", "error_code": "max_uses_exceeded"}
+    citation = {"type": "web_search_result_location", **place, "cited_text": "c", "encrypted_index": "i"}
+
+    def block(index: int, begin: dict[str, Any], *deltas: dict[str, Any]) -> list[dict[str, Any]]:
+        return [
+            {"type": "content_block_start", "index": index, "content_block": begin},
+            *({"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas),
+            {"type": "content_block_stop", "index": index},
+        ]
+
+    def search(number: int) -> dict[str, Any]:
+        return {"type": "server_tool_use", "id": f"srvtoolu_{number}", "name": "web_search", "input": {}}
+
+    def result(number: int, content: Any) -> dict[str, Any]:
+        return {"type": "web_search_tool_result", "tool_use_id": f"srvtoolu_{number}", "content": content}
+
+    query = {"type": "input_json_delta", "partial_json": '{"query":"x"}'}
+    events = [
+        {
+            "type": "message_start",
+            "message": {"id": "m1", "model": "c", "usage": {"input_tokens": 9, "output_tokens": 1}},
+        },
+        *block(0, search(1), query),
+        *block(1, result(1, found)),
+        *block(2, search(2), query),
+        *block(3, result(2, failed)),
+        *block(
+            4,
+            {"type": "text", "text": ""},
+            {"type": "citations_delta", "citation": citation},
+            {"type": "text_delta", "text": "Found"},
+        ),
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 30}},
+        {"type": "message_stop"},
+    ]
+    options = {"anthropic": {"webSearchOptions": {"search_context_size": "low"}}}
+    async with ModelServer(Answer(sse(*events))) as server:
+        answer = await read(provider, call(server, "anthropic/claude-sonnet-4-5", provider_options=options))
+
+    def told(kind: str) -> list[Any]:
+        return [chunk["payload"] for chunk in answer if chunk["type"] == kind]
+
+    [first, second] = [
+        {
+            "toolCallId": f"srvtoolu_{n}",
+            "toolName": "web_search",
+            "providerExecuted": True,
+            "args": {"query": "x"},
+        }
+        for n in (1, 2)
+    ]
+    assert told("tool-call") == [first, second]
+    assert told("tool-result") == [{**first, "result": found}, {**second, "result": failed, "isError": True}]
+    cited = {"type": "web_search_result_location", "cited_text": "c", "encrypted_index": "i"}
+    assert told("source") == [
+        {"id": "src-0", "sourceType": "url", **place},
+        {"id": "src-1", "sourceType": "url", **place, "providerMetadata": {"anthropic": cited}},
+    ]
+    types = [chunk["type"] for chunk in answer]
+    assert types.index("tool-call") < types.index("tool-result") < types.index("text-start")
+    assert end(answer)[0] == "stop"
+
+
+@pytest.mark.parametrize("said", ["MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL"])
+async def test_an_answer_that_gemini_could_not_write_is_no_stop(provider: LiteLLMProvider, said: str) -> None:
+    text = {"candidates": [{"content": {"role": "model", "parts": [{"text": "a"}]}, "index": 0}]}
+    last = {"candidates": [{"finishReason": said, "index": 0}]}
+    async with ModelServer(Answer(sse(text, last))) as server:
+        answer = await read(provider, call(server, "gemini/gemini-2.5-flash"))
+    assert end(answer)[0] == "error"
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"), [("model_context_window_exceeded", "length"), ("pause_turn", "other")]
+)
+async def test_a_reason_that_litellm_does_not_know_is_no_stop(
+    provider: LiteLLMProvider, said: str, reason: str
+) -> None:
+    block = {"type": "tool_use", "id": "tu_1", "name": "f", "input": {}}
+    half = {"type": "input_json_delta", "partial_json": '{"path":"/ho'}
+    events = [
+        {
+            "type": "message_start",
+            "message": {"id": "m1", "model": "c", "usage": {"input_tokens": 9, "output_tokens": 1}},
+        },
+        {"type": "content_block_start", "index": 0, "content_block": block},
+        {"type": "content_block_delta", "index": 0, "delta": half},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": {"stop_reason": said}, "usage": {"output_tokens": 30}},
+        {"type": "message_stop"},
+    ]
+    async with ModelServer(Answer(sse(*events))) as server:
+        answer = await read(provider, call(server, "anthropic/claude-sonnet-4-5"))
+    assert end(answer)[0] == reason
+    [payload] = [chunk["payload"] for chunk in answer if chunk["type"] == "tool-call"]
+    assert "args" not in payload
+    assert payload["argsText"] == '{"path":"/ho'
+
+
 async def test_gemini(provider: LiteLLMProvider) -> None:
     def said(text: str, **more: Any) -> dict[str, Any]:
         candidate = {"content": {"parts": [{"text": text}], "role": "model"}, "index": 0, **more}
