@@ -21,6 +21,7 @@ _WHOLE: Final = 16 * 1024 * 1024
 """Bytes of an answer without events, as far as anybody looks at them."""
 _STATUSES: Final = {"rate_limit_error": 429, "api_error": 500, "timeout_error": 504, "overloaded_error": 529}
 """Errors that Anthropic reports in a stream that it has opened already."""
+_NAMED_ERROR: Final = (b"event: error", b"event:error")
 _AHEAD: Final = 4
 """The first events of a stream, which somebody waits for most: providers begin with up to three before the text."""
 _SHORT: Final = 12
@@ -37,11 +38,15 @@ class EventError(Exception):
         message = body.get("message") if isinstance(body, dict) else body
         super().__init__(str(message or "the provider reported an error"))
         self.body = body if isinstance(body, dict) else {"message": str(body)}
-        self.status_code = status_code
+        self.status_code = _status(body) if status_code is None else status_code
 
 
 class NoEventError(ConnectionError):
     """The provider answered, but what came is no answer: a proxy's page, or nothing."""
+
+
+class ErrorData(bytes):
+    """The data of an event whose name says that it is an error."""
 
 
 class Reader(Protocol):
@@ -66,9 +71,28 @@ class EventReader:
         self._special = self._first = True
         self._rest: list[bytes] = []
         self._data: list[bytes] = []
+        self._is_error = False
 
     def feed(self, data: bytes) -> list[bytes]:
         """Returns the data of the events that these bytes complete."""
+        events: list[bytes] = []
+        for line in self._lines(data):
+            if line.startswith(b"data:"):
+                self._data.append(line[5:].removeprefix(b" "))
+            elif not line and self._data:
+                body, self._data = b"\n".join(self._data), []
+                if body.startswith(b"[DONE]"):
+                    self.done = True
+                    break
+                if self._is_error:
+                    body, self._is_error = ErrorData(body), False
+                events.append(body)
+            elif line in _NAMED_ERROR:
+                self._is_error = True
+        return events
+
+    def _lines(self, data: bytes) -> list[bytes]:
+        """The lines that these bytes complete."""
         if self._rest:
             self._rest.append(data)
             if _LF not in data and _CR not in data:
@@ -80,17 +104,7 @@ class EventReader:
         *lines, rest = data.split(b"\n")
         if rest:
             self._rest.append(rest)
-        events = []
-        for line in lines:
-            if line.startswith(b"data:"):
-                self._data.append(line[5:].removeprefix(b" "))
-            elif not line and self._data:
-                body, self._data = b"\n".join(self._data), []
-                if body.startswith(b"[DONE]"):
-                    self.done = True
-                    break
-                events.append(body)
-        return events
+        return lines
 
     def _usual(self, data: bytes) -> bytes:
         """Bytes as most providers write them: without a mark at the beginning, each line ended by a line feed.
@@ -184,7 +198,7 @@ def _as_event(said: bytes) -> dict[str, Any] | None:
         return None
     if not isinstance(answer, dict):
         return None
-    if answer.get("error"):
+    if answer.get("error") or answer.get("object") == "error":
         return answer
     choices = answer.get("choices")
     if not choices or not isinstance(choices, list) or not all(map(_is_whole, choices)):
@@ -205,14 +219,26 @@ def json_parser(
     """
 
     def parsed(body: bytes) -> dict[str, Any] | None:
+        if type(body) is ErrorData:
+            raise _named_error(body)
         event = orjson.loads(body)
         if not isinstance(event, dict):
             raise EventError(f"an event is no object: {str(event)[:_QUOTED]}")
         if error := event.get("error"):
-            raise EventError(error, _status(error))
+            raise EventError(error)
+        if event.get("object") == "error" and not event.get("choices"):
+            raise EventError(event)
         return event if parse is None else parse(event)
 
     return parsed
+
+
+def _named_error(data: ErrorData) -> EventError:
+    try:
+        told = orjson.loads(bytes(data))
+    except orjson.JSONDecodeError:
+        told = data.decode(errors="replace")
+    return EventError(told.get("error") or told if isinstance(told, dict) else told)
 
 
 def _status(error: Any) -> int | None:

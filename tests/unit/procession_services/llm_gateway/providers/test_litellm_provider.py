@@ -372,6 +372,31 @@ async def test_an_error_event_keeps_its_code(provider: LiteLLMProvider) -> None:
     }
 
 
+ENGINE = {"message": "the engine died", "type": "InternalServerError", "code": 500}
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [("event: error\n", ENGINE), ("event: error\n", {"error": ENGINE}), ("", {"object": "error", **ENGINE})],
+    ids=["named", "named and within", "object"],
+)
+async def test_an_error_in_another_shape(provider: LiteLLMProvider, name: str, error: dict[str, Any]) -> None:
+    broken = f"{name}data: {json.dumps(error)}\n\n".encode()
+    async with ModelServer(Answer([*sse(event(content="He")), broken]), Answer([broken])) as server:
+        middle, types = await failed(provider, call(server))
+        assert types == ["response-metadata", "text-start", "text-delta"]
+        first, types = await failed(provider, call(server))
+    assert (middle.kind, middle.message, middle.code) == ("stream", "the engine died", "500")
+    assert (first.kind, first.message, first.status_code) == ("api", "the engine died", 500)
+    assert (first.retryable, types) == (True, [])
+
+
+async def test_an_error_that_is_only_text(provider: LiteLLMProvider) -> None:
+    async with ModelServer(Answer([b"event: error\ndata: the engine died\n\n"])) as server:
+        error, _ = await failed(provider, call(server))
+    assert (error.kind, error.message, error.retryable) == ("api", "the engine died", False)
+
+
 def whole(body: Any) -> Answer:
     """Answer without a stream, though under status 200."""
     said = body if isinstance(body, str) else json.dumps(body)

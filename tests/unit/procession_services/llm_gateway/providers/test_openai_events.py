@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from procession_services.llm_gateway.providers import openai_events
 from procession_services.llm_gateway.providers.openai_events import (
     END,
+    ErrorData,
     EventReader,
     NoEventError,
     event_batches,
@@ -63,6 +64,19 @@ def test_a_large_event_in_many_reads_is_put_together_once():
 
 def test_an_event_of_several_data_lines_is_one_event():
     assert EventReader().feed(b"data: {\ndata: }\n\n") == [b"{\n}"]
+
+
+@pytest.mark.parametrize("name", [b"event: error\n", b"event:error\r\n"])
+def test_an_event_that_is_named_an_error_is_marked(name):
+    other = b"event: delta\ndata: 1\n\n"
+    reader = EventReader()
+    events = reader.feed(other + name) + reader.feed(b"data: 2\n\ndata: 3\n\n" + other)
+    assert [(event, type(event) is ErrorData) for event in events] == [
+        (b"1", False),
+        (b"2", True),
+        (b"3", False),
+        (b"1", False),
+    ]
 
 
 def test_an_unfinished_event_is_not_given():
