@@ -12,6 +12,8 @@ from typing import Any, Final, Protocol
 import httpx
 import orjson
 
+from procession_services.llm_gateway.core.text import InvalidJsonError, parse_json
+
 END: Final[dict[str, Any]] = {}
 """Stands behind the last event of a stream that says where it ends."""
 _LF, _CR = b"\n\r"
@@ -221,7 +223,12 @@ def json_parser(
     def parsed(body: bytes) -> dict[str, Any] | None:
         if type(body) is ErrorData:
             raise _named_error(body)
-        event = orjson.loads(body)
+        try:
+            event = orjson.loads(body)
+        except orjson.JSONDecodeError as broken:
+            if not body.strip():
+                return None
+            event = _forgiven(body, broken)
         if not isinstance(event, dict):
             raise EventError(f"an event is no object: {str(event)[:_QUOTED]}")
         if error := event.get("error"):
@@ -231,6 +238,14 @@ def json_parser(
         return event if parse is None else parse(event)
 
     return parsed
+
+
+def _forgiven(body: bytes, error: orjson.JSONDecodeError) -> Any:
+    """What other readers make of an event: some providers send half of a character, or NaN."""
+    try:
+        return parse_json(body.decode(errors="replace"), nan=True)
+    except InvalidJsonError:
+        raise error from None
 
 
 def _named_error(data: ErrorData) -> EventError:

@@ -372,6 +372,25 @@ async def test_an_error_event_keeps_its_code(provider: LiteLLMProvider) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (rb'{"choices":[{"delta":{"content":"a\ud83d"}}]}', "a\ufffd"),
+        (b'{"choices":[{"delta":{"content":"a\xf0\x9f"}}]}', "a\ufffd"),
+        (b'{"choices":[{"delta":{"content":"a"},"logprobs":NaN}]}', "a"),
+        (b"", ""),
+    ],
+    ids=["half a surrogate pair", "half a character", "NaN", "nothing"],
+)
+async def test_what_other_readers_forgive(provider: LiteLLMProvider, data: bytes, text: str) -> None:
+    pieces = [b"data: " + data + b"\n\n", *sse(event(content="b", finish="stop"), "[DONE]")]
+    async with ModelServer(Answer(pieces)) as server:
+        chunks = await read(provider, call(server, include_raw_chunks=True))
+    json.dumps(chunks, ensure_ascii=False, allow_nan=False).encode()
+    told = [chunk["payload"]["text"] for chunk in chunks if chunk["type"] == "text-delta"]
+    assert "".join(told) == text + "b"
+
+
 ENGINE = {"message": "the engine died", "type": "InternalServerError", "code": 500}
 
 
