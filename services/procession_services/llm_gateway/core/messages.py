@@ -5,7 +5,13 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 _SIGNED_REASONING: Final = frozenset({"anthropic", "bedrock", "vertex_ai", "azure_ai", "databricks"})
-"""Providers that want their own signed reasoning back; to all others reasoning is not repeated."""
+"""Providers that want their own signed reasoning back."""
+
+_PLAIN_REASONING: Final = frozenset({"deepseek", "moonshot"})
+"""Providers that want their reasoning back as text; to all others it is not repeated."""
+
+_NO_REASONING: Final = " "
+"""The least that they take with a call, as of another model's."""
 
 _THOUGHT: Final = "__thought__"
 """Behind it, LiteLLM keeps a thought signature of Gemini in the id of a call."""
@@ -114,6 +120,10 @@ def _assistant(content: Any, model: str) -> dict[str, Any]:
         signed = [block for part in parts if (block := _thinking_block(part))]
         if signed:
             message["thinking_blocks"] = signed
+    if provider in _PLAIN_REASONING:
+        told = "".join(part.get("text") or "" for part in parts if part.get("type") == "reasoning")
+        if reasoning := told or (calls and _NO_REASONING):
+            message["reasoning_content"] = reasoning
     return message
 
 
