@@ -21,9 +21,17 @@ _LF, _CR = b"\n\r"
 _QUOTED: Final = 200
 _WHOLE: Final = 16 * 1024 * 1024
 """Bytes of an answer without events, as far as anybody looks at them."""
-_STATUSES: Final = {"rate_limit_error": 429, "api_error": 500, "timeout_error": 504, "overloaded_error": 529}
-"""Errors that Anthropic reports in a stream that it has opened already."""
+_STATUSES: Final = {
+    "rate_limit_error": 429,
+    "rate_limit_exceeded": 429,
+    "api_error": 500,
+    "server_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+"""Errors that Anthropic and OpenAI report in a stream that they have opened already."""
 _NAMED_ERROR: Final = (b"event: error", b"event:error")
+_STATUS_DIGITS: Final = 3
 _AHEAD: Final = 4
 """The first events of a stream, which somebody waits for most: providers begin with up to three before the text."""
 _SHORT: Final = 12
@@ -257,13 +265,13 @@ def _named_error(data: ErrorData) -> EventError:
 
 
 def _status(error: Any) -> int | None:
-    """The HTTP status that an error object tells: Google as its code, Anthropic by its type."""
+    """The HTTP status that an error object tells: as its code, or by its code or type."""
     if not isinstance(error, dict):
         return None
-    code = error.get("code")
-    if isinstance(code, int) and httpx.codes.is_error(code):
-        return code
-    return _STATUSES.get(str(error.get("type")))
+    code = str(error.get("code"))
+    if len(code) == _STATUS_DIGITS and code.isdecimal() and httpx.codes.is_error(int(code)):
+        return int(code)
+    return _STATUSES.get(code) or _STATUSES.get(str(error.get("type")))
 
 
 def openai_events(stream: Any) -> AsyncGenerator[list[dict[str, Any]], None]:

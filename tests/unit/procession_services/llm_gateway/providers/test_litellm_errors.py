@@ -116,6 +116,11 @@ def test_litellms_500_says_nothing(told: int, status: int | None, retryable: boo
     [
         ({"code": 503}, 503),
         ({"code": 1301}, None),
+        ({"code": "429"}, 429),
+        ({"code": "9" * 5000}, None),
+        ({"code": "rate_limit_exceeded", "type": "requests"}, 429),
+        ({"code": None, "type": "server_error"}, 500),
+        ({"code": "insufficient_quota", "type": "insufficient_quota"}, None),
         ({"type": "overloaded_error"}, 529),
         ({"code": "x"}, None),
         ("x", None),
