@@ -76,10 +76,8 @@ class ChunkAdapter:
         if choice.get("index"):
             choice = next((each for each in choices if not each.get("index")), {})
         reason = choice.get("finish_reason")
-        if (
-            isinstance(reason, str) and reason and self._reason in (None, "stop")
-        ):  # some send "stop" with every event
-            self._reason = reason
+        if reason and isinstance(reason, str) and self._reason in (None, "stop"):
+            self._reason = reason  # some send "stop" with every event
         if not self._response_id:
             self._response_id = event.get("id") or ""
         chunks = self._delta(choice.get("delta") or {})

@@ -19,6 +19,7 @@ _NAMES: Final[Mapping[FailureKind, str]] = {
 }
 _RETRYABLE_STATUSES: Final = frozenset({408, 409, 429})
 _SERVER_ERROR: Final = 500
+_NUMBER: Final = re.compile(r"\d+(\.\d+)?")
 _MAX_TEXT: Final = 8192
 """Characters of one text on the wire."""
 
@@ -146,12 +147,12 @@ def retry_delay(attempt: int, error: ProviderError) -> float:
 
 
 def _retry_after(headers: Mapping[str, str]) -> float:
-    """Read `retry-after-ms` (digits), else `retry-after`: digits, or a date after the response's own."""
+    """Read `retry-after-ms`, else `retry-after`: a number, or a date after the response's own."""
     millis = headers.get("retry-after-ms", "").strip()
-    if millis.isdecimal():
+    if _NUMBER.fullmatch(millis):
         return float(millis) / 1000  # infinite where it is too long; an int would raise
     value = headers.get("retry-after", "").strip()
-    if value.isdecimal():
+    if _NUMBER.fullmatch(value):
         return float(value)
     try:
         wait = parsedate_to_datetime(value) - parsedate_to_datetime(headers["date"])

@@ -5,7 +5,18 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 _SIGNED_REASONING: Final = frozenset({"anthropic", "bedrock", "vertex_ai", "azure_ai", "databricks"})
-"""Providers that want their own signed reasoning back; to all others reasoning is not repeated."""
+"""Providers that want their own signed reasoning back."""
+
+_PLAIN_REASONING: Final = frozenset({"deepseek", "moonshot"})
+"""Providers that want their reasoning back as text; to all others it is not repeated."""
+
+_NO_REASONING: Final = " "
+"""The least that they take with a call, as of another model's."""
+
+_THOUGHT: Final = "__thought__"
+"""Behind it, LiteLLM keeps a thought signature of Gemini in the id of a call."""
+
+_KEEP_THOUGHTS: Final = frozenset({"gemini", "vertex_ai", "vertex_ai_beta", "litellm_proxy"})
 
 _IMAGE_STARTS: Final = {"/9j/": "image/jpeg", "R0lG": "image/gif", "UklG": "image/webp"}
 """How the base64 of a picture begins."""
@@ -13,12 +24,12 @@ _IMAGE_STARTS: Final = {"/9j/": "image/jpeg", "R0lG": "image/gif", "UklG": "imag
 _AUDIO_FORMATS: Final = {"audio/mpeg": "mp3", "audio/mp3": "mp3", "audio/wav": "wav", "audio/x-wav": "wav"}
 
 
-def openai_messages(prompt: list[dict[str, Any]], provider: str = "") -> list[dict[str, Any]]:
+def openai_messages(prompt: list[dict[str, Any]], model: str = "") -> list[dict[str, Any]]:
     """Return the prompt as chat messages; the prompt itself is left as it is.
 
     Args:
         prompt: Entries of role system, user, assistant and tool.
-        provider: Name of the provider asked; it decides whether signed reasoning is repeated.
+        model: The model asked, `provider/name`, or the provider alone; it decides what is repeated of the reasoning.
 
     Raises:
         ValueError: when an entry has another role.
@@ -31,10 +42,10 @@ def openai_messages(prompt: list[dict[str, Any]], provider: str = "") -> list[di
         elif role == "user":
             messages.append({"role": "user", "content": _user_content(content)})
         elif role == "assistant":
-            messages.append(_assistant(content, provider))
+            messages.append(_assistant(content, model))
         elif role == "tool":
             messages.extend(
-                _tool_message(part) for part in _parts(content) if part.get("type") == "tool-result"
+                _tool_message(part, model) for part in _parts(content) if part.get("type") == "tool-result"
             )
         else:
             raise ValueError(f"a prompt entry has the role {role!r}; use system, user, assistant or tool")
@@ -97,10 +108,11 @@ def _media_type(part: dict[str, Any], data: str) -> str:
     return next((kind for start, kind in _IMAGE_STARTS.items() if data.startswith(start)), "image/png")
 
 
-def _assistant(content: Any, provider: str) -> dict[str, Any]:
+def _assistant(content: Any, model: str) -> dict[str, Any]:
+    provider = model.partition("/")[0]
     parts = _parts(content)
     own = [part for part in parts if part.get("type") == "tool-call" and not part.get("providerExecuted")]
-    calls = [_tool_call(part, provider) for part in own]
+    calls = [_tool_call(part, model) for part in own]
     message: dict[str, Any] = {"role": "assistant", "content": _text(parts) or (None if calls else "")}
     if calls:
         message["tool_calls"] = calls
@@ -108,23 +120,35 @@ def _assistant(content: Any, provider: str) -> dict[str, Any]:
         signed = [block for part in parts if (block := _thinking_block(part))]
         if signed:
             message["thinking_blocks"] = signed
+    if provider in _PLAIN_REASONING:
+        told = "".join(part.get("text") or "" for part in parts if part.get("type") == "reasoning")
+        if reasoning := told or (calls and _NO_REASONING):
+            message["reasoning_content"] = reasoning
     return message
 
 
-def _tool_call(part: dict[str, Any], provider: str) -> dict[str, Any]:
+def _tool_call(part: dict[str, Any], model: str) -> dict[str, Any]:
     arguments = part.get("input")
     call = {
-        "id": part.get("toolCallId"),
+        "id": _call_id(part, model),
         "type": "function",
         "function": {
             "name": part.get("toolName"),
             "arguments": compact_json(arguments if isinstance(arguments, dict) else {}),
         },
     }
-    own = _metadata(part).get(provider)
+    own = _metadata(part).get(model.partition("/")[0])
     if own:
         call["provider_specific_fields"] = own
     return call
+
+
+def _call_id(part: dict[str, Any], model: str) -> Any:
+    """The id of a call, without the signature that is Gemini's alone: others refuse an id of that length."""
+    told = part.get("toolCallId")
+    if not isinstance(told, str) or model.partition("/")[0] in _KEEP_THOUGHTS or "gemini" in model.lower():
+        return told
+    return told.partition(_THOUGHT)[0]
 
 
 def _thinking_block(part: dict[str, Any]) -> dict[str, Any] | None:
@@ -146,10 +170,10 @@ def _metadata(part: dict[str, Any]) -> dict[str, Any]:
     return metadata if isinstance(metadata, dict) else {}
 
 
-def _tool_message(part: dict[str, Any]) -> dict[str, Any]:
+def _tool_message(part: dict[str, Any], model: str) -> dict[str, Any]:
     return {
         "role": "tool",
-        "tool_call_id": part.get("toolCallId"),
+        "tool_call_id": _call_id(part, model),
         "content": _tool_output(part.get("output")),
     }
 

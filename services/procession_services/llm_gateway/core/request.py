@@ -61,7 +61,7 @@ def litellm_kwargs(call: ModelCall) -> dict[str, Any]:
     """
     kwargs: dict[str, Any] = {
         "model": call.model,
-        "messages": openai_messages(call.prompt, call.provider),
+        "messages": openai_messages(call.prompt, call.model),
         "stream": True,
         "stream_options": {"include_usage": True},
         "num_retries": 0,

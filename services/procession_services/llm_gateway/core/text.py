@@ -12,14 +12,16 @@ class InvalidJsonError(ValueError):
     """The text is not JSON, or none that can travel on."""
 
 
-def parse_json(text: str) -> Any:
+def parse_json(text: str, *, nan: bool = False) -> Any:
     """Return the value of a JSON text; control characters inside strings are forgiven.
+
+    With `nan`, so are NaN and Infinity: they count as null.
 
     Raises:
         InvalidJsonError: when it is not JSON, or holds NaN or Infinity.
     """
     try:
-        value = json.loads(text, strict=False, parse_constant=_refuse)
+        value = json.loads(text, strict=False, parse_constant=_nothing if nan else _refuse)
         if _SURROGATE.search(text):
             value = json.loads(valid_unicode(json.dumps(value, ensure_ascii=False)))
     except (ValueError, RecursionError) as error:
@@ -56,6 +58,10 @@ def valid_unicode(text: str) -> str:
     if text.isascii():
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _nothing(_constant: str) -> None:
+    return None
 
 
 def _refuse(constant: str) -> Any:

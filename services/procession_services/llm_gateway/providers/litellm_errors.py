@@ -16,6 +16,7 @@ from procession_services.llm_gateway.core.failures import FailureKind, ProviderE
 
 _RESPONSE: Final = frozenset({"httpx.HTTPStatusError"})
 _EVENT: Final = frozenset({"procession_services.EventError"})
+_NO_EVENT: Final = frozenset({"procession_services.NoEventError"})
 _TIMEOUT: Final = frozenset(
     {"builtins.TimeoutError", "httpx.TimeoutException", "openai.APITimeoutError", "litellm.Timeout"}
 )
@@ -66,9 +67,7 @@ def _provider_error(error: BaseException, call: ModelCall, *, begun: bool) -> Pr
     if kind == "timeout":
         return ProviderError("the provider did not answer in time", **facts, cause=root)
     if kind == "network":
-        unreachable = f"the provider cannot be reached: {root['message'] or root['name']}"
-        message = "the connection to the provider broke in the middle of its answer" if begun else unreachable
-        return ProviderError(message, retryable=True, **facts, cause=root)
+        return ProviderError(_broken(told, begun=begun), retryable=True, **facts, cause=root)
     payload = _payload(chain)
     said = {name: payload[name] for name in ("message", "code", "type", "status", "param") if name in payload}
     message = _message(payload) or _plain(error)
@@ -85,6 +84,14 @@ def _provider_error(error: BaseException, call: ModelCall, *, begun: bool) -> Pr
         headers=_headers(chain),
         **facts,
     )
+
+
+def _broken(told: BaseException, *, begun: bool) -> str:
+    if _is(told, _NO_EVENT):
+        return str(told)
+    if begun:
+        return "the connection to the provider broke in the middle of its answer"
+    return f"the provider cannot be reached: {str(told) or type(told).__name__}"
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

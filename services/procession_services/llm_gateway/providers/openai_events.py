@@ -9,28 +9,60 @@ from codecs import BOM_UTF8
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterator
 from typing import Any, Final, Protocol
 
+import httpx
 import orjson
 
-_MESSAGE: Final = "An error occurred during streaming"
+from procession_services.llm_gateway.core.text import InvalidJsonError, parse_json
+
 END: Final[dict[str, Any]] = {}
 """Stands behind the last event of a stream that says where it ends."""
 _LF, _CR = b"\n\r"
 """As numbers, which are found in bytes many times faster."""
 _QUOTED: Final = 200
+_WHOLE: Final = 16 * 1024 * 1024
+"""Bytes of an answer without events, as far as anybody looks at them."""
+_STATUSES: Final = {
+    "rate_limit_error": 429,
+    "rate_limit_exceeded": 429,
+    "api_error": 500,
+    "server_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+"""Errors that Anthropic and OpenAI report in a stream that they have opened already."""
+_NAMED_ERROR: Final = (b"event: error", b"event:error")
+_STATUS_DIGITS: Final = 3
 _AHEAD: Final = 4
 """The first events of a stream, which somebody waits for most: providers begin with up to three before the text."""
 _SHORT: Final = 12
 """A stream of so few events that came in one read goes on at once: its end counts as much as its beginning."""
 
 
-class Reader(Protocol):
-    """Cuts the bytes of a stream into its events; nothing follows once it is `done`.
+class EventError(Exception):
+    """The provider reports an error in its stream, or in its place.
 
-    `beginning` is quoted where there was no event.
+    `body` is its error object, `status_code` what the status would have been before the stream had begun.
     """
 
+    def __init__(self, body: Any, status_code: int | None = None) -> None:
+        message = body.get("message") if isinstance(body, dict) else body
+        super().__init__(str(message or "the provider reported an error"))
+        self.body = body if isinstance(body, dict) else {"message": str(body)}
+        self.status_code = _status(body) if status_code is None else status_code
+
+
+class NoEventError(ConnectionError):
+    """The provider answered, but what came is no answer: a proxy's page, or nothing."""
+
+
+class ErrorData(bytes):
+    """The data of an event whose name says that it is an error."""
+
+
+class Reader(Protocol):
+    """Cuts the bytes of a stream into its events; nothing follows once it is `done`."""
+
     done: bool
-    beginning: bytes
 
     def feed(self, data: bytes) -> list[bytes]:
         """Returns the events that these bytes complete."""
@@ -46,13 +78,31 @@ class EventReader:
 
     def __init__(self) -> None:
         self.done = False
-        self.beginning = b""
         self._special = self._first = True
         self._rest: list[bytes] = []
         self._data: list[bytes] = []
+        self._is_error = False
 
     def feed(self, data: bytes) -> list[bytes]:
         """Returns the data of the events that these bytes complete."""
+        events: list[bytes] = []
+        for line in self._lines(data):
+            if line.startswith(b"data:"):
+                self._data.append(line[5:].removeprefix(b" "))
+            elif not line and self._data:
+                body, self._data = b"\n".join(self._data), []
+                if body.startswith(b"[DONE]"):
+                    self.done = True
+                    break
+                if self._is_error:
+                    body, self._is_error = ErrorData(body), False
+                events.append(body)
+            elif line in _NAMED_ERROR:
+                self._is_error = True
+        return events
+
+    def _lines(self, data: bytes) -> list[bytes]:
+        """The lines that these bytes complete."""
         if self._rest:
             self._rest.append(data)
             if _LF not in data and _CR not in data:
@@ -64,25 +114,13 @@ class EventReader:
         *lines, rest = data.split(b"\n")
         if rest:
             self._rest.append(rest)
-        events = []
-        for line in lines:
-            if line.startswith(b"data:"):
-                self._data.append(line[5:].removeprefix(b" "))
-            elif not line and self._data:
-                body, self._data = b"\n".join(self._data), []
-                if body.startswith(b"[DONE]"):
-                    self.done = True
-                    break
-                events.append(body)
-        return events
+        return lines
 
     def _usual(self, data: bytes) -> bytes:
         """Bytes as most providers write them: without a mark at the beginning, each line ended by a line feed.
 
         A carriage return at the end of a read counts at once, and a line feed behind it no more.
         """
-        if self._first:
-            self.beginning = data[:_QUOTED]
         if self._special:
             data = data.removeprefix(BOM_UTF8 if self._first else b"\n")
         self._first, self._special = False, data.endswith(b"\r")
@@ -94,31 +132,43 @@ class EventReader:
 
 
 async def event_batches(
-    source: AsyncIterable[bytes], reader: Reader, parse: Callable[[bytes], dict[str, Any] | None]
+    source: AsyncIterable[bytes],
+    reader: Reader,
+    parse: Callable[[bytes], dict[str, Any] | None],
+    status: int,
 ) -> AsyncGenerator[list[dict[str, Any]], None]:
     """Yields the events of a stream, parsed, all that came in one read together; only the first ones go ahead.
 
-    What came before one that cannot be parsed still counts. A stream that is `done` has `END` behind it.
+    What came before one that cannot be parsed still counts. A stream that is `done` has `END` behind it. A whole
+    answer, from a server that knows no streams, is one event.
 
     Raises:
+        NoEventError: No event came; `status` is told with what did.
         Exception: Whatever `parse` raises.
     """
-    left = _AHEAD
+    left, begun, said = _AHEAD, False, bytearray()
     async for data in source:
+        if not begun and len(said) < _WHOLE:
+            said += data
         bodies = reader.feed(data)
         if left and not (reader.done and len(bodies) <= _SHORT):
             ahead, bodies = bodies[:left], bodies[left:]
             left -= len(ahead)
             for events in _parsed(ahead, parse):
+                begun = True
                 yield events
             if bodies:
                 await asyncio.sleep(0)  # what became of them is written when others may run
         for events in _parsed(bodies, parse, last=reader.done):
+            begun = True
             yield events
         if reader.done:
             return
     for events in _parsed(reader.end(), parse):
+        begun = True
         yield events
+    if not begun:
+        yield [_unstreamed(bytes(said), parse, status), END]
 
 
 def _parsed(
@@ -140,25 +190,97 @@ def _parsed(
         yield events
 
 
+def _unstreamed(said: bytes, parse: Callable[[bytes], dict[str, Any] | None], status: int) -> dict[str, Any]:
+    """The event that a whole answer comes to; raises where there is none, or an error in its place."""
+    whole = _as_event(said)
+    event = None if whole is None else parse(orjson.dumps(whole))
+    if event is None:
+        quoted = said[:_QUOTED].decode(errors="replace")
+        raise NoEventError(f"the provider answered {status} without a single event: {quoted!r}")
+    return event
+
+
+def _as_event(said: bytes) -> dict[str, Any] | None:
+    """A whole completion, or an error, as a stream would tell it; None for anything else."""
+    try:
+        answer = orjson.loads(said)
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(answer, dict):
+        return None
+    if answer.get("error") or answer.get("object") == "error":
+        return answer
+    choices = answer.get("choices")
+    if not choices or not isinstance(choices, list) or not all(map(_is_whole, choices)):
+        return None
+    return {**answer, "choices": [{**choice, "delta": choice["message"]} for choice in choices]}
+
+
+def _is_whole(choice: Any) -> bool:
+    return isinstance(choice, dict) and isinstance(choice.get("message"), dict)
+
+
+def json_parser(
+    parse: Callable[[dict[str, Any]], dict[str, Any] | None] | None,
+) -> Callable[[bytes], dict[str, Any] | None]:
+    """Decodes events and has `parse` read them; without it they are what we want already.
+
+    What it gives raises EventError where an event reports an error, and ValueError for one that is not JSON.
+    """
+
+    def parsed(body: bytes) -> dict[str, Any] | None:
+        if type(body) is ErrorData:
+            raise _named_error(body)
+        try:
+            event = orjson.loads(body)
+        except orjson.JSONDecodeError as broken:
+            if not body.strip():
+                return None
+            event = _forgiven(body, broken)
+        if not isinstance(event, dict):
+            raise EventError(f"an event is no object: {str(event)[:_QUOTED]}")
+        if error := event.get("error"):
+            raise EventError(error)
+        if event.get("object") == "error" and not event.get("choices"):
+            raise EventError(event)
+        return event if parse is None else parse(event)
+
+    return parsed
+
+
+def _forgiven(body: bytes, error: orjson.JSONDecodeError) -> Any:
+    """What other readers make of an event: some providers send half of a character, or NaN."""
+    try:
+        return parse_json(body.decode(errors="replace"), nan=True)
+    except InvalidJsonError:
+        raise error from None
+
+
+def _named_error(data: ErrorData) -> EventError:
+    try:
+        told = orjson.loads(bytes(data))
+    except orjson.JSONDecodeError:
+        told = data.decode(errors="replace")
+    return EventError(told.get("error") or told if isinstance(told, dict) else told)
+
+
+def _status(error: Any) -> int | None:
+    """The HTTP status that an error object tells: as its code, or by its code or type."""
+    if not isinstance(error, dict):
+        return None
+    code = str(error.get("code"))
+    if len(code) == _STATUS_DIGITS and code.isdecimal() and httpx.codes.is_error(int(code)):
+        return int(code)
+    return _STATUSES.get(code) or _STATUSES.get(str(error.get("type")))
+
+
 def openai_events(stream: Any) -> AsyncGenerator[list[dict[str, Any]], None]:
     """Yields the events of an `openai.AsyncStream` that nobody has read from.
 
     Raises:
-        openai.APIError: An event reports an error, as the SDK's own reader raises it.
+        EventError: An event reports an error.
+        NoEventError: What came is no stream, and no whole answer either.
         ValueError: An event is not JSON.
     """
-
-    def parse(body: bytes) -> dict[str, Any]:
-        event: dict[str, Any] = orjson.loads(body)
-        if event.get("error"):
-            raise _api_error(event["error"], stream)
-        return event
-
-    return event_batches(stream.response.aiter_bytes(), EventReader(), parse)
-
-
-def _api_error(error: Any, stream: Any) -> Exception:
-    from openai import APIError  # noqa: PLC0415 - takes long, and is loaded when there is a stream
-
-    message = error.get("message") if isinstance(error, dict) else None
-    return APIError(message or _MESSAGE, request=stream.response.request, body=error)
+    response = stream.response
+    return event_batches(response.aiter_bytes(), EventReader(), json_parser(None), response.status_code)

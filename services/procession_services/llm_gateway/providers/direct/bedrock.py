@@ -6,8 +6,9 @@ from typing import Any, Final
 
 import orjson
 
-from procession_services.llm_gateway.providers.direct.http import EventError, Request
+from procession_services.llm_gateway.providers.direct.http import Request
 from procession_services.llm_gateway.providers.direct.lower import Target, dumped, has_remote_media, reused
+from procession_services.llm_gateway.providers.openai_events import EventError
 
 _LENGTH: Final = 4
 """Bytes at the beginning of a frame that tell how long it is."""
@@ -19,7 +20,6 @@ class FrameReader:
 
     def __init__(self) -> None:
         self.done = False
-        self.beginning = b""
         self._parts: list[bytes] = []
         self._size = self._wanted = 0
 

@@ -54,19 +54,6 @@ _OURS: Final = frozenset(
 _DEFAULTS: Final = {"accept": ("Accept", "*/*"), "user-agent": ("User-Agent", "procession")}
 
 
-class EventError(Exception):
-    """The provider reports an error in its stream.
-
-    `body` is its error object, `status_code` what the status would have been before the stream had begun.
-    """
-
-    def __init__(self, body: Any, status_code: int | None = None) -> None:
-        message = body.get("message") if isinstance(body, dict) else body
-        super().__init__(str(message or "the provider reported an error"))
-        self.body = body if isinstance(body, dict) else {"message": str(body)}
-        self.status_code = status_code
-
-
 @dataclass(frozen=True, slots=True)
 class Request:
     """A request to a provider, ready to be sent, and what reads the answer.
@@ -312,22 +299,18 @@ async def direct_events(
     Raises:
         httpx.HTTPStatusError: The provider refused; LiteLLM's paths raise the same.
         EventError: An event reports an error.
-        OSError, aiohttp.ClientError: The provider cannot be reached, the connection broke, or no event came over it.
+        NoEventError: What came is no stream, and no whole answer either.
+        OSError, aiohttp.ClientError: The provider cannot be reached, or the connection broke.
         ValueError: An event is not JSON, a header cannot be sent, or the provider sends the request on elsewhere.
     """
     async with connections.post(request) as answer:
         if answer.status >= httpx.codes.BAD_REQUEST:
             raise await _refusal(request, answer)
         await asyncio.sleep(0)  # what has come behind the head is read with it
-        reader, begun = request.reader(), False
-        events = event_batches(answer.body(), reader, request.parse)
+        events = event_batches(answer.body(), request.reader(), request.parse, answer.status)
         async with aclosing(events) as batches:
             async for batch in batches:
-                begun = True
                 yield batch
-        if not begun:
-            said = reader.beginning.decode(errors="replace")
-            raise ConnectionError(f"the provider answered {answer.status} without a single event: {said!r}")
 
 
 async def _refusal(request: Request, answer: Answer) -> httpx.HTTPStatusError:

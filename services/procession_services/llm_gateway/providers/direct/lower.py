@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-import httpx
 import orjson
 
 from procession_services.llm_gateway.core.call import ModelCall
-from procession_services.llm_gateway.providers.direct.http import EventError, Request
+from procession_services.llm_gateway.providers.direct.http import Request
+from procession_services.llm_gateway.providers.openai_events import json_parser
 
 Parse = Callable[[dict[str, Any]], dict[str, Any] | None]
 """One decoded event of the provider's stream -> a `chat.completion.chunk` as a dict, or None."""
@@ -21,8 +21,6 @@ _APART: Final = frozenset(
 """Arguments of `acompletion` that are no parameters of the answer."""
 _SHORT: Final = 32_768
 """Bytes of parameters, tools among them, whose translation is worth remembering."""
-_STATUSES: Final = {"rate_limit_error": 429, "api_error": 500, "timeout_error": 504, "overloaded_error": 529}
-"""Errors that Anthropic reports in a stream that it has opened already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,31 +147,9 @@ def sse_request(
     None when a value can only be sent by the provider's own library.
     """
     try:
-        return Request(url, headers, orjson.dumps(body), _sse_parser(parse))
+        return Request(url, headers, orjson.dumps(body), json_parser(parse))
     except TypeError:
         return None
-
-
-def _sse_parser(parse: Parse | None) -> Callable[[bytes], dict[str, Any] | None]:
-    def parsed(body: bytes) -> dict[str, Any] | None:
-        event = orjson.loads(body)
-        if not isinstance(event, dict):
-            raise EventError(f"an event is no object: {str(event)[:200]}")
-        if error := event.get("error"):
-            raise EventError(error, _status(error))
-        return event if parse is None else parse(event)
-
-    return parsed
-
-
-def _status(error: Any) -> int | None:
-    """The HTTP status that an error object tells: Google as its code, Anthropic by its type."""
-    if not isinstance(error, dict):
-        return None
-    code = error.get("code")
-    if isinstance(code, int) and httpx.codes.is_error(code):
-        return code
-    return _STATUSES.get(str(error.get("type")))
 
 
 def dumped(parse: Callable[[dict[str, Any]], Any]) -> Parse:

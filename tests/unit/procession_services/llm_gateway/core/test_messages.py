@@ -183,3 +183,35 @@ def test_the_prompt_is_left_as_it_is() -> None:
     before = json.dumps(prompt)
     openai_messages(prompt, "anthropic")
     assert json.dumps(prompt) == before
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        ("openai/gpt-4o", "call_1"),
+        ("anthropic/claude-sonnet-4-5", "call_1"),
+        ("gemini/gemini-3-pro-preview", "call_1__thought__QUJD"),
+        ("vertex_ai/gemini-3-pro-preview", "call_1__thought__QUJD"),
+        ("openai/Gemini-behind-a-proxy", "call_1__thought__QUJD"),
+    ],
+)
+def test_geminis_signatures_do_not_go_to_others_in_the_ids_of_calls(model: str, expected: str) -> None:
+    call = {"toolCallId": "call_1__thought__QUJD", "toolName": "f"}
+    prompt = [
+        {"role": "assistant", "content": [{"type": "tool-call", **call, "input": {}}]},
+        {"role": "tool", "content": [{"type": "tool-result", **call, "output": "x"}]},
+    ]
+    asked, told = openai_messages(prompt, model)
+    assert [asked["tool_calls"][0]["id"], told["tool_call_id"]] == [expected] * 2
+
+
+@pytest.mark.parametrize("model", ["moonshot/kimi-k2-thinking", "deepseek/deepseek-reasoner"])
+def test_reasoning_goes_back_as_text_to_who_demands_it(model: str) -> None:
+    thought = [{"type": "reasoning", "text": "h"}, {"type": "reasoning", "text": "m"}]
+    called = {"type": "tool-call", "toolCallId": "c1", "toolName": "f", "input": {}}
+    text = {"type": "text", "text": "x"}
+    contents = [[*thought, called], [called], [*thought, text], [text]]
+    prompt = [{"role": "assistant", "content": content} for content in contents]
+    told = [message.get("reasoning_content") for message in openai_messages(prompt, model)]
+    assert told == ["hm", " ", "hm", None]
+    assert not any("reasoning_content" in message for message in openai_messages(prompt, "openai/gpt-4o"))

@@ -77,3 +77,7 @@ def test_surrogates_are_joined_or_replaced() -> None:
     assert valid_unicode("a\ud83d") == "a\ufffd"
     assert parse_json('{"a": "\\ud83d"}') == {"a": "\ufffd"}
     assert parse_json('{"a": "\\ud83d\\ude00"}') == {"a": "\U0001f600"}
+
+
+def test_nan_is_null_where_it_is_forgiven() -> None:
+    assert parse_json('[NaN, -Infinity, 1, "\\ud83d"]', nan=True) == [None, None, 1, "\ufffd"]

@@ -9,9 +9,9 @@ import pytest
 
 from procession_services.llm_gateway.core.call import ModelCall
 from procession_services.llm_gateway.core.failures import ProviderError
-from procession_services.llm_gateway.providers.direct.http import EventError
 from procession_services.llm_gateway.providers.direct.lower import sse_request
 from procession_services.llm_gateway.providers.litellm_errors import provider_error
+from procession_services.llm_gateway.providers.openai_events import EventError
 
 CALL = ModelCall(model="openai/demo", prompt=[])
 
@@ -147,6 +147,11 @@ def test_litellms_500_says_nothing(told: int, status: int | None, retryable: boo
     [
         ({"code": 503}, 503),
         ({"code": 1301}, None),
+        ({"code": "429"}, 429),
+        ({"code": "9" * 5000}, None),
+        ({"code": "rate_limit_exceeded", "type": "requests"}, 429),
+        ({"code": None, "type": "server_error"}, 500),
+        ({"code": "insufficient_quota", "type": "insufficient_quota"}, None),
         ({"type": "overloaded_error"}, 529),
         ({"code": "x"}, None),
         ("x", None),

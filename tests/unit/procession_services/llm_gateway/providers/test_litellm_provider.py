@@ -475,6 +475,105 @@ async def test_an_error_event_keeps_its_code(provider: LiteLLMProvider) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (rb'{"choices":[{"delta":{"content":"a\ud83d"}}]}', "a\ufffd"),
+        (b'{"choices":[{"delta":{"content":"a\xf0\x9f"}}]}', "a\ufffd"),
+        (b'{"choices":[{"delta":{"content":"a"},"logprobs":NaN}]}', "a"),
+        (b"", ""),
+    ],
+    ids=["half a surrogate pair", "half a character", "NaN", "nothing"],
+)
+async def test_what_other_readers_forgive(provider: LiteLLMProvider, data: bytes, text: str) -> None:
+    pieces = [b"data: " + data + b"\n\n", *sse(event(content="b", finish="stop"), "[DONE]")]
+    async with ModelServer(Answer(pieces)) as server:
+        chunks = await read(provider, call(server, include_raw_chunks=True))
+    json.dumps(chunks, ensure_ascii=False, allow_nan=False).encode()
+    told = [chunk["payload"]["text"] for chunk in chunks if chunk["type"] == "text-delta"]
+    assert "".join(told) == text + "b"
+
+
+ENGINE = {"message": "the engine died", "type": "InternalServerError", "code": 500}
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [("event: error\n", ENGINE), ("event: error\n", {"error": ENGINE}), ("", {"object": "error", **ENGINE})],
+    ids=["named", "named and within", "object"],
+)
+async def test_an_error_in_another_shape(provider: LiteLLMProvider, name: str, error: dict[str, Any]) -> None:
+    broken = f"{name}data: {json.dumps(error)}\n\n".encode()
+    async with ModelServer(Answer([*sse(event(content="He")), broken]), Answer([broken])) as server:
+        middle, types = await failed(provider, call(server))
+        assert types == ["response-metadata", "text-start", "text-delta"]
+        first, types = await failed(provider, call(server))
+    assert (middle.kind, middle.message, middle.code) == ("stream", "the engine died", "500")
+    assert (first.kind, first.message, first.status_code) == ("api", "the engine died", 500)
+    assert (first.retryable, types) == (True, [])
+
+
+async def test_an_error_that_is_only_text(provider: LiteLLMProvider) -> None:
+    async with ModelServer(Answer([b"event: error\ndata: the engine died\n\n"])) as server:
+        error, _ = await failed(provider, call(server))
+    assert (error.kind, error.message, error.retryable) == ("api", "the engine died", False)
+
+
+def whole(body: Any) -> Answer:
+    """Answer without a stream, though under status 200."""
+    said = body if isinstance(body, str) else json.dumps(body)
+    return Answer([said.encode()], content_type="application/json")
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [({"code": "model_not_found"}, None, "model_not_found"), ({"code": 429}, 429, "429")],
+)
+async def test_an_error_under_status_200_is_the_providers(
+    provider: LiteLLMProvider, error: dict[str, Any], status: int | None, code: str
+) -> None:
+    body = {"error": {"message": "invalid model", "type": "invalid_request_error", **error}}
+    async with ModelServer(whole(body)) as server:
+        failure, types = await failed(provider, call(server))
+    assert (failure.kind, failure.message, failure.code) == ("api", "invalid model", code)
+    assert (failure.type, failure.status_code) == ("invalid_request_error", status)
+    assert failure.retryable is (status is not None)
+    assert types == []
+
+
+async def test_the_whole_answer_of_a_server_that_knows_no_streams(provider: LiteLLMProvider) -> None:
+    functions = [{"name": name, "arguments": '{"a": 1}'} for name in "fg"]
+    calls = [{"id": f"c-{each['name']}", "type": "function", "function": each} for each in functions]
+    message = {"role": "assistant", "reasoning_content": "hm", "content": "Hi", "tool_calls": calls}
+    answer = {
+        "id": "resp-1",
+        "object": "chat.completion",
+        "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}],
+        "usage": {"prompt_tokens": 10, "completion_tokens": 5},
+    }
+    async with ModelServer(whole(answer)) as server:
+        chunks = await read(provider, call(server))
+    assert brief(chunks)[:-1] == [
+        ("reasoning-start",),
+        ("reasoning-delta", "hm"),
+        ("reasoning-end",),
+        ("text-start",),
+        ("text-delta", "Hi"),
+        ("text-end",),
+        ("tool-call", {"a": 1}),
+        ("tool-call", {"a": 1}),
+    ]
+    assert end(chunks) == ("tool-calls", {"inputTokens": 10, "outputTokens": 5, "totalTokens": 15})
+
+
+async def test_what_is_no_answer_at_all_is_quoted(provider: LiteLLMProvider) -> None:
+    async with ModelServer(whole("<html>Sign in</html>")) as server:
+        error, types = await failed(provider, call(server))
+    said = "the provider answered 200 without a single event: '<html>Sign in</html>'"
+    assert (error.kind, error.retryable, error.message) == ("network", True, said)
+    assert types == []
+
+
 async def test_an_event_that_is_not_json(provider: LiteLLMProvider) -> None:
     async with ModelServer(Answer(sse(event(content="He"), '{"choices": [{"del'))) as server:
         error, _ = await failed(provider, call(server))

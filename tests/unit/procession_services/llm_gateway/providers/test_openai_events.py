@@ -12,7 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from procession_services.llm_gateway.providers.openai_events import END, EventReader, event_batches
+from procession_services.llm_gateway.providers import openai_events
+from procession_services.llm_gateway.providers.openai_events import (
+    END,
+    ErrorData,
+    EventReader,
+    NoEventError,
+    event_batches,
+)
 
 EVENTS = [{"a": "é"}, {"b": 2}, {"c": [1, "data: no"]}]
 NEWLINES = ["\n", "\r\n", "\r"]
@@ -59,6 +66,19 @@ def test_an_event_of_several_data_lines_is_one_event():
     assert EventReader().feed(b"data: {\ndata: }\n\n") == [b"{\n}"]
 
 
+@pytest.mark.parametrize("name", [b"event: error\n", b"event:error\r\n"])
+def test_an_event_that_is_named_an_error_is_marked(name):
+    other = b"event: delta\ndata: 1\n\n"
+    reader = EventReader()
+    events = reader.feed(other + name) + reader.feed(b"data: 2\n\ndata: 3\n\n" + other)
+    assert [(event, type(event) is ErrorData) for event in events] == [
+        (b"1", False),
+        (b"2", True),
+        (b"3", False),
+        (b"1", False),
+    ]
+
+
 def test_an_unfinished_event_is_not_given():
     assert EventReader().feed(b'data: {"a": 1}\n') == []
 
@@ -82,7 +102,7 @@ async def test_the_first_events_of_a_stream_are_on_their_way_before_the_others_o
         return {"number": int(body)}
 
     batches = []
-    async for batch in event_batches(source(), EventReader(), parse):
+    async for batch in event_batches(source(), EventReader(), parse, 200):
         batches.append([event["number"] for event in batch])
         asyncio.get_running_loop().call_soon(happened.append, "written")
 
@@ -95,7 +115,7 @@ def batches_in(*reads: bytes) -> AsyncIterator[list[Any]]:
         for read in reads:
             yield read
 
-    return event_batches(source(), EventReader(), orjson.loads)
+    return event_batches(source(), EventReader(), orjson.loads, 200)
 
 
 async def batches_of(*reads: bytes) -> list[list[Any]]:
@@ -115,3 +135,22 @@ async def test_an_answer_that_breaks_in_its_last_read_has_no_end():
     assert await anext(batches) == [{}]
     with pytest.raises(orjson.JSONDecodeError):
         await anext(batches)
+
+
+async def test_a_whole_answer_is_one_event_however_it_comes():
+    message = {"role": "assistant", "content": "hi"}
+    said = orjson.dumps({"choices": [{"message": message}]}, option=orjson.OPT_INDENT_2)
+    [[event, end]] = await batches_of(said[:9], said[9:])
+    assert (event["choices"][0]["delta"], end) == (message, END)
+
+
+@pytest.mark.parametrize("choices", [None, {}, [], [1], [{}], [{"message": "x"}]])
+async def test_what_only_looks_like_a_whole_answer_is_none(choices):
+    with pytest.raises(NoEventError, match="answered 200"):
+        await batches_of(orjson.dumps({"choices": choices}))
+
+
+async def test_of_an_endless_answer_without_events_not_all_is_kept(monkeypatch):
+    monkeypatch.setattr(openai_events, "_WHOLE", 10)
+    with pytest.raises(NoEventError, match=r": 'x{16}'$"):
+        await batches_of(*[b"x" * 8] * 1000)

@@ -38,7 +38,11 @@ WE_KNOW_MORE: Final[dict[tuple[str, str], dict[str, Any]]] = {
     ("anthropic-error-first.sse", ANTHROPIC): {"kind": "api", "statusCode": 529, "isRetryable": True},
     ("gemini-error-first.sse", GEMINI): {"code": "429"},
     ("gemini-error.sse", GEMINI): {"code": "503"},
-    ("openai-error-first.sse", "hosted_vllm/demo"): {"code": "overloaded"},
+    ("openai-error-first.sse", "hosted_vllm/demo"): {
+        "isRetryable": True,
+        "statusCode": 500,
+        "code": "overloaded",
+    },
 }
 """What LiteLLM's readers lose of an error in a stream."""
 NO_REASON: Final = "gemini-unfinished.sse"

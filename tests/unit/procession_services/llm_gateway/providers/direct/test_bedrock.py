@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from procession_services.llm_gateway.providers.direct.bedrock import FrameReader
-from procession_services.llm_gateway.providers.direct.http import EventError
+from procession_services.llm_gateway.providers.openai_events import EventError
 
 
 def frame(payload):
