@@ -364,9 +364,8 @@ class RunHandle:
                 self._go_on()
 
     async def _send(self, control: Control, key: str) -> None:
-        await self._link.publish(
-            subjects.control(self._tenant, self.run_id), control.to_json(), f"{self.run_id}:{key}"
-        )
+        message_id = f"{self._tenant}:{self.run_id}:{key}"  # the stream is that of all tenants
+        await self._link.publish(subjects.control(self._tenant, self.run_id), control.to_json(), message_id)
 
 
 class _Bell:

@@ -18,6 +18,7 @@ from procession.client import (
     RunFailedError,
     UnknownRunError,
 )
+from procession_schemas import subjects
 from procession_schemas.agent import Agent
 from procession_schemas.run import RunRequest
 from procession_services.bus.streams import ensure_streams
@@ -357,6 +358,23 @@ async def test_cancel_goes_out_as_a_control_message(services, procession):
     assert await services.control() == {"type": "cancel"}
     await procession.cancel("another-run")
     assert await services.control() == {"type": "cancel"}
+
+
+async def test_what_is_told_to_a_run_is_not_taken_for_what_another_tenant_told_one_of_that_id(
+    servers, services, procession
+):
+    async with (
+        services_at(servers.nats_url) as others,
+        Procession(servers.nats_url, tenant=others.tenant) as other,
+    ):
+        for theirs, client in ((services, procession), (others, other)):
+            handle = await client.start("Hi", agent="demo", run_id="job-1")
+            await theirs.suspend("job-1", "c1", fence=1)
+            await handle.approve("c1")
+            await handle.cancel()
+            control = subjects.control(theirs.tenant, "job-1")
+            stored = await theirs.nats.jetstream().stream_info("WORK", subjects_filter=control)
+            assert stored.state.subjects == {control: 2}
 
 
 async def waiting(services, procession):
