@@ -50,10 +50,10 @@ class RunHandle:
         run_id: str,
         *,
         streams: bool = True,
-        disputed: bool = False,
+        fingerprint: str | None = None,
         after: int = 0,
     ) -> None:
-        # Made by `Procession`; `disputed` says that the id may be that of a run with another request.
+        # Made by `Procession`; `fingerprint` is that of the request where the id may be that of a run with another.
         self.run_id = run_id
         self.accepted = False
         self._link = link
@@ -66,9 +66,11 @@ class RunHandle:
         self._suspension: RunResult | None = None
         self._resume_fence = -1
         self._decided: set[str] = set()
+        self._cancelled = False
         self.request: int | None = None
-        self._rejection: RequestRejected | None = None
-        self._disputed = disputed
+        self._rejections: dict[int | None, RequestRejected] = {}
+        self._fingerprint = fingerprint
+        self._disputed = fingerprint is not None
         self._stale = False
         self._late = False
         self._complete = not streams
@@ -115,7 +117,8 @@ class RunHandle:
                     raise self._lost(f"from {self._order.position} on")
                 return
             async with asyncio.timeout(idle_timeout):
-                await self._more()
+                if not await self._more():
+                    return
 
     async def result(self, *, timeout: float | None = None, raise_on_error: bool = False) -> RunResult:  # noqa: ASYNC109
         """Waits for the result: of the finished run, or of one that waits for a person (status `suspended`).
@@ -128,7 +131,7 @@ class RunHandle:
             NotConnectedError: The client was closed.
         """
         async with asyncio.timeout(timeout):
-            while self._result is None or self._disputed:
+            while self._result is None or self._disputed or self._rejection is not None:
                 await self._advance()
         if raise_on_error and self._result.status not in ("finished", "suspended"):
             raise RunFailedError(self._result)
@@ -137,6 +140,7 @@ class RunHandle:
     async def cancel(self) -> None:
         """Cancels the run: its chunks end, and `result()` says what there was."""
         await self._send(Control(type="cancel"), "cancel")
+        self._cancelled = True
         self._go_on()
 
     async def approve(self, tool_call_id: str) -> None:
@@ -162,16 +166,11 @@ class RunHandle:
         self._subscriptions = await self._link.subscribe(callbacks)
 
     def join(self) -> None:
-        """Takes it that the run is the one that was asked for, and has begun; `Procession` knows.
+        """Takes it that the run may have begun already; `Procession` knows.
 
         What comes of it may be of somebody whose work others have: that can be told from what is stored only.
         """
-        self._believe()
-        self._late = True
-
-    def _believe(self) -> None:
-        """Takes it that the run is the one that was asked for, and that something may have been missed."""
-        self._disputed, self._stale = False, True
+        self._late = self._stale = True
 
     async def close(self) -> None:
         """Stops listening; the run goes on, and `result()` then looks for its end now and again."""
@@ -191,12 +190,12 @@ class RunHandle:
     def _on_event(self, body: bytes) -> None:
         event = orjson.loads(body)
         match event.get("type"):
-            case "run.accepted":
+            case "run.accepted" if self._is_about_ours(event):
                 self.accepted = True
-                if self._disputed:
-                    self._believe()
-            case "run.finished":
+                self._stale |= self._disputed
                 self._disputed = False
+            case "run.finished":
+                self._stale |= self._disputed
                 self._go_on()
                 self._result = RunResult.model_validate(event["result"])
             case "run.suspended":
@@ -204,21 +203,33 @@ class RunHandle:
             case "run.resumed" if event["fence"] >= self._resume_fence:
                 self._resume_fence = event["fence"]
                 self._go_on()
-            case "request.rejected" if not self.accepted:
-                self._rejection = RequestRejected.model_validate(event)
+            case "request.rejected":
+                rejection = RequestRejected.model_validate(event)
+                if self.request is None or rejection.sequence in (None, self.request):
+                    self._rejections[rejection.sequence] = rejection
             case _:
                 return
         self._bell.ring()
 
+    def _is_about_ours(self, accepted: dict[str, Any]) -> bool:
+        """Tells whether the request that was accepted is the same as ours; services of before do not say which."""
+        return self._fingerprint is None or accepted.get("fingerprint") in (None, self._fingerprint)
+
+    @property
+    def _rejection(self) -> RequestRejected | None:
+        """The answer that our request was not accepted."""
+        unnumbered = None if self.accepted else self._rejections.get(None)
+        return self._rejections.get(self.request, unnumbered)
+
     def _suspend(self, fence: int, told: RunResult) -> None:
-        """Takes it that the run waits, unless it has gone on since, or all that it asks has been decided here."""
+        """Takes it that the run waits, unless it has gone on since, or has been told here how to."""
         over = self._result is not None and self._suspension is None
         if over or fence < self._resume_fence or (fence == self._resume_fence and self._suspension is None):
             return
         if fence > self._resume_fence:
             self._resume_fence, self._decided = fence, set()
         self._result = self._suspension = told
-        if self._decided.issuperset(self._asked):
+        if self._cancelled or self._decided.issuperset(self._asked):
             self._go_on()
 
     def _go_on(self) -> None:
@@ -248,9 +259,9 @@ class RunHandle:
         """Tells whether no further chunk will come."""
         if self._stale or not self._may_read:
             return False
-        if self._order.ended:
-            return True
-        return self._result is not None and self._complete and not self._unread and self._order.gap is None
+        if self._result is None:  # behind an end the run may wait, which whoever steers it must know
+            return False
+        return self._order.ended or (self._complete and not self._unread and self._order.gap is None)
 
     def _cut_off(self) -> bool:
         """Tells whether chunks are missing at the end: of a run that ended well, all come, and a mark behind them."""
@@ -259,19 +270,25 @@ class RunHandle:
         well = self._result is not None and self._result.status in ("finished", "suspended")
         return self._order.position < self._left_to or (well and self._order.position > 0)
 
-    async def _more(self) -> None:
-        """Returns when there is a next chunk, or none will come."""
+    async def _more(self) -> bool:
+        """Returns when there is a next chunk, or none will come; False when nobody says what became of an ended run."""
         clock = asyncio.get_running_loop().time
         gap_since: float | None = None
+        ended_since: float | None = None
         while not (self._may_read and self._order.ready) and not self._over():
             if self._unread:
                 self._unread, self._stale = False, True
-            if gap := self._order.gap:
+            if not self._disputed and (gap := self._order.gap):
                 if gap_since is None:
                     gap_since, self._stale = clock(), True
                 elif clock() > gap_since + _LOST_SECONDS and not self._stale:
                     raise self._lost(f"{gap[0]} to {gap[1]}")
+            if self._order.ended and self._may_read:
+                ended_since = ended_since or clock()
+                if clock() > ended_since + _LOST_SECONDS and not self._stale:
+                    return False
             await self._advance()
+        return True
 
     def _lost(self, which: str) -> ChunksLostError:
         return ChunksLostError(
@@ -281,27 +298,33 @@ class RunHandle:
 
     async def _advance(self) -> None:
         """Returns when something may have changed: a message came, or the streams were read again."""
-        if self._rejection is not None and self._rejection.sequence in (None, self.request):
-            raise rejected(self._rejection.error)
+        if (rejection := self._rejection) is not None:
+            raise rejected(rejection.error)
         if self._link.closed:
             raise NotConnectedError(f"the client was closed; run {self.run_id} goes on")
         if self._stale and await self._catch_up():
             return
-        if self._stale or self._order.gap is not None or not self._subscriptions:
+        if self._stale or (self._order.gap is not None and not self._disputed) or not self._subscriptions:
             patience = _RETRY_SECONDS
         else:
-            patience = _PROBE_SECONDS if self._result is None else _SETTLE_SECONDS
-        if not await self._bell.heard(patience):
-            self._believe()
+            settled = (self._result is not None or self._order.ended) and not self._disputed
+            patience = _SETTLE_SECONDS if settled else _PROBE_SECONDS
+        self._stale |= not await self._bell.heard(patience)
 
     async def _catch_up(self) -> bool:
         """Reads what the streams hold; False when they cannot be reached now."""
         async with self._looking:
             self._stale = False
             try:
-                await self._look_for_events()
+                finished = await self._last("run.finished")
+                if self._disputed:
+                    await self._look_for_ours(finished)
+                if not self._disputed:
+                    await self._look_for_events(finished)
                 if not self.accepted and self.request is not None:
                     await self._look_for_rejection()
+                if self._disputed:
+                    return True
                 result_known = self._result is not None
                 filled = not self._streams or await self._fill()
                 self._late = False
@@ -310,15 +333,26 @@ class RunHandle:
             except UnreachableError:
                 self._stale = True
                 return False
+            except asyncio.CancelledError:  # as when somebody waits for a moment only
+                self._stale = True
+                raise
             if result_known:  # the last chunks may come behind it, after a restart of NATS
                 now = asyncio.get_running_loop().time()
                 self._known_since = self._known_since or now
                 self._complete = now > self._known_since + _LOST_SECONDS
             return True
 
-    async def _look_for_events(self) -> None:
-        told = [await self._last("run.finished")]
-        if told == [None]:
+    async def _look_for_ours(self, finished: bytes | None) -> None:
+        """Settles whether the run is that of our request; one that cannot run ends without having been accepted."""
+        accepted = await self._last("run.accepted")
+        if accepted is None:
+            self._disputed = finished is None
+        elif self._is_about_ours(orjson.loads(accepted)):
+            self._disputed = False
+
+    async def _look_for_events(self, finished: bytes | None) -> None:
+        told = [finished]
+        if finished is None:
             suspended = await self._last("run.suspended")
             told = [await self._last("run.resumed"), suspended] if suspended else []
         for event in filter(None, told):
@@ -364,9 +398,8 @@ class RunHandle:
                 self._go_on()
 
     async def _send(self, control: Control, key: str) -> None:
-        await self._link.publish(
-            subjects.control(self._tenant, self.run_id), control.to_json(), f"{self.run_id}:{key}"
-        )
+        message_id = f"{self._tenant}:{self.run_id}:{key}"  # the stream is that of all tenants
+        await self._link.publish(subjects.control(self._tenant, self.run_id), control.to_json(), message_id)
 
 
 class _Bell:

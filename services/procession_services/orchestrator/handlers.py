@@ -9,11 +9,11 @@ from pydantic import ValidationError
 from procession_schemas import subjects
 from procession_schemas.agent import Agent
 from procession_schemas.events import RequestRejected, RunAccepted
+from procession_schemas.fingerprint import fingerprint
 from procession_schemas.run import Failure, RunRequest
 from procession_schemas.validation import RefusedError, misfit
 from procession_schemas.work import Control, WorkResult
 from procession_services.bus import Delivery, HopelessError
-from procession_services.orchestrator.core.fingerprint import fingerprint
 from procession_services.orchestrator.core.plan import (
     asked_id,
     opening,

@@ -18,7 +18,9 @@ from procession.client import (
     RunFailedError,
     UnknownRunError,
 )
+from procession_schemas import subjects
 from procession_schemas.agent import Agent
+from procession_schemas.fingerprint import fingerprint
 from procession_schemas.run import RunRequest
 from procession_services.bus.streams import ensure_streams
 from procession_services.runtime.embedded import EmbeddedServers, embedded
@@ -339,6 +341,76 @@ async def test_a_request_that_the_services_know_already_gets_the_result_of_its_r
     assert (await handle.result()).text == "a"
 
 
+@pytest.mark.parametrize("late", [False, True])
+async def test_the_answer_of_another_request_is_never_ours_however_long_ours_waits(
+    services, procession, monkeypatch, late
+):
+    monkeypatch.setattr("procession.client.handle._PROBE_SECONDS", 0.05)
+
+    async def theirs():
+        await services.accept("taken-1", fingerprint="theirs")
+        await services.chunks("taken-1", 0, "theirs", end=True)
+        await services.finish("taken-1", "theirs")
+
+    if not late:
+        await theirs()
+    handle = await procession.start("Hi", agent="demo", run_id="taken-1")
+    if late:
+        await theirs()
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            await handle.result(timeout=0.3)
+        with pytest.raises(TimeoutError):
+            await anext(handle.chunks(idle_timeout=0.3))
+    assert not handle.accepted
+    error = {"code": "CONFLICT", "message": "taken"}
+    await services.event("taken-1", "request.rejected", error=error, sequence=handle.request)
+    await services.event("taken-1", "request.rejected", error=error, sequence=handle.request + 1)
+    with pytest.raises(RunConflictError, match="taken"):
+        await handle.result(timeout=5)
+
+
+async def test_a_rejection_with_our_number_counts_though_the_run_was_accepted_before(services, procession):
+    handle = await procession.start("Hi", agent="demo", run_id="taken-2")
+    await services.accept("taken-2")
+    await services.finish("taken-2", "theirs")
+    error = {"code": "CONFLICT", "message": "taken"}
+    await services.event("taken-2", "request.rejected", error=error, sequence=handle.request)
+    with pytest.raises(RunConflictError, match="taken"):
+        await handle.result(timeout=5)
+
+
+async def test_what_was_accepted_before_we_listened_is_ours_where_its_fingerprint_is(
+    services, procession, monkeypatch
+):
+    monkeypatch.setattr("procession.client.handle._PROBE_SECONDS", 0.05)
+    handle = await procession.start("Hi", agent="demo", run_id="ours-1")
+    stored = await services.nats.jetstream().get_last_msg("RUNS", subjects.run(services.tenant, "demo"))
+    await handle.close()
+    await services.accept("ours-1", fingerprint=fingerprint(stored.data))
+    await services.chunks("ours-1", 0, "a", end=True)
+    await services.finish("ours-1", "a")
+    assert await collect(handle) == ["a"]
+    assert (await handle.result()).text == "a"
+
+
+async def test_a_request_that_cannot_run_has_its_end_without_having_been_accepted(services, procession):
+    handle = await procession.start("Hi", agent="demo", run_id="refused-1")
+    await services.finish("refused-1", status="failed")
+    assert (await handle.result(timeout=5)).status == "failed"
+
+
+async def test_a_conflict_that_was_said_already_is_said_again_when_another_was_said_since(
+    services, procession
+):
+    first = await procession.start("Hi", agent="demo", run_id="taken-3")
+    error = {"code": "CONFLICT", "message": "taken"}
+    for sequence in (first.request, first.request + 1):
+        await services.event("taken-3", "request.rejected", error=error, sequence=sequence)
+    again = await procession.start("Hi", agent="demo", run_id="taken-3")
+    assert again.request > first.request
+
+
 async def stored_requests(services):
     return (await services.nats.jetstream().stream_info("RUNS")).state.messages
 
@@ -357,6 +429,23 @@ async def test_cancel_goes_out_as_a_control_message(services, procession):
     assert await services.control() == {"type": "cancel"}
     await procession.cancel("another-run")
     assert await services.control() == {"type": "cancel"}
+
+
+async def test_what_is_told_to_a_run_is_not_taken_for_what_another_tenant_told_one_of_that_id(
+    servers, services, procession
+):
+    async with (
+        services_at(servers.nats_url) as others,
+        Procession(servers.nats_url, tenant=others.tenant) as other,
+    ):
+        for theirs, client in ((services, procession), (others, other)):
+            handle = await client.start("Hi", agent="demo", run_id="job-1")
+            await theirs.suspend("job-1", "c1", fence=1)
+            await handle.approve("c1")
+            await handle.cancel()
+            control = subjects.control(theirs.tenant, "job-1")
+            stored = await theirs.nats.jetstream().stream_info("WORK", subjects_filter=control)
+            assert stored.state.subjects == {control: 2}
 
 
 async def waiting(services, procession):
@@ -381,6 +470,30 @@ async def test_a_run_that_waits_ends_the_iteration_and_goes_on_after_a_decision(
     await services.finish(run, "ab")
     assert await collect(handle) == ["b"]
     assert (await handle.result()).text == "ab"
+
+
+async def test_who_has_read_to_a_suspension_knows_of_it(services, procession):
+    handle = await procession.start("Hi", agent="demo")
+    reading = asyncio.create_task(collect(handle))
+    await services.chunks(handle.run_id, 0, "a", end=True)
+    await until(lambda: handle.position == 1)
+    assert not reading.done()
+    await services.suspend(handle.run_id, "c1", fence=1)
+    assert await reading == ["a"]
+    assert (await handle.result(timeout=0)).status == "suspended"
+
+
+async def test_a_run_that_is_cancelled_before_it_says_that_it_waits_does_not_wait(services, procession):
+    handle = await procession.start("Hi", agent="demo")
+    await services.chunks(handle.run_id, 0, "a", end=True)
+    await handle.cancel()
+    await services.suspend(handle.run_id, "c1", fence=1)
+    with pytest.raises(TimeoutError):
+        await handle.result(timeout=0.2)
+    await services.chunks(handle.run_id, 1, "b", end=True, fence=1)
+    await services.finish(handle.run_id, "ab", status="cancelled")
+    assert await collect(handle) == ["a", "b"]
+    assert (await handle.result()).status == "cancelled"
 
 
 async def test_a_run_waits_until_each_call_is_decided(services, procession):
@@ -490,6 +603,18 @@ async def test_an_idle_timeout_ends_the_waiting_and_not_the_run(services, proces
         await handle.result(timeout=0.05)
     await services.finish(handle.run_id, "late")
     assert (await handle.result()).text == "late"
+
+
+async def test_a_look_at_the_streams_that_was_given_up_is_taken_again(services, procession):
+    await services.accept("poll-1")
+    await services.chunks("poll-1", 0, "a", end=True)
+    await services.finish("poll-1", "a")
+    handle = await procession.attach("poll-1")
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            await handle.result(timeout=0)
+    assert (await handle.result(timeout=3)).text == "a"
+    assert await collect(handle) == ["a"]
 
 
 async def test_closing_the_client_wakes_its_readers(servers, services):
