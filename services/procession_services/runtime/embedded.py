@@ -307,8 +307,14 @@ class _Server:
 @contextmanager
 def _owned(directory: Path) -> Iterator[None]:
     """Keeps a directory from everybody else for the length of the block."""
-    directory.mkdir(parents=True, exist_ok=True)
-    with (directory / "lock").open("a+", encoding="ascii") as lock:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        file = (directory / "lock").open("a+", encoding="ascii")
+    except OSError as error:
+        raise EmbeddedServerError(
+            f"cannot keep data in {directory}: {error.strerror}; take another directory"
+        ) from error
+    with file as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -190,6 +190,14 @@ async def test_a_directory_in_use_is_refused_with_who_has_it_and_left_as_it_is(t
             await stream.add_stream(name="S", subjects=["s"])
 
 
+async def test_a_directory_that_cannot_be_one_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("kept")
+    with pytest.raises(EmbeddedServerError, match=f"cannot keep data in {file}: File exists"):
+        await EmbeddedServers(file).__aenter__()
+    assert file.read_text() == "kept"
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel ties children to parents on Linux only")
 async def test_the_servers_die_with_a_killed_parent(tmp_path: Path) -> None:
     parent = await asyncio.create_subprocess_exec(
