@@ -8,6 +8,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -30,27 +31,45 @@ __all__ = ["main"]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
     sys.path.insert(0, str(Path.cwd()))  # plugins are modules of the project one stands in
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # what a terminal has no letters for
     options = _parser().parse_args(arguments)
     try:
         outcome = options.command(options)
         code: int = asyncio.run(outcome) if asyncio.iscoroutine(outcome) else outcome
-    except ProcessionError as error:
-        say(f"procession: {error}")
-        return FAILED
-    except (SettingsError, ConfigurationError, UsageError, InvalidSubjectError) as error:
-        for line in str(error).splitlines():
-            say(f"procession: {line}")
-        return USAGE
-    except ValidationError as error:
-        for wrong in error.errors():
-            say(f"procession: {'.'.join(map(str, wrong['loc']))}: {wrong['msg']}")
-        return USAGE
     except (KeyboardInterrupt, asyncio.CancelledError):
         return INTERRUPTED
     except BrokenPipeError:  # as in `procession run ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return INTERRUPTED
+    except Exception as error:
+        if (told := _told(error)) is None:
+            raise
+        code, lines = told
+        for line in lines:
+            say(f"procession: {line}")
     return code
+
+
+def _told(error: Exception) -> tuple[int, list[str]] | None:
+    """The exit code and the lines for what its user can mend; None: a defect of ours."""
+    match error:
+        case ProcessionError():
+            return FAILED, [str(error)]
+        case SettingsError() | ConfigurationError() | UsageError() | InvalidSubjectError():
+            return USAGE, str(error).splitlines()
+        case ValidationError():
+            return USAGE, [f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}" for wrong in error.errors()]
+        case UnicodeError():
+            return USAGE, [f"what was given is not UTF-8: {error}"]
+        case OSError():
+            return FAILED, [str(error) or "no answer in time"]
+        case _ if type(error).__module__.startswith("nats."):  # to import it takes too long for every command
+            right = "are address, user and password right? `procession check --deploy` tells more"
+            return FAILED, [f"NATS refuses: {error}; {right}"]
+        case _:
+            return None
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from procession.client import Procession
 
 __all__ = [
-    "CODES", "FAILED", "INTERRUPTED", "OK", "USAGE", "Commands", "UsageError", "client_of", "end_with", "pair", "say",
-    "settings_of",
+    "CODES", "FAILED", "INTERRUPTED", "OK", "USAGE", "Commands", "UsageError", "client_of", "end_with", "pair",
+    "print_json", "say", "settings_of",
 ]  # fmt: skip
 
 OK: Final = 0
@@ -57,6 +57,12 @@ def say(text: str) -> None:
     """Tells the person at the terminal; stdout is for results."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
+
+
+def print_json(value: Any) -> None:
+    """A line of JSON on stdout; letters are escaped where it does not take all of them."""
+    everything = sys.stdout.encoding.lower() == "utf-8"
+    sys.stdout.write(f"{json.dumps(value, ensure_ascii=not everything)}\n")
 
 
 def settings_of(options: argparse.Namespace) -> Settings:

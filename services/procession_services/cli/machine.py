@@ -6,9 +6,19 @@ import importlib
 import signal
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from procession_services.cli.common import CODES, FAILED, OK, Commands, end_with, pair, say, settings_of
+from procession_services.cli.common import (
+    CODES,
+    FAILED,
+    OK,
+    Commands,
+    UsageError,
+    end_with,
+    pair,
+    say,
+    settings_of,
+)
 from procession_services.runtime import garbage
 from procession_services.runtime.agents import load_agents
 from procession_services.runtime.embedded import EmbeddedServerError
@@ -16,6 +26,8 @@ from procession_services.runtime.settings import Settings
 from procession_services.supervisor import SERVICES, StartError, System, system
 
 __all__ = ["add_machine_commands"]
+
+_PORTS: Final = range(65_536)
 
 
 def add_machine_commands(commands: Commands) -> None:
@@ -48,7 +60,7 @@ def add_machine_commands(commands: Commands) -> None:
 
     model = commands.add("model", _model, "serve the deterministic demo model, with OpenAI's chat protocol")
     model.add_argument("--host", default="127.0.0.1", help="address to listen on (default: loopback)")
-    model.add_argument("--port", type=int, default=8399, help="0 picks a free one (default: %(default)s)")
+    model.add_argument("--port", type=_port, default=8399, help="0 picks a free one (default: %(default)s)")
     model.add_argument("--parent", type=int, help=argparse.SUPPRESS)
 
     told = "run a service, or several in one process, until SIGTERM; SIGHUP reads the agents anew"
@@ -150,8 +162,19 @@ async def _model(options: argparse.Namespace) -> int:
 
     if options.parent:
         end_with(options.parent)
-    await run(options.host, options.port, DEFAULT_PACE_MS)
+    try:
+        await run(options.host, options.port, DEFAULT_PACE_MS)
+    except OSError as error:
+        raise UsageError(
+            f"{error.strerror}: take another --host or --port; port 0 picks a free one"
+        ) from error
     return OK
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) not in _PORTS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: 0 to {_PORTS.stop - 1}")
+    return int(text)
 
 
 def _replicas(text: str) -> tuple[str, int]:

@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from procession_services.cli.common import print_json
 from procession_services.runtime.agents import load_agents
 from procession_services.runtime.problems import ConfigurationError, Problem
 from procession_services.runtime.settings import Settings
@@ -128,11 +129,11 @@ async def _threads(memory: "MemoryClient", options: argparse.Namespace) -> None:
 
 
 async def _thread(memory: "MemoryClient", options: argparse.Namespace) -> None:
-    _line(await memory.thread(options.thread, options.resource))
+    print_json(await memory.thread(options.thread, options.resource))
 
 
 async def _create(memory: "MemoryClient", options: argparse.Namespace) -> None:
-    _line(await memory.create(options.thread, options.resource, title=options.title))
+    print_json(await memory.create(options.thread, options.resource, title=options.title))
 
 
 async def _messages(memory: "MemoryClient", options: argparse.Namespace) -> None:
@@ -140,7 +141,7 @@ async def _messages(memory: "MemoryClient", options: argparse.Namespace) -> None
         options.thread, options.resource, page=options.page, per_page=options.per_page, limit=options.last
     )
     for message in told["messages"]:
-        _line(message)
+        print_json(message)
     _more(told)
 
 
@@ -155,7 +156,7 @@ async def _rename(memory: "MemoryClient", options: argparse.Namespace) -> None:
 
 async def _export(memory: "MemoryClient", options: argparse.Namespace) -> None:
     async for page in memory.export(options.thread, options.resource):
-        _line(page)
+        print_json(page)
 
 
 async def _import(memory: "MemoryClient", options: argparse.Namespace) -> None:
@@ -186,10 +187,6 @@ async def _reindex(memory: "MemoryClient", options: argparse.Namespace) -> None:
 def _more(told: dict[str, Any]) -> None:
     if told.get("hasMore"):
         _say(f"there are more, {told['total']} in all: --page {told['page'] + 1}")
-
-
-def _line(value: Any) -> None:
-    sys.stdout.write(f"{json.dumps(value, ensure_ascii=False)}\n")
 
 
 def _say(text: str) -> None:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
-from procession_services.cli.common import CODES, OK, Commands, UsageError, client_of, pair, say
+from procession_services.cli.common import CODES, OK, Commands, UsageError, client_of, pair, print_json, say
 
 if TYPE_CHECKING:
     from procession.client import RunHandle
@@ -70,10 +70,20 @@ async def _run(options: argparse.Namespace) -> int:
         fields["memory"] = {"thread": options.thread, "resource": options.resource}
     if options.run_id:
         fields["run_id"] = options.run_id
-    text = sys.stdin.read() if options.text == "-" else options.text
+    text = _asked(options.text)
     async with client_of(options) as procession:
         handle = await procession.start(text, agent=options.agent, **fields)
         return await _follow(handle, options)
+
+
+def _asked(text: str) -> str:
+    """The text of a request, which may be on stdin; raises UsageError."""
+    try:
+        asked = sys.stdin.read() if text == "-" else text
+        asked.encode()
+    except UnicodeError as error:
+        raise UsageError(f"the text of the request is not UTF-8: {error}") from error
+    return asked
 
 
 async def _attach(options: argparse.Namespace) -> int:
@@ -132,17 +142,18 @@ async def _follow(handle: "RunHandle", options: argparse.Namespace) -> int:
     silence = loop.call_later(_SILENCE_SECONDS, _mention_silence, handle)
     try:
         async for chunk in handle:
-            sys.stdout.write(
-                f"{json.dumps(chunk, ensure_ascii=False)}\n" if options.json else chunk_text(chunk)
-            )
+            if options.json:
+                print_json(chunk)
+            else:
+                sys.stdout.write(chunk_text(chunk))
             sys.stdout.flush()
         result = await handle.result()
     finally:
         silence.cancel()
         loop.remove_signal_handler(signal.SIGINT)
     if options.json:
-        told = {"type": "result", "result": result.model_dump(mode="json", by_alias=True, exclude_none=True)}
-        sys.stdout.write(f"{json.dumps(told, ensure_ascii=False)}\n")
+        told = result.model_dump(mode="json", by_alias=True, exclude_none=True)
+        print_json({"type": "result", "result": told})
     else:
         sys.stdout.write("\n" if options.stream else f"{result.text}\n")
         sys.stdout.flush()

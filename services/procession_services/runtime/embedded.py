@@ -6,13 +6,14 @@ them, and speaks to them over a bare socket only to learn whether they are ready
 """
 
 import asyncio
+import fcntl
 import os
 import secrets
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -82,15 +83,17 @@ class EmbeddedServers:
     """NATS with JetStream and Redis with an append-only file, both below one directory.
 
     An async context manager. The directory receives the configuration files, the logs and the data; entering
-    again with the same directory finds the data again, on other ports.
+    again with the same directory finds the data again, on other ports. It belongs to one of them at a time: two
+    servers on the same files destroy them.
 
     On Linux the servers die with the thread that started them, even if it is killed. Elsewhere a killed
     parent leaves them running: end them by the process ids that their logs name.
     """
 
     def __init__(self, directory: Path, *, nats: bool = True, redis: bool = True) -> None:
-        self._nats = _Server(Nats(), directory.resolve())
-        self._redis = _Server(Redis(), directory.resolve())
+        self._directory = directory.resolve()
+        self._nats = _Server(Nats(), self._directory)
+        self._redis = _Server(Redis(), self._directory)
         self._wanted = [server for server, wanted in ((self._nats, nats), (self._redis, redis)) if wanted]
         self._stack = AsyncExitStack()
 
@@ -107,9 +110,11 @@ class EmbeddedServers:
         """Start the servers and return when they answer.
 
         Raises:
-            EmbeddedServerError: a server is missing or did not become ready; none is left running.
+            EmbeddedServerError: the directory is another process's, or a server is missing or did not become ready;
+                none is left running.
         """
         async with AsyncExitStack() as stack:
+            stack.enter_context(_owned(self._directory))
             for server in self._wanted:
                 stack.push_async_callback(server.stop)
                 await server.start()
@@ -181,7 +186,8 @@ async def embedded(
         on_line: Gets the name of a server that has ended, and a line about it.
 
     Raises:
-        EmbeddedServerError: a server is missing or did not become ready; none is left running.
+        EmbeddedServerError: the directory is another process's, or a server is missing or did not become ready;
+            none is left running.
     """
     async with EmbeddedServers(directory, nats=nats, redis=redis) as servers:
         keeping = asyncio.create_task(servers.keep(on_line))
@@ -296,6 +302,30 @@ class _Server:
         lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
         tail = "\n".join(f"  {line}" for line in lines[-_LOG_TAIL_LINES:])
         return f"the embedded {self._program.name} server {what}; the end of {self._log}:\n{tail}"
+
+
+@contextmanager
+def _owned(directory: Path) -> Iterator[None]:
+    """Keeps a directory from everybody else for the length of the block."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        file = (directory / "lock").open("a+", encoding="ascii")
+    except OSError as error:
+        raise EmbeddedServerError(
+            f"cannot keep data in {directory}: {error.strerror}; take another directory"
+        ) from error
+    with file as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            raise EmbeddedServerError(
+                f"{directory} is in use by process {lock.read()}: stop that one first, or take another directory"
+            ) from None
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        yield
 
 
 def _free_ports(count: int) -> tuple[int, ...]:

@@ -3,12 +3,15 @@
 import os
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
+from urllib.parse import urlsplit
 
 import yaml
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from procession.errors import address
 from procession_schemas.agent import LONGEST_RUN
+from procession_schemas.subjects import token
 from procession_services.runtime.clock import new_token
 from procession_services.runtime.problems import suggestion
 
@@ -16,6 +19,7 @@ _PREFIX: Final = "PROCESSION_"
 _CONFIG: Final = "PROCESSION_CONFIG"
 _ENVIRONMENT_ONLY: Final = ("workspaces", "health_file")
 """Settings that are also read by what does not read the file."""
+_SCHEMES: Final = {"nats_url": ("nats", "tls", "ws", "wss"), "redis_url": ("redis", "rediss", "unix")}
 
 
 class SettingsError(Exception):
@@ -172,6 +176,29 @@ class Settings(BaseSettings):
     def _split(cls, value: object) -> object:
         return tuple(p.strip() for p in value.split(",") if p.strip()) if isinstance(value, str) else value
 
+    @field_validator("nats_url", "redis_url")
+    @classmethod
+    def _addresses(cls, value: str, info: ValidationInfo) -> str:
+        name = str(info.field_name)
+        schemes = _SCHEMES[name]
+        for url in value.split(",") if name == "nats_url" else [value]:
+            whole = f"nats://{url}" if name == "nats_url" and "://" not in url else url
+            try:
+                parts = urlsplit(whole.strip())
+                right = parts.scheme in schemes and (
+                    parts.scheme == "unix" or (parts.hostname and parts.port != 0)
+                )
+            except ValueError:  # its text may quote a part of a password
+                right = False
+            if not right:
+                raise ValueError(f"should be like {cls.model_fields[name].default}")
+        return value
+
+    @field_validator("replica", "tenant")
+    @classmethod
+    def _token(cls, value: str, info: ValidationInfo) -> str:
+        return token(value, str(info.field_name))
+
     @classmethod
     def load(cls, file: Path | None = None, **overrides: Any) -> Self:
         """Reads the environment and the settings file (argument, or `PROCESSION_CONFIG`).
@@ -194,7 +221,7 @@ class Settings(BaseSettings):
             for wrong in error.errors():
                 name = str(wrong["loc"][0])
                 where = variable(name) if name in {*chosen} or name not in from_file else f"{path}: {name}"
-                problems.append(f"{where}: {wrong['msg']}, not {wrong['input']!r}")
+                problems.append(f"{where}: {wrong['msg']}, not {address(repr(wrong['input']))}")
             raise SettingsError("\n".join(problems)) from error
         if problems:
             raise SettingsError("\n".join(problems))

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from procession_services.cli import main
+from tests.support.guarded import guarded_servers
 from tests.support.wire import services_at
 
 
@@ -261,10 +262,64 @@ def test_processors_are_listed_with_their_hooks(capsys, monkeypatch):
     assert any(line.split()[:2] == ["email-redactor", "processOutputStream"] for line in lines)
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+async def test_letters_that_stdout_does_not_take_are_escaped(services, procession, encoding):
+    command = await procession("run", "Hi", "--agent", "demo", PYTHONIOENCODING=encoding)
+    _, request = await services.request()
+    await services.accept(run := request["runId"])
+    await services.chunks(run, 0, "5 \u20ac, \U0001f600", end=True)
+    await services.finish(run, "5 \u20ac, \U0001f600")
+    assert (await command.finished())[:2] == (0, "5 \\u20ac, \\U0001f600\n")
+
+
+async def test_json_is_json_where_stdout_does_not_take_every_letter(services, procession):
+    command = await procession("run", "Hi", "--agent", "demo", "--json", PYTHONIOENCODING="ascii")
+    _, request = await services.request()
+    await services.accept(run := request["runId"])
+    await services.chunks(run, 0, "\xe9 \U0001f600", end=True)
+    await services.finish(run, "\xe9 \U0001f600")
+    _, out, _ = await command.finished()
+    assert json.loads(out.splitlines()[-1])["result"]["text"] == "\xe9 \U0001f600"
+
+
+async def test_a_text_that_is_not_utf_8_is_one_clear_line(procession):
+    command = await procession("run", os.fsdecode(b"\xff"), "--agent", "demo")
+    code, _, err = await command.finished()
+    assert code == 2
+    assert err.startswith("procession: the text of the request is not UTF-8: ")
+    assert len(err.splitlines()) == 1
+
+
+async def test_a_port_that_is_taken_is_one_clear_line(servers, procession):
+    port = servers.nats_url.rpartition(":")[2]
+    code, _, err = await (await procession("model", "--port", port)).finished()
+    assert code == 2
+    assert "take another --host or --port" in err
+    assert len(err.splitlines()) == 1
+
+
+async def test_a_directory_that_cannot_be_one_is_one_clear_line(procession, tmp_path):
+    (tmp_path / "file").write_text("")
+    command = await procession("up", "--embedded", "--data", str(tmp_path / "file"))
+    code, _, err = await command.finished()
+    assert code == 1
+    assert err.splitlines()[-1].startswith(f"procession: cannot keep data in {tmp_path / 'file'}: ")
+
+
+async def test_a_wrong_password_for_nats_is_one_clear_line(procession, tmp_path):
+    async with guarded_servers(tmp_path) as guarded:
+        command = await procession("serve", "tools", PROCESSION_NATS_URL=guarded.nats_url)
+        code, _, err = await command.finished()
+    assert code == 1
+    assert err.splitlines()[-1].startswith("procession: NATS refuses: nats: 'Authorization Violation'; ")
+    assert "Traceback" not in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
         (["run", "Hi"], "--agent"),
+        (["model", "--port", "99999"], "'99999' is not a port: 0 to 65535"),
         (["run", "Hi", "--agent", "a", "--request-context", "novalue"], "'novalue' is not KEY=VALUE"),
         (["up", "--replicas", "toolz=2"], "unknown service 'toolz'"),
         (["up", "--replicas", "tools=many"], "must be a number"),

@@ -176,6 +176,28 @@ async def test_the_same_directory_gives_the_same_data_even_with_spaces_in_its_na
         assert await redis.get("key") == b"kept"
 
 
+async def test_a_directory_in_use_is_refused_with_who_has_it_and_left_as_it_is(tmp_path: Path) -> None:
+    async with EmbeddedServers(tmp_path) as servers:
+        config = (tmp_path / "nats.conf").read_text()
+        parent = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", PARENT, str(tmp_path), stderr=asyncio.subprocess.PIPE
+        )
+        _, told = await parent.communicate()
+        assert parent.returncode == 1
+        assert f"{tmp_path} is in use by process {os.getpid()}: ".encode() in told
+        assert (tmp_path / "nats.conf").read_text() == config
+        async with jetstream(servers.endpoints.nats_url) as stream:
+            await stream.add_stream(name="S", subjects=["s"])
+
+
+async def test_a_directory_that_cannot_be_one_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("kept")
+    with pytest.raises(EmbeddedServerError, match=f"cannot keep data in {file}: File exists"):
+        await EmbeddedServers(file).__aenter__()
+    assert file.read_text() == "kept"
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel ties children to parents on Linux only")
 async def test_the_servers_die_with_a_killed_parent(tmp_path: Path) -> None:
     parent = await asyncio.create_subprocess_exec(

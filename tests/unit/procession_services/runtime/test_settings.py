@@ -53,6 +53,46 @@ def test_everything_unknown_or_wrong_is_told_at_once_with_where_it_is(file, monk
 
 
 @pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("nats_url", "nats://127.0.0.1:99999", "'nats://127.0.0.1:99999'"),
+        ("nats_url", "nats://a,http://b", "'nats://a,http://b'"),
+        ("nats_url", "nats://[::1", "'nats://[::1'"),
+        ("nats_url", "nats://ann:secret@127.0.0.1:port", "'nats://127.0.0.1:port'"),
+        ("nats_url", "", "''"),
+        ("redis_url", "127.0.0.1:6379", "'127.0.0.1:6379'"),
+        ("redis_url", "redis://", "'redis://'"),
+    ],
+)
+def test_an_address_that_cannot_be_one_is_told_without_its_password(file, name, value, shown):
+    file.write_text("")
+    default = Settings.model_fields[name].default
+    assert told(file, **{name: value}) == [
+        f"PROCESSION_{name.upper()}: Value error, should be like {default}, not {shown}"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("nats_url", "localhost"),
+        ("nats_url", "nats://a:4222, tls://ann:secret@b"),
+        ("redis_url", "rediss://ann:a,b@host/1"),
+        ("redis_url", "unix:///run/redis.sock"),
+    ],
+)
+def test_an_address_is_taken_in_all_its_forms(name, value):
+    assert getattr(Settings(**{name: value}), name) == value
+
+
+@pytest.mark.parametrize("name", ["replica", "tenant"])
+def test_what_is_a_part_of_subjects_is_a_token(file, name):
+    file.write_text(f"{name}: a b.c")
+    [line] = told(file)
+    assert f"{file}: {name}: Value error, {name} 'a b.c' must be 1 to 200 letters" in line
+
+
+@pytest.mark.parametrize(
     ("text", "wrong"),
     [
         ("- tenant", "must be a mapping of settings"),
