@@ -19,6 +19,7 @@ class RunAccepted(WireModel):
     agent: str
     message_id: str
     at: str
+    fingerprint: str | None = Field(default=None, description="Digest of the request.")
 
 
 class RunSuspended(WireModel):

@@ -55,9 +55,9 @@ class Services:
         body = {"type": type_, "runId": run, "at": at, **fields}
         await self.nats.jetstream().publish(subjects.event(self.tenant, run, type_), orjson.dumps(body))
 
-    async def accept(self, run: str) -> None:
+    async def accept(self, run: str, **more: Any) -> None:
         """Says that a run is taken on."""
-        await self.event(run, "run.accepted", agent="demo", messageId="m1")
+        await self.event(run, "run.accepted", agent="demo", messageId="m1", **more)
 
     async def chunks(self, run: str, seq: int, *texts: str, **more: Any) -> None:
         """Publishes a batch of text chunks."""

@@ -50,10 +50,10 @@ class RunHandle:
         run_id: str,
         *,
         streams: bool = True,
-        disputed: bool = False,
+        fingerprint: str | None = None,
         after: int = 0,
     ) -> None:
-        # Made by `Procession`; `disputed` says that the id may be that of a run with another request.
+        # Made by `Procession`; `fingerprint` is that of the request where the id may be that of a run with another.
         self.run_id = run_id
         self.accepted = False
         self._link = link
@@ -67,8 +67,9 @@ class RunHandle:
         self._resume_fence = -1
         self._decided: set[str] = set()
         self.request: int | None = None
-        self._rejection: RequestRejected | None = None
-        self._disputed = disputed
+        self._rejections: dict[int | None, RequestRejected] = {}
+        self._fingerprint = fingerprint
+        self._disputed = fingerprint is not None
         self._stale = False
         self._late = False
         self._complete = not streams
@@ -128,7 +129,7 @@ class RunHandle:
             NotConnectedError: The client was closed.
         """
         async with asyncio.timeout(timeout):
-            while self._result is None or self._disputed:
+            while self._result is None or self._disputed or self._rejection is not None:
                 await self._advance()
         if raise_on_error and self._result.status not in ("finished", "suspended"):
             raise RunFailedError(self._result)
@@ -162,16 +163,11 @@ class RunHandle:
         self._subscriptions = await self._link.subscribe(callbacks)
 
     def join(self) -> None:
-        """Takes it that the run is the one that was asked for, and has begun; `Procession` knows.
+        """Takes it that the run may have begun already; `Procession` knows.
 
         What comes of it may be of somebody whose work others have: that can be told from what is stored only.
         """
-        self._believe()
-        self._late = True
-
-    def _believe(self) -> None:
-        """Takes it that the run is the one that was asked for, and that something may have been missed."""
-        self._disputed, self._stale = False, True
+        self._late = self._stale = True
 
     async def close(self) -> None:
         """Stops listening; the run goes on, and `result()` then looks for its end now and again."""
@@ -191,12 +187,12 @@ class RunHandle:
     def _on_event(self, body: bytes) -> None:
         event = orjson.loads(body)
         match event.get("type"):
-            case "run.accepted":
+            case "run.accepted" if self._is_about_ours(event):
                 self.accepted = True
-                if self._disputed:
-                    self._believe()
-            case "run.finished":
+                self._stale |= self._disputed
                 self._disputed = False
+            case "run.finished":
+                self._stale |= self._disputed
                 self._go_on()
                 self._result = RunResult.model_validate(event["result"])
             case "run.suspended":
@@ -204,11 +200,23 @@ class RunHandle:
             case "run.resumed" if event["fence"] >= self._resume_fence:
                 self._resume_fence = event["fence"]
                 self._go_on()
-            case "request.rejected" if not self.accepted:
-                self._rejection = RequestRejected.model_validate(event)
+            case "request.rejected":
+                rejection = RequestRejected.model_validate(event)
+                if self.request is None or rejection.sequence in (None, self.request):
+                    self._rejections[rejection.sequence] = rejection
             case _:
                 return
         self._bell.ring()
+
+    def _is_about_ours(self, accepted: dict[str, Any]) -> bool:
+        """Tells whether the request that was accepted is the same as ours; services of before do not say which."""
+        return self._fingerprint is None or accepted.get("fingerprint") in (None, self._fingerprint)
+
+    @property
+    def _rejection(self) -> RequestRejected | None:
+        """The answer that our request was not accepted."""
+        unnumbered = None if self.accepted else self._rejections.get(None)
+        return self._rejections.get(self.request, unnumbered)
 
     def _suspend(self, fence: int, told: RunResult) -> None:
         """Takes it that the run waits, unless it has gone on since, or all that it asks has been decided here."""
@@ -266,7 +274,7 @@ class RunHandle:
         while not (self._may_read and self._order.ready) and not self._over():
             if self._unread:
                 self._unread, self._stale = False, True
-            if gap := self._order.gap:
+            if not self._disputed and (gap := self._order.gap):
                 if gap_since is None:
                     gap_since, self._stale = clock(), True
                 elif clock() > gap_since + _LOST_SECONDS and not self._stale:
@@ -281,27 +289,34 @@ class RunHandle:
 
     async def _advance(self) -> None:
         """Returns when something may have changed: a message came, or the streams were read again."""
-        if self._rejection is not None and self._rejection.sequence in (None, self.request):
-            raise rejected(self._rejection.error)
+        if (rejection := self._rejection) is not None:
+            raise rejected(rejection.error)
         if self._link.closed:
             raise NotConnectedError(f"the client was closed; run {self.run_id} goes on")
         if self._stale and await self._catch_up():
             return
-        if self._stale or self._order.gap is not None or not self._subscriptions:
+        if self._stale or (self._order.gap is not None and not self._disputed) or not self._subscriptions:
             patience = _RETRY_SECONDS
         else:
-            patience = _PROBE_SECONDS if self._result is None else _SETTLE_SECONDS
+            settled = self._result is not None and not self._disputed
+            patience = _SETTLE_SECONDS if settled else _PROBE_SECONDS
         if not await self._bell.heard(patience):
-            self._believe()
+            self._stale = True
 
     async def _catch_up(self) -> bool:
         """Reads what the streams hold; False when they cannot be reached now."""
         async with self._looking:
             self._stale = False
             try:
-                await self._look_for_events()
+                finished = await self._last("run.finished")
+                if self._disputed:
+                    await self._look_for_ours(finished)
+                if not self._disputed:
+                    await self._look_for_events(finished)
                 if not self.accepted and self.request is not None:
                     await self._look_for_rejection()
+                if self._disputed:
+                    return True
                 result_known = self._result is not None
                 filled = not self._streams or await self._fill()
                 self._late = False
@@ -316,9 +331,17 @@ class RunHandle:
                 self._complete = now > self._known_since + _LOST_SECONDS
             return True
 
-    async def _look_for_events(self) -> None:
-        told = [await self._last("run.finished")]
-        if told == [None]:
+    async def _look_for_ours(self, finished: bytes | None) -> None:
+        """Settles whether the run is that of our request; one that cannot run ends without having been accepted."""
+        accepted = await self._last("run.accepted")
+        if accepted is None:
+            self._disputed = finished is None
+        elif self._is_about_ours(orjson.loads(accepted)):
+            self._disputed = False
+
+    async def _look_for_events(self, finished: bytes | None) -> None:
+        told = [finished]
+        if finished is None:
             suspended = await self._last("run.suspended")
             told = [await self._last("run.resumed"), suspended] if suspended else []
         for event in filter(None, told):

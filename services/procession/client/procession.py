@@ -13,6 +13,7 @@ from procession.client.memory import MemoryClient
 from procession_schemas import subjects
 from procession_schemas.agent import Agent
 from procession_schemas.events import RequestRejected
+from procession_schemas.fingerprint import fingerprint
 from procession_schemas.run import RunRequest, RunResult
 
 Input = str | dict[str, Any] | list[str | dict[str, Any]]
@@ -85,10 +86,11 @@ class Procession:
         known = agent if isinstance(agent, str) else Agent.model_validate(agent)
         request = _request(input, known, options)
         subject = subjects.run(self.tenant, known if isinstance(known, str) else known.name)
-        disputed = request.run_id is not None
+        chosen = request.run_id is not None
         run_id = request.run_id = request.run_id or f"run-{secrets.token_hex(12)}"
         body = request.model_dump_json(by_alias=True, exclude_unset=True).encode()
-        handle = RunHandle(self._link, self.tenant, run_id, streams=request.stream, disputed=disputed)
+        ours = fingerprint(body) if chosen else None
+        handle = RunHandle(self._link, self.tenant, run_id, streams=request.stream, fingerprint=ours)
         try:
             await handle.open()
             # The stream drops the same request; another one under this id must get through, to be rejected.
@@ -104,7 +106,8 @@ class Procession:
     async def _stored(self, run_id: str, subject: str, body: bytes, message_id: str) -> tuple[int, bool]:
         """Has the stream store a request; returns its place there, and whether the stream had it already.
 
-        One that was refused for now is gone, though the stream still knows its id for a while.
+        One that was refused for now is gone, though the stream still knows its id for a while; and what was said of
+        one may lie under what was said of a later one. Both are sent again.
         """
         while True:
             ack = await self._link.publish(subject, body, message_id)
@@ -117,7 +120,9 @@ class Procession:
             except UnreachableError:
                 return ack.seq, True
             event = RequestRejected.model_validate_json(told) if told else None
-            if event is None or event.sequence != ack.seq or not event.error.is_retryable:
+            if event is None or (event.sequence or 0) < ack.seq:
+                return ack.seq, True
+            if event.sequence == ack.seq and not event.error.is_retryable:
                 return ack.seq, True
             message_id = f"{message_id}:{ack.seq}"
 

@@ -9,11 +9,11 @@ from pydantic import ValidationError
 from procession_schemas import subjects
 from procession_schemas.agent import Agent
 from procession_schemas.events import RequestRejected, RunAccepted
+from procession_schemas.fingerprint import fingerprint
 from procession_schemas.run import Failure, RunRequest
 from procession_schemas.validation import RefusedError, misfit
 from procession_schemas.work import Control, WorkResult
 from procession_services.bus import Delivery, HopelessError
-from procession_services.orchestrator.core.fingerprint import fingerprint
 from procession_services.orchestrator.core.plan import (
     asked_id,
     opening,
@@ -241,7 +241,11 @@ class Orchestrator:
 
     async def _tell_accepted(self, state: RunState, key: str) -> None:
         event = RunAccepted(
-            run_id=state.run, agent=state.agent, message_id=state.message_id, at=state.accepted_at
+            run_id=state.run,
+            agent=state.agent,
+            message_id=state.message_id,
+            at=state.accepted_at,
+            fingerprint=state.fingerprint,
         )
         await self._event(state.tenant, state.run, event.type, event.to_json(), key)
 

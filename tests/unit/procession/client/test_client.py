@@ -20,6 +20,7 @@ from procession.client import (
 )
 from procession_schemas import subjects
 from procession_schemas.agent import Agent
+from procession_schemas.fingerprint import fingerprint
 from procession_schemas.run import RunRequest
 from procession_services.bus.streams import ensure_streams
 from procession_services.runtime.embedded import EmbeddedServers, embedded
@@ -338,6 +339,76 @@ async def test_a_request_that_the_services_know_already_gets_the_result_of_its_r
     await services.accept("repeated-1")
     assert await collect(handle) == ["a"]
     assert (await handle.result()).text == "a"
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_the_answer_of_another_request_is_never_ours_however_long_ours_waits(
+    services, procession, monkeypatch, late
+):
+    monkeypatch.setattr("procession.client.handle._PROBE_SECONDS", 0.05)
+
+    async def theirs():
+        await services.accept("taken-1", fingerprint="theirs")
+        await services.chunks("taken-1", 0, "theirs", end=True)
+        await services.finish("taken-1", "theirs")
+
+    if not late:
+        await theirs()
+    handle = await procession.start("Hi", agent="demo", run_id="taken-1")
+    if late:
+        await theirs()
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            await handle.result(timeout=0.3)
+        with pytest.raises(TimeoutError):
+            await anext(handle.chunks(idle_timeout=0.3))
+    assert not handle.accepted
+    error = {"code": "CONFLICT", "message": "taken"}
+    await services.event("taken-1", "request.rejected", error=error, sequence=handle.request)
+    await services.event("taken-1", "request.rejected", error=error, sequence=handle.request + 1)
+    with pytest.raises(RunConflictError, match="taken"):
+        await handle.result(timeout=5)
+
+
+async def test_a_rejection_with_our_number_counts_though_the_run_was_accepted_before(services, procession):
+    handle = await procession.start("Hi", agent="demo", run_id="taken-2")
+    await services.accept("taken-2")
+    await services.finish("taken-2", "theirs")
+    error = {"code": "CONFLICT", "message": "taken"}
+    await services.event("taken-2", "request.rejected", error=error, sequence=handle.request)
+    with pytest.raises(RunConflictError, match="taken"):
+        await handle.result(timeout=5)
+
+
+async def test_what_was_accepted_before_we_listened_is_ours_where_its_fingerprint_is(
+    services, procession, monkeypatch
+):
+    monkeypatch.setattr("procession.client.handle._PROBE_SECONDS", 0.05)
+    handle = await procession.start("Hi", agent="demo", run_id="ours-1")
+    stored = await services.nats.jetstream().get_last_msg("RUNS", subjects.run(services.tenant, "demo"))
+    await handle.close()
+    await services.accept("ours-1", fingerprint=fingerprint(stored.data))
+    await services.chunks("ours-1", 0, "a", end=True)
+    await services.finish("ours-1", "a")
+    assert await collect(handle) == ["a"]
+    assert (await handle.result()).text == "a"
+
+
+async def test_a_request_that_cannot_run_has_its_end_without_having_been_accepted(services, procession):
+    handle = await procession.start("Hi", agent="demo", run_id="refused-1")
+    await services.finish("refused-1", status="failed")
+    assert (await handle.result(timeout=5)).status == "failed"
+
+
+async def test_a_conflict_that_was_said_already_is_said_again_when_another_was_said_since(
+    services, procession
+):
+    first = await procession.start("Hi", agent="demo", run_id="taken-3")
+    error = {"code": "CONFLICT", "message": "taken"}
+    for sequence in (first.request, first.request + 1):
+        await services.event("taken-3", "request.rejected", error=error, sequence=sequence)
+    again = await procession.start("Hi", agent="demo", run_id="taken-3")
+    assert again.request > first.request
 
 
 async def stored_requests(services):
