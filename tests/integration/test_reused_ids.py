@@ -8,6 +8,8 @@ import pytest
 from procession.client import RunConflictError
 from procession_schemas import subjects
 from procession_schemas.agent import Agent
+from procession_schemas.events import RunAccepted
+from procession_schemas.fingerprint import fingerprint
 from procession_schemas.run import RunRequest
 from procession_services.runtime.store import run_key
 from tests.support.system import finished
@@ -64,6 +66,7 @@ async def test_the_same_request_is_still_the_same_run(system):
     await runs.publish(subject, body.encode())  # without the message id that the stream knows for two minutes
     told = await events.next_msg(timeout=10)
     assert told.subject.endswith("run.accepted")
+    assert RunAccepted.model_validate_json(told.data).fingerprint == fingerprint(body.encode())
     await connection.close()
     handle = await system.client.attach("mine")
     assert (await handle.result(timeout=10)).text == result.text

@@ -66,6 +66,7 @@ class RunHandle:
         self._suspension: RunResult | None = None
         self._resume_fence = -1
         self._decided: set[str] = set()
+        self._cancelled = False
         self.request: int | None = None
         self._rejections: dict[int | None, RequestRejected] = {}
         self._fingerprint = fingerprint
@@ -116,7 +117,8 @@ class RunHandle:
                     raise self._lost(f"from {self._order.position} on")
                 return
             async with asyncio.timeout(idle_timeout):
-                await self._more()
+                if not await self._more():
+                    return
 
     async def result(self, *, timeout: float | None = None, raise_on_error: bool = False) -> RunResult:  # noqa: ASYNC109
         """Waits for the result: of the finished run, or of one that waits for a person (status `suspended`).
@@ -138,6 +140,7 @@ class RunHandle:
     async def cancel(self) -> None:
         """Cancels the run: its chunks end, and `result()` says what there was."""
         await self._send(Control(type="cancel"), "cancel")
+        self._cancelled = True
         self._go_on()
 
     async def approve(self, tool_call_id: str) -> None:
@@ -219,14 +222,14 @@ class RunHandle:
         return self._rejections.get(self.request, unnumbered)
 
     def _suspend(self, fence: int, told: RunResult) -> None:
-        """Takes it that the run waits, unless it has gone on since, or all that it asks has been decided here."""
+        """Takes it that the run waits, unless it has gone on since, or has been told here how to."""
         over = self._result is not None and self._suspension is None
         if over or fence < self._resume_fence or (fence == self._resume_fence and self._suspension is None):
             return
         if fence > self._resume_fence:
             self._resume_fence, self._decided = fence, set()
         self._result = self._suspension = told
-        if self._decided.issuperset(self._asked):
+        if self._cancelled or self._decided.issuperset(self._asked):
             self._go_on()
 
     def _go_on(self) -> None:
@@ -256,9 +259,9 @@ class RunHandle:
         """Tells whether no further chunk will come."""
         if self._stale or not self._may_read:
             return False
-        if self._order.ended:
-            return True
-        return self._result is not None and self._complete and not self._unread and self._order.gap is None
+        if self._result is None:  # behind an end the run may wait, which whoever steers it must know
+            return False
+        return self._order.ended or (self._complete and not self._unread and self._order.gap is None)
 
     def _cut_off(self) -> bool:
         """Tells whether chunks are missing at the end: of a run that ended well, all come, and a mark behind them."""
@@ -267,10 +270,11 @@ class RunHandle:
         well = self._result is not None and self._result.status in ("finished", "suspended")
         return self._order.position < self._left_to or (well and self._order.position > 0)
 
-    async def _more(self) -> None:
-        """Returns when there is a next chunk, or none will come."""
+    async def _more(self) -> bool:
+        """Returns when there is a next chunk, or none will come; False when nobody says what became of an ended run."""
         clock = asyncio.get_running_loop().time
         gap_since: float | None = None
+        ended_since: float | None = None
         while not (self._may_read and self._order.ready) and not self._over():
             if self._unread:
                 self._unread, self._stale = False, True
@@ -279,7 +283,12 @@ class RunHandle:
                     gap_since, self._stale = clock(), True
                 elif clock() > gap_since + _LOST_SECONDS and not self._stale:
                     raise self._lost(f"{gap[0]} to {gap[1]}")
+            if self._order.ended and self._may_read:
+                ended_since = ended_since or clock()
+                if clock() > ended_since + _LOST_SECONDS and not self._stale:
+                    return False
             await self._advance()
+        return True
 
     def _lost(self, which: str) -> ChunksLostError:
         return ChunksLostError(
@@ -298,7 +307,7 @@ class RunHandle:
         if self._stale or (self._order.gap is not None and not self._disputed) or not self._subscriptions:
             patience = _RETRY_SECONDS
         else:
-            settled = self._result is not None and not self._disputed
+            settled = (self._result is not None or self._order.ended) and not self._disputed
             patience = _SETTLE_SECONDS if settled else _PROBE_SECONDS
         if not await self._bell.heard(patience):
             self._stale = True

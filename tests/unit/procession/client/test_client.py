@@ -472,6 +472,30 @@ async def test_a_run_that_waits_ends_the_iteration_and_goes_on_after_a_decision(
     assert (await handle.result()).text == "ab"
 
 
+async def test_who_has_read_to_a_suspension_knows_of_it(services, procession):
+    handle = await procession.start("Hi", agent="demo")
+    reading = asyncio.create_task(collect(handle))
+    await services.chunks(handle.run_id, 0, "a", end=True)
+    await until(lambda: handle.position == 1)
+    assert not reading.done()
+    await services.suspend(handle.run_id, "c1", fence=1)
+    assert await reading == ["a"]
+    assert (await handle.result(timeout=0)).status == "suspended"
+
+
+async def test_a_run_that_is_cancelled_before_it_says_that_it_waits_does_not_wait(services, procession):
+    handle = await procession.start("Hi", agent="demo")
+    await services.chunks(handle.run_id, 0, "a", end=True)
+    await handle.cancel()
+    await services.suspend(handle.run_id, "c1", fence=1)
+    with pytest.raises(TimeoutError):
+        await handle.result(timeout=0.2)
+    await services.chunks(handle.run_id, 1, "b", end=True, fence=1)
+    await services.finish(handle.run_id, "ab", status="cancelled")
+    assert await collect(handle) == ["a", "b"]
+    assert (await handle.result()).status == "cancelled"
+
+
 async def test_a_run_waits_until_each_call_is_decided(services, procession):
     handle = await procession.start("Hi", agent="demo")
     run = handle.run_id
