@@ -334,6 +334,9 @@ class RunHandle:
             except UnreachableError:
                 self._stale = True
                 return False
+            except asyncio.CancelledError:  # as when somebody waits for a moment only
+                self._stale = True
+                raise
             if result_known:  # the last chunks may come behind it, after a restart of NATS
                 now = asyncio.get_running_loop().time()
                 self._known_since = self._known_since or now

@@ -605,6 +605,18 @@ async def test_an_idle_timeout_ends_the_waiting_and_not_the_run(services, proces
     assert (await handle.result()).text == "late"
 
 
+async def test_a_look_at_the_streams_that_was_given_up_is_taken_again(services, procession):
+    await services.accept("poll-1")
+    await services.chunks("poll-1", 0, "a", end=True)
+    await services.finish("poll-1", "a")
+    handle = await procession.attach("poll-1")
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            await handle.result(timeout=0)
+    assert (await handle.result(timeout=3)).text == "a"
+    assert await collect(handle) == ["a"]
+
+
 async def test_closing_the_client_wakes_its_readers(servers, services):
     async with Procession(servers.nats_url, tenant=services.tenant) as procession:
         handle = await procession.start("Hi", agent="demo")
