@@ -20,6 +20,8 @@ __all__ = ["Backlog", "backlog"]
 
 _MESSAGES: Final = 256
 _BYTES: Final = 512 * 1024
+_ENVELOPE: Final = 64
+"""Bytes of an answer beside its batches."""
 
 
 class _Request(BaseModel):
@@ -42,12 +44,14 @@ class Backlog:
 
     async def answer(self, subject: str, body: bytes) -> bytes:
         """The first chunk batches behind a number, as `backlog` gives them."""
-        return await backlog(self._bus.js, subject, body)
+        longest = min(_BYTES, self._bus.max_payload - _ENVELOPE)
+        return await backlog(self._bus.js, subject, body, longest=longest)
 
 
-async def backlog(js: JetStreamContext, subject: str, body: bytes) -> bytes:
+async def backlog(js: JetStreamContext, subject: str, body: bytes, *, longest: int = _BYTES) -> bytes:
     """JSON: `batches`, oldest first, and `last`, the number of the last one in the stream; 0 when there is no more.
 
+    They have at most `longest` bytes in all, except that there is always one: that was a message before, and fits.
     They come from the stream's leader: a copy may lag behind what was said of the run's end. A request that is none
     finds nothing, and is told why in `error`.
     """
@@ -60,14 +64,17 @@ async def backlog(js: JetStreamContext, subject: str, body: bytes) -> bytes:
     except subjects.InvalidSubjectError as error:
         return _refused(Failure(code="INVALID_REQUEST", message=str(error)))
     last, size, batches = asked.after, 0, list[bytes]()
-    while len(batches) < _MESSAGES and size < _BYTES:
+    while len(batches) < _MESSAGES:
         try:
             message = await js.get_msg("CHUNKS", seq=last + 1, subject=wanted, next=True)
         except NotFoundError:
             break
+        batch = message.data or b"{}"
+        size += len(batch) + len(b",")
+        if batches and size > longest:
+            break
         last = message.seq or last + 1
-        batches.append(message.data or b"{}")
-        size += len(batches[-1])
+        batches.append(batch)
     return b'{"last":%d,"batches":[%s]}' % (last if batches else 0, b",".join(batches))
 
 

@@ -1,4 +1,4 @@
-"""What is told to somebody whose request for stored chunks is none; the rest is in tests/integration."""
+"""How much an answer holds, and what is told to somebody whose request is none; the rest is in tests/integration."""
 
 from typing import Any, cast
 
@@ -8,6 +8,8 @@ from nats.js import JetStreamContext
 
 from procession_schemas import subjects
 from procession_services.bus.backlog import backlog
+from procession_services.runtime.embedded import Endpoints
+from tests.support.wire import services_at
 
 
 @pytest.mark.parametrize(
@@ -34,3 +36,22 @@ async def test_a_request_that_is_none_finds_nothing_and_is_told_why(
     )
     assert (told["last"], told["batches"]) == (0, [])
     assert (told["error"]["code"], told["error"].get("field")) == (code, field)
+
+
+async def test_an_answer_ends_before_the_batch_with_which_it_would_be_too_long(servers: Endpoints) -> None:
+    lengths = [400, 500, 3_000, 2_000, 10, 10]
+    async with services_at(servers.nats_url) as services:
+        for seq, length in enumerate(lengths):
+            await services.chunks("long", seq, "x" * length)
+        told, after = list[list[int]](), 0
+        while True:
+            body = orjson.dumps({"run": "long", "after": after})
+            subject = subjects.api("orchestrator", services.tenant, "backlog")
+            answer = await backlog(services.nats.jetstream(), subject, body, longest=2_000)
+            page = orjson.loads(answer)
+            if not page["last"]:
+                break
+            after = page["last"]
+            told.append([batch["seq"] for batch in page["batches"]])
+            assert len(answer) <= 2_000 or len(page["batches"]) == 1
+    assert told == [[0, 1], [2], [3], [4, 5]]
