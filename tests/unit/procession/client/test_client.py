@@ -290,6 +290,23 @@ async def test_who_attaches_while_the_connection_is_lost_asks_again(services, se
             assert await collect(await attaching) == ["a"]
 
 
+async def test_a_half_open_connection_is_given_up(services, servers, monkeypatch):
+    monkeypatch.setattr("procession.client.link._PING_SECONDS", 0.1)
+    async with (
+        Proxy(int(servers.nats_url.rpartition(":")[2])) as proxy,
+        Procession(f"nats://127.0.0.1:{proxy.port}", tenant=services.tenant) as procession,
+    ):
+        handle = await procession.start("Hi", agent="demo")
+        proxy.freeze()
+        await services.accept(handle.run_id)
+        await services.chunks(handle.run_id, 0, "a", end=True)
+        await services.finish(handle.run_id, "a")
+        await until(lambda: not procession._link._client.is_connected)
+        proxy.thaw()
+        async with asyncio.timeout(5):
+            assert await collect(handle) == ["a"]
+
+
 async def test_nobody_can_attach_to_a_run_that_does_not_exist(procession):
     with pytest.raises(UnknownRunError, match="nowhere"):
         await procession.attach("nowhere")
