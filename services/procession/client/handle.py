@@ -172,6 +172,11 @@ class RunHandle:
         """
         self._late = self._stale = True
 
+    def answered(self, rejection: RequestRejected) -> None:
+        """Takes it that this is about the request that was rejected, whatever else comes under its id."""
+        self.request = rejection.sequence
+        self._rejections[rejection.sequence] = rejection
+
     async def close(self) -> None:
         """Stops listening; the run goes on, and `result()` then looks for its end now and again."""
         self._link.on_doubt.discard(self._doubt)

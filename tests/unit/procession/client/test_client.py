@@ -9,6 +9,7 @@ import pytest
 
 from procession.client import (
     ChunksLostError,
+    LimitExceededError,
     NotAcceptedError,
     NotConnectedError,
     NotWaitingError,
@@ -288,6 +289,17 @@ async def test_who_attaches_while_the_connection_is_lost_asks_again(services, se
         proxy.cut()
         async with asyncio.timeout(4):
             assert await collect(await attaching) == ["a"]
+
+
+@pytest.mark.parametrize("sequence", [None, 7])
+async def test_who_attaches_to_a_request_that_was_rejected_is_told_so(services, procession, sequence):
+    error = {"code": "RATE_LIMITED", "message": "too many", "isRetryable": True, "retryAfter": 2.0}
+    await services.event("refused-2", "request.rejected", error=error, sequence=sequence)
+    handle = await procession.attach("refused-2")
+    with pytest.raises(LimitExceededError, match="too many"):
+        await handle.result(timeout=5)
+    with pytest.raises(LimitExceededError, match="too many"):
+        await collect(handle)
 
 
 async def test_a_half_open_connection_is_given_up(services, servers, monkeypatch):
