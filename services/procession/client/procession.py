@@ -176,12 +176,16 @@ class Procession:
 
         Args:
             run_id: The run.
-            after: How many chunks were read already: the `position` of an earlier handle.
+            after: How many chunks were read already: the `position` of an earlier handle. From 0 on comes all that is
+                retained, however much of the beginning has expired; the first `position` tells.
 
         Raises:
+            ValueError: `after` is negative.
             UnknownRunError: No event of the run is stored.
             NotConnectedError: The client is not connected, or the streams do not answer within `accept_timeout`.
         """
+        if after < 0:
+            raise ValueError(f"after must not be negative, and is {after}")
         handle = RunHandle(self._link, self.tenant, run_id, after=after)
         handle.join()
         try:
