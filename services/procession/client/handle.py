@@ -51,15 +51,17 @@ class RunHandle:
         *,
         streams: bool = True,
         fingerprint: str | None = None,
-        after: int = 0,
+        after: int | None = None,
     ) -> None:
-        # Made by `Procession`; `fingerprint` is that of the request where the id may be that of a run with another.
+        # Made by `Procession`; `fingerprint` is that of the request where the id may be that of a run with another,
+        # and `after` how much of the run somebody who attaches has read.
         self.run_id = run_id
         self.accepted = False
         self._link = link
         self._tenant = tenant
         self._streams = streams
-        self._order = ChunkOrder(after)
+        self._order = ChunkOrder(after or 0)
+        self._from_retained = after == 0
         self._bell = _Bell()
         self._subscriptions: list[Subscription] = []
         self._result: RunResult | None = None
@@ -172,6 +174,11 @@ class RunHandle:
         """
         self._late = self._stale = True
 
+    def answered(self, rejection: RequestRejected) -> None:
+        """Takes it that this is about the request that was rejected, whatever else comes under its id."""
+        self.request = rejection.sequence
+        self._rejections[rejection.sequence] = rejection
+
     async def close(self) -> None:
         """Stops listening; the run goes on, and `result()` then looks for its end now and again."""
         self._link.on_doubt.discard(self._doubt)
@@ -282,7 +289,9 @@ class RunHandle:
                 if gap_since is None:
                     gap_since, self._stale = clock(), True
                 elif clock() > gap_since + _LOST_SECONDS and not self._stale:
-                    raise self._lost(f"{gap[0]} to {gap[1]}")
+                    if not self._from_retained or self._order.position > 0:
+                        raise self._lost(f"{gap[0]} to {gap[1]}")
+                    self._order.skip()
             if self._order.ended and self._may_read:
                 ended_since = ended_since or clock()
                 if clock() > ended_since + _LOST_SECONDS and not self._stale:
@@ -309,7 +318,8 @@ class RunHandle:
         else:
             settled = (self._result is not None or self._order.ended) and not self._disputed
             patience = _SETTLE_SECONDS if settled else _PROBE_SECONDS
-        self._stale |= not await self._bell.heard(patience)
+        if not await self._bell.heard(patience):
+            self._stale = True
 
     async def _catch_up(self) -> bool:
         """Reads what the streams hold; False when they cannot be reached now."""

@@ -24,6 +24,7 @@ from procession_schemas.run import Failure
 
 _T = TypeVar("_T")
 _ACK_SECONDS: Final = 5.0
+_PING_SECONDS: Final = 5
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 1.0
 _STORE_FAILED: Final = 10077
@@ -58,7 +59,12 @@ class Link:
         self.url = url
         self.on_doubt: set[Callable[[], None]] = set()
         self._connect_timeout, self._accept_timeout = connect_timeout, accept_timeout
-        self._options = {"name": "procession-client", "reconnect_time_wait": 0.2, **options}
+        self._options = {
+            "name": "procession-client",
+            "reconnect_time_wait": 0.2,
+            "ping_interval": _PING_SECONDS,  # a half-open connection is given up after two or three
+            **options,
+        }
         if "user" in options:  # the only place where that user may listen for answers
             self._options.setdefault("inbox_prefix", f"_INBOX.{options['user']}")
         self._client = NatsClient()

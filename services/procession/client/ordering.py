@@ -144,6 +144,11 @@ class ChunkOrder:
         """Tells whether the last chunk of the run was handed out."""
         return self._total is not None and self.position >= self._total
 
+    def skip(self) -> None:
+        """Goes on behind a gap, as if reading had begun there: what comes before is not kept any more."""
+        if self.gap is not None:
+            self.position = self._begun = self._shown = self.gap[1] + 1
+
     def reopen(self, fence: int) -> None:
         """Expects more chunks behind an end of a smaller fence, since the run goes on."""
         self._resume_fence = fence

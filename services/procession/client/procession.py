@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Any, Self
 
+import orjson
+
 from procession.client.errors import NotConnectedError, UnknownRunError
 from procession.client.handle import RunHandle
 from procession.client.link import Link, UnreachableError
@@ -170,14 +172,20 @@ class Procession:
     async def attach(self, run_id: str, *, after: int = 0) -> RunHandle:
         """Gives a handle on a run that somebody started.
 
+        Where the request was refused and there is no run, whoever reads the handle is told so.
+
         Args:
             run_id: The run.
-            after: How many chunks were read already: the `position` of an earlier handle.
+            after: How many chunks were read already: the `position` of an earlier handle. From 0 on comes all that is
+                retained, however much of the beginning has expired; the first `position` tells.
 
         Raises:
+            ValueError: `after` is negative.
             UnknownRunError: No event of the run is stored.
             NotConnectedError: The client is not connected, or the streams do not answer within `accept_timeout`.
         """
+        if after < 0:
+            raise ValueError(f"after must not be negative, and is {after}")
         handle = RunHandle(self._link, self.tenant, run_id, after=after)
         handle.join()
         try:
@@ -194,6 +202,8 @@ class Procession:
             await handle.close()
             what = f"no event of run {run_id} of tenant {self.tenant} is stored"
             raise UnknownRunError(f"{what}: wrong id, not accepted yet, or expired")
+        if orjson.loads(event)["type"] == "request.rejected":
+            handle.answered(RequestRejected.model_validate_json(event))
         return handle
 
     async def _any_event(self, run_id: str) -> bytes | None:

@@ -9,6 +9,7 @@ import pytest
 
 from procession.client import (
     ChunksLostError,
+    LimitExceededError,
     NotAcceptedError,
     NotConnectedError,
     NotWaitingError,
@@ -206,6 +207,38 @@ async def test_a_late_client_reads_everything_or_the_rest(services, procession):
     assert await collect(await procession.attach("late-1", after=2)) == ["c"]
 
 
+@pytest.mark.usefixtures("impatient")
+async def test_who_comes_when_the_beginning_has_expired_gets_what_is_retained(services, procession):
+    await services.accept("old-2")
+    await services.chunks("old-2", 5, "f", "g")
+    await services.chunks("old-2", 7, "h", end=True)
+    await services.finish("old-2", "abcdefgh")
+    handle = await procession.attach("old-2")
+    chunks = aiter(handle)
+    assert texts([await anext(chunks)]) == ["f"]
+    assert handle.position == 6
+    assert texts([chunk async for chunk in chunks]) == ["g", "h"]
+    with pytest.raises(ChunksLostError, match="chunks 2 to 4"):
+        await collect(await procession.attach("old-2", after=2))
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_what_is_lost_behind_what_is_retained_is_still_an_error(services, procession):
+    await services.accept("old-3")
+    await services.chunks("old-3", 5, "f")
+    await services.chunks("old-3", 7, "h", end=True)
+    await services.finish("old-3", "abcdefgh")
+    chunks = aiter(await procession.attach("old-3"))
+    assert texts([await anext(chunks)]) == ["f"]
+    with pytest.raises(ChunksLostError, match="chunks 6 to 6"):
+        await anext(chunks)
+
+
+async def test_nobody_has_read_less_than_nothing(procession):
+    with pytest.raises(ValueError, match="-5"):
+        await procession.attach("any", after=-5)
+
+
 async def test_a_client_that_comes_in_the_middle_gets_both_halves(services, procession):
     await services.accept("mid-1")
     await services.chunks("mid-1", 0, "a")
@@ -288,6 +321,34 @@ async def test_who_attaches_while_the_connection_is_lost_asks_again(services, se
         proxy.cut()
         async with asyncio.timeout(4):
             assert await collect(await attaching) == ["a"]
+
+
+@pytest.mark.parametrize("sequence", [None, 7])
+async def test_who_attaches_to_a_request_that_was_rejected_is_told_so(services, procession, sequence):
+    error = {"code": "RATE_LIMITED", "message": "too many", "isRetryable": True, "retryAfter": 2.0}
+    await services.event("refused-2", "request.rejected", error=error, sequence=sequence)
+    handle = await procession.attach("refused-2")
+    with pytest.raises(LimitExceededError, match="too many"):
+        await handle.result(timeout=5)
+    with pytest.raises(LimitExceededError, match="too many"):
+        await collect(handle)
+
+
+async def test_a_half_open_connection_is_given_up(services, servers, monkeypatch):
+    monkeypatch.setattr("procession.client.link._PING_SECONDS", 0.1)
+    async with (
+        Proxy(int(servers.nats_url.rpartition(":")[2])) as proxy,
+        Procession(f"nats://127.0.0.1:{proxy.port}", tenant=services.tenant) as procession,
+    ):
+        handle = await procession.start("Hi", agent="demo")
+        proxy.freeze()
+        await services.accept(handle.run_id)
+        await services.chunks(handle.run_id, 0, "a", end=True)
+        await services.finish(handle.run_id, "a")
+        await until(lambda: not procession._link._client.is_connected)
+        proxy.thaw()
+        async with asyncio.timeout(5):
+            assert await collect(handle) == ["a"]
 
 
 async def test_nobody_can_attach_to_a_run_that_does_not_exist(procession):

@@ -241,3 +241,14 @@ def test_an_end_that_is_done_again_is_none():
         order.add(batch(3, "B", fence=2, end=True))
         assert drain(order) == ["B"]
         assert order.ended
+
+
+def test_reading_may_begin_behind_what_is_not_kept_any_more():
+    order = ChunkOrder()
+    order.skip()
+    order.add(batch(5, "f", "g", end=True))
+    assert drain(order) == []
+    order.skip()
+    order.add(batch(0, "a"))
+    assert drain(order) == ["f", "g"]
+    assert (order.position, order.ended) == (7, True)
