@@ -114,11 +114,14 @@ async def _started(stack: AsyncExitStack, options: argparse.Namespace, settings:
     """Starts servers that are missing and all services; the agent `demo` when there is no agents file."""
     from procession_services.demo.run import DEMO_MODEL, demo_environment  # noqa: PLC0415
 
+    def hear(name: str, line: str) -> None:
+        say(f"[{name}] {line}")
+
     if settings.agents is not None:
         environment = {"PROCESSION_AGENTS": str(settings.agents.absolute())}
     else:
         say("no agents file (--agents FILE): serving the agent `demo`")
-        environment = await stack.enter_async_context(demo_environment(settings.model or DEMO_MODEL))
+        environment = await stack.enter_async_context(demo_environment(settings.model or DEMO_MODEL, hear))
     if options.config is not None:
         environment = {**environment, "PROCESSION_CONFIG": str(options.config.absolute())}
     embedded = options.embedded
@@ -133,7 +136,7 @@ async def _started(stack: AsyncExitStack, options: argparse.Namespace, settings:
             environment=environment,
             replicas=dict(options.replicas),
             together=options.together,
-            on_line=lambda name, line: say(f"[{name}] {line}"),
+            on_line=hear,
         )
     )
 
