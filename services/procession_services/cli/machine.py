@@ -14,6 +14,7 @@ from procession_services.cli.common import (
     OK,
     Commands,
     UsageError,
+    end_on,
     end_with,
     pair,
     say,
@@ -72,9 +73,7 @@ def add_machine_commands(commands: Commands) -> None:
 async def _demo(options: argparse.Namespace) -> int:
     from procession_services.demo.run import QUESTION, demo  # noqa: PLC0415
 
-    task = asyncio.current_task()
-    assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    end_on(signal.SIGTERM, signal.SIGHUP)
     try:
         return CODES[(await demo(options.question or QUESTION)).status]
     except (StartError, EmbeddedServerError) as error:
@@ -83,13 +82,13 @@ async def _demo(options: argparse.Namespace) -> int:
 
 
 async def _up(options: argparse.Namespace) -> int:
-    """Runs every service on this machine until Ctrl-C; says what is wrong with the agents before anything starts."""
+    """Runs every service on this machine until Ctrl-C, or until its terminal is closed.
+
+    What is wrong with the agents is told before anything starts.
+    """
     settings = settings_of(options)
     agent = next(iter(load_agents(settings.agents)), "demo") if settings.agents else "demo"
-    task = asyncio.current_task()
-    assert task is not None
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    end_on(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     try:
         async with AsyncExitStack() as stack:
             running = await _started(stack, options, settings)

@@ -7,7 +7,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -162,5 +162,6 @@ def _step(what: str) -> Iterator[None]:
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(text)
-    sys.stderr.flush()
+    with suppress(OSError):  # of a terminal that was closed: everything is still stopped
+        sys.stderr.write(text)
+        sys.stderr.flush()
