@@ -41,6 +41,10 @@ async def children_of(pid):
     return found
 
 
+def entries(directory):
+    return [*directory.iterdir()]
+
+
 async def gone(pids):
     """Returns when all these processes have ended."""
     loop = asyncio.get_running_loop()
@@ -98,7 +102,7 @@ async def test_a_question_can_be_blocked():
     assert b"[blocked by question-check: " in out
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 async def test_stopping_the_demo_stops_all_that_it_started(number):
     process = await start("demo")
     assert process.stderr is not None
@@ -114,6 +118,25 @@ async def test_stopping_the_demo_stops_all_that_it_started(number):
     assert process.returncode == 130
     async with asyncio.timeout(5):
         await gone(children)
+
+
+async def test_closing_the_terminal_of_up_ends_it_in_order(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    ours, theirs = os.openpty()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "procession_services", "up", preexec_fn=lambda: os.login_tty(theirs)
+    )
+    os.close(theirs)
+    said = b""
+    while b"Ctrl-C stops" not in said:
+        said += await asyncio.to_thread(os.read, ours, 4096)
+    assert len(entries(tmp_path)) == 1
+    children = await children_of(process.pid)
+    os.close(ours)
+    async with asyncio.timeout(60):
+        assert await process.wait() == 0
+        await gone(children)
+    assert entries(tmp_path) == []
 
 
 async def test_killing_the_supervisor_leaves_nothing_behind():

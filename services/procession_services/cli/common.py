@@ -1,6 +1,8 @@
 """What the commands share: exit codes, options, settings, and a client."""
 
 import argparse
+import asyncio
+import contextlib
 import ctypes
 import json
 import os
@@ -17,8 +19,8 @@ if TYPE_CHECKING:
     from procession.client import Procession
 
 __all__ = [
-    "CODES", "FAILED", "INTERRUPTED", "OK", "USAGE", "Commands", "UsageError", "client_of", "end_with", "pair",
-    "print_json", "say", "settings_of",
+    "CODES", "FAILED", "INTERRUPTED", "OK", "USAGE", "Commands", "UsageError", "client_of", "end_on", "end_with",
+    "pair", "print_json", "say", "settings_of",
 ]  # fmt: skip
 
 OK: Final = 0
@@ -55,8 +57,9 @@ class Commands:
 
 def say(text: str) -> None:
     """Tells the person at the terminal; stdout is for results."""
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # of a terminal that was closed: what is at work still ends in order
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
 
 
 def print_json(value: Any) -> None:
@@ -79,6 +82,15 @@ def client_of(options: argparse.Namespace) -> "Procession":
     settings = settings_of(options)
     access = Access.of(settings).nats(settings.nats_url)
     return Procession(settings.nats_url, tenant=settings.tenant, connect_timeout=_CONNECT_SECONDS, **access)
+
+
+def end_on(*numbers: signal.Signals) -> None:
+    """Cancels this task on these signals; on SIGHUP, as of a terminal that is closed, unless `nohup` keeps it off."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    for number in numbers:
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            loop.add_signal_handler(number, task.cancel)
 
 
 def end_with(parent: int) -> None:

@@ -14,6 +14,7 @@ from procession_services.cli.common import (
     OK,
     Commands,
     UsageError,
+    end_on,
     end_with,
     pair,
     say,
@@ -72,9 +73,7 @@ def add_machine_commands(commands: Commands) -> None:
 async def _demo(options: argparse.Namespace) -> int:
     from procession_services.demo.run import QUESTION, demo  # noqa: PLC0415
 
-    task = asyncio.current_task()
-    assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    end_on(signal.SIGTERM, signal.SIGHUP)
     try:
         return CODES[(await demo(options.question or QUESTION)).status]
     except (StartError, EmbeddedServerError) as error:
@@ -83,13 +82,13 @@ async def _demo(options: argparse.Namespace) -> int:
 
 
 async def _up(options: argparse.Namespace) -> int:
-    """Runs every service on this machine until Ctrl-C; says what is wrong with the agents before anything starts."""
+    """Runs every service on this machine until Ctrl-C, or until its terminal is closed.
+
+    What is wrong with the agents is told before anything starts.
+    """
     settings = settings_of(options)
     agent = next(iter(load_agents(settings.agents)), "demo") if settings.agents else "demo"
-    task = asyncio.current_task()
-    assert task is not None
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    end_on(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     try:
         async with AsyncExitStack() as stack:
             running = await _started(stack, options, settings)
@@ -114,11 +113,14 @@ async def _started(stack: AsyncExitStack, options: argparse.Namespace, settings:
     """Starts servers that are missing and all services; the agent `demo` when there is no agents file."""
     from procession_services.demo.run import DEMO_MODEL, demo_environment  # noqa: PLC0415
 
+    def hear(name: str, line: str) -> None:
+        say(f"[{name}] {line}")
+
     if settings.agents is not None:
         environment = {"PROCESSION_AGENTS": str(settings.agents.absolute())}
     else:
         say("no agents file (--agents FILE): serving the agent `demo`")
-        environment = await stack.enter_async_context(demo_environment(settings.model or DEMO_MODEL))
+        environment = await stack.enter_async_context(demo_environment(settings.model or DEMO_MODEL, hear))
     if options.config is not None:
         environment = {**environment, "PROCESSION_CONFIG": str(options.config.absolute())}
     embedded = options.embedded
@@ -133,7 +135,7 @@ async def _started(stack: AsyncExitStack, options: argparse.Namespace, settings:
             environment=environment,
             replicas=dict(options.replicas),
             together=options.together,
-            on_line=lambda name, line: say(f"[{name}] {line}"),
+            on_line=hear,
         )
     )
 

@@ -7,7 +7,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +15,9 @@ from procession.client import Procession
 from procession_schemas.run import RunResult
 from procession_services.demo import agents
 from procession_services.demo.rendering import chunk_text, summary
+from procession_services.runtime.embedded import OnLine, nobody
 from procession_services.runtime.secrets import NO_KEY
+from procession_services.runtime.tasks import ended, repeated
 from procession_services.supervisor import StartError, system
 
 __all__ = ["DEMO_MODEL", "QUESTION", "demo", "demo_environment", "model_server"]
@@ -28,6 +30,7 @@ QUESTION: Final = (
 DEMO_MODEL: Final = "openai/demo"
 _TAIL: Final = 30
 _IDLE_SECONDS: Final = 60.0
+_LOOK_SECONDS: Final = 0.5
 
 
 async def demo(question: str = QUESTION) -> RunResult:
@@ -41,9 +44,13 @@ async def demo(question: str = QUESTION) -> RunResult:
     model = os.environ.get("PROCESSION_MODEL", DEMO_MODEL)
     note = "demo model: deterministic, no provider is called" if model == DEMO_MODEL else model
     tail: deque[str] = deque(maxlen=_TAIL)
-    async with demo_environment(model) as environment:
+
+    def hear(name: str, line: str) -> None:
+        tail.append(f"[{name}] {line}")
+
+    async with demo_environment(model, hear) as environment:
         with _step("starting NATS, Redis and seven services"):
-            started = system(environment=environment, on_line=lambda n, line: tail.append(f"[{n}] {line}"))
+            started = system(environment=environment, on_line=hear)
             running = await started.__aenter__()
         try:
             async with Procession(running.nats_url) as procession:
@@ -64,8 +71,15 @@ async def demo(question: str = QUESTION) -> RunResult:
 
 
 @asynccontextmanager
-async def demo_environment(model: str = DEMO_MODEL) -> AsyncIterator[dict[str, str]]:
-    """Settings for services that know the agent `demo`, and the demo model server when they need it."""
+async def demo_environment(
+    model: str = DEMO_MODEL, on_line: OnLine = nobody
+) -> AsyncIterator[dict[str, str]]:
+    """Settings for services that know the agent `demo`, and the demo model server when they need it.
+
+    Args:
+        model: What the agent asks.
+        on_line: Gets the name of a demo model server that has ended, and a line about it.
+    """
     environment = {
         "PROCESSION_AGENTS": str(Path(agents.__file__)),
         "PROCESSION_PLUGINS": "procession_services.demo.processors",
@@ -74,34 +88,68 @@ async def demo_environment(model: str = DEMO_MODEL) -> AsyncIterator[dict[str, s
     if model != DEMO_MODEL:
         yield environment
         return
-    async with model_server() as url:
+    async with model_server(on_line) as url:
         yield {**environment, "PROCESSION_API_BASE": url, "OPENAI_API_KEY": NO_KEY}
 
 
 @asynccontextmanager
-async def model_server() -> AsyncIterator[str]:
-    """The demo model in a process of its own; yields the base URL of its API.
+async def model_server(on_line: OnLine = nobody) -> AsyncIterator[str]:
+    """The demo model in a process of its own, started again where it was when it ends; yields the base URL of its API.
 
     Raises:
         StartError: It ended at once.
     """
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *("-m", "procession_services", "model", "--port", "0", "--parent", str(os.getpid())),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        start_new_session=True,
-    )
+    model = _Model()
     try:
+        await model.start()
+        keeping = asyncio.create_task(model.keep(on_line))
+        try:
+            yield f"http://127.0.0.1:{model.port}/v1"
+        finally:
+            await ended(keeping)
+    finally:
+        await model.stop()
+
+
+class _Model:
+    """The process of the demo model; keeps its port from start to start."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        """Starts it and returns when it listens; raises StartError."""
+        process = self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "procession_services", "model", "--port", str(self.port), "--parent", str(os.getpid())),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
         assert process.stdout is not None
         line = await process.stdout.readline()
         if not line:
             raise StartError(f"the demo model server ended with code {await process.wait()}")
-        yield f"http://127.0.0.1:{json.loads(line)['port']}/v1"
-    finally:
-        if process.returncode is None:
-            process.terminate()
-        await process.wait()
+        self.port = json.loads(line)["port"]
+
+    async def keep(self, on_line: OnLine) -> None:
+        """Starts it again when it has ended, until it is cancelled."""
+
+        async def look() -> None:
+            if self._process and (code := self._process.returncode) is not None:
+                on_line("model", f"ended with code {code}; it is started again")
+                await self.start()
+                on_line("model", "is ready again")
+
+        await repeated("starting the demo model again", _LOOK_SECONDS, look)
+
+    async def stop(self) -> None:
+        """Ends it."""
+        if self._process:
+            if self._process.returncode is None:
+                self._process.terminate()
+            await self._process.wait()
 
 
 @contextmanager
@@ -114,5 +162,6 @@ def _step(what: str) -> Iterator[None]:
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(text)
-    sys.stderr.flush()
+    with suppress(OSError):  # of a terminal that was closed: everything is still stopped
+        sys.stderr.write(text)
+        sys.stderr.flush()

@@ -25,6 +25,7 @@ from procession_schemas.agent import (
 )
 from procession_schemas.memory import MemoryConfig
 from procession_services.runtime.problems import ConfigurationError, Problem, suggestion
+from procession_services.runtime.yaml_text import composed, parsed
 
 __all__ = ["load_agents"]
 
@@ -106,8 +107,8 @@ class _Yaml(_Source):
     def read(self) -> Any:
         text = self.text()
         try:
-            self._tree = yaml.compose(text, Loader=yaml.SafeLoader)
-            return yaml.safe_load(text)
+            self._tree = composed(text)
+            return parsed(text)
         except yaml.YAMLError as error:
             raise ConfigurationError([Problem(str(self.path), "", f"is not YAML: {error}")]) from error
 

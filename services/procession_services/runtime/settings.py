@@ -14,11 +14,17 @@ from procession_schemas.agent import LONGEST_RUN
 from procession_schemas.subjects import token
 from procession_services.runtime.clock import new_token
 from procession_services.runtime.problems import suggestion
+from procession_services.runtime.yaml_text import parsed
 
 _PREFIX: Final = "PROCESSION_"
 _CONFIG: Final = "PROCESSION_CONFIG"
 _ENVIRONMENT_ONLY: Final = ("workspaces", "health_file")
 """Settings that are also read by what does not read the file."""
+_YEAR: Final = 365 * 86_400
+_MANY: Final = 1_000_000
+"""No count is larger: NATS and Redis take it."""
+_LARGEST: Final = 64 * 1_048_576
+"""Bytes of the longest message that NATS can be set to take."""
 _SCHEMES: Final = {"nats_url": ("nats", "tls", "ws", "wss"), "redis_url": ("redis", "rediss", "unix")}
 
 
@@ -68,43 +74,48 @@ class Settings(BaseSettings):
         default="WARNING", description="Level of the services' logs on stderr."
     )
     replica: str = Field(default_factory=lambda: new_token(10), description="Id of this process; generated.")
-    max_request_bytes: int = Field(default=1_048_576, gt=0, description="Longest accepted run request.")
+    max_request_bytes: int = Field(
+        default=1_048_576, gt=0, le=_LARGEST, description="Longest accepted run request."
+    )
     run_timeout: float = Field(
         default=600, gt=0, le=LONGEST_RUN, description="Seconds until a run is ended with an error."
     )
     work_ack_wait: float = Field(
-        default=30, gt=0, description="Seconds until unacknowledged work is redelivered."
+        default=30, gt=0, le=_YEAR, description="Seconds until unacknowledged work is redelivered."
     )
     max_deliver: int = Field(
-        default=5, gt=0, description="Deliveries of one work item before it is dead-lettered."
+        default=5, gt=0, le=_MANY, description="Deliveries of one work item before it is dead-lettered."
     )
     worker_concurrency: int = Field(
         default=128,
         gt=0,
+        le=_MANY,
         description="Work items that one process handles at once; that of all gateways together is how many runs are "
         "at work at once.",
     )
     waiting_runs: int = Field(
         default=10_000,
         ge=0,
+        le=_MANY,
         description="Accepted runs of all tenants that may wait; further requests are refused.",
     )
     drain_timeout: float = Field(
-        default=20, gt=0, description="Seconds a stopping service gives work in flight."
+        default=20, gt=0, le=_YEAR, description="Seconds a stopping service gives work in flight."
     )
     suspended_timeout: int = Field(
         default=30 * 86_400,
         gt=0,
-        le=10 * 365 * 86_400,
+        le=10 * _YEAR,
         description="Seconds that a run waits for a person; then it ends with an error.",
     )
     context_ttl: int = Field(
         default=86_400,
         gt=0,
+        le=_YEAR,
         description="Seconds that a run's state stays in Redis after its last change, and after its deadline.",
     )
     finished_ttl: int = Field(
-        default=3_600, gt=0, description="Seconds that it stays after the run has ended."
+        default=3_600, gt=0, le=_YEAR, description="Seconds that it stays after the run has ended."
     )
     workspaces: str | None = Field(
         default=None,
@@ -145,10 +156,13 @@ class Settings(BaseSettings):
         " without it they are fetched once.",
     )
     embed_concurrency: int = Field(
-        default=4, gt=0, description="Calls of embedders by one process at a time."
+        default=4, gt=0, le=_MANY, description="Calls of embedders by one process at a time."
     )
     recall_timeout: float = Field(
-        default=5, gt=0, description="Seconds that semantic recall may take before a run goes on without it."
+        default=5,
+        gt=0,
+        le=_YEAR,
+        description="Seconds that semantic recall may take before a run goes on without it.",
     )
     model: str | None = Field(default=None, description="Model of the demo, where it is not the demo model.")
     telemetry: Literal["off", "otlp", "console"] = Field(
@@ -231,7 +245,7 @@ class Settings(BaseSettings):
     def _from_file(cls, path: Path, problems: list[str]) -> dict[str, Any]:
         """What the settings file says of known settings; what is wrong with it is added to the problems."""
         try:
-            content = yaml.safe_load(path.read_text(encoding="utf-8"))
+            content = parsed(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             problems.append(f"{path}: cannot be read: {' '.join(str(error).split())}")
             return {}

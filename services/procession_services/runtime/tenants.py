@@ -11,6 +11,7 @@ from pydantic import Field, ValidationError
 from procession_schemas.base import StrictModel
 from procession_schemas.subjects import InvalidSubjectError, token
 from procession_services.runtime.problems import ConfigurationError, Problem, suggestion
+from procession_services.runtime.yaml_text import parsed
 
 __all__ = ["Limits", "Tenants", "load_tenants"]
 
@@ -60,7 +61,7 @@ def load_tenants(path: Path) -> Tenants:
         ConfigurationError: The file cannot be read, or something in it is wrong; everything at once.
     """
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = parsed(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError([Problem(str(path), "", f"cannot be read: {error}")]) from error
     except yaml.YAMLError as error:

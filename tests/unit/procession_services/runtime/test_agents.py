@@ -108,6 +108,21 @@ def test_a_problem_in_yaml_has_a_line(written):
         load_agents(path)
 
 
+def test_a_key_that_comes_twice_is_told_with_its_line(written):
+    path = written("agents:\n  demo: {model: m/x}\n  other: {model: m/x}\n  demo: {model: m/y}\n")
+    with pytest.raises(ConfigurationError, match=r"(?s)the key 'demo' is there twice.*line 4"):
+        load_agents(path)
+
+
+def test_what_is_merged_may_be_written_over(written):
+    text = "agents:\n  a: &a {model: m/x, maxSteps: 1}\n  b: &b {<<: *a, maxSteps: 2}\n  c: {<<: *b, maxSteps: 3}\n"
+    assert [agent.max_steps for agent in load_agents(written(text)).values()] == [1, 2, 3]
+
+
+def test_a_file_that_is_nested_too_deeply_is_told(written):
+    assert problems_of(written("[" * 3_000)) == {("", "is not YAML: it is nested too deeply")}
+
+
 def test_two_agents_of_one_name(written):
     path = written("agents: [{name: a, model: m/x}, {name: a, model: m/y}]")
     assert problems_of(path) == {("agents.1.name", "there is another agent 'a'")}

@@ -85,6 +85,30 @@ def test_an_address_is_taken_in_all_its_forms(name, value):
     assert getattr(Settings(**{name: value}), name) == value
 
 
+def test_every_number_has_an_end(monkeypatch):
+    numbers = [name for name, field in Settings.model_fields.items() if field.annotation in (int, float)]
+    assert len(numbers) > 10
+    for value in ("inf", "nan", "1e18", str(10**20)):
+        for name in numbers:
+            with monkeypatch.context() as patch:
+                patch.setenv(f"PROCESSION_{name.upper()}", value)
+                with pytest.raises(SettingsError, match=f"PROCESSION_{name.upper()}: "):
+                    Settings.load()
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("tenant: a\ntenant: b", "the key 'tenant' is there twice in \"<unicode string>\", line 2"),
+        ("[" * 3_000, "it is nested too deeply"),
+    ],
+)
+def test_a_file_with_a_key_twice_or_nested_too_deeply_is_told(file, text, wrong):
+    file.write_text(text)
+    [line] = told(file)
+    assert line.startswith(f"{file}: cannot be read: {wrong}")
+
+
 @pytest.mark.parametrize("name", ["replica", "tenant"])
 def test_what_is_a_part_of_subjects_is_a_token(file, name):
     file.write_text(f"{name}: a b.c")
