@@ -11,6 +11,7 @@ import pytest_asyncio
 import yaml
 from redis.asyncio import Redis
 
+from procession_services.bus import connection
 from procession_services.cli import main
 from procession_services.demo_model import serve
 from procession_services.deploy.check import _MEND_USERS, check_deployment
@@ -179,6 +180,7 @@ async def reloaded(deployed, monkeypatch):
 
 async def test_everything_that_is_wrong_is_told_at_once(tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.setattr(connection, "_LOOK_SECONDS", 3600)  # else the orchestrator mends the streams
     async with deployment(tmp_path) as deployed:
         secrets = deployed.secrets
         async with redis_of(deployed) as redis:
@@ -202,7 +204,7 @@ async def test_everything_that_is_wrong_is_told_at_once(tmp_path, monkeypatch, c
     for wanted in (
         f"{secrets}: is open to others: `chmod 700` it",
         f"{secrets}/processors/masking-key: is missing: `procession init` writes it",
-        "NATS: stream VIOLATIONS: is missing: the orchestrator makes it when it starts",
+        "NATS: stream VIOLATIONS: is missing: the orchestrator makes it within seconds",
         "NATS: stream CHUNKS: max_age is 60",
         "nats/tools: NATS does not let tools in with this password",
         "services: error_recovery: no replica answers: start it, or see its log",

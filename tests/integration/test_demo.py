@@ -26,6 +26,7 @@ async def start(*arguments):
 def _hear_interrupts():
     """A shell has its background jobs, and whatever they start, ignore them."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and so has `nohup`
 
 
 async def children_of(pid):
@@ -120,11 +121,16 @@ async def test_stopping_the_demo_stops_all_that_it_started(number):
         await gone(children)
 
 
+def on_terminal(terminal):
+    _hear_interrupts()
+    os.login_tty(terminal)
+
+
 async def test_closing_the_terminal_of_up_ends_it_in_order(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     ours, theirs = os.openpty()
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "procession_services", "up", preexec_fn=lambda: os.login_tty(theirs)
+        sys.executable, "-m", "procession_services", "up", preexec_fn=lambda: on_terminal(theirs)
     )
     os.close(theirs)
     said = b""

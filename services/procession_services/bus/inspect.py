@@ -55,7 +55,7 @@ def _stream(
 ) -> Iterator[tuple[str, bool]]:
     """What is wrong with a stream, and whether that is only a warning."""
     if info is None:
-        yield "is missing: the orchestrator makes it when it starts", False
+        yield "is missing: the orchestrator makes it within seconds", False
         return
     have = info.config
     for name, is_, should in (
