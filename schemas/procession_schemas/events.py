@@ -20,6 +20,7 @@ class RunAccepted(WireModel):
     message_id: str
     at: str
     fingerprint: str | None = Field(default=None, description="Digest of the request.")
+    stream: bool = Field(default=True, description="Whether the run sends chunks.")
 
 
 class RunSuspended(WireModel):
@@ -54,6 +55,9 @@ class RunFinished(WireModel):
     run_id: str
     at: str
     result: RunResult
+    fingerprint: str | None = Field(
+        default=None, description="Digest of the request; unknown where the run was lost."
+    )
 
 
 class RequestRejected(WireModel):

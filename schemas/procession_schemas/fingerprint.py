@@ -3,6 +3,6 @@
 import hashlib
 
 
-def fingerprint(body: bytes) -> str:
-    """A digest of a request's bytes."""
-    return hashlib.sha256(body).hexdigest()[:32]
+def fingerprint(subject: str, body: bytes) -> str:
+    """A digest of a request: of the subject, which names tenant and agent, and of the bytes sent there."""
+    return hashlib.sha256(subject.encode() + body).hexdigest()[:32]

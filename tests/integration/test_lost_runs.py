@@ -85,6 +85,7 @@ async def no_calls(system):
 
 
 async def test_what_redis_has_lost_soon_after_it_was_accepted_is_done_again(system, gate):
+    await eventually(lambda: system.redis.get(LOOKED_AFTER))  # which may take longer than `soon`
     handle = await system.start(
         {"chunks": ["well"]}, agent={"inputProcessors": [gate.processor("processInput")]}
     )

@@ -8,7 +8,7 @@ import pytest
 from procession.client import RunConflictError
 from procession_schemas import subjects
 from procession_schemas.agent import Agent
-from procession_schemas.events import RunAccepted
+from procession_schemas.events import RunAccepted, RunFinished
 from procession_schemas.fingerprint import fingerprint
 from procession_schemas.run import RunRequest
 from procession_services.runtime.store import run_key
@@ -66,7 +66,10 @@ async def test_the_same_request_is_still_the_same_run(system):
     await runs.publish(subject, body.encode())  # without the message id that the stream knows for two minutes
     told = await events.next_msg(timeout=10)
     assert told.subject.endswith("run.accepted")
-    assert RunAccepted.model_validate_json(told.data).fingerprint == fingerprint(body.encode())
+    accepted = RunAccepted.model_validate_json(told.data)
+    assert (accepted.fingerprint, accepted.stream) == (fingerprint(subject, body.encode()), True)
+    end = await runs.get_last_msg("EVENTS", subjects.event(system.client.tenant, "mine", "run.finished"))
+    assert RunFinished.model_validate_json(end.data or b"").fingerprint == fingerprint(subject, body.encode())
     await connection.close()
     handle = await system.client.attach("mine")
     assert (await handle.result(timeout=10)).text == result.text
@@ -83,3 +86,23 @@ async def test_an_id_is_remembered_for_as_long_as_its_end_can_be_read(system):
     assert kept - 60 < seconds <= kept
     refused, _ = await finished(await system.client.start("Hello", agent="nobody"))
     assert kept - 60 < await system.redis.ttl(run_key(system.client.tenant, refused.run_id)) <= kept
+
+
+async def test_who_attaches_to_a_run_without_chunks_need_not_wait_for_any(system, monkeypatch):
+    monkeypatch.setattr("procession.client.handle._LOST_SECONDS", 60.0)
+    _, _, result = await ended(system, stream=False)
+    handle = await system.client.attach(result.run_id)
+    async with asyncio.timeout(30):
+        assert [chunk async for chunk in handle] == []
+
+
+@pytest.mark.parametrize(("text", "agent"), [("Another", "nobody"), ("Hello", "nobody-else")])
+async def test_a_second_request_under_the_id_of_one_that_could_not_run_does_not_get_its_failure(
+    system, text, agent
+):
+    run = f"neither-{agent}"
+    first = await system.client.start("Hello", agent="nobody", run_id=run)
+    assert "'nobody'" in (await first.result(timeout=10)).error.message
+    second = await system.client.start(text, agent=agent, run_id=run)
+    with pytest.raises(RunConflictError):
+        await second.result(timeout=10)

@@ -1,13 +1,16 @@
 """One run, as the client who started it or came later sees it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, Final, Self
 
 import orjson
 from nats.aio.subscription import Subscription
 
+from procession.client.bell import Bell
 from procession.client.errors import (
     ChunksLostError,
     NotConnectedError,
@@ -15,8 +18,9 @@ from procession.client.errors import (
     RunFailedError,
     rejected,
 )
-from procession.client.link import Link, UnreachableError
+from procession.client.link import Link, UnreachableError, weakly
 from procession.client.ordering import ChunkOrder
+from procession.client.outcome import Outcome
 from procession_schemas import subjects
 from procession_schemas.events import RequestRejected
 from procession_schemas.run import RunResult
@@ -39,8 +43,6 @@ class RunHandle:
 
     Attributes:
         run_id: The run.
-        accepted: Whether the services have said that they took the run on.
-        request: The place of the request in the stream of requests, as `Procession` learnt it.
     """
 
     def __init__(
@@ -56,31 +58,35 @@ class RunHandle:
         # Made by `Procession`; `fingerprint` is that of the request where the id may be that of a run with another,
         # and `after` how much of the run somebody who attaches has read.
         self.run_id = run_id
-        self.accepted = False
         self._link = link
         self._tenant = tenant
-        self._streams = streams
+        self._outcome = Outcome(streams=streams, fingerprint=fingerprint)
+        self._round = 0
         self._order = ChunkOrder(after or 0)
         self._from_retained = after == 0
-        self._bell = _Bell()
+        self._bell = Bell()
+        self._doubted = weakly(self._doubt)
         self._subscriptions: list[Subscription] = []
-        self._result: RunResult | None = None
-        self._suspension: RunResult | None = None
-        self._resume_fence = -1
-        self._decided: set[str] = set()
-        self._cancelled = False
-        self.request: int | None = None
-        self._rejections: dict[int | None, RequestRejected] = {}
-        self._fingerprint = fingerprint
-        self._disputed = fingerprint is not None
+        self._leave = weakref.finalize(self, link.forsake, self._doubted, self._subscriptions)
+        self._leave.atexit = False
         self._stale = False
         self._late = False
-        self._complete = not streams
+        self._complete = False
         self._known_since: float | None = None
         self._looking = asyncio.Lock()
         self._stored_to = 0
         self._unread = False
         self._left_to = 0
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the services have said that they took the run on."""
+        return self._outcome.accepted
+
+    @property
+    def request(self) -> int | None:
+        """The place of the request in the stream of requests, as `Procession` learnt it."""
+        return self._outcome.request
 
     @property
     def position(self) -> int:
@@ -90,15 +96,27 @@ class RunHandle:
         """
         return self._order.position
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
     def __aiter__(self) -> AsyncIterator[dict[str, Any]]:
         """The chunks, in order, each once; see `chunks`."""
         return self.chunks()
 
-    async def chunks(self, *, idle_timeout: float | None = None) -> AsyncIterator[dict[str, Any]]:
-        """Yields the chunks in order, each once.
+    def chunks(self, *, idle_timeout: float | None = None) -> AsyncIterator[dict[str, Any]]:
+        """Iterates over the chunks in order, each once.
 
         A chunk of type `reset` says that those from number `payload["from"]` on are replaced by what follows; the
-        number of the chunk that was handed out last is `position - 1`.
+        number of the chunk that was handed out last is `position - 1`. Who gives up waiting for a chunk, as
+        `asyncio.wait_for(anext(chunks), 1)` does, may ask for it again.
 
         Args:
             idle_timeout: Seconds to wait for the next chunk; None waits as long as the run takes.
@@ -110,17 +128,21 @@ class RunHandle:
             LimitExceededError: The request was refused, because of a limit of the tenant or of the system.
             NotConnectedError: The client was closed.
         """
+        return _Chunks(lambda: self._next(idle_timeout))
+
+    async def _next(self, idle_timeout: float | None) -> dict[str, Any]:
+        """The next chunk; raises StopAsyncIteration behind the last."""
         while True:
-            if self._may_read:
-                while (chunk := self._order.pop()) is not None:
-                    yield chunk
+            if self._may_read and (chunk := self._order.pop()) is not None:
+                return chunk
             if self._over():
                 if self._cut_off():
                     raise self._lost(f"from {self._order.position} on")
-                return
+                self._finish()
+                raise StopAsyncIteration
             async with asyncio.timeout(idle_timeout):
                 if not await self._more():
-                    return
+                    raise StopAsyncIteration
 
     async def result(self, *, timeout: float | None = None, raise_on_error: bool = False) -> RunResult:  # noqa: ASYNC109
         """Waits for the result: of the finished run, or of one that waits for a person (status `suspended`).
@@ -132,18 +154,20 @@ class RunHandle:
             LimitExceededError: The request was refused, because of a limit of the tenant or of the system.
             NotConnectedError: The client was closed.
         """
+        outcome = self._outcome
         async with asyncio.timeout(timeout):
-            while self._result is None or self._disputed or self._rejection is not None:
+            while outcome.result is None or outcome.disputed or outcome.refused is not None:
                 await self._advance()
-        if raise_on_error and self._result.status not in ("finished", "suspended"):
-            raise RunFailedError(self._result)
-        return self._result
+        self._finish()
+        if raise_on_error and outcome.result.status not in ("finished", "suspended"):
+            raise RunFailedError(outcome.result)
+        return outcome.result
 
     async def cancel(self) -> None:
         """Cancels the run: its chunks end, and `result()` says what there was."""
         await self._send(Control(type="cancel"), "cancel")
-        self._cancelled = True
-        self._go_on()
+        self._outcome.cancel()
+        self._follow()
 
     async def approve(self, tool_call_id: str) -> None:
         """Lets a tool call go ahead; raises NotWaitingError when the run does not wait."""
@@ -158,14 +182,24 @@ class RunHandle:
         await self._decide(Control(type="resume", tool_call_id=tool_call_id, resume_data=data))
 
     async def open(self) -> None:
-        """Begins to listen; raises NotConnectedError. `Procession` does it."""
-        self._link.on_doubt.add(self._doubt)
+        """Begins to listen: until `close`, or all was read, or nobody has this handle any more. `Procession` does it.
+
+        Raises:
+            NotConnectedError: The client is not connected.
+        """
+        self._link.on_doubt.add(self._doubted)
         callbacks: dict[str, Callable[[bytes], None]] = {
-            subjects.event(self._tenant, self.run_id, ">"): self._on_event
+            subjects.event(self._tenant, self.run_id, ">"): weakly(self._on_event)
         }
-        if self._streams:
-            callbacks[subjects.chunk(self._tenant, self.run_id)] = self._on_chunks
-        self._subscriptions = await self._link.subscribe(callbacks)
+        if self._outcome.streams:
+            callbacks[subjects.chunk(self._tenant, self.run_id)] = weakly(self._on_chunks)
+        self._subscriptions += await self._link.subscribe(callbacks)
+
+    def sent(self, sequence: int, *, before: bool) -> None:
+        """Takes it that the request has this place in its stream, and whether it had it `before` it was sent."""
+        self._outcome.request = sequence
+        if before:
+            self.join()
 
     def join(self) -> None:
         """Takes it that the run may have begun already; `Procession` knows.
@@ -174,17 +208,24 @@ class RunHandle:
         """
         self._late = self._stale = True
 
-    def answered(self, rejection: RequestRejected) -> None:
-        """Takes it that this is about the request that was rejected, whatever else comes under its id."""
-        self.request = rejection.sequence
-        self._rejections[rejection.sequence] = rejection
+    def learn(self, stored: bytes) -> None:
+        """Takes the first event of the run; where it is a rejection, this is about that request alone."""
+        event = orjson.loads(stored)
+        if event["type"] == "request.rejected":
+            self._outcome.request = event.get("sequence")
+        if event["type"] in ("run.accepted", "request.rejected"):  # others may be out of date
+            self._on_event(stored)
 
     async def close(self) -> None:
         """Stops listening; the run goes on, and `result()` then looks for its end now and again."""
-        self._link.on_doubt.discard(self._doubt)
+        self._link.on_doubt.discard(self._doubted)
         self._stale = True
-        subscriptions, self._subscriptions = self._subscriptions, []
-        await self._link.unsubscribe(subscriptions)
+        await self._link.unsubscribe(self._subscriptions)
+
+    def _finish(self) -> None:
+        """Stops listening where nothing can come any more."""
+        if self._outcome.final and self._over():
+            self._leave()
 
     def _on_chunks(self, body: bytes) -> None:
         batch = orjson.loads(body)
@@ -195,62 +236,19 @@ class RunHandle:
             self._unread, self._left_to = True, max(self._left_to, batch["seq"] + len(batch["chunks"]))
 
     def _on_event(self, body: bytes) -> None:
+        disputed = self._outcome.disputed
         event = orjson.loads(body)
-        match event.get("type"):
-            case "run.accepted" if self._is_about_ours(event):
-                self.accepted = True
-                self._stale |= self._disputed
-                self._disputed = False
-            case "run.finished":
-                self._stale |= self._disputed
-                self._go_on()
-                self._result = RunResult.model_validate(event["result"])
-            case "run.suspended":
-                self._suspend(event.get("fence", 0), RunResult.model_validate(event["result"]))
-            case "run.resumed" if event["fence"] >= self._resume_fence:
-                self._resume_fence = event["fence"]
-                self._go_on()
-            case "request.rejected":
-                rejection = RequestRejected.model_validate(event)
-                if self.request is None or rejection.sequence in (None, self.request):
-                    self._rejections[rejection.sequence] = rejection
-            case _:
-                return
-        self._bell.ring()
+        if self._outcome.hear(event):
+            # what came while nobody knew whose run it was may have been put aside
+            self._stale |= disputed and event["type"] in ("run.accepted", "run.finished")
+            self._follow()
+            self._bell.ring()
 
-    def _is_about_ours(self, accepted: dict[str, Any]) -> bool:
-        """Tells whether the request that was accepted is the same as ours; services of before do not say which."""
-        return self._fingerprint is None or accepted.get("fingerprint") in (None, self._fingerprint)
-
-    @property
-    def _rejection(self) -> RequestRejected | None:
-        """The answer that our request was not accepted."""
-        unnumbered = None if self.accepted else self._rejections.get(None)
-        return self._rejections.get(self.request, unnumbered)
-
-    def _suspend(self, fence: int, told: RunResult) -> None:
-        """Takes it that the run waits, unless it has gone on since, or has been told here how to."""
-        over = self._result is not None and self._suspension is None
-        if over or fence < self._resume_fence or (fence == self._resume_fence and self._suspension is None):
-            return
-        if fence > self._resume_fence:
-            self._resume_fence, self._decided = fence, set()
-        self._result = self._suspension = told
-        if self._cancelled or self._decided.issuperset(self._asked):
-            self._go_on()
-
-    def _go_on(self) -> None:
-        """Leaves the suspension behind, where there is one."""
-        self._order.reopen(self._resume_fence)
-        if self._suspension is not None:
-            self._result, self._suspension, self._complete = None, None, not self._streams
-            self._known_since = None
-
-    @property
-    def _asked(self) -> list[str]:
-        """The calls for which the run waits, when it last said so."""
-        payload = self._suspension.suspend_payload if self._suspension else None
-        return [call["toolCallId"] for call in (payload or {}).get("calls", ())]
+    def _follow(self) -> None:
+        """Awaits more chunks where the run goes on."""
+        self._order.reopen(self._outcome.awaited)
+        if self._round != self._outcome.rounds:
+            self._round, self._complete, self._known_since = self._outcome.rounds, False, None
 
     def _doubt(self) -> None:
         """Takes it that something may have been missed, and that the streams may have lost their end."""
@@ -260,21 +258,24 @@ class RunHandle:
     @property
     def _may_read(self) -> bool:
         """Whether chunks that are here are those of the run, as far as can be known."""
-        return not (self._disputed or self._late)
+        return not (self._outcome.disputed or self._late)
 
     def _over(self) -> bool:
         """Tells whether no further chunk will come."""
         if self._stale or not self._may_read:
             return False
-        if self._result is None:  # behind an end the run may wait, which whoever steers it must know
+        if self._outcome.result is None:  # behind an end the run may wait, which whoever steers it must know
             return False
+        if not self._outcome.streams:
+            return True
         return self._order.ended or (self._complete and not self._unread and self._order.gap is None)
 
     def _cut_off(self) -> bool:
         """Tells whether chunks are missing at the end: of a run that ended well, all come, and a mark behind them."""
         if self._order.ended:
             return False
-        well = self._result is not None and self._result.status in ("finished", "suspended")
+        result = self._outcome.result
+        well = result is not None and result.status in ("finished", "suspended")
         return self._order.position < self._left_to or (well and self._order.position > 0)
 
     async def _more(self) -> bool:
@@ -285,7 +286,7 @@ class RunHandle:
         while not (self._may_read and self._order.ready) and not self._over():
             if self._unread:
                 self._unread, self._stale = False, True
-            if not self._disputed and (gap := self._order.gap):
+            if not self._outcome.disputed and (gap := self._order.gap):
                 if gap_since is None:
                     gap_since, self._stale = clock(), True
                 elif clock() > gap_since + _LOST_SECONDS and not self._stale:
@@ -307,16 +308,20 @@ class RunHandle:
 
     async def _advance(self) -> None:
         """Returns when something may have changed: a message came, or the streams were read again."""
-        if (rejection := self._rejection) is not None:
-            raise rejected(rejection.error)
+        if (failure := self._outcome.refused) is not None:
+            raise rejected(failure)
         if self._link.closed:
             raise NotConnectedError(f"the client was closed; run {self.run_id} goes on")
         if self._stale and await self._catch_up():
             return
-        if self._stale or (self._order.gap is not None and not self._disputed) or not self._subscriptions:
+        if (
+            self._stale
+            or (self._order.gap is not None and not self._outcome.disputed)
+            or not self._subscriptions
+        ):
             patience = _RETRY_SECONDS
         else:
-            settled = (self._result is not None or self._order.ended) and not self._disputed
+            settled = (self._outcome.result is not None or self._order.ended) and not self._outcome.disputed
             patience = _SETTLE_SECONDS if settled else _PROBE_SECONDS
         if not await self._bell.heard(patience):
             self._stale = True
@@ -324,19 +329,19 @@ class RunHandle:
     async def _catch_up(self) -> bool:
         """Reads what the streams hold; False when they cannot be reached now."""
         async with self._looking:
-            self._stale = False
+            self._stale, outcome = False, self._outcome
             try:
                 finished = await self._last("run.finished")
-                if self._disputed:
+                if self._outcome.disputed:
                     await self._look_for_ours(finished)
-                if not self._disputed:
+                if not self._outcome.disputed:
                     await self._look_for_events(finished)
-                if not self.accepted and self.request is not None:
+                if not outcome.accepted and outcome.request is not None:
                     await self._look_for_rejection()
-                if self._disputed:
+                if self._outcome.disputed:
                     return True
-                result_known = self._result is not None
-                filled = not self._streams or await self._fill()
+                result_known = outcome.result is not None
+                filled = not outcome.streams or await self._fill()
                 self._late = False
                 if not filled:
                     return True
@@ -354,11 +359,9 @@ class RunHandle:
 
     async def _look_for_ours(self, finished: bytes | None) -> None:
         """Settles whether the run is that of our request; one that cannot run ends without having been accepted."""
-        accepted = await self._last("run.accepted")
-        if accepted is None:
-            self._disputed = finished is None
-        elif self._is_about_ours(orjson.loads(accepted)):
-            self._disputed = False
+        told = await self._last("run.accepted") or finished
+        if told is not None and self._outcome.is_about_ours(orjson.loads(told)):
+            self._outcome.disputed = False
 
     async def _look_for_events(self, finished: bytes | None) -> None:
         told = [finished]
@@ -366,7 +369,7 @@ class RunHandle:
             suspended = await self._last("run.suspended")
             told = [await self._last("run.resumed"), suspended] if suspended else []
         for event in filter(None, told):
-            self.accepted = True
+            self._outcome.accepted = True
             self._on_event(event)
 
     async def _last(self, type_: str) -> bytes | None:
@@ -389,54 +392,31 @@ class RunHandle:
         return True
 
     async def _decide(self, control: Control) -> None:
-        call = control.tool_call_id or ""
+        call, outcome = control.tool_call_id or "", self._outcome
         with suppress(TimeoutError):
             async with asyncio.timeout(_SUSPENSION_SECONDS):
-                while self._result is None or (self._stale and call not in self._asked):
+                while outcome.result is None or (self._stale and call not in outcome.asked):
                     await self._advance()
-        if call not in self._asked:
-            state = f"is {self._result.status if self._result else 'running'}"
-            if self._suspension is not None:
-                state = f"waits for {', '.join(self._asked)}"
+        if call not in outcome.asked:
+            state = f"is {outcome.result.status if outcome.result else 'running'}"
+            if outcome.waits:
+                state = f"waits for {', '.join(outcome.asked)}"
             raise NotWaitingError(f"run {self.run_id} does not wait for a decision on {call}: it {state}")
-        fence = self._resume_fence
+        fence = outcome.fence
         await self._send(control, f"{control.type}:{call}:{fence}")
-        if self._resume_fence == fence and call in self._asked:  # it has said nothing since
-            self._decided.add(call)
-            self._result = None
-            if self._decided.issuperset(self._asked):
-                self._go_on()
+        outcome.decide(call, fence)
+        self._follow()
 
     async def _send(self, control: Control, key: str) -> None:
         message_id = f"{self._tenant}:{self.run_id}:{key}"  # the stream is that of all tenants
         await self._link.publish(subjects.control(self._tenant, self.run_id), control.to_json(), message_id)
 
 
-class _Bell:
-    """Wakes everybody who waits at this moment."""
+class _Chunks(AsyncIterator[dict[str, Any]]):
+    """An iterator that goes on when somebody has given up waiting, where a generator would have ended."""
 
-    def __init__(self) -> None:
-        self._waiting: set[asyncio.Future[None]] = set()
+    def __init__(self, following: Callable[[], Awaitable[dict[str, Any]]]) -> None:
+        self._following = following
 
-    def ring(self) -> None:
-        waiting, self._waiting = self._waiting, set()
-        for waiter in waiting:
-            _wake(waiter)
-
-    async def heard(self, seconds: float) -> bool:
-        """Waits for the next ring; False when it did not come in time."""
-        loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[None] = loop.create_future()
-        timer = loop.call_later(seconds, _wake, waiter)
-        self._waiting.add(waiter)
-        try:
-            await waiter
-            return waiter not in self._waiting
-        finally:
-            timer.cancel()
-            self._waiting.discard(waiter)
-
-
-def _wake(waiter: "asyncio.Future[None]") -> None:
-    if not waiter.done():
-        waiter.set_result(None)
+    def __anext__(self) -> Awaitable[dict[str, Any]]:
+        return self._following()

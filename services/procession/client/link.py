@@ -2,8 +2,9 @@
 
 import asyncio
 import json
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 import nats.errors
 import nats.js.errors
@@ -22,6 +23,7 @@ from procession.errors import address
 from procession_schemas import subjects
 from procession_schemas.run import Failure
 
+_P = ParamSpec("_P")
 _T = TypeVar("_T")
 _ACK_SECONDS: Final = 5.0
 _PING_SECONDS: Final = 5
@@ -69,6 +71,8 @@ class Link:
             self._options.setdefault("inbox_prefix", f"_INBOX.{options['user']}")
         self._client = NatsClient()
         self._jetstream = self._client.jetstream()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._leaving: set[asyncio.Task[None]] = set()
         self._opened = False
         self._trouble: Exception | None = None
 
@@ -98,6 +102,7 @@ class Link:
             raise NotConnectedError(
                 f"cannot reach NATS at {address(self.url)} ({told}): is it running? `procession up` starts one"
             ) from error
+        self._loop = asyncio.get_running_loop()
         self._opened = True
 
     async def close(self) -> None:
@@ -115,10 +120,22 @@ class Link:
         return [await self._client.listen(s, _calling(callback)) for s, callback in callbacks.items()]
 
     async def unsubscribe(self, subscriptions: list[Subscription]) -> None:
-        """Ends subscriptions."""
-        for subscription in subscriptions:
+        """Ends subscriptions, and takes them out of the list."""
+        while subscriptions:
+            subscription = subscriptions.pop()
             if not self._client.is_closed:
                 await subscription.unsubscribe()
+
+    def forsake(self, doubt: Callable[[], None], subscriptions: list[Subscription]) -> None:
+        """Ends soon what belongs to a handle that needs it no more; garbage may be found in any thread."""
+        self.on_doubt.discard(doubt)
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._leave, subscriptions)
+
+    def _leave(self, subscriptions: list[Subscription]) -> None:
+        task = asyncio.ensure_future(self.unsubscribe(subscriptions))
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
 
     async def publish(self, subject: str, body: bytes, message_id: str) -> PubAck:
         """Publishes until a stream acknowledges; repeats are harmless, since the stream knows the message id.
@@ -265,6 +282,17 @@ def _full(subject: str) -> Failure:
         retry_after=_FULL_SECONDS,
         detail={"limit": "storedRequests"},
     )
+
+
+def weakly(method: Callable[_P, None]) -> Callable[_P, None]:
+    """Calls a method for as long as somebody else has its object."""
+    held = weakref.WeakMethod(method)
+
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> None:
+        if (method := held()) is not None:
+            method(*args, **kwargs)
+
+    return call
 
 
 def _calling(callback: Callable[[bytes], None]) -> Any:

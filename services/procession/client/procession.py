@@ -1,12 +1,9 @@
 """The client's front door: starts runs, finds them again, cancels them."""
 
-import hashlib
 import secrets
 from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Any, Self
-
-import orjson
 
 from procession.client.errors import NotConnectedError, UnknownRunError
 from procession.client.handle import RunHandle
@@ -91,15 +88,15 @@ class Procession:
         chosen = request.run_id is not None
         run_id = request.run_id = request.run_id or f"run-{secrets.token_hex(12)}"
         body = request.model_dump_json(by_alias=True, exclude_unset=True).encode()
-        ours = fingerprint(body) if chosen else None
-        handle = RunHandle(self._link, self.tenant, run_id, streams=request.stream, fingerprint=ours)
+        ours = fingerprint(subject, body)
+        handle = RunHandle(
+            self._link, self.tenant, run_id, streams=request.stream, fingerprint=ours if chosen else None
+        )
         try:
             await handle.open()
             # The stream drops the same request; another one under this id must get through, to be rejected.
-            digest = hashlib.sha256(subject.encode() + body).hexdigest()[:16]
-            handle.request, duplicate = await self._stored(run_id, subject, body, f"{run_id}:{digest}")
-            if duplicate:
-                handle.join()
+            sequence, before = await self._stored(run_id, subject, body, f"{run_id}:{ours[:16]}")
+            handle.sent(sequence, before=before)
         except BaseException:
             await handle.close()
             raise
@@ -202,8 +199,7 @@ class Procession:
             await handle.close()
             what = f"no event of run {run_id} of tenant {self.tenant} is stored"
             raise UnknownRunError(f"{what}: wrong id, not accepted yet, or expired")
-        if orjson.loads(event)["type"] == "request.rejected":
-            handle.answered(RequestRejected.model_validate_json(event))
+        handle.learn(event)
         return handle
 
     async def _any_event(self, run_id: str) -> bytes | None:

@@ -92,7 +92,7 @@ class Orchestrator:
             admitted = await self._requested(delivery, leap=may_be_known)
         while admitted is not None and not await self._lapses.kept():
             if await self._lapses.ended(tenant, admitted) is not None:
-                self._store.mark_told(tenant, admitted, fingerprint(delivery.body))
+                self._store.mark_told(tenant, admitted, fingerprint(delivery.subject, delivery.body))
                 return
             async with self._turns.turn(tenant):
                 admitted = await self._requested(delivery, leap=True)
@@ -104,7 +104,7 @@ class Orchestrator:
         """
         _, tenant, agent_name = subjects.parse(delivery.subject)
         run_id = _derived_id(delivery)
-        digest = fingerprint(delivery.body)
+        digest = fingerprint(delivery.subject, delivery.body)
         try:
             request = parse_request(delivery.body, self._longest_request())
             run_id = request.run_id or run_id
@@ -246,6 +246,7 @@ class Orchestrator:
             message_id=state.message_id,
             at=state.accepted_at,
             fingerprint=state.fingerprint,
+            stream=state.plan.stream,
         )
         await self._event(state.tenant, state.run, event.type, event.to_json(), key)
 
@@ -253,7 +254,7 @@ class Orchestrator:
         self, tenant: str, run_id: str, agent: str, delivery: Delivery, failure: Failure
     ) -> None:
         """Answers a request that cannot run: an error chunk and the terminal event."""
-        digest = fingerprint(delivery.body)
+        digest = fingerprint(delivery.subject, delivery.body)
         async with asyncio.timeout(ANSWER_SECONDS):
             stored = await self._store.load_state(tenant, run_id)
             told = await self._store.told(tenant, run_id)
@@ -267,7 +268,7 @@ class Orchestrator:
             await self._conflict(tenant, run_id, delivery)
             return
         outbox = Outbox(self._bus, tenant, run_id, 0, live=True)
-        await self._driver.failed(outbox, tenant, run_id, agent, failure)
+        await self._driver.failed(outbox, tenant, run_id, agent, failure, fingerprint=digest)
 
     async def on_work(self, delivery: Delivery) -> None:
         """An answer that nobody took into the run yet: a host of another kind gave it, or one gave up."""

@@ -148,7 +148,7 @@ class Driver:
             case TellFinished(result):
                 took = now() - datetime.fromisoformat(state.accepted_at)
                 final = result.model_copy(update={"duration_ms": int(took.total_seconds() * 1000)})
-                await self.finished(state.tenant, state.run, final)
+                await self.finished(state.tenant, state.run, final, state.fingerprint)
                 _observe(state, final)
             case PassTurn():
                 await self._pass_turn(state)
@@ -189,17 +189,26 @@ class Driver:
             message_id=f"{event.type}:{state.tenant}:{state.run}:{key}",
         )
 
-    async def failed(self, outbox: Outbox, tenant: str, run: str, agent: str, failure: Failure) -> None:
+    async def failed(
+        self,
+        outbox: Outbox,
+        tenant: str,
+        run: str,
+        agent: str,
+        failure: Failure,
+        *,
+        fingerprint: str | None = None,
+    ) -> None:
         """Tells the end of a run that has no state: an error chunk and the terminal event."""
         error = failure.model_dump(by_alias=True, exclude_none=True)
         outbox.put({"type": "error", "payload": {"error": error}})
         await outbox.flush(end=True)
         result = RunResult(run_id=run, agent=agent, status="failed", finish_reason="error", error=failure)
-        await self.finished(tenant, run, result)
+        await self.finished(tenant, run, result, fingerprint)
 
-    async def finished(self, tenant: str, run: str, result: RunResult) -> None:
+    async def finished(self, tenant: str, run: str, result: RunResult, fingerprint: str | None) -> None:
         """Publishes the one terminal event of a run."""
-        event = RunFinished(run_id=run, at=iso(now()), result=result)
+        event = RunFinished(run_id=run, at=iso(now()), result=result, fingerprint=fingerprint)
         subject = subjects.event(tenant, run, event.type)
         message_id = f"finished:{tenant}:{run}"
         await self._bus.publish_stored(

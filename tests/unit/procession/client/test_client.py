@@ -446,9 +446,10 @@ async def test_what_was_accepted_before_we_listened_is_ours_where_its_fingerprin
 ):
     monkeypatch.setattr("procession.client.handle._PROBE_SECONDS", 0.05)
     handle = await procession.start("Hi", agent="demo", run_id="ours-1")
-    stored = await services.nats.jetstream().get_last_msg("RUNS", subjects.run(services.tenant, "demo"))
+    subject = subjects.run(services.tenant, "demo")
+    stored = await services.nats.jetstream().get_last_msg("RUNS", subject)
     await handle.close()
-    await services.accept("ours-1", fingerprint=fingerprint(stored.data))
+    await services.accept("ours-1", fingerprint=fingerprint(subject, stored.data))
     await services.chunks("ours-1", 0, "a", end=True)
     await services.finish("ours-1", "a")
     assert await collect(handle) == ["a"]
@@ -607,7 +608,7 @@ async def test_who_only_listens_goes_on_when_somebody_else_has_decided(services,
     handle = await waiting(services, procession)
     run = handle.run_id
     await services.event(run, "run.resumed", fence=1)
-    await until(lambda: handle._result is None)
+    await until(lambda: handle._outcome.result is None)
     await services.chunks(run, 1, "b", end=True, fence=1)
     await services.finish(run, "ab")
     assert await collect(handle) == ["b"]

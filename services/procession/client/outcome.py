@@ -1,0 +1,116 @@
+"""What has become of a run, as its events tell; they may come twice, late, and in any order."""
+
+from typing import Any
+
+from procession_schemas.events import RequestRejected
+from procession_schemas.run import Failure, RunResult
+
+__all__ = ["Outcome"]
+
+
+class Outcome:
+    """Takes events of one run, and what a person decides, and knows what follows from both; pure.
+
+    Attributes:
+        accepted: Whether the request has become a run.
+        disputed: Whether the run under the id may still be that of another request.
+        request: The place of the request in the stream of requests, which a rejection names.
+        streams: Whether the run sends chunks.
+        result: That of the finished run, or of one that waits for a person.
+        fence: What the run says from its last suspension on has at least this fence; -1 before the first.
+        awaited: The fence from which on what the run says goes on behind what it said before it waited.
+        rounds: How often it has gone on after it had waited.
+    """
+
+    def __init__(self, *, streams: bool, fingerprint: str | None) -> None:
+        self.accepted = False
+        self.disputed = fingerprint is not None
+        self.request: int | None = None
+        self.streams = streams
+        self.result: RunResult | None = None
+        self.fence = self.awaited = -1
+        self.rounds = 0
+        self._fingerprint = fingerprint
+        self._suspension: RunResult | None = None
+        self._decided: set[str] = set()
+        self._cancelled = False
+        self._rejections: dict[int | None, RequestRejected] = {}
+
+    @property
+    def final(self) -> bool:
+        """Tells whether the run has ended."""
+        return self.result is not None and self._suspension is None
+
+    @property
+    def waits(self) -> bool:
+        """Tells whether the run waits for a person."""
+        return self._suspension is not None
+
+    @property
+    def asked(self) -> list[str]:
+        """The calls for which the run waits, when it last said so."""
+        payload = self._suspension.suspend_payload if self._suspension else None
+        return [call["toolCallId"] for call in (payload or {}).get("calls", ())]
+
+    @property
+    def refused(self) -> Failure | None:
+        """Why our request has not become a run."""
+        unnumbered = None if self.accepted else self._rejections.get(None)
+        rejection = self._rejections.get(self.request, unnumbered)
+        return rejection.error if rejection else None
+
+    def hear(self, event: dict[str, Any]) -> bool:
+        """Takes an event; False where it changes nothing."""
+        match event.get("type"):
+            case "run.accepted" if self.is_about_ours(event):
+                self.accepted, self.disputed = True, False
+                self.streams &= event.get("stream", True)
+            case "run.finished" if self.is_about_ours(event):
+                self._go_on()
+                self.result = RunResult.model_validate(event["result"])
+            case "run.suspended":
+                self._suspend(event.get("fence", 0), RunResult.model_validate(event["result"]))
+            case "run.resumed" if event["fence"] >= self.fence:
+                self.fence = event["fence"]
+                self._go_on()
+            case "request.rejected":
+                rejection = RequestRejected.model_validate(event)
+                if self.request is None or rejection.sequence in (None, self.request):
+                    self._rejections[rejection.sequence] = rejection
+            case _:
+                return False
+        return True
+
+    def is_about_ours(self, event: dict[str, Any]) -> bool:
+        """Tells whether the request that the event is about is the same as ours; not every one says which."""
+        return self._fingerprint is None or event.get("fingerprint") in (None, self._fingerprint)
+
+    def decide(self, call: str, fence: int) -> None:
+        """Takes it that the run was told about a call what to do, when it waited under that fence."""
+        if self.fence == fence and call in self.asked:  # it has said nothing since
+            self._decided.add(call)
+            self.result = None
+            if self._decided.issuperset(self.asked):
+                self._go_on()
+
+    def cancel(self) -> None:
+        """Takes it that the run was told to end, and will wait no more."""
+        self._cancelled = True
+        self._go_on()
+
+    def _suspend(self, fence: int, told: RunResult) -> None:
+        """Takes it that the run waits, unless it has gone on since, or has been told here how to."""
+        if self.final or fence < self.fence or (fence == self.fence and self._suspension is None):
+            return
+        if fence > self.fence:
+            self.fence, self._decided = fence, set()
+        self.result = self._suspension = told
+        if self._cancelled or self._decided.issuperset(self.asked):
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Leaves the suspension behind, where there is one."""
+        self.awaited = self.fence
+        if self._suspension is not None:
+            self.result = self._suspension = None
+            self.rounds += 1

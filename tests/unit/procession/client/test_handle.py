@@ -1,0 +1,150 @@
+"""A handle, as those who read it use it; the services are played by tests/support/wire.py."""
+
+import asyncio
+import gc
+
+import pytest
+
+from procession.client import Procession, RunConflictError
+from procession_schemas import subjects
+from procession_schemas.fingerprint import fingerprint
+from tests.support.waiting import until
+from tests.support.wire import services_at
+
+
+@pytest.fixture
+async def services(servers):
+    async with services_at(servers.nats_url) as services:
+        yield services
+
+
+@pytest.fixture
+async def procession(servers, services):
+    async with Procession(servers.nats_url, tenant=services.tenant) as procession:
+        yield procession
+
+
+def texts(chunks):
+    return [chunk["payload"]["text"] for chunk in chunks]
+
+
+def listening(procession):
+    link = procession._link
+    return len(link._client._subs), len(link._client._listeners), len(link.on_doubt)
+
+
+async def answer(services, run):
+    await services.accept(run)
+    await services.chunks(run, 0, "a", end=True)
+    await services.finish(run, "a")
+
+
+@pytest.mark.parametrize("own", [True, False])
+async def test_who_has_given_up_waiting_for_a_chunk_may_ask_for_it_again(services, procession, own):
+    handle = await procession.start("Hi", agent="demo")
+    await services.accept(handle.run_id)
+    await services.chunks(handle.run_id, 0, "a")
+    chunks = handle.chunks(idle_timeout=0.1 if own else None)
+    assert texts([await anext(chunks)]) == ["a"]
+    with pytest.raises(TimeoutError):
+        await (anext(chunks) if own else asyncio.wait_for(anext(chunks), 0.1))
+    await services.chunks(handle.run_id, 1, "b", end=True)
+    await services.finish(handle.run_id, "ab")
+    assert texts([chunk async for chunk in chunks]) == ["b"]
+
+
+@pytest.mark.parametrize("read", ["nothing", "chunks", "result", "all"])
+async def test_a_handle_that_nobody_has_any_more_leaves_nothing_behind(services, procession, read):
+    await procession._link.last(
+        "EVENTS", "procession.v1.event.none.none.none"
+    )  # its answers have a subscription
+    before = listening(procession)
+    handle = await procession.start("Hi", agent="demo")
+    assert listening(procession) != before
+    await answer(services, handle.run_id)
+    if read in ("chunks", "all"):
+        assert texts([chunk async for chunk in handle]) == ["a"]
+    if read in ("result", "all"):
+        assert (await handle.result()).text == "a"
+    del handle
+    gc.collect()
+    await until(lambda: listening(procession) == before)
+
+
+async def test_a_handle_that_was_read_to_its_end_listens_no_more_and_still_tells_the_result(
+    services, procession
+):
+    before = len(procession._link.on_doubt)
+    handle = await procession.start("Hi", agent="demo")
+    await answer(services, handle.run_id)
+    assert texts([chunk async for chunk in handle]) == ["a"]
+    await until(lambda: not handle._subscriptions)
+    assert len(procession._link.on_doubt) == before
+    assert (await handle.result(timeout=1)).text == "a"
+    assert [chunk async for chunk in handle] == []
+
+
+async def test_a_handle_on_a_run_that_waits_goes_on_listening(services, procession):
+    handle = await procession.start("Hi", agent="demo")
+    await services.accept(handle.run_id)
+    await services.chunks(handle.run_id, 0, "a", end=True)
+    await services.suspend(handle.run_id, "call-1", fence=2)
+    assert texts([chunk async for chunk in handle]) == ["a"]
+    assert (await handle.result()).status == "suspended"
+    assert handle._subscriptions
+    await handle.approve("call-1")
+    await services.chunks(handle.run_id, 1, "b", end=True, fence=2)
+    await services.finish(handle.run_id, "ab")
+    assert texts([chunk async for chunk in handle]) == ["b"]
+
+
+async def test_a_handle_is_closed_by_its_context(services, procession):
+    async with await procession.start("Hi", agent="demo") as handle:
+        assert handle._subscriptions
+    assert not handle._subscriptions
+
+
+async def test_a_run_without_chunks_is_known_as_one_to_whoever_attaches(services, procession, monkeypatch):
+    monkeypatch.setattr("procession.client.handle._LOST_SECONDS", 60.0)
+    await services.accept("quiet-1", stream=False)
+    await services.finish("quiet-1", "a")
+    handle = await procession.attach("quiet-1")
+    async with asyncio.timeout(10):
+        assert [chunk async for chunk in handle] == []
+    assert (await handle.result()).text == "a"
+
+
+@pytest.mark.parametrize("early", [True, False])
+async def test_the_end_of_another_request_that_could_not_run_is_not_ours(services, procession, early):
+    async def theirs():
+        await services.event(
+            "refused-3", "run.finished", fingerprint="theirs", result=failure("refused-3", "theirs")
+        )
+
+    if early:
+        await theirs()
+    handle = await procession.start("Hi", agent="demo", run_id="refused-3")
+    if not early:
+        await theirs()
+    with pytest.raises(TimeoutError):
+        await handle.result(timeout=0.5)
+    error = {"code": "RUN_ID_CONFLICT", "message": "taken"}
+    await services.event("refused-3", "request.rejected", error=error, sequence=handle.request)
+    with pytest.raises(RunConflictError, match="taken"):
+        await handle.result(timeout=5)
+
+
+async def test_the_end_of_our_request_that_could_not_run_is_ours(services, procession):
+    handle = await procession.start("Hi", agent="demo", run_id="refused-4")
+    _, request = await services.request()
+    subject = subjects.run(services.tenant, "demo")
+    stored = await services.nats.jetstream().get_last_msg("RUNS", subject)
+    assert request["runId"] == "refused-4"
+    told = {"fingerprint": fingerprint(subject, stored.data), "result": failure("refused-4", "no such agent")}
+    await services.event("refused-4", "run.finished", **told)
+    assert (await handle.result(timeout=5)).error.message == "no such agent"
+
+
+def failure(run, message):
+    error = {"code": "X", "message": message}
+    return {"runId": run, "agent": "demo", "status": "failed", "finishReason": "error", "error": error}
