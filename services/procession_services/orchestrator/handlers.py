@@ -30,7 +30,7 @@ from procession_services.processor_host.service import Host
 from procession_services.runs.events import DeadlinePassed, Effect, Started
 from procession_services.runs.reducer import outstanding, reduce
 from procession_services.runs.state import RunState
-from procession_services.runs.stored import read_state
+from procession_services.runs.stored import UnreadableError, read_state
 from procession_services.runtime import telemetry
 from procession_services.runtime.admission import Over
 from procession_services.runtime.clock import iso, now, seconds
@@ -318,6 +318,8 @@ class Orchestrator:
                 await self._refuse(tenant, run_id, agent, delivery, failure)
             except AWAY:
                 await self._reject(tenant, run_id, delivery, _STORE_AWAY)
+            except UnreadableError:  # there is a run under this id, which has an end of its own
+                await self._reject(tenant, run_id, delivery, failure)
 
 
 def _addressed(delivery: Delivery) -> tuple[str, str]:

@@ -214,6 +214,7 @@ LEAVE: Final = (
     PLACES
     + """
 redis.call('ZREM', KEYS[1], ARGV[1] .. ' ' .. ARGV[2])
+for at = 2, #KEYS do redis.call('DEL', KEYS[at]) end
 return leave(ARGV[1], ARGV[2])
 """
 )

@@ -2,7 +2,7 @@
 
 from procession_services.runtime import admission
 
-__all__ = ["ADMIT", "CANCEL", "COMMIT", "DROP", "END", "LOG_PARTS", "NEXT", "SAVE", "TAKE"]
+__all__ = ["ADMIT", "CANCEL", "COMMIT", "END", "LOG_PARTS", "NEXT", "SAVE", "TAKE"]
 
 _KEEP = """
 -- For so long at least; a run that waits for a person may have to be kept for longer.
@@ -119,8 +119,3 @@ redis.call('HSET', KEYS[1], 'cancelled', '1')
 keep(KEYS[1], ARGV[1])
 """
 )
-DROP = """
-if tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or '-1') == tonumber(ARGV[2]) then
-  redis.call('ZREM', KEYS[1], ARGV[1])
-end
-"""

@@ -156,7 +156,6 @@ class RunStore:
         self._next = partial(redis.run, Script(scripts.NEXT))
         self._log_parts = partial(redis.run, Script(scripts.LOG_PARTS))
         self._cancel = partial(redis.run, Script(scripts.CANCEL))
-        self._drop = partial(redis.run, Script(scripts.DROP))
         self._enter = partial(redis.run, Script(admission.ENTER))
         self._leave = partial(redis.run, Script(admission.LEAVE))
 
@@ -348,10 +347,6 @@ class RunStore:
         digest = await self.redis.get(_told_key(tenant, run))
         return digest.decode() if digest else None
 
-    async def is_cancelled(self, tenant: str, run: str) -> bool:
-        """Whether somebody cancelled the run, perhaps before it was accepted."""
-        return bool(await self.redis.hexists(run_key(tenant, run), "cancelled"))
-
     async def next_deadline(self) -> tuple[int, str, str] | None:
         """The earliest deadline (milliseconds since the epoch) with its tenant and run."""
         found = await self.redis.zrange(DEADLINES, 0, 0, withscores=True)
@@ -368,10 +363,6 @@ class RunStore:
         pairs = (member.decode().partition(" ") for member in dict.fromkeys([*listed, *placed]))
         return [(tenant, run) for tenant, _, run in pairs]
 
-    async def drop_deadline(self, tenant: str, run: str, deadline_ms: int) -> None:
-        """Takes a run off the list of deadlines, unless it has got another one."""
-        await self._drop(keys=[DEADLINES], args=[f"{tenant} {run}", deadline_ms])
-
     async def put_off(self, tenant: str, run: str, deadline_ms: int) -> None:
         """Moves the deadline of a run, if it still has one, and not a later one."""
         await self.redis.zadd(DEADLINES, {f"{tenant} {run}": deadline_ms}, xx=True, gt=True)
@@ -379,6 +370,11 @@ class RunStore:
     async def forget(self, tenant: str, run: str) -> tuple[Called, ...]:
         """Takes a run that is not there any more off all lists; gives those that may begin in its place."""
         return called(await self._leave(keys=[DEADLINES], args=[tenant, run]))
+
+    async def discard(self, tenant: str, run: str) -> tuple[Called, ...]:
+        """Forgets a run that is there, after its end was told: with all that is stored of it."""
+        key, deadlines, *more = self._keys(tenant, run)
+        return called(await self._leave(keys=[deadlines, key, *more], args=[tenant, run]))
 
     async def append_parts(self, tenant: str, run: str, entry: bytes) -> None:
         """Adds what the stream hooks received during one command to the run's log."""

@@ -171,8 +171,7 @@ async def test_a_command_that_the_run_does_not_wait_for_changes_nothing(
 async def test_runs_that_are_at_work_have_a_deadline_or_a_place(thread: Thread) -> None:
     for run in ("one", "two"):
         await thread.admit(run)
-    await thread.store.drop_deadline(thread.tenant, "one", FAR)
-    await thread.store.drop_deadline(thread.tenant, "three", FAR)
+    await thread.redis.zrem(DEADLINES, f"{thread.tenant} one")
     assert {run for tenant, run in await thread.store.at_work() if tenant == thread.tenant} == {"one", "two"}
 
 
@@ -276,10 +275,12 @@ async def test_a_run_is_kept_beyond_its_deadline_and_nothing_shortens_that_befor
     assert await thread.redis.ttl(keys[0]) <= 30
 
 
-async def test_a_deadline_is_dropped_unless_there_is_another_one(thread: Thread) -> None:
-    await thread.admit("one")
-    member = f"{thread.tenant} one"
-    await thread.store.drop_deadline(thread.tenant, "one", FAR - 1)
-    assert await thread.redis.zscore(DEADLINES, member) == FAR
-    await thread.store.drop_deadline(thread.tenant, "one", FAR)
-    assert await thread.redis.zscore(DEADLINES, member) is None
+async def test_of_a_run_that_is_discarded_nothing_is_left(thread: Thread) -> None:
+    for run in ("one", "two"):
+        await thread.admit(run)
+    await thread.store.append_parts(thread.tenant, "one", b"part")
+    await thread.store.discard(thread.tenant, "one")
+    assert await thread.redis.zscore(DEADLINES, f"{thread.tenant} one") is None
+    assert await thread.redis.keys(f"{run_key(thread.tenant, 'one')}*") == []
+    assert await thread.first() == "two"
+    assert {run for tenant, run in await thread.store.at_work() if tenant == thread.tenant} == {"two"}

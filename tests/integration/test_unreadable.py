@@ -1,0 +1,49 @@
+"""What is stored of a run cannot be read, as after a rollback."""
+
+import json
+
+import pytest
+
+from procession_services.runtime.store import line_key, run_key
+from tests.support.system import finished
+from tests.support.waiting import eventually
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(120),
+    pytest.mark.asyncio(loop_scope="session"),
+]
+
+
+async def start(system, seconds, gate=None):
+    agent = {"model": system.script({"chunks": ["well"]}), "memory": {}, "timeout": seconds}
+    if gate:
+        agent["inputProcessors"] = [gate.processor("processInput")]
+    return await system.start(agent=agent, memory={"thread": "t", "resource": "unreadable"})
+
+
+async def spoil(system, run):
+    key = run_key(system.client.tenant, run)
+    state = json.loads(await system.redis.hget(key, "state"))
+    await system.redis.hset(key, "state", json.dumps({**state, "then": "of a later version"}))
+    return key
+
+
+async def test_a_run_that_cannot_be_read_ends_at_its_deadline_and_the_next_one_gets_its_turn(system):
+    gate = system.gate()
+    one = await start(system, 3, gate)
+    await gate.reached()
+    two = await start(system, 60)
+    line = line_key(system.client.tenant, "unreadable", "t")
+
+    async def both():
+        return await system.redis.llen(line) == 2
+
+    await eventually(both)
+    key = await spoil(system, one.run_id)
+    result, chunks = await finished(one)
+    assert (result.status, result.error.code) == ("failed", "STATE_LOST")
+    assert [chunk["type"] for chunk in chunks].count("error") == 1
+    assert (await finished(two))[0].text == "well"
+    assert not await system.redis.exists(key)
+    await gate.open()
