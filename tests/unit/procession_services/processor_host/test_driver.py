@@ -49,7 +49,8 @@ class Runs:
     async def stored(self, run: str) -> dict[str, Any]:
         found = await self.store.load_state(self.tenant, run)
         assert found is not None
-        return orjson.loads(found.state)
+        state: dict[str, Any] = orjson.loads(found.state)
+        return state
 
 
 @pytest.fixture
