@@ -24,14 +24,17 @@ async def ended(*tasks: "asyncio.Task[Any]") -> None:
         _, going = await asyncio.wait(going, timeout=_AGAIN_SECONDS)
 
 
-async def repeated(what: str, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
-    """Works every so many seconds, until it is cancelled.
+async def repeated(
+    what: str, seconds: float, work: Callable[[], Awaitable[None]], *, at_once: bool = False
+) -> None:
+    """Works every so many seconds, the first time `at_once` or after that time, until it is cancelled.
 
     A failure ends nothing, since Redis or NATS may be away; the log tells of it once, until it is another one.
     """
-    told = ""
+    told, pause = "", 0.0 if at_once else seconds
     while True:
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(pause)
+        pause = seconds
         try:
             await work()
         except Exception as error:  # whatever it is: else nobody would do it any more

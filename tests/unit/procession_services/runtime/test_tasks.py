@@ -48,3 +48,15 @@ async def test_work_is_repeated_whatever_fails_and_the_log_has_each_failure_once
     assert task.cancelled()
     assert [record.exc_info[0] for record in caplog.records] == [OSError, KeyError, OSError]
     assert {record.getMessage() for record in caplog.records} == {"the work failed, and is tried again"}
+
+
+async def test_what_is_worked_on_at_once_is_so_before_the_first_pause():
+    worked = asyncio.Event()
+
+    async def work():
+        worked.set()
+
+    task = asyncio.create_task(repeated("the work", 60, work, at_once=True))
+    async with asyncio.timeout(20):
+        await worked.wait()
+    await ended(task)
