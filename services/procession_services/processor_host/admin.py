@@ -17,7 +17,7 @@ from procession_services.bus import Bus
 from procession_services.runtime import telemetry
 from procession_services.runtime.problems import Problem
 from procession_services.runtime.reload import Watched
-from procession_services.runtime.tasks import repeated
+from procession_services.runtime.tasks import repeated, spawned
 
 __all__ = ["Admin", "Check"]
 
@@ -112,9 +112,7 @@ class Admin:
     def _on_request(self, subject: str, _body: bytes, reply: str) -> None:
         *_, operation = subjects.parse(subject)
         answer = self.reload if operation == "reload" else self.status
-        task = asyncio.create_task(self._answer(answer, reply))
-        self._answering.add(task)
-        task.add_done_callback(self._answering.discard)
+        spawned(self._answering, f"the answer to {subject}", self._answer(answer, reply))
 
     async def _answer(self, operation: Callable[[], Awaitable[ServiceStatus]], reply: str) -> None:
         status = await operation()

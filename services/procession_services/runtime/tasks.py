@@ -2,10 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
-__all__ = ["ended", "repeated"]
+__all__ = ["ended", "repeated", "spawned"]
 
 log = logging.getLogger(__name__)
 _AGAIN_SECONDS: Final = 0.2
@@ -22,6 +22,19 @@ async def ended(*tasks: "asyncio.Task[Any]") -> None:
         for task in going:
             task.cancel()
         _, going = await asyncio.wait(going, timeout=_AGAIN_SECONDS)
+
+
+def spawned(tasks: "set[asyncio.Task[Any]]", what: str, work: Coroutine[Any, Any, Any]) -> None:
+    """Begins work that nobody waits for: it is among `tasks` until it is over, and the log tells of its failure."""
+
+    def over(task: "asyncio.Task[Any]") -> None:
+        tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            log.error("%s failed", what, exc_info=error)
+
+    task = asyncio.create_task(work)
+    tasks.add(task)
+    task.add_done_callback(over)
 
 
 async def repeated(
