@@ -123,7 +123,7 @@ class Orchestrator:
         if known.state is not None or known.told is not None:
             await self._known(known, fresh, delivery)
             return None
-        if known.refused is not None and known.refused.decode() != digest:
+        if known.refused not in (None, digest):
             await self._conflict(tenant, run_id, delivery)
             return None
         if known.over is not None:
@@ -255,15 +255,13 @@ class Orchestrator:
         """Answers a request that cannot run: an error chunk and the terminal event."""
         digest = fingerprint(delivery.body)
         async with asyncio.timeout(ANSWER_SECONDS):
-            stored = await self._store.load_state(tenant, run_id)
-            told = await self._store.told(tenant, run_id)
-            taken = stored is None and told is None and await self._store.refused(tenant, run_id, by=digest)
-        if stored is not None:
-            await self._repeated(read_state(stored.state, stored.plan), digest, delivery)
+            known = await self._store.refuse(tenant, run_id, digest)
+        if known.state is not None:
+            await self._repeated(read_state(known.state.state, known.state.plan), digest, delivery)
             return
-        if told == digest:
+        if known.told == digest:
             return  # the same request again; its end can still be read
-        if told is not None or taken:
+        if known.told is not None or known.refused not in (None, digest):
             await self._conflict(tenant, run_id, delivery)
             return
         outbox = Outbox(self._bus, tenant, run_id, 0, live=True)

@@ -63,7 +63,7 @@ async def test_what_is_worked_on_at_once_is_so_before_the_first_pause():
 
 
 async def test_of_what_nobody_waits_for_a_failure_is_told_and_nothing_is_kept(caplog):
-    tasks = set()
+    tasks: set[asyncio.Task[None]] = set()
 
     async def work(failure):
         await asyncio.sleep(0)
