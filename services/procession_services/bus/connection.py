@@ -100,9 +100,8 @@ class Bus:
         self.disconnects = 0
         self.on_reconnect: list[Callable[[], object]] = []
         self.on_bounce: dict[str, Callable[[], None]] = {}
-        self._noted = ("", 0.0)
+        self._noted, self._unmade = ("", 0.0), ""
         self._prepare: Callable[[], Awaitable[None]]
-        self._unmade = ""
         self._restoring: asyncio.Task[None] | None = None
         self._unconfirmed: Unconfirmed | None = None
         self.client: NatsClient
