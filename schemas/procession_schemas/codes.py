@@ -44,7 +44,8 @@ ERROR_CODES: Final[dict[str, str]] = {
     "CONTEXT_NOT_JSON": "The same, into messages or the request context.",
     "CHUNK_NOT_SENDABLE": "A chunk is no JSON, or longer than a message of NATS.",
     "WORK_FAILED": "A service gave up a part of the run, after five deliveries.",
-    "STATE_LOST": "Redis has lost its data, and with them what it knew of the run.",
+    "STATE_LOST": "Redis has lost its data, and with them what it knew of the run; or nobody could read what it knows, "
+    "up to the deadline of the run.",
     "INTERNAL": "The request could not be handled, after five deliveries; the log of the service says why.",
     "UNKNOWN_OPERATION": "Threads: there is no such operation.",
     "UNKNOWN_THREAD": "Threads: the resource has no such thread.",

@@ -4,6 +4,7 @@ Every argument object is made for one hook call. `messages` is a list of its own
 but the message dicts in it are the live ones; `message_list` is the live conversation (R-AR-5..7).
 """
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol, TypedDict
@@ -16,6 +17,7 @@ from procession.usage import Scope, UsageSum
 from procession_schemas.chunks import Chunk
 from procession_schemas.messages import Message, StepResult, SystemMessage
 
+log = logging.getLogger(__name__)
 State = dict[str, Any]
 """A processor's own object for one run; JSON values only, since it travels between services (R-SS-1)."""
 
@@ -60,7 +62,10 @@ class AbortSignal:
         if not self.aborted:
             self.aborted = True
             for listener in tuple(self._listeners):
-                listener()
+                try:
+                    listener()
+                except Exception:  # it is somebody else's, and the others have to hear of it, too
+                    log.exception("a listener to a cancelled run failed")
 
 
 class Writer(Protocol):

@@ -23,7 +23,7 @@ from procession_services.bus.dead import (
     drop,
     replay,
 )
-from procession_services.bus.streams import stream_configs
+from procession_services.bus.streams import ensure_streams, stream_configs
 from procession_services.orchestrator.app import start as start_orchestrator
 from procession_services.processor_host.service import hosted
 from procession_services.runtime.clock import new_token
@@ -114,6 +114,66 @@ async def test_what_is_no_request_is_not_replayed_to_a_run_that_has_ended(tmp_pa
         assert await dead_letters(bus.js) == [letter, nobody]
         await drop(bus.js, letter)
         assert await dead_letters(bus.js) == [nobody]
+        await bus.close()
+
+
+async def test_a_letter_of_a_new_dead_stream_is_not_taken_for_one_of_the_old(tmp_path: Path) -> None:
+    """A stream that is gone is made anew, and counts from 1 again."""
+    async with own_servers(tmp_path, redis=False) as servers:
+        bus = await Bus.connect(servers.endpoints.nats_url, "test")
+        requests: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        subject = subjects.run("acme", "demo")
+        await bus.subscribe(subject, lambda _, body, __: requests.put_nowait(json.loads(body)))
+        for at in ("2026-01-01T00:00:00+00:00", "2026-01-01T00:00:01+00:00"):
+            letter = replace(await store(bus, subject, {"input": "x", "runId": at[17:19]}), at=at)
+            assert letter.sequence == 1
+            await replay(bus.js, letter)
+            assert (await requests.get())["runId"] == at[17:19]
+            await bus.js.delete_stream("DEAD")
+            await ensure_streams(bus.js)
+        assert (await bus.js.stream_info("RUNS")).state.messages == 2
+        await bus.close()
+
+
+async def test_a_letter_that_was_put_back_and_not_taken_out_of_dead_is_not_put_back_twice(
+    tmp_path: Path,
+) -> None:
+    async with own_servers(tmp_path, redis=False) as servers:
+        bus = await Bus.connect(servers.endpoints.nats_url, "test")
+        letter = await store(bus, subjects.run("acme", "demo"), {"input": "x", "runId": "mine"})
+
+        async def dies(*_: Any) -> None:
+            raise TimeoutError
+
+        js = bus.js
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(js, "delete_msg", dies)
+            with pytest.raises(TimeoutError):
+                await replay(js, letter)
+        with pytest.raises(NotReplayableError, match="was put back a moment ago"):
+            await replay(js, letter)
+        assert await dead_letters(js) == [letter]
+        await bus.close()
+
+
+async def test_letters_are_listed_without_a_question_for_each_that_is_gone(tmp_path: Path) -> None:
+    async with own_servers(tmp_path, redis=False) as servers:
+        bus = await Bus.connect(servers.endpoints.nats_url, "test")
+        letters = [await store(bus, subjects.run("acme", "demo"), {"input": str(n)}) for n in range(9)]
+        for letter in letters[1:-1]:
+            await drop(bus.js, letter)
+        asked, js = 0, bus.js
+        get_msg = js.get_msg
+
+        async def counted(*args: Any, **options: Any) -> Any:
+            nonlocal asked
+            asked += 1
+            return await get_msg(*args, **options)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(js, "get_msg", counted)
+            assert await dead_letters(js) == [letters[0], letters[-1]]
+        assert asked <= 3
         await bus.close()
 
 

@@ -29,12 +29,13 @@ from nats.js.errors import (
 from procession.client.nats_client import NatsClient
 from procession_schemas import subjects
 from procession_schemas.subjects import STREAMS
-from procession_services.bus.errors import NoResponderError, RequestTimeoutError
+from procession_services.bus.errors import NoResponderError, RequestTimeoutError, explained
 from procession_services.bus.inbox import Inbox
 from procession_services.bus.streams import await_streams, ensure_streams
 from procession_services.bus.unconfirmed import Unconfirmed
 from procession_services.runtime import telemetry
 from procession_services.runtime.access import Access
+from procession_services.runtime.tasks import repeated
 
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -99,7 +100,7 @@ class Bus:
         self.disconnects = 0
         self.on_reconnect: list[Callable[[], object]] = []
         self.on_bounce: dict[str, Callable[[], None]] = {}
-        self._noted = ("", 0.0)
+        self._noted, self._unmade = ("", 0.0), ""
         self._prepare: Callable[[], Awaitable[None]]
         self._restoring: asyncio.Task[None] | None = None
         self._unconfirmed: Unconfirmed | None = None
@@ -125,7 +126,7 @@ class Bus:
             bus._prepare = lambda: ensure_streams(bus.js, replicas=replicas)
         else:
             bus._prepare = lambda: await_streams(bus.js)
-        await bus._retried("the streams", bus._prepare)
+        await bus._retried("the streams", bus._prepare, (*_AWAY, APIError))
         bus._unconfirmed = Unconfirmed(bus.client, bus._restore)
         await bus._unconfirmed.start()
         return bus
@@ -154,13 +155,29 @@ class Bus:
 
         No answer may be for that, too: where a client listens, NATS has somebody for what no stream takes.
         """
-
-        async def restore() -> None:
-            with contextlib.suppress(*_AWAY, Error):  # whoever needs one asks again
-                await self._prepare()
-
         if self._restoring is None or self._restoring.done():
-            self._restoring = asyncio.create_task(restore())
+            self._restoring = asyncio.create_task(self._restored())
+
+    async def _restored(self) -> None:
+        try:
+            gone = [name for name in STREAMS if await self._is_gone(name)]
+            if gone:
+                await self._prepare()
+        except (*_AWAY, Error) as error:  # whoever needs one asks again
+            if self.client.is_connected and self._unmade != (why := explained(error)):
+                self._unmade = why
+                log.warning("the streams are not all there, trying again: %s", why)
+            return
+        self._unmade = ""
+        if gone:
+            log.warning("streams were gone and are made anew, what they held is lost: %s", ", ".join(gone))
+
+    async def _is_gone(self, stream: str) -> bool:
+        try:
+            await self.js.stream_info(stream)
+        except NotFoundError:
+            return True
+        return False
 
     async def _retried(
         self, what: str, ask: Callable[[], Awaitable[_T]], away: tuple[type[Exception], ...] = _AWAY
@@ -171,8 +188,9 @@ class Bus:
             try:
                 return await ask()
             except away as error:
-                log.warning("no answer about %s, trying again: %r", what, error)
-                self._restore()
+                log.warning("no answer about %s, trying again: %s", what, explained(error))
+                if ask is not self._prepare:
+                    self._restore()
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, 2)
 
@@ -363,16 +381,7 @@ class Bus:
 
     async def keep_streams(self) -> None:
         """Makes streams anew that are gone, where nobody would notice who may: until it is cancelled."""
-        while True:
-            await asyncio.sleep(_LOOK_SECONDS)
-            try:
-                for name in STREAMS:
-                    await self.js.stream_info(name)
-            except NotFoundError:
-                log.warning("a stream is gone, and is made anew: what it held is lost")
-                self._restore()
-            except (*_AWAY, Error):
-                continue  # the next look tells
+        await repeated("a look at the streams", _LOOK_SECONDS, self._restored)
 
     async def consumer_lag(self, stream: str, consumer: str) -> tuple[int, int] | None:
         """How many messages wait for a consumer, and how many it has in hand; None where NATS does not say."""

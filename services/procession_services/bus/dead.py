@@ -1,10 +1,12 @@
 """Dead letters: what could not be handled, and how it gets another chance (design.md 3)."""
 
+import contextlib
 import json
 from dataclasses import dataclass
 from typing import Any
 
 from nats.js import JetStreamContext
+from nats.js.api import RawStreamMsg
 from nats.js.errors import NotFoundError
 
 from procession.errors import ProcessionError
@@ -67,23 +69,31 @@ async def dead_letters(js: JetStreamContext) -> list[DeadLetter]:
         return []
     if not state.messages:
         return []  # where there never was one, the numbers are those of no message
-    letters = [await dead_letter(js, number) for number in range(state.first_seq, state.last_seq + 1)]
-    return [letter for letter in letters if letter is not None]
+    letters, number = list[DeadLetter](), state.first_seq
+    with contextlib.suppress(NotFoundError):  # behind the last one
+        while True:
+            message = await js.get_msg("DEAD", seq=number, subject=">", next=True)
+            number = (message.seq or number) + 1
+            letters.append(_letter(message))
+    return letters
 
 
 async def dead_letter(js: JetStreamContext, number: int) -> DeadLetter | None:
     """One of them; None where there is none of that number."""
     try:
-        message = await js.get_msg("DEAD", number)
+        return _letter(await js.get_msg("DEAD", number))
     except NotFoundError:
         return None
+
+
+def _letter(message: RawStreamMsg) -> DeadLetter:
     headers = message.headers or {}
     subject, reason, name = (
         str(headers.get(f"Procession-{name}", "")) for name in ("Subject", "Reason", "Message-Id")
     )
     *_, place = str(headers.get("Nats-Msg-Id", "")).split(":")
     at = message.time.isoformat(timespec="seconds") if message.time else ""
-    return DeadLetter(number, subject, reason, name or f"run-{place}", at, message.data or b"")
+    return DeadLetter(message.seq or 0, subject, reason, name or f"run-{place}", at, message.data or b"")
 
 
 async def replay(js: JetStreamContext, letter: DeadLetter) -> str:
@@ -92,7 +102,8 @@ async def replay(js: JetStreamContext, letter: DeadLetter) -> str:
     A run has one end. So a request whose run has ended since begins another one, `<run>-replay-<number>`.
 
     Raises:
-        NotReplayableError: It is no request, and its run has ended; or nothing in it says which run it is about.
+        NotReplayableError: It is no request, and its run has ended; nothing in it says which run it is about; or it
+            was put back in the last two minutes.
     """
     if letter.run is None:
         raise NotReplayableError(
@@ -106,7 +117,14 @@ async def replay(js: JetStreamContext, letter: DeadLetter) -> str:
             raise NotReplayableError(f"run {run} has ended since; {told}")
         run = f"{run[:100]}-replay-{letter.sequence}"
     body = json.dumps({**request, "runId": run}).encode() if request else letter.body
-    await js.publish(letter.subject, body, headers={"Nats-Msg-Id": f"replay:{letter.sequence}"})
+    # A DEAD that was made anew counts from 1 again.
+    message_id = f"replay:{letter.sequence}:{letter.at}:{letter.subject}"
+    stored = await js.publish(letter.subject, body, headers={"Nats-Msg-Id": message_id})
+    if stored.duplicate:
+        raise NotReplayableError(
+            f"dead letter {letter.sequence} was put back a moment ago, by somebody who did not come to take it out of "
+            "DEAD: drop it"
+        )
     await js.delete_msg("DEAD", letter.sequence)
     return run
 

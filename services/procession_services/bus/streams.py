@@ -17,6 +17,8 @@ _REQUESTS: Final = 4_096
 """Requests of one tenant to one agent that nobody has taken up yet; further ones are refused when they are sent."""
 _REQUESTS_IN_ALL: Final = 65_536
 _LOOK_SECONDS: Final = 0.2
+_OTHERWISE: Final = 10058
+"""JetStream's code for a stream that is there with another configuration."""
 
 
 def stream_configs(replicas: int = 1) -> list[StreamConfig]:
@@ -64,7 +66,9 @@ async def ensure_streams(js: JetStreamContext, *, replicas: int = 1) -> None:
     for config in stream_configs(replicas):
         try:
             await js.add_stream(config)
-        except BadRequestError:
+        except BadRequestError as error:
+            if error.err_code != _OTHERWISE:
+                raise
             await js.update_stream(config)
 
 

@@ -17,6 +17,7 @@ from nats.aio.msg import Msg
 from nats.errors import Error
 
 from procession.client.nats_client import NatsClient
+from procession_services.runtime.tasks import repeated
 
 log = logging.getLogger(__name__)
 _KEPT: Final = 16_384
@@ -47,7 +48,7 @@ class Unconfirmed:
         """Listens to what the streams say."""
         await self._client.listen(f"{self._answers}.*.*", self._on_answer)
         self._cluster = len(self._client.servers) > 1
-        self._looking = asyncio.create_task(self._look())
+        self._looking = asyncio.create_task(repeated("a look at what is stored", _LOOK_SECONDS, self._look))
 
     def stop(self) -> None:
         """Sends nothing again any more."""
@@ -128,16 +129,14 @@ class Unconfirmed:
 
     async def _look(self) -> None:
         """Sends again what the stream was asked for, and has not confirmed in time."""
-        while True:
-            await asyncio.sleep(_LOOK_SECONDS)
-            before = asyncio.get_running_loop().time() - self._patience
-            asked = takewhile(lambda kept: kept[0] <= self._question, self._kept.items())
-            late = [number for number, (_, _, sent) in asked if sent < before]
-            if late and self._client.is_connected:
-                self._restore()
-                self._patience = min(self._patience * 2, _LONGEST_PATIENCE)
-                with contextlib.suppress(Error):  # the next look does it
-                    await (self._repeat(late) if self._cluster else self._repeat_all())
+        before = asyncio.get_running_loop().time() - self._patience
+        asked = takewhile(lambda kept: kept[0] <= self._question, self._kept.items())
+        late = [number for number, (_, _, sent) in asked if sent < before]
+        if late and self._client.is_connected:
+            self._restore()
+            self._patience = min(self._patience * 2, _LONGEST_PATIENCE)
+            with contextlib.suppress(Error):  # the next look does it
+                await (self._repeat(late) if self._cluster else self._repeat_all())
 
     def _on_answer(self, message: Msg) -> None:
         """The stream has stored a message, and where there is one server all before it of this connection."""

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Final
 
 import orjson
@@ -26,6 +27,7 @@ from procession_services.processor_host.job import id_maker, restore
 from procession_services.processor_host.violations import violation_sink
 from procession_services.processor_host.wire import wire_failure, wire_tripwire
 from procession_services.runtime.clock import monotonic_ns, now_iso
+from procession_services.runtime.tasks import repeated
 
 log = logging.getLogger(__name__)
 CHANGED: Final = "PARALLEL_PROCESSOR_CHANGED_INPUT"
@@ -62,18 +64,16 @@ class GuardAnswers:
     @asynccontextmanager
     async def _beating(self, subject: str | None) -> AsyncIterator[None]:
         """Says for the length of the block that somebody is at it."""
-
-        async def beat(subject: str) -> None:
-            while True:
-                await asyncio.sleep(_BEAT_SECONDS)
-                await self._publish(subject, b"")
-
-        beats = asyncio.create_task(beat(subject)) if subject else None
+        if not subject:
+            yield
+            return
+        beats = asyncio.create_task(
+            repeated("a sign of life", _BEAT_SECONDS, partial(self._publish, subject, b""))
+        )
         try:
             yield
         finally:
-            if beats:
-                beats.cancel()
+            beats.cancel()
 
     async def _judge(self, request: GuardRequest, command: WorkCommand) -> GuardReply:
         executor, reply = self._executor, GuardReply()

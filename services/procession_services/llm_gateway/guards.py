@@ -8,7 +8,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from procession.calls import Tally
+from procession.calls import Tally, is_cancelled
 from procession.errors import ProcessorError, TripWire
 from procession.processor import Hook
 from procession_schemas import subjects
@@ -35,7 +35,7 @@ _OFFER_SECONDS: Final = 0.5
 _REPLICAS: Final = 3
 """How many replicas are asked at most; the first verdict counts."""
 _KEPT_SECONDS: Final = 300.0
-_Held = asyncio.Queue[list[Chunk] | Exception | None]
+_Held = asyncio.Queue[list[Chunk] | BaseException | None]
 
 
 class Guards:
@@ -189,13 +189,15 @@ def _take(job: Job, ref: ProcessorRef, reply: GuardReply) -> None:
 
 async def _read(source: AsyncIterator[list[Chunk]], held: _Held) -> None:
     """Reads to the end, and puts behind what was read why there is no more: None, or an exception."""
-    end: Exception | None = None
+    end: BaseException | None = None
     try:
         async with aclosing(source) as batches:  # type: ignore[type-var]  # an async generator
             async for batch in batches:
                 await held.put(batch)
-    except Exception as error:  # noqa: BLE001 - whoever takes what is held raises it
-        end = error
+    except (Exception, asyncio.CancelledError) as error:  # whoever takes what is held raises it
+        if is_cancelled(error):
+            raise
+        end = error  # a library that was cancelled from within says so, too
     await held.put(end)
 
 

@@ -9,6 +9,7 @@ from procession_services.bus.backlog import Backlog
 from procession_services.orchestrator.deadlines import Deadlines
 from procession_services.orchestrator.handlers import INTAKE, Orchestrator
 from procession_services.orchestrator.lapses import RUNS_CONSUMER, Lapses
+from procession_services.orchestrator.lost_runs import LostRuns
 from procession_services.orchestrator.places import PlaceKeeper
 from procession_services.processor_host.service import Host
 from procession_services.processor_host.streams import StreamClient
@@ -32,11 +33,12 @@ async def start(host: Host) -> None:
     tenants: Watched[Tenants] = host.admin.watch("tenants", host.settings.tenants, load_tenants, Tenants())
     keeper = PlaceKeeper(Places(host.redis), executor.driver, tenants, host.settings.worker_concurrency)
     redelivered = host.settings.work_ack_wait
-    lapses = Lapses(host.store, host.bus, executor.driver, redelivered=redelivered)
+    lost = LostRuns(host.store, host.bus, executor.driver)
+    lapses = Lapses(host.store, host.bus, executor.driver, lost, redelivered=redelivered)
     await asyncio.gather(keeper.look(), lapses.look())
     orchestrator = Orchestrator(host, executor.driver, agents, keeper, lapses)
     watching = [
-        asyncio.create_task(Deadlines(host.store, orchestrator, executor.driver).run()),
+        asyncio.create_task(Deadlines(host.store, orchestrator, lost, executor.driver).run()),
         asyncio.create_task(keeper.run()),
         asyncio.create_task(lapses.run()),
     ]

@@ -5,7 +5,9 @@ import contextlib
 import logging
 
 from procession_services.orchestrator.handlers import Orchestrator
+from procession_services.orchestrator.lost_runs import LostRuns
 from procession_services.processor_host.driver import Driver
+from procession_services.runs.stored import UnreadableError
 from procession_services.runtime.clock import now
 from procession_services.runtime.store import RunStore
 
@@ -17,8 +19,8 @@ _LOOK_AGAIN_SECONDS = 15.0
 class Deadlines:
     """Watches the earliest deadline."""
 
-    def __init__(self, store: RunStore, orchestrator: Orchestrator, driver: Driver) -> None:
-        self._store, self._orchestrator = store, orchestrator
+    def __init__(self, store: RunStore, orchestrator: Orchestrator, lost: LostRuns, driver: Driver) -> None:
+        self._store, self._orchestrator, self._lost = store, orchestrator, lost
         self._next = float("inf")
         self._sooner = asyncio.Event()
         driver.on_deadline_added = self._added
@@ -47,16 +49,16 @@ class Deadlines:
             self._next = float("inf") if found is None else found[0]
             if found is None or found[0] > now().timestamp() * 1000:
                 return
-            await self._end(*found)
+            await self._end(*found[1:])
 
-    async def _end(self, deadline_ms: int, tenant: str, run: str) -> None:
+    async def _end(self, tenant: str, run: str) -> None:
         """Ends one run, and looks at it again in a while unless its end is told by then."""
         try:
-            await self._orchestrator.on_deadline(tenant, run)
-        except ValueError:
-            log.exception("run %s of tenant %s cannot be read and is left alone", run, tenant)
-            await self._store.drop_deadline(tenant, run, deadline_ms)
-            return
+            try:
+                await self._orchestrator.on_deadline(tenant, run)
+            except UnreadableError:
+                log.exception("run %s of tenant %s cannot be read, and ends with STATE_LOST", run, tenant)
+                await self._lost.end_unread(tenant, run)
         except Exception:  # it must not keep others from their end
             log.exception("run %s of tenant %s could not be ended and is looked at again", run, tenant)
         await self._store.put_off(tenant, run, int((now().timestamp() + _LOOK_AGAIN_SECONDS) * 1000))

@@ -30,7 +30,7 @@ from procession_services.processor_host.service import Host
 from procession_services.runs.events import DeadlinePassed, Effect, Started
 from procession_services.runs.reducer import outstanding, reduce
 from procession_services.runs.state import RunState
-from procession_services.runs.stored import read_state
+from procession_services.runs.stored import UnreadableError, read_state
 from procession_services.runtime import telemetry
 from procession_services.runtime.admission import Over
 from procession_services.runtime.clock import iso, now, seconds
@@ -123,7 +123,7 @@ class Orchestrator:
         if known.state is not None or known.told is not None:
             await self._known(known, fresh, delivery)
             return None
-        if known.refused is not None and known.refused.decode() != digest:
+        if known.refused not in (None, digest):
             await self._conflict(tenant, run_id, delivery)
             return None
         if known.over is not None:
@@ -256,15 +256,13 @@ class Orchestrator:
         """Answers a request that cannot run: an error chunk and the terminal event."""
         digest = fingerprint(delivery.subject, delivery.body)
         async with asyncio.timeout(ANSWER_SECONDS):
-            stored = await self._store.load_state(tenant, run_id)
-            told = await self._store.told(tenant, run_id)
-            taken = stored is None and told is None and await self._store.refused(tenant, run_id, by=digest)
-        if stored is not None:
-            await self._repeated(read_state(stored.state, stored.plan), digest, delivery)
+            known = await self._store.refuse(tenant, run_id, digest)
+        if known.state is not None:
+            await self._repeated(read_state(known.state.state, known.state.plan), digest, delivery)
             return
-        if told == digest:
+        if known.told == digest:
             return  # the same request again; its end can still be read
-        if told is not None or taken:
+        if known.told is not None or known.refused not in (None, digest):
             await self._conflict(tenant, run_id, delivery)
             return
         outbox = Outbox(self._bus, tenant, run_id, 0, live=True)
@@ -319,6 +317,8 @@ class Orchestrator:
                 await self._refuse(tenant, run_id, agent, delivery, failure)
             except AWAY:
                 await self._reject(tenant, run_id, delivery, _STORE_AWAY)
+            except UnreadableError:  # there is a run under this id, which has an end of its own
+                await self._reject(tenant, run_id, delivery, failure)
 
 
 def _addressed(delivery: Delivery) -> tuple[str, str]:

@@ -63,10 +63,12 @@ class Lapses:
     `redelivered` is after how many seconds NATS has given out again what somebody had who died.
     """
 
-    def __init__(self, store: RunStore, bus: Bus, driver: Driver, *, redelivered: float) -> None:
+    def __init__(
+        self, store: RunStore, bus: Bus, driver: Driver, lost: LostRuns, *, redelivered: float
+    ) -> None:
         self._redis: Any = store.redis
         self._store, self._bus, self._driver = store, bus, driver
-        self._lost = LostRuns(store, bus, driver)
+        self._lost = lost
         self._redelivered = redelivered
         self._life = _NONE
         self._emptied: float | None = None

@@ -1,6 +1,7 @@
 """Runs of which Redis knows nothing any more, since it came back without its data, or somebody emptied it.
 
 EVENTS knows that they were accepted, and has no end of them. Nobody will work on them again, so they end as failures.
+And so does a run whose time is up while what is stored of it cannot be read.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from procession_schemas.run import Failure
 from procession_services.bus import Bus
 from procession_services.processor_host.driver import Driver
 from procession_services.processor_host.outbox import Outbox, last_sent
+from procession_services.runs.stored import remains
 from procession_services.runtime.store import RunStore
 
 __all__ = ["LostRuns"]
@@ -24,6 +26,11 @@ _AT_ONCE: Final = 64
 _LOST: Final = Failure(
     code="STATE_LOST",
     message="Redis has lost what it knew of this run; send the request again, as another run",
+)
+_UNREADABLE: Final = Failure(
+    code="STATE_LOST",
+    message="what is stored of this run cannot be read: another version of procession may have written it; "
+    "send the request again, as another run",
 )
 
 
@@ -56,18 +63,34 @@ class LostRuns:
             log.exception("what is stored on %s cannot be read and is left alone", subject)
             return False
         _, tenant, run, *_ = subjects.parse(subject)
-        ended = await self._bus.last_body("EVENTS", subjects.event(tenant, run, "run.finished")) is not None
+        ended = await self._has_ended(tenant, run)
         if not ended and await self._store.load_state(tenant, run) is not None:
             return False
         if not ended:
-            await self._tell(tenant, run, accepted.agent)
+            await self._tell(tenant, run, accepted.agent, _LOST)
         if accepted.fingerprint:
             self._store.mark_told(tenant, run, accepted.fingerprint)
         return not ended
 
-    async def _tell(self, tenant: str, run: str, agent: str) -> None:
+    async def end_unread(self, tenant: str, run: str) -> None:
+        """Ends a run whose time is up, and of which nobody has read what is stored.
+
+        Not before: of the replicas of two versions, as an upgrade has them, some may read it.
+        """
+        stored = await self._store.load_state(tenant, run)
+        left = remains(stored.state if stored else b"")
+        if not await self._has_ended(tenant, run):
+            await self._tell(tenant, run, left.agent, _UNREADABLE)
+        if left.fingerprint:
+            self._store.mark_told(tenant, run, left.fingerprint)
+        await self._driver.discard(tenant, run, left.line)
+
+    async def _has_ended(self, tenant: str, run: str) -> bool:
+        return await self._bus.last_body("EVENTS", subjects.event(tenant, run, "run.finished")) is not None
+
+    async def _tell(self, tenant: str, run: str, agent: str, why: Failure) -> None:
         await self._bus.publish(subjects.cancelled(tenant, run), b"")
         shown = await last_sent(self._bus, tenant, run)
         outbox = Outbox(self._bus, tenant, run, 0, live=True, fence=shown.fence + 1)
         await outbox.follow()
-        await self._driver.failed(outbox, tenant, run, agent, _LOST)
+        await self._driver.failed(outbox, tenant, run, agent, why)

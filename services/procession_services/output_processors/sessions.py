@@ -1,7 +1,6 @@
 """The receiving side of stream leases: a model's chunks through processOutputStream, on to the client."""
 
 import asyncio
-import itertools
 import logging
 from collections.abc import Awaitable, Coroutine
 from typing import Any
@@ -25,6 +24,7 @@ from procession_services.processor_host.service import Host
 from procession_services.processor_host.wire import wire_failure, wire_tripwire
 from procession_services.runtime import telemetry
 from procession_services.runtime.clock import monotonic_ns
+from procession_services.runtime.tasks import repeated
 
 log = logging.getLogger(__name__)
 _ACK_CHUNKS = 256
@@ -55,6 +55,7 @@ class SessionServer:
         self._leases: list[Any] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._heartbeat: asyncio.Task[None] | None = None
+        self._beats = 0
 
     async def start(self) -> None:
         """Subscribes to frames, then to lease requests."""
@@ -66,7 +67,7 @@ class SessionServer:
             await self._host.subscribe(subjects.lease(service, replica), self._on_lease),
             await self._host.subscribe(subjects.offer(service), self._on_offer_wanted),
         ]
-        self._heartbeat = asyncio.create_task(self._beat())
+        self._heartbeat = asyncio.create_task(repeated("a heartbeat", _HEARTBEAT_SECONDS, self._beat))
 
     async def drain(self) -> None:
         """Takes no more leases and lets open streams end within the drain time; the rest goes to other replicas."""
@@ -117,6 +118,7 @@ class SessionServer:
         self._sessions[session.id] = session
         self._bus.on_bounce[self._address(session)] = lambda: self._end(session)
         session.task = asyncio.create_task(self._serve(session))
+        session.task.add_done_callback(lambda _: self._forget(session))  # also of one that never began
         session.task.add_done_callback(_report)
         if lease.get("whole"):
             later = asyncio.get_running_loop().call_later
@@ -138,7 +140,6 @@ class SessionServer:
             with telemetry.observer().stream(session):
                 await self._serve_stream(session)
         finally:
-            self._forget(session)
             if _last(session):
                 self._parts.forget(session.ctx.tenant, session.ctx.run_id)
 
@@ -275,12 +276,11 @@ class SessionServer:
 
     async def _beat(self) -> None:
         """Tells senders that a stream is alive although a slow processor keeps it busy."""
-        for beat in itertools.count():
-            await asyncio.sleep(_HEARTBEAT_SECONDS)
-            for session in list(self._sessions.values()):
-                session.missing = -1
-                if session.processed or session.received or beat % _IDLE_BEATS == 0:
-                    await self._acknowledge(session)
+        idle_too, self._beats = self._beats % _IDLE_BEATS == 0, self._beats + 1
+        for session in list(self._sessions.values()):
+            session.missing = -1
+            if session.processed or session.received or idle_too:
+                await self._acknowledge(session)
 
     def _outcome(self, session: Session, *, logged: bool) -> dict[str, Any]:
         told: dict[str, Any] = {

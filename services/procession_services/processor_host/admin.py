@@ -17,6 +17,7 @@ from procession_services.bus import Bus
 from procession_services.runtime import telemetry
 from procession_services.runtime.problems import Problem
 from procession_services.runtime.reload import Watched
+from procession_services.runtime.tasks import repeated, spawned
 
 __all__ = ["Admin", "Check"]
 
@@ -93,7 +94,7 @@ class Admin:
             await self._bus.subscribe(subjects.admin(operation), self._on_request)
             for operation in ("status", "reload")
         ]
-        looking = asyncio.create_task(self._look())
+        looking = asyncio.create_task(repeated("a look at the configuration", _LOOK_SECONDS, self._look))
         try:
             yield
         finally:
@@ -103,19 +104,15 @@ class Admin:
                 await self._bus.unsubscribe(subscription)
 
     async def _look(self) -> None:
-        while self._watched:
-            await asyncio.sleep(_LOOK_SECONDS)
-            async with self._reading:
-                for watched in self._watched:
-                    if await asyncio.to_thread(watched.look):
-                        _tell(watched)
+        async with self._reading:
+            for watched in self._watched:
+                if await asyncio.to_thread(watched.look):
+                    _tell(watched)
 
     def _on_request(self, subject: str, _body: bytes, reply: str) -> None:
         *_, operation = subjects.parse(subject)
         answer = self.reload if operation == "reload" else self.status
-        task = asyncio.create_task(self._answer(answer, reply))
-        self._answering.add(task)
-        task.add_done_callback(self._answering.discard)
+        spawned(self._answering, f"the answer to {subject}", self._answer(answer, reply))
 
     async def _answer(self, operation: Callable[[], Awaitable[ServiceStatus]], reply: str) -> None:
         status = await operation()

@@ -6,6 +6,7 @@ and compare-and-set make harmless.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -32,13 +33,14 @@ from procession_services.runs.events import (
 )
 from procession_services.runs.program import command
 from procession_services.runs.reducer import LOCAL, outstanding, reduce
-from procession_services.runs.state import RunState
-from procession_services.runs.stored import read_state
+from procession_services.runs.state import Line, RunState
+from procession_services.runs.stored import UnreadableError, read_state
 from procession_services.runtime import telemetry
 from procession_services.runtime.admission import Called
 from procession_services.runtime.clock import iso, now
 from procession_services.runtime.store import RunStore, StateChange, StoredContext, StoredState, line_key
 
+log = logging.getLogger(__name__)
 _LOCAL_SECONDS: Final = 1.0
 """By then whoever has begun what needs no other service has done it; two would take it from each other for ever."""
 
@@ -51,7 +53,11 @@ class Driver:
         self.on_deadline_added: Callable[[int], None] = lambda _: None
 
     async def event(self, tenant: str, run: str, event: RunEvent) -> bool:
-        """Takes an event into a run; False when there is no such run."""
+        """Takes an event into a run; False when there is no such run.
+
+        Raises:
+            UnreadableError: It is there, and cannot be read.
+        """
         stored = await self._store.load_state(tenant, run)
         if stored is None:
             return False
@@ -112,12 +118,27 @@ class Driver:
         await self.begin(called)
 
     async def begin(self, names: Iterable[Called]) -> None:
-        """Begins runs that have waited and got a place; doing it again is harmless."""
+        """Begins runs that have waited and got a place; doing it again is harmless.
+
+        One that fails keeps neither others nor whoever begins it: it stays among the called ones, where the
+        orchestrators find it. Until its deadline somebody may read what we cannot.
+        """
         for each in names:
-            if await self.event(each.tenant, each.run, Started()):
-                await self._store.begun(each.tenant, each.run)
-            else:
-                await self.begin(await self._store.forget(each.tenant, each.run))
+            try:
+                if await self.event(each.tenant, each.run, Started()):
+                    await self._store.begun(each.tenant, each.run)
+                else:
+                    await self.begin(await self._store.forget(each.tenant, each.run))
+            except Exception:  # whatever it is: those behind it have got a place, too
+                log.exception(
+                    "run %s of tenant %s could not begin, and is tried again", each.run, each.tenant
+                )
+
+    async def discard(self, tenant: str, run: str, line: Line | None) -> None:
+        """Deletes a run whose end was told, though it could not be read: others get its place, and its turn."""
+        await self.begin(await self._store.discard(tenant, run))
+        if line:
+            await self._pass_turn(tenant, _line_key(tenant, line))
 
     async def perform(self, state: RunState, effects: list[Effect]) -> None:
         """Does what the reducer wants."""
@@ -151,7 +172,7 @@ class Driver:
                 await self.finished(state.tenant, state.run, final, state.fingerprint)
                 _observe(state, final)
             case PassTurn():
-                await self._pass_turn(state)
+                await self._pass_turn(state.tenant, line_of(state))
             case Interrupt():
                 await self._interrupt(state)
 
@@ -162,15 +183,18 @@ class Driver:
         subject = subjects.work(state.sent.service, state.tenant, state.run)
         return await self._bus.last_id("WORK", subject) == _message_id(state, command(state, state.sent))
 
-    async def _pass_turn(self, state: RunState) -> None:
+    async def _pass_turn(self, tenant: str, line: str) -> None:
         """Gives the first run in the line of the thread a place, unless it has one; doing it again is harmless."""
-        waiting = await self._store.next_in_line(state.tenant, line_of(state))
+        waiting = await self._store.next_in_line(tenant, line)
         if waiting is not None:
-            await self.begin(await self._store.enter(state.tenant, waiting))
+            await self.begin(await self._store.enter(tenant, waiting))
 
     async def _interrupt(self, state: RunState) -> None:
         for other in await self._store.ahead(state.tenant, state.run, line_of(state)):
-            await self.event(state.tenant, other, Control(type="cancel"))
+            try:
+                await self.event(state.tenant, other, Control(type="cancel"))
+            except UnreadableError:
+                log.exception("run %s of tenant %s cannot be read, and goes on", other, state.tenant)
 
     async def _suspended(self, state: RunState, result: RunResult) -> None:
         event = RunSuspended(run_id=state.run, at=iso(now()), fence=fence_of(state.seq + 1), result=result)
@@ -236,8 +260,11 @@ def _observe(state: RunState, result: RunResult) -> None:
 
 def line_of(state: RunState) -> str:
     """The key of the line on the run's thread; empty for a run that takes no turns."""
-    line = state.line
-    return line_key(state.tenant, line.resource, line.thread) if line else ""
+    return _line_key(state.tenant, state.line) if state.line else ""
+
+
+def _line_key(tenant: str, line: Line) -> str:
+    return line_key(tenant, line.resource, line.thread)
 
 
 def change(state: RunState, version: int, *, resumed: bool = False, with_plan: bool = False) -> StateChange:

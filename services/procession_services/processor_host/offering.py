@@ -8,7 +8,7 @@ from redis.exceptions import RedisError
 
 from procession_services.processor_host.service import Host
 from procession_services.runtime.admission import Places
-from procession_services.runtime.tasks import ended
+from procession_services.runtime.tasks import ended, repeated
 
 __all__ = ["offer_places"]
 
@@ -20,16 +20,11 @@ async def offer_places(host: Host) -> None:
     """Adds this process's work items to the places for runs (docs/adr/0019), until it stops."""
     places, replica, number = Places(host.redis), host.settings.replica, host.settings.worker_concurrency
 
-    async def keep() -> None:
-        while True:
-            await asyncio.sleep(_EVERY_SECONDS)
-            try:
-                await places.offer(replica, number)
-            except RedisError as error:
-                log.warning("places are not offered, trying again: %r", error)
+    async def offer() -> None:
+        await places.offer(replica, number)
 
-    await places.offer(replica, number)
-    keeping = asyncio.create_task(keep())
+    await offer()
+    keeping = asyncio.create_task(repeated("an offer of places", _EVERY_SECONDS, offer))
 
     async def withdraw() -> None:
         await ended(keeping)

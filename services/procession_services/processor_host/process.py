@@ -11,7 +11,7 @@ from procession_services.processor_host.service import Host, Start, hosted
 from procession_services.runtime import garbage, logs, standstill, telemetry
 from procession_services.runtime.health import keep_ready
 from procession_services.runtime.settings import Settings
-from procession_services.runtime.tasks import ended
+from procession_services.runtime.tasks import ended, spawned
 
 __all__ = ["run"]
 
@@ -44,7 +44,8 @@ async def _serve(services: Mapping[str, Start], settings: Settings) -> None:
             task.cancel()
 
     def hang_up() -> None:
-        reading.update(asyncio.create_task(host.admin.reload()) for host in process.hosts)
+        for host in process.hosts:
+            spawned(reading, "reading the configuration anew", host.admin.reload())
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)

@@ -30,6 +30,7 @@ from procession_services.processor_host.outcomes import raise_outcome, take_lent
 from procession_services.processor_host.stream_session import Session
 from procession_services.runtime import telemetry
 from procession_services.runtime.clock import new_token
+from procession_services.runtime.tasks import ended, repeated
 
 log = logging.getLogger(__name__)
 SERVICE: Final = "output_processors"
@@ -48,19 +49,22 @@ class StreamClient:
         self._bus = bus
         self._address = subjects.answers(service, f"{replica}-{new_token(6)}")
         self._sessions: dict[str, Session] = {}
+        self._looked = 0.0
         self._watch: asyncio.Task[None] | None = None
         self._fetching: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Subscribes to acknowledgements and begins to watch for replicas that stand still."""
         await self._bus.subscribe(f"{self._address}.*", self._on_answer)
-        self._watch = asyncio.create_task(self._watch_replicas())
+        self._looked = asyncio.get_running_loop().time()
+        looks = repeated("a look at the output replicas", _LOOK_SECONDS, self._watch_replicas)
+        self._watch = asyncio.create_task(looks)
         self._bus.on_reconnect.append(self._reconnected)
 
     async def stop(self) -> None:
-        """Stops watching."""
+        """Stops watching, and fetching what nobody waits for any more."""
         if self._watch:
-            self._watch.cancel()
+            await ended(self._watch, *self._fetching)
 
     @asynccontextmanager
     async def sink(self, job: Job, processors: list[ProcessorRef]) -> AsyncIterator[Any]:
@@ -230,8 +234,10 @@ class StreamClient:
         while session.outcome is None and not enough():
             session.changed.clear()
             if session.moving:
-                await asyncio.shield(session.moving)
-                session.moving = None
+                moving = session.moving
+                await asyncio.shield(moving)
+                if session.moving is moving:  # it may be lost again by now
+                    session.moving = None
             elif session.due and session.has_room:
                 await self._transmit(session)
             else:
@@ -355,18 +361,14 @@ class StreamClient:
             session.ended_early.set_result(None)
 
     async def _watch_replicas(self) -> None:
-        loop = asyncio.get_running_loop()
-        looked = loop.time()
-        while True:
-            await asyncio.sleep(_LOOK_SECONDS)
-            stood_still = loop.time() - looked - _LOOK_SECONDS
-            looked = loop.time()
-            for session in list(self._sessions.values()):
-                session.heard += stood_still  # what came meanwhile has not been read yet
-                waiting = session.ended or session.acked < session.sent
-                patience = STALLED_SECONDS * session.patience
-                if waiting and session.inbox and loop.time() - session.heard > patience:
-                    self._lose(session, gone=False)
+        now = asyncio.get_running_loop().time()
+        stood_still, self._looked = now - self._looked - _LOOK_SECONDS, now
+        for session in list(self._sessions.values()):
+            session.heard += stood_still  # what came meanwhile has not been read yet
+            waiting = session.ended or session.acked < session.sent
+            patience = STALLED_SECONDS * session.patience
+            if waiting and session.inbox and now - session.heard > patience:
+                self._lose(session, gone=False)
 
 
 def _store_of(job: Job) -> KeyValueStore:

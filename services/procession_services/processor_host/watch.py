@@ -8,6 +8,7 @@ from typing import Final
 from procession_services.bus import Bus, Delivery
 from procession_services.bus.worker import GiveUp, Handler
 from procession_services.runtime import telemetry
+from procession_services.runtime.tasks import ended, repeated
 
 __all__ = ["counted", "lag_watched"]
 
@@ -37,18 +38,18 @@ async def lag_watched(bus: Bus, consumers: Iterable[tuple[str, str]]) -> AsyncIt
     if not telemetry.observer().metered:
         yield
         return
-    watching = asyncio.create_task(_watch(bus, list(consumers)))
-    try:
-        yield
-    finally:
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
+    asked = list(consumers)
 
-
-async def _watch(bus: Bus, consumers: list[tuple[str, str]]) -> None:
-    while True:
-        for stream, consumer in consumers:
+    async def look() -> None:
+        for stream, consumer in asked:
             lag = await bus.consumer_lag(stream, consumer)
             if lag is not None:
                 telemetry.observer().lag(stream, consumer, *lag)
-        await asyncio.sleep(_EVERY_SECONDS)
+
+    watching = asyncio.create_task(
+        repeated("a look at what waits for consumers", _EVERY_SECONDS, look, at_once=True)
+    )
+    try:
+        yield
+    finally:
+        await ended(watching)

@@ -166,9 +166,6 @@ local function spend_turn(tenant, wanted)
   local due = math.max(tonumber(redis.call('GET', key) or '0'), now) + gap
   redis.call('SET', key, string.format('%.3f', due), 'PX', math.ceil(due - now) + 1000)
 end
-local have = redis.call('HMGET', KEYS[1], 'state_v', 'state', 'refused', 'cancelled', 'plan')
-local told = redis.call('GET', KEYS[1] .. ':told')
-if have[2] or have[3] or told then return {'known', have[1], have[2], have[3], told, have[5]} end
 local tenant, run = string.match(ARGV[3], '^(%S+) (%S+)$')
 local queued, wanted = ARGV[5], wanted_from(9)
 local ahead = KEYS[4] and first(KEYS[4])
@@ -192,10 +189,10 @@ local names = {}
 if ahead then stay_behind(tenant, run)
 elseif waits then join(tenant, run) names = call_next()
 else hold(tenant, run) end
-return {'new', have[4], waits and 1 or 0, unpack(names)}
+return {'new', kept[4], waits and 1 or 0, unpack(names)}
 """
 )
-"""Lua, behind `PLACES` and what the store has of lines: a new run begins, waits, or is refused."""
+"""Lua, behind `PLACES` and what the store has of lines and of the id: a new run begins, waits, or is refused."""
 
 _LET_IN: Final = (
     PLACES
@@ -214,6 +211,7 @@ LEAVE: Final = (
     PLACES
     + """
 redis.call('ZREM', KEYS[1], ARGV[1] .. ' ' .. ARGV[2])
+for at = 2, #KEYS do redis.call('DEL', KEYS[at]) end
 return leave(ARGV[1], ARGV[2])
 """
 )

@@ -2,7 +2,7 @@
 
 from procession_services.runtime import admission
 
-__all__ = ["ADMIT", "CANCEL", "COMMIT", "DROP", "END", "LOG_PARTS", "NEXT", "SAVE", "TAKE"]
+__all__ = ["ADMIT", "CANCEL", "COMMIT", "END", "LOG_PARTS", "NEXT", "REFUSE", "SAVE", "TAKE"]
 
 _KEEP = """
 -- For so long at least; a run that waits for a person may have to be kept for longer.
@@ -40,6 +40,11 @@ local function save(keys, version, state, deadline, member, ttl, done, plan, out
 end
 """
 )
+_KNOWN = """
+local kept = redis.call('HMGET', KEYS[1], 'state_v', 'state', 'refused', 'cancelled', 'plan')
+local told = redis.call('GET', KEYS[1] .. ':told')
+if kept[2] or kept[3] or told then return {'known', kept[1], kept[2], kept[3], told, kept[5]} end
+"""
 COMMIT = (
     _STATE
     + """
@@ -97,7 +102,15 @@ end
 return names
 """
 )
-ADMIT = _STATE + admission.ADMIT
+ADMIT = _STATE + _KNOWN + admission.ADMIT
+REFUSE = (
+    _KEEP
+    + _KNOWN
+    + """
+redis.call('HSET', KEYS[1], 'refused', ARGV[1])
+keep(KEYS[1], ARGV[2])
+"""
+)
 NEXT = (
     _STATE
     + """
@@ -112,15 +125,7 @@ redis.call('RPUSH', KEYS[1], ARGV[1])
 keep(KEYS[1], ARGV[2])
 """
 )
-CANCEL = (
-    _KEEP
-    + """
+CANCEL = """
 redis.call('HSET', KEYS[1], 'cancelled', '1')
-keep(KEYS[1], ARGV[1])
-"""
-)
-DROP = """
-if tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or '-1') == tonumber(ARGV[2]) then
-  redis.call('ZREM', KEYS[1], ARGV[1])
-end
+if redis.call('TTL', KEYS[1]) < 0 then redis.call('EXPIRE', KEYS[1], ARGV[1]) end
 """

@@ -58,11 +58,6 @@ class StoredContext:
     out: int | None = None
     claims: int = 0
 
-    @property
-    def next_version(self) -> int:
-        """The version that a commit makes."""
-        return self.version + 1
-
 
 @dataclass(frozen=True, slots=True)
 class StoredState:
@@ -115,7 +110,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What was known of a run id when a request came: its state, or that a request was refused.
+    """What was known of a run id when a request came: its state, or the digest of a request that was refused.
 
     Of a run whose end was told a while ago only the digest of its request is left, in `told`. Or nothing was saved:
     because of a limit (`over`), because of a run that is `ahead` on its thread, or because it `waits` and nobody said
@@ -124,7 +119,7 @@ class Admission:
     """
 
     state: StoredState | None = None
-    refused: bytes | None = None
+    refused: str | None = None
     over: Over | None = None
     ahead: str | None = None
     told: str | None = None
@@ -152,11 +147,11 @@ class RunStore:
         self._end = partial(redis.run, Script(scripts.END))
         self._take = partial(redis.run, Script(scripts.TAKE))
         self._save = partial(redis.run, Script(scripts.SAVE))
+        self._refuse = partial(redis.run, Script(scripts.REFUSE))
         self._admit = partial(redis.run, Script(scripts.ADMIT))
         self._next = partial(redis.run, Script(scripts.NEXT))
         self._log_parts = partial(redis.run, Script(scripts.LOG_PARTS))
         self._cancel = partial(redis.run, Script(scripts.CANCEL))
-        self._drop = partial(redis.run, Script(scripts.DROP))
         self._enter = partial(redis.run, Script(admission.ENTER))
         self._leave = partial(redis.run, Script(admission.LEAVE))
 
@@ -277,10 +272,8 @@ class RunStore:
             out,
         ]
         match await self._admit(keys=self._keys(tenant, run, line), args=[*head, *wanted.arguments()]):
-            case [b"known", version, state, refused, told, stored_plan]:
-                digest = told.decode() if told else None
-                known = StoredState(int(version or 0), state, stored_plan) if state is not None else None
-                return Admission(known, refused, told=digest)
+            case [b"known", *_] as known:
+                return _known(known)
             case [b"over", limit, current, wait_ms]:
                 return Admission(over=Over(limit.decode(), int(current), int(wait_ms)))
             case [b"ahead", first]:
@@ -326,13 +319,9 @@ class RunStore:
         """Lets every service that picks up work of the run see that it was cancelled."""
         await self._cancel(keys=[run_key(tenant, run)], args=[self._ttl])
 
-    async def refused(self, tenant: str, run: str, *, by: str | None = None) -> bool:
-        """Whether a request under this id was refused: another than the one with digest `by`, which is noted."""
-        key = run_key(tenant, run)
-        if by is not None and await self.redis.hsetnx(key, "refused", by):
-            await self.redis.expire(key, self._told_ttl)
-        known = await self.redis.hget(key, "refused")
-        return known is not None and known.decode() != by
+    async def refuse(self, tenant: str, run: str, digest: str) -> Admission:
+        """Notes that a request is refused, unless its id is or was taken; gives what was known of that."""
+        return _known(await self._refuse(keys=[run_key(tenant, run)], args=[digest, self._told_ttl]))
 
     def mark_told(self, tenant: str, run: str, digest: str) -> None:
         """Notes soon that everybody can read the end of a run, which `digest` asked for: its id is not for reuse.
@@ -342,15 +331,6 @@ class RunStore:
         what = f"the end of run {run} was told, and is told again at its deadline"
         self.redis.later(what, "SET", _told_key(tenant, run), digest, "EX", self._told_ttl)
         self.redis.later(what, "ZREM", DEADLINES, f"{tenant} {run}")
-
-    async def told(self, tenant: str, run: str) -> str | None:
-        """The digest of the request whose run under this id has ended."""
-        digest = await self.redis.get(_told_key(tenant, run))
-        return digest.decode() if digest else None
-
-    async def is_cancelled(self, tenant: str, run: str) -> bool:
-        """Whether somebody cancelled the run, perhaps before it was accepted."""
-        return bool(await self.redis.hexists(run_key(tenant, run), "cancelled"))
 
     async def next_deadline(self) -> tuple[int, str, str] | None:
         """The earliest deadline (milliseconds since the epoch) with its tenant and run."""
@@ -368,10 +348,6 @@ class RunStore:
         pairs = (member.decode().partition(" ") for member in dict.fromkeys([*listed, *placed]))
         return [(tenant, run) for tenant, _, run in pairs]
 
-    async def drop_deadline(self, tenant: str, run: str, deadline_ms: int) -> None:
-        """Takes a run off the list of deadlines, unless it has got another one."""
-        await self._drop(keys=[DEADLINES], args=[f"{tenant} {run}", deadline_ms])
-
     async def put_off(self, tenant: str, run: str, deadline_ms: int) -> None:
         """Moves the deadline of a run, if it still has one, and not a later one."""
         await self.redis.zadd(DEADLINES, {f"{tenant} {run}": deadline_ms}, xx=True, gt=True)
@@ -379,6 +355,11 @@ class RunStore:
     async def forget(self, tenant: str, run: str) -> tuple[Called, ...]:
         """Takes a run that is not there any more off all lists; gives those that may begin in its place."""
         return called(await self._leave(keys=[DEADLINES], args=[tenant, run]))
+
+    async def discard(self, tenant: str, run: str) -> tuple[Called, ...]:
+        """Forgets a run that is there, after its end was told: with all that is stored of it."""
+        key, deadlines, *more = self._keys(tenant, run)
+        return called(await self._leave(keys=[deadlines, key, *more], args=[tenant, run]))
 
     async def append_parts(self, tenant: str, run: str, entry: bytes) -> None:
         """Adds what the stream hooks received during one command to the run's log."""
@@ -391,6 +372,17 @@ class RunStore:
 
 def _run_of(tenant: str, key: bytes) -> str:
     return key.decode().removeprefix(run_key(tenant, ""))
+
+
+def _known(reply: list[Any] | None) -> Admission:
+    if reply is None:
+        return Admission()
+    _, version, state, refused, told, plan = reply
+    return Admission(
+        None if state is None else StoredState(int(version or 0), state, plan),
+        refused=refused.decode() if refused else None,
+        told=told.decode() if told else None,
+    )
 
 
 def _stored(fields: list[Any]) -> StoredContext:

@@ -2,10 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
-__all__ = ["ended", "repeated"]
+__all__ = ["ended", "repeated", "spawned"]
 
 log = logging.getLogger(__name__)
 _AGAIN_SECONDS: Final = 0.2
@@ -24,14 +24,30 @@ async def ended(*tasks: "asyncio.Task[Any]") -> None:
         _, going = await asyncio.wait(going, timeout=_AGAIN_SECONDS)
 
 
-async def repeated(what: str, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
-    """Works every so many seconds, until it is cancelled.
+def spawned(tasks: "set[asyncio.Task[Any]]", what: str, work: Coroutine[Any, Any, Any]) -> None:
+    """Begins work that nobody waits for: it is among `tasks` until it is over, and the log tells of its failure."""
+
+    def over(task: "asyncio.Task[Any]") -> None:
+        tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            log.error("%s failed", what, exc_info=error)
+
+    task = asyncio.create_task(work)
+    tasks.add(task)
+    task.add_done_callback(over)
+
+
+async def repeated(
+    what: str, seconds: float, work: Callable[[], Awaitable[None]], *, at_once: bool = False
+) -> None:
+    """Works every so many seconds, the first time `at_once` or after that time, until it is cancelled.
 
     A failure ends nothing, since Redis or NATS may be away; the log tells of it once, until it is another one.
     """
-    told = ""
+    told, pause = "", 0.0 if at_once else seconds
     while True:
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(pause)
+        pause = seconds
         try:
             await work()
         except Exception as error:  # whatever it is: else nobody would do it any more

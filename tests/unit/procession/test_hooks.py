@@ -971,6 +971,19 @@ def test_who_listens_to_an_abort_signal_may_forget_it():
     assert told == ["first", "second"]
 
 
+def test_a_listener_that_fails_keeps_no_other_from_hearing_of_a_cancelled_run(caplog):
+    signal, told = AbortSignal(), []
+
+    def broken():
+        raise OSError("closed")
+
+    signal.on_abort(broken)
+    signal.on_abort(lambda: told.append("next"))
+    signal.abort()
+    assert told == ["next"]
+    assert [record.exc_info[0] for record in caplog.records] == [OSError]
+
+
 async def test_the_abort_signal_tells_of_a_cancelled_run():
     kit = ProcessorKit(
         processor(process_input_step=lambda args: args.state.update(cut=args.abort_signal.aborted))

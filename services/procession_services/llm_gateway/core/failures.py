@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
 from email.utils import parsedate_to_datetime
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 FailureKind = Literal["api", "network", "timeout", "stream"]
 
@@ -94,24 +94,6 @@ class ProviderError(Exception):
         hidden = re.compile("|".join(longest_first))
         told = {each.name: getattr(self, each.name) for each in fields(self)}
         return ProviderError(**_changed(told, lambda text: hidden.sub("[redacted]", text)))
-
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> "ProviderError":
-        """Return the error that `to_wire` described."""
-        kind = wire.get("kind")
-        return cls(
-            message=str(wire.get("message", "")),
-            kind=cast("FailureKind", kind) if kind in _NAMES else "api",
-            retryable=wire.get("isRetryable") is True,
-            provider=wire.get("provider", ""),
-            model=wire.get("model", ""),
-            status_code=wire.get("statusCode"),
-            code=wire.get("code"),
-            type=wire.get("type"),
-            response_body=wire.get("responseBody"),
-            headers=dict(wire.get("responseHeaders") or {}),
-            cause=wire.get("cause"),
-        )
 
 
 def _cut(text: str) -> str:

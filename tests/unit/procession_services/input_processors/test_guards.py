@@ -1,5 +1,6 @@
 """What a guard's service answers when it cannot give a verdict: always something, since a model's answer waits."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from procession.registry import Registry
 from procession_schemas.agent import ProcessorRef
 from procession_schemas.guard import GuardReply, GuardRequest
 from procession_schemas.work import Guard, WorkCommand
+from procession_services.input_processors import guards
 from procession_services.input_processors.guards import GuardAnswers
 from procession_services.processor_host.executor import Executor
 from procession_services.processor_host.instances import Instances
@@ -40,24 +42,32 @@ class KeepsMuch(Keeps):
     kept = "x" * 5000
 
 
-def answers() -> GuardAnswers:
+class Waits(Keeps):
+    id = "waits"
+    until = asyncio.Event()
+
+    async def process_input(self, args: Any) -> Any:
+        await self.until.wait()
+
+
+def answers(publish: Any = None) -> GuardAnswers:
     registry = Registry()
-    for each in (Keeps, KeepsSet, KeepsMuch):
+    for each in (Keeps, KeepsSet, KeepsMuch, Waits):
         registry.add_processor(each)
     nothing: Any = None  # no bus and no store is needed for a verdict
     return GuardAnswers(
-        Executor("s", nothing, nothing, Instances(registry), nothing), nothing, max_reply=5000
+        Executor("s", nothing, nothing, Instances(registry), nothing), publish, max_reply=5000
     )
 
 
-async def ask(name: str, **fields: Any) -> GuardReply:
+async def ask(name: str, publish: Any = None, **fields: Any) -> GuardReply:
     messages = MessageList(new_id=lambda: "m1", now=lambda: "2026-01-01T00:00:00.000Z").add("hello", "input")
     request = GuardRequest(
         command=COMMAND,
         guard=Guard(processor=ProcessorRef(id=name), index=4),
         **{"messages": messages.serialize(), "state": {"old": 0}, **fields},
     )
-    return GuardReply.model_validate_json(await answers().answer(SUBJECT, request.to_json()))
+    return GuardReply.model_validate_json(await answers(publish).answer(SUBJECT, request.to_json()))
 
 
 async def test_the_state_goes_there_and_back_and_the_tenant_is_the_subjects():
@@ -86,3 +96,20 @@ async def test_garbage_is_told_too():
     reply = GuardReply.model_validate_json(await answers().answer(SUBJECT, b"{}"))
     assert reply.error is not None
     assert "cannot be read" in reply.error.message
+
+
+async def test_whoever_judges_goes_on_saying_so_after_one_time_that_it_could_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(guards, "_BEAT_SECONDS", 0)
+    beats = list[str]()
+
+    async def publish(subject: str, _body: bytes) -> None:
+        beats.append(subject)
+        if len(beats) == 1:
+            raise OSError
+        Waits.until.set()
+
+    async with asyncio.timeout(20):
+        await ask("waits", publish, beats="beats")
+    assert len(beats) >= 2

@@ -1,4 +1,4 @@
-"""What a slow processor keeps from running."""
+"""What a slow processor keeps from running, and what ends before its time."""
 
 import asyncio
 import time
@@ -6,7 +6,90 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+import pytest_asyncio
+from nats.errors import OutboundBufferLimitError
+
+from procession_schemas import subjects
+from procession_schemas.work import WorkCommand
+from procession_services.bus import Bus
 from procession_services.output_processors import sessions
+from procession_services.output_processors.sessions import SessionServer
+from tests.support.waiting import until
+
+COMMAND = WorkCommand(
+    run="r", tenant="t", agent="a", seq=1, service="s", version=0, out_seq=0, message_id="m", ops=[]
+)
+
+
+@pytest_asyncio.fixture
+async def bus(servers: Any) -> Any:
+    bus = await Bus.connect(servers.nats_url, "test")
+    yield bus
+    await bus.close()
+
+
+def server_on(bus: Bus) -> SessionServer:
+    settings = SimpleNamespace(replica="here", drain_timeout=1)
+    host: Any = SimpleNamespace(
+        bus=bus, store=None, service="output_processors", settings=settings, subscribe=bus.subscribe
+    )
+    nothing: Any = SimpleNamespace(forget=lambda *_: None, bus=bus)
+    return SessionServer(host, nothing, nothing)
+
+
+def session_of(attempt: int = 1) -> Any:
+    return SimpleNamespace(
+        id="s", attempt=attempt, answer="answers", reply="", task=None, frames=asyncio.Queue(), first=None,
+        processed=1, received=1, acked=0, missing=-1, taken=0, replying=None, job=None, command=COMMAND,
+        chain=SimpleNamespace(wakes_at=None), outbox=SimpleNamespace(catching_up=False),
+        ctx=SimpleNamespace(tenant="t", run_id="r"),
+    )  # fmt: skip
+
+
+async def test_heartbeats_go_on_after_one_that_could_not_be_sent(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "_HEARTBEAT_SECONDS", 0.01)
+    publish, failures, heard = bus.publish, [OutboundBufferLimitError()], list[str]()
+
+    async def full_once(subject: str, body: bytes, *, reply: str = "") -> None:
+        if failures:
+            raise failures.pop()
+        await publish(subject, body, reply=reply)
+
+    monkeypatch.setattr(bus, "publish", full_once)
+    await bus.subscribe("answers", lambda subject, *_: heard.append(subject))
+    server = server_on(bus)
+    await server.start()
+    server._sessions["s"] = session_of()
+    await until(lambda: heard)
+    server._sessions.clear()
+    await server.drain()
+    assert not failures
+
+
+async def test_a_stream_that_is_leased_elsewhere_before_it_has_begun_is_forgotten(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, gate = server_on(bus), asyncio.Event()
+
+    async def open_(lease: Any, *_: Any) -> Any:
+        await gate.wait()
+        return session_of(lease["attempt"])
+
+    monkeypatch.setattr(server._opener, "open", open_)
+    lease = {"command": COMMAND.model_dump(), "acks": "answers", "session": "s"}
+    opening = [
+        asyncio.create_task(server._open({**lease, "attempt": attempt}, "reply")) for attempt in (1, 2)
+    ]
+    await asyncio.sleep(0)
+    gate.set()
+    await asyncio.gather(*opening)
+    await until(lambda: len(bus.on_bounce) == 1)
+    assert list(bus.on_bounce) == [f"{subjects.inbox('here')}.s.2"]
+    await server.drain()
+    await until(lambda: not bus.on_bounce)
 
 
 async def test_a_heartbeat_that_is_due_goes_out_before_the_next_chunk_of_a_blocking_processor() -> None:

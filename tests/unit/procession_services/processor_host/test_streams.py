@@ -14,6 +14,8 @@ from procession_services.bus import Bus, LostError, NoResponderError, RequestTim
 from procession_services.processor_host import streams
 from procession_services.processor_host.stream_session import Session
 from procession_services.processor_host.streams import StreamClient
+from procession_services.runtime.tasks import ended
+from tests.support.waiting import until
 
 
 async def _lease():
@@ -134,3 +136,48 @@ async def test_a_stream_that_goes_from_one_silent_replica_to_the_next_gives_each
     await client._lease(session, None)
     assert given == [2, 2, 4, 8, 16]
     assert (session.stalls, session.patience) == (4, 8)
+
+
+async def test_nothing_is_sent_while_a_stream_moves_that_moved_a_moment_ago(client, monkeypatch):
+    """A bounce in the very turn in which the move before is over."""
+    first, never, sent = asyncio.Event(), asyncio.Event(), []
+
+    async def before():
+        await first.wait()
+
+    async def publish(subject, _body, *, reply=""):
+        sent.append(subject)
+
+    async def second(session, *, gone):
+        session.inbox = ""
+        await never.wait()
+
+    monkeypatch.setattr(client._bus, "publish", publish)
+    monkeypatch.setattr(client, "_fail_over", second)
+    session = Session("s", [], _lease, DictStore(), inbox="there")
+    session.add([{"type": "text-delta"}])
+    session.moving = asyncio.create_task(before())
+    pushing = asyncio.create_task(client._push(session, lambda: False))
+    await asyncio.sleep(0)
+    session.moving.add_done_callback(lambda _: client._lose(session, gone=True))
+    first.set()
+    await until(lambda: session.inbox == "")
+    await asyncio.sleep(0)
+    assert sent == []
+    await ended(pushing, session.moving)
+
+
+async def test_who_stops_fetches_nothing_more(client, monkeypatch):
+    begun = asyncio.Event()
+
+    async def never(*_):
+        begun.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(streams, "unpacked", never)
+    await client.start()
+    session = Session("s", [], _lease, DictStore(), attempt=1)
+    client._take(session, {"l": 1, "doneKey": "x"})
+    await begun.wait()
+    await client.stop()
+    assert client._fetching == set()

@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from procession.processor import Hook
 from procession_schemas.work import OpenOp, StepConfig, WorkCommand
 from procession_services.runs.events import Started
 from procession_services.runs.program import command
 from procession_services.runs.reducer import outstanding, reduce
-from procession_services.runs.stored import read_state
+from procession_services.runs.state import Line
+from procession_services.runs.stored import Remains, UnreadableError, read_state, remains
 from tests.unit.procession_services.runs.driving import Run, make_plan, make_state, placed
 
 BEFORE: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("states_with_plans.json").read_text())
@@ -57,13 +57,24 @@ def test_a_run_of_another_life_of_redis_leaves_out_numbers(life, leap):
 
 @pytest.mark.parametrize(("state", "plan"), [(b"{", None), (b"{}", None), (b"{}", b"{}"), (b"{}", b"{")])
 def test_what_is_no_run_is_refused(state, plan):
-    with pytest.raises(ValueError):  # noqa: PT011 - JSON's, or pydantic's
+    with pytest.raises(UnreadableError):
         read_state(state, plan)
 
 
 def test_a_state_whose_plan_is_gone_is_refused():
-    with pytest.raises(ValidationError, match="plan"):
+    with pytest.raises(UnreadableError, match="plan"):
         read_state(make_state(make_plan()).to_json(), None)
+
+
+def test_what_the_end_of_a_run_needs_is_read_of_a_state_that_cannot_be():
+    line = Line(resource="ann", thread="t")
+    state = make_state(make_plan()).model_copy(update={"line": line, "then": "of a later version"})
+    assert remains(state.to_json()) == Remains(state.agent, state.fingerprint, line)
+
+
+@pytest.mark.parametrize("state", [b"{", b"[]", b"{}", b'{"line": 1}'])
+def test_of_what_is_no_run_nothing_is_read(state):
+    assert remains(state) == Remains()
 
 
 class TestTheVersionBefore:

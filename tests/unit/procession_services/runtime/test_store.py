@@ -171,8 +171,7 @@ async def test_a_command_that_the_run_does_not_wait_for_changes_nothing(
 async def test_runs_that_are_at_work_have_a_deadline_or_a_place(thread: Thread) -> None:
     for run in ("one", "two"):
         await thread.admit(run)
-    await thread.store.drop_deadline(thread.tenant, "one", FAR)
-    await thread.store.drop_deadline(thread.tenant, "three", FAR)
+    await thread.redis.zrem(DEADLINES, f"{thread.tenant} one")
     assert {run for tenant, run in await thread.store.at_work() if tenant == thread.tenant} == {"one", "two"}
 
 
@@ -276,10 +275,38 @@ async def test_a_run_is_kept_beyond_its_deadline_and_nothing_shortens_that_befor
     assert await thread.redis.ttl(keys[0]) <= 30
 
 
-async def test_a_deadline_is_dropped_unless_there_is_another_one(thread: Thread) -> None:
+async def test_of_a_run_that_is_discarded_nothing_is_left(thread: Thread) -> None:
+    for run in ("one", "two"):
+        await thread.admit(run)
+    await thread.store.append_parts(thread.tenant, "one", b"part")
+    await thread.store.discard(thread.tenant, "one")
+    assert await thread.redis.zscore(DEADLINES, f"{thread.tenant} one") is None
+    assert await thread.redis.keys(f"{run_key(thread.tenant, 'one')}*") == []
+    assert await thread.first() == "two"
+    assert {run for tenant, run in await thread.store.at_work() if tenant == thread.tenant} == {"two"}
+
+
+async def test_of_an_id_that_is_taken_no_request_is_refused(thread: Thread) -> None:
+    """Somebody may have it accepted between a refusal's look and its note."""
     await thread.admit("one")
-    member = f"{thread.tenant} one"
-    await thread.store.drop_deadline(thread.tenant, "one", FAR - 1)
-    assert await thread.redis.zscore(DEADLINES, member) == FAR
-    await thread.store.drop_deadline(thread.tenant, "one", FAR)
-    assert await thread.redis.zscore(DEADLINES, member) is None
+    assert await thread.store.refuse(thread.tenant, "one", "d") == Admission(
+        StoredState(1, b"begun", b"plan")
+    )
+    assert await thread.redis.hget(run_key(thread.tenant, "one"), "refused") is None
+
+
+async def test_what_was_refused_first_counts_as_long_as_its_end_can_be_read(thread: Thread) -> None:
+    assert await thread.store.refuse(thread.tenant, "one", "first") == Admission()
+    assert 80 < await thread.redis.ttl(run_key(thread.tenant, "one")) <= 90
+    for digest in ("first", "second"):
+        assert await thread.store.refuse(thread.tenant, "one", digest) == Admission(refused="first")
+    assert (await thread.admit("one")).refused == "first"
+
+
+async def test_a_cancel_makes_redis_keep_nothing_for_longer(thread: Thread) -> None:
+    await thread.admit("over")
+    await thread.save("over", done=True)
+    for run in ("over", "unknown"):
+        await thread.store.mark_cancelled(thread.tenant, run)
+    left = [await thread.redis.ttl(run_key(thread.tenant, run)) for run in ("over", "unknown")]
+    assert [0 < left[0] <= 30, 30 < left[1] <= 60] == [True, True]

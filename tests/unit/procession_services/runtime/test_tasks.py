@@ -2,7 +2,7 @@
 
 import asyncio
 
-from procession_services.runtime.tasks import ended, repeated
+from procession_services.runtime.tasks import ended, repeated, spawned
 
 
 async def test_a_task_that_has_lost_a_cancellation_is_told_again():
@@ -48,3 +48,32 @@ async def test_work_is_repeated_whatever_fails_and_the_log_has_each_failure_once
     assert task.cancelled()
     assert [record.exc_info[0] for record in caplog.records] == [OSError, KeyError, OSError]
     assert {record.getMessage() for record in caplog.records} == {"the work failed, and is tried again"}
+
+
+async def test_what_is_worked_on_at_once_is_so_before_the_first_pause():
+    worked = asyncio.Event()
+
+    async def work():
+        worked.set()
+
+    task = asyncio.create_task(repeated("the work", 60, work, at_once=True))
+    async with asyncio.timeout(20):
+        await worked.wait()
+    await ended(task)
+
+
+async def test_of_what_nobody_waits_for_a_failure_is_told_and_nothing_is_kept(caplog):
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def work(failure):
+        await asyncio.sleep(0)
+        if failure:
+            raise failure
+
+    for failure in (None, OSError("away"), asyncio.CancelledError()):
+        spawned(tasks, "the work", work(failure))
+    assert len(tasks) == 3
+    await asyncio.wait(tasks)
+    await asyncio.sleep(0)
+    assert tasks == set()
+    assert [record.getMessage() for record in caplog.records] == ["the work failed"]

@@ -1,0 +1,99 @@
+"""Streams that NATS does not make: the log says why, and how to mend it."""
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from procession_services.bus import Bus, connection
+from procession_services.runtime.embedded import EmbeddedServers
+from procession_services.runtime.server_programs import Nats
+from procession_services.runtime.tasks import ended
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
+
+ACCOUNT = """
+accounts { procession { jetstream { max_streams: 6 }, users: [{ user: services, password: x }] } }
+no_auth_user: services
+"""
+WITHOUT_JETSTREAM = (
+    "accounts { procession { users: [{ user: services, password: x }] } }\nno_auth_user: services\n"
+)
+
+
+@pytest.fixture
+async def nats_with(tmp_path, monkeypatch):
+    """Starts NATS with a configuration of its own; gives its address."""
+    started: list[EmbeddedServers] = []
+
+    async def start(more: str = "", *, jetstream: bool = True) -> str:
+        config = Nats.config
+
+        def changed(self: Nats, data: Any, ports: Any) -> str:
+            made = config(self, data, ports)
+            return (made if jetstream else made.partition("jetstream {")[0]) + more
+
+        async def answers(_self: Nats, reader: asyncio.StreamReader, *_: Any) -> bool:
+            return (await reader.readline()).startswith(b"INFO")
+
+        monkeypatch.setattr(Nats, "config", changed)
+        monkeypatch.setattr(Nats, "answers", answers)
+        servers = EmbeddedServers(tmp_path, redis=False)
+        await servers.__aenter__()
+        started.append(servers)
+        return servers.endpoints.nats_url
+
+    yield start
+    for servers in started:
+        await servers.__aexit__(None, None, None)
+
+
+TROUBLE = {
+    "no JetStream": ("", False, 1, "nobody is there for JetStream: start nats-server with `jetstream`"),
+    "none for the account": (WITHOUT_JETSTREAM, True, 1, "give the account of NATS a `jetstream`"),
+    "no cluster": ("", True, 3, "PROCESSION_STREAM_REPLICAS asks for copies"),
+    "too few": (ACCOUNT.replace("6", "2"), True, 1, "let the account of NATS have more streams"),
+}
+
+
+@pytest.mark.parametrize("trouble", TROUBLE)
+async def test_whoever_starts_says_why_there_are_no_streams(nats_with, caplog, trouble):
+    more, jetstream, replicas, why = TROUBLE[trouble]
+    url = await nats_with(more, jetstream=jetstream)
+    connecting = asyncio.create_task(Bus.connect(url, "test", replicas=replicas))
+    await until(lambda: connecting.done() or "trying again" in caplog.text)
+    assert not connecting.done(), "it may be mended any time"
+    assert "no answer about the streams, trying again: " in caplog.text
+    assert why in caplog.text
+    await ended(connecting)
+
+
+async def test_why_a_stream_cannot_be_made_anew_is_told_once_and_that_it_was(nats_with, caplog, monkeypatch):
+    monkeypatch.setattr(connection, "_LOOK_SECONDS", 0.01)
+    caplog.set_level(logging.WARNING, "procession_services")
+    bus = await Bus.connect(await nats_with(ACCOUNT), "test")
+    await bus.js.delete_stream("DEAD")
+    await bus.js.add_stream(name="MINE", subjects=["mine"])
+    keeping = asyncio.create_task(bus.keep_streams())
+    await until(lambda: "more streams (max_streams)" in caplog.text)
+    asked, stream_info = 0, bus.js.stream_info
+
+    async def counted(name: str) -> Any:
+        nonlocal asked
+        asked += name == "DEAD"
+        return await stream_info(name)
+
+    monkeypatch.setattr(bus.js, "stream_info", counted)
+    await until(lambda: asked > 3)
+    await bus.js.delete_stream("MINE")
+    await until(lambda: "are made anew" in caplog.text)
+    await ended(keeping)
+    told = [each.getMessage() for each in caplog.records if each.name == connection.__name__]
+    assert [each.partition(":")[0] for each in told] == [
+        "the streams are not all there, trying again",
+        "streams were gone and are made anew, what they held is lost",
+    ]
+    assert told[1].endswith(": DEAD")
+    await bus.close()
