@@ -55,9 +55,7 @@ class RunFinished(WireModel):
     run_id: str
     at: str
     result: RunResult
-    fingerprint: str | None = Field(
-        default=None, description="Digest of the request; unknown where the run was lost."
-    )
+    fingerprint: str | None = Field(default=None, description="Digest of the request.")
 
 
 class RequestRejected(WireModel):

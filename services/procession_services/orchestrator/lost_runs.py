@@ -67,7 +67,7 @@ class LostRuns:
         if not ended and await self._store.load_state(tenant, run) is not None:
             return False
         if not ended:
-            await self._tell(tenant, run, accepted.agent, _LOST)
+            await self._tell(tenant, run, accepted.agent, accepted.fingerprint, _LOST)
         if accepted.fingerprint:
             self._store.mark_told(tenant, run, accepted.fingerprint)
         return not ended
@@ -80,7 +80,7 @@ class LostRuns:
         stored = await self._store.load_state(tenant, run)
         left = remains(stored.state if stored else b"")
         if not await self._has_ended(tenant, run):
-            await self._tell(tenant, run, left.agent, _UNREADABLE)
+            await self._tell(tenant, run, left.agent, left.fingerprint or None, _UNREADABLE)
         if left.fingerprint:
             self._store.mark_told(tenant, run, left.fingerprint)
         await self._driver.discard(tenant, run, left.line)
@@ -88,9 +88,9 @@ class LostRuns:
     async def _has_ended(self, tenant: str, run: str) -> bool:
         return await self._bus.last_body("EVENTS", subjects.event(tenant, run, "run.finished")) is not None
 
-    async def _tell(self, tenant: str, run: str, agent: str, why: Failure) -> None:
+    async def _tell(self, tenant: str, run: str, agent: str, fingerprint: str | None, why: Failure) -> None:
         await self._bus.publish(subjects.cancelled(tenant, run), b"")
         shown = await last_sent(self._bus, tenant, run)
         outbox = Outbox(self._bus, tenant, run, 0, live=True, fence=shown.fence + 1)
         await outbox.follow()
-        await self._driver.failed(outbox, tenant, run, agent, why)
+        await self._driver.failed(outbox, tenant, run, agent, why, fingerprint=fingerprint)
