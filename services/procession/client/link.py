@@ -179,11 +179,13 @@ class Link:
         Raises:
             NotAcceptedError: No service listens, or none answers in time.
             RequestTooLargeError: The server does not take messages of that size.
-            NotConnectedError: The connection is not open.
+            NotConnectedError: The connection is not open, or was closed meanwhile.
         """
         self._check(body)
         try:
             return (await self._client.request(subject, body, timeout=seconds)).data
+        except nats.errors.ConnectionClosedError as error:
+            raise NotConnectedError("this client was closed") from error
         except nats.errors.NoRespondersError as error:
             hint = "is the service running? `procession up` starts all"
             raise NotAcceptedError(f"nobody listens on {subject}: {hint}") from error
