@@ -17,7 +17,7 @@ from procession.client.errors import (
     NotConnectedError,
     RequestTooLargeError,
 )
-from procession.client.nats_client import NatsClient
+from procession.client.nats_client import AWAY, NatsClient
 from procession.errors import address
 from procession_schemas import subjects
 from procession_schemas.run import Failure
@@ -30,16 +30,7 @@ _LONGEST_PAUSE: Final = 1.0
 _STORE_FAILED: Final = 10077
 """JetStream's code for a message that a stream does not take, such as one too many."""
 _FULL_SECONDS: Final = 2.0
-_UNREACHABLE: Final = (
-    nats.errors.TimeoutError,
-    nats.errors.NoRespondersError,
-    nats.errors.ConnectionReconnectingError,
-    nats.errors.ConnectionClosedError,
-    nats.errors.OutboundBufferLimitError,
-    nats.js.errors.ServiceUnavailableError,
-    nats.js.errors.ServerError,
-    nats.js.errors.NoStreamResponseError,
-)
+_UNREACHABLE: Final = (*AWAY, nats.errors.ConnectionClosedError)
 
 
 class UnreachableError(Exception):

@@ -18,12 +18,16 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.aio.transport import TcpTransport
 from nats.js.api import PubAck
-from nats.js.errors import APIError, NoStreamResponseError
+from nats.js.errors import APIError, NoStreamResponseError, ServerError, ServiceUnavailableError
 from nats.protocol.command import pub_cmd
 
-__all__ = ["NatsClient"]
+__all__ = ["AWAY", "NatsClient"]
 
 _T = TypeVar("_T")
+AWAY: Final = (
+    TimeoutError, errors.NoRespondersError, NoStreamResponseError, ServiceUnavailableError, ServerError
+)  # fmt: skip
+"""What a question ends with while NATS, a stream, or whoever is asked, is not there: it may be put again."""
 _NOBODY: Final = "503"
 _API: Final = "$JS.API."
 _M: Final = ord("M")

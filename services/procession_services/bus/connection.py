@@ -18,15 +18,9 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.errors import Error, NoRespondersError, OutboundBufferLimitError
 from nats.js.api import ConsumerConfig
-from nats.js.errors import (
-    APIError,
-    NoStreamResponseError,
-    NotFoundError,
-    ServerError,
-    ServiceUnavailableError,
-)
+from nats.js.errors import APIError, NotFoundError
 
-from procession.client.nats_client import NatsClient
+from procession.client.nats_client import AWAY, NatsClient
 from procession_schemas import subjects
 from procession_schemas.subjects import STREAMS
 from procession_services.bus.errors import NoResponderError, RequestTimeoutError
@@ -38,18 +32,18 @@ from procession_services.runtime.access import Access
 
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")
+_BUFFER_BYTES: Final = 32 * 1024 * 1024
+"""What a connection keeps while NATS is away, or reads too slowly, until who publishes has to wait."""
 _PING_SECONDS: Final = 5
 _QUIET_SECONDS: Final = 5.0
 _LOOK_SECONDS: Final = 5.0
 """Between two looks at whether all streams are there."""
 _HEADERS: Final = 1_024
 _STORED_SECONDS: Final = 3.0
+_ANSWER_SECONDS: Final = 2.0
+"""How long a server may take to answer that is to get what is buffered when a connection is closed."""
 _NOT_FIRST: Final = 10071
 """JetStream's code for a wrong last sequence: the subject has a message already."""
-_AWAY: Final = (
-    TimeoutError, NoRespondersError, NoStreamResponseError, OutboundBufferLimitError, ServiceUnavailableError,
-    ServerError,
-)  # fmt: skip
 _OPEN: Final = Access()
 Api = Callable[[str, str, bytes], Awaitable[bytes]]
 """Gets tenant, operation and body of a request; gives the body of the answer."""
@@ -88,7 +82,7 @@ class Bus:
             name=name,
             max_reconnect_attempts=-1,
             reconnect_time_wait=0.2,  # type: ignore[arg-type]  # nats-py takes fractions
-            pending_size=32 * 1024 * 1024,
+            pending_size=_BUFFER_BYTES,
             ping_interval=_PING_SECONDS,  # a half-open connection is given up after two or three
             graceful_timeout=5,
             allow_reconnect=True,
@@ -97,6 +91,7 @@ class Bus:
             reconnected_cb=self._reconnected,
         )
         self.disconnects = 0
+        self._back = asyncio.Event()
         self.on_reconnect: list[Callable[[], object]] = []
         self.on_bounce: dict[str, Callable[[], None]] = {}
         self._noted = ("", 0.0)
@@ -125,9 +120,13 @@ class Bus:
             bus._prepare = lambda: ensure_streams(bus.js, replicas=replicas)
         else:
             bus._prepare = lambda: await_streams(bus.js)
-        await bus._retried("the streams", bus._prepare)
-        bus._unconfirmed = Unconfirmed(bus.client, bus._restore)
-        await bus._unconfirmed.start()
+        try:
+            await bus._retried("the streams", bus._prepare)
+            bus._unconfirmed = Unconfirmed(bus.client, bus._restore)
+            await bus._unconfirmed.start()
+        except BaseException:
+            await bus.close()
+            raise
         return bus
 
     async def _disconnected(self) -> None:
@@ -136,6 +135,7 @@ class Bus:
             self._unconfirmed.lost()
 
     async def _reconnected(self) -> None:
+        self._back.set()
         self._restore()
         if self._unconfirmed:
             await self._unconfirmed.again()
@@ -156,14 +156,14 @@ class Bus:
         """
 
         async def restore() -> None:
-            with contextlib.suppress(*_AWAY, Error):  # whoever needs one asks again
+            with contextlib.suppress(*AWAY, Error):  # whoever needs one asks again
                 await self._prepare()
 
         if self._restoring is None or self._restoring.done():
             self._restoring = asyncio.create_task(restore())
 
     async def _retried(
-        self, what: str, ask: Callable[[], Awaitable[_T]], away: tuple[type[Exception], ...] = _AWAY
+        self, what: str, ask: Callable[[], Awaitable[_T]], away: tuple[type[Exception], ...] = AWAY
     ) -> _T:
         """Asks JetStream until it answers: it may be away, or not up yet."""
         delay = 0.05
@@ -196,8 +196,15 @@ class Bus:
         return len(body) + _HEADERS <= self.max_payload
 
     async def publish(self, subject: str, body: bytes, *, reply: str = "") -> None:
-        """Publishes without waiting for anybody (chunks, signals)."""
-        await self.client.publish(subject, body, reply=reply)
+        """Publishes without waiting for anybody (frames, signals); where NATS is away and its buffer full, for NATS."""
+        while True:
+            try:
+                await self.client.publish(subject, body, reply=reply)
+            except OutboundBufferLimitError:
+                self._back.clear()
+                await self._back.wait()
+            else:
+                return
 
     def post(self, subject: str, body: bytes) -> None:
         """Publishes at once, where nothing can wait: something small that may be lost."""
@@ -319,7 +326,7 @@ class Bus:
 
     async def add_consumer(self, stream: str, config: ConsumerConfig) -> None:
         """Creates a durable consumer if it is missing, and its stream; waits while that has no leader."""
-        what, away = f"consumer {config.durable_name}", (*_AWAY, NotFoundError)
+        what, away = f"consumer {config.durable_name}", (*AWAY, NotFoundError)
         await self._retried(what, lambda: self.js.add_consumer(stream, config), away)
 
     async def last_body(self, stream: str, subject: str) -> bytes | None:
@@ -371,21 +378,26 @@ class Bus:
             except NotFoundError:
                 log.warning("a stream is gone, and is made anew: what it held is lost")
                 self._restore()
-            except (*_AWAY, Error):
+            except (*AWAY, Error):
                 continue  # the next look tells
 
     async def consumer_lag(self, stream: str, consumer: str) -> tuple[int, int] | None:
         """How many messages wait for a consumer, and how many it has in hand; None where NATS does not say."""
         try:
             info = await self.js.consumer_info(stream, consumer)
-        except (*_AWAY, Error):
+        except (*AWAY, Error):
             return None
         return info.num_pending or 0, info.num_ack_pending or 0
 
     async def close(self) -> None:
-        """Sends what is buffered and closes."""
+        """Sends what is buffered, where NATS answers, and closes."""
         if self._unconfirmed:
             self._unconfirmed.stop()
         if self._restoring:
             self._restoring.cancel()
-        await self._broker.stop()
+        try:
+            if self.client.is_connected and await self.answers(_ANSWER_SECONDS):
+                await self._broker.stop()
+        finally:
+            await self.client.close()
+            self._back.set()
