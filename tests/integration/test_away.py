@@ -1,12 +1,16 @@
 """NATS is away for longer, or for good: nothing is lost, memory has an end, and whoever is to end does."""
 
 import asyncio
+from functools import partial
 
 import pytest
 from nats.errors import ConnectionClosedError
 
 from procession_services.bus import Bus, RequestTimeoutError, connection, unconfirmed
+from procession_services.processor_host import service
+from procession_services.processor_host.service import hosted
 from procession_services.runtime.embedded import EmbeddedServers
+from procession_services.runtime.settings import Settings
 from tests.support.system import SERVICES, finished, running_system, text_of
 from tests.support.waiting import until
 
@@ -74,6 +78,59 @@ async def test_who_waits_for_a_connection_is_told_that_it_was_closed(own, small)
     await bus.close()
     with pytest.raises(ConnectionClosedError):
         await publishing
+
+
+async def test_a_bus_that_could_not_be_had_leaves_no_connection(own, monkeypatch):
+    buses = []
+
+    async def never(bus, *_):
+        buses.append(bus)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Bus, "_retried", never)
+    connecting = asyncio.create_task(Bus.connect(own.endpoints.nats_url, "test"))
+    await until(lambda: buses)
+    connecting.cancel()
+    await asyncio.wait([connecting])
+    assert buses[0].client.is_closed
+
+
+async def test_each_step_of_an_end_is_done_whatever_becomes_of_the_others(own, monkeypatch, caplog):
+    monkeypatch.setattr(service, "_CLOSE_SECONDS", 1.0)
+    done = []
+
+    async def note(what):
+        done.append(what)
+
+    async def fails():
+        raise ZeroDivisionError("of a step")
+
+    async def hangs():
+        await asyncio.Event().wait()
+
+    async def start(host):
+        host.on_drain += [fails, hangs]
+        host.on_stop += [partial(note, "last"), fails, partial(note, "first")]
+        closes = host.redis.aclose
+        host.redis.aclose = lambda: asyncio.gather(closes(), note("redis"))
+
+    settings = Settings(nats_url=own.endpoints.nats_url, redis_url=own.endpoints.redis_url, drain_timeout=0.1)
+    async with asyncio.timeout(20), hosted("test", settings, start) as host:
+        await cut_off(own, host.bus)
+    assert done == ["first", "last", "redis"]
+    assert host.bus.client.is_closed
+    assert "of a step" in caplog.text
+    assert "not ended in time" in caplog.text
+
+
+async def test_a_service_that_is_told_to_stop_while_nats_and_redis_are_away_does(own, tmp_path):
+    async with running_system(own.endpoints, tmp_path) as system:
+        process = await system.process("output_processors").start()
+        await process.ready()
+        own.kill_nats()
+        own.kill_redis()
+        assert await process.terminate() == 0
+        assert "Traceback" not in process.logged()
 
 
 @pytest.mark.parametrize("processors", [[], ["upper"]])

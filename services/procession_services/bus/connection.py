@@ -40,8 +40,8 @@ _LOOK_SECONDS: Final = 5.0
 """Between two looks at whether all streams are there."""
 _HEADERS: Final = 1_024
 _STORED_SECONDS: Final = 3.0
-_ANSWER_SECONDS: Final = 2.0
-"""How long a server may take to answer that is to get what is buffered when a connection is closed."""
+_ANSWER_SECONDS: Final = 1.0
+"""How long a server may take to answer when something ends: a subscription, or the connection."""
 _NOT_FIRST: Final = 10071
 """JetStream's code for a wrong last sequence: the subject has a message already."""
 _OPEN: Final = Access()
@@ -320,7 +320,8 @@ class Bus:
         """Ends a subscription; what is on its way is still handed to its callback."""
         try:
             if self.client.is_connected:
-                await subscription.drain()  # type: ignore[no-untyped-call]  # nats-py forgot
+                async with asyncio.timeout(_ANSWER_SECONDS):
+                    await subscription.drain()  # type: ignore[no-untyped-call]  # nats-py forgot
         except (TimeoutError, Error) as error:
             log.warning("cannot unsubscribe from %s: %r", subscription.subject, error)
 
