@@ -49,9 +49,13 @@ class Proxy:
 
     def cut(self) -> None:
         """Closes every connection; new ones pass."""
+        self.abort()
+        self._flows.set()
+
+    def abort(self) -> None:
+        """Closes every connection; whether new ones pass stays as it is."""
         for writer in tuple(self._writers):
             writer.transport.abort()
-        self._flows.set()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

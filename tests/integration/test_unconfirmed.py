@@ -9,9 +9,10 @@ from nats.js.api import DiscardPolicy
 from nats.js.errors import NotFoundError
 
 from procession_schemas import subjects
-from procession_services.bus import Bus
+from procession_services.bus import Bus, unconfirmed
 from procession_services.bus.streams import stream_configs
 from procession_services.runtime.embedded import EmbeddedServers
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
 
@@ -62,6 +63,57 @@ async def test_what_one_server_has_not_confirmed_is_sent_again_when_it_is_back(s
     await bus.publish_kept(SUBJECT, b"1")
     await servers.restart_nats()
     await until_stored(bus, b"1")
+    await bus.close()
+
+
+async def test_what_is_kept_while_nats_is_away_goes_out_once(servers):
+    bus = await Bus.connect(servers.endpoints.nats_url, "test")
+    servers.kill_nats()
+    await until(lambda: not bus.client.is_connected)
+    bodies = [b"%d" % number for number in range(100)]
+    for body in bodies:
+        await bus.publish_kept(SUBJECT, body)
+    await servers.restart_nats()
+    await until_stored(bus, bodies[-1])
+    assert await stored(bus) == bodies
+    await bus.close()
+
+
+@pytest.mark.parametrize("limit", ["_KEPT", "_KEPT_BYTES"])
+async def test_who_publishes_more_than_can_be_kept_waits_until_nats_is_back(servers, monkeypatch, limit):
+    monkeypatch.setattr(unconfirmed, limit, 5)
+    bus = await Bus.connect(servers.endpoints.nats_url, "test")
+    servers.kill_nats()
+    await until(lambda: not bus.client.is_connected)
+    taken = []
+
+    async def publish(numbers):
+        for number in numbers:
+            await bus.publish_kept(SUBJECT, b"%d" % number)
+            taken.append(number)
+
+    publishing = [
+        asyncio.create_task(publish(range(0, 12, 2))),
+        asyncio.create_task(publish(range(1, 12, 2))),
+    ]
+    done, _ = await asyncio.wait(publishing, timeout=0.2)
+    assert not done
+    assert len(taken) == 5
+    await servers.restart_nats()
+    async with asyncio.timeout(20):
+        await asyncio.gather(*publishing)
+    await until_stored(bus, *(b"%d" % number for number in range(12)))
+    await bus.close()
+
+
+async def test_while_nats_is_there_who_publishes_more_than_can_be_kept_goes_on(servers, monkeypatch):
+    """As where a stream takes nothing, and clients hear it nevertheless."""
+    monkeypatch.setattr(unconfirmed, "_KEPT", 5)
+    bus = await Bus.connect(servers.endpoints.nats_url, "test")
+    await bus.js.delete_stream("CHUNKS")
+    async with asyncio.timeout(20):
+        for number in range(20):
+            await bus.publish_kept(SUBJECT, b"%d" % number)
     await bus.close()
 
 

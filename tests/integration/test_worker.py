@@ -7,11 +7,12 @@ import pytest
 import pytest_asyncio
 
 from procession_schemas import subjects
-from procession_services.bus import Bus, LostError
+from procession_services.bus import Bus, LostError, connection
 from procession_services.bus import worker as worker_module
 from procession_services.bus.streams import ensure_streams
 from procession_services.bus.worker import Worker
 from procession_services.runtime.clock import new_token
+from tests.chaos.proxy import Proxy
 from tests.support.servers import own_servers
 from tests.support.waiting import eventually, until
 
@@ -128,6 +129,52 @@ async def test_what_was_done_while_nats_was_away_is_acknowledged_when_it_is_back
             await eventually(settled)
             await worker.stop(grace=PATIENCE)
         await bus.close()
+
+
+async def test_what_failed_while_nats_was_away_is_delivered_again_when_it_is_back(servers, monkeypatch):
+    monkeypatch.setattr(connection, "_BUFFER_BYTES", 1)  # nothing can wait in the connection
+    free, attempts = asyncio.Event(), []
+
+    async def handler(delivery):
+        attempts.append(delivery.attempt)
+        await free.wait()
+        if delivery.attempt == 1:
+            raise ValueError
+
+    async with Proxy(int(servers.nats_url.rpartition(":")[2])) as proxy:
+        bus = await connected(f"nats://127.0.0.1:{proxy.port}")
+        async with working(bus, handler) as (worker, send, _):
+            bus.on_reconnect.append(worker.reconnected)
+            await send("one")
+            await until(lambda: attempts)
+            proxy.freeze()
+            proxy.abort()
+            await until(lambda: not bus.client.is_connected)
+            free.set()
+            await until(lambda: not worker._tasks)
+            proxy.thaw()
+            await until(lambda: attempts == [1, 2])  # long before its time is up
+            await worker.stop(grace=PATIENCE)
+        await bus.close()
+
+
+async def test_a_worker_ends_while_nats_is_away(tmp_path, monkeypatch):
+    monkeypatch.setattr(connection, "_BUFFER_BYTES", 1)
+    begun = asyncio.Event()
+
+    async def handler(_delivery):
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with own_servers(tmp_path) as servers:
+        bus = await connected(servers.endpoints.nats_url)
+        async with working(bus, handler) as (worker, send, _), asyncio.timeout(PATIENCE):
+            await send("one")
+            await begun.wait()
+            servers.kill_nats()
+            await until(lambda: not bus.client.is_connected)
+            await worker.stop(grace=0.1)
+            await bus.close()
 
 
 async def test_who_waits_for_work_that_was_given_up_is_told_in_the_end(bus, monkeypatch):

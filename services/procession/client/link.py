@@ -18,7 +18,7 @@ from procession.client.errors import (
     NotConnectedError,
     RequestTooLargeError,
 )
-from procession.client.nats_client import NatsClient
+from procession.client.nats_client import AWAY, NatsClient
 from procession.errors import address
 from procession_schemas import subjects
 from procession_schemas.run import Failure
@@ -32,16 +32,7 @@ _LONGEST_PAUSE: Final = 1.0
 _STORE_FAILED: Final = 10077
 """JetStream's code for a message that a stream does not take, such as one too many."""
 _FULL_SECONDS: Final = 2.0
-_UNREACHABLE: Final = (
-    nats.errors.TimeoutError,
-    nats.errors.NoRespondersError,
-    nats.errors.ConnectionReconnectingError,
-    nats.errors.ConnectionClosedError,
-    nats.errors.OutboundBufferLimitError,
-    nats.js.errors.ServiceUnavailableError,
-    nats.js.errors.ServerError,
-    nats.js.errors.NoStreamResponseError,
-)
+_UNREACHABLE: Final = (*AWAY, nats.errors.ConnectionClosedError)
 
 
 class UnreachableError(Exception):
@@ -196,11 +187,13 @@ class Link:
         Raises:
             NotAcceptedError: No service listens, or none answers in time.
             RequestTooLargeError: The server does not take messages of that size.
-            NotConnectedError: The connection is not open.
+            NotConnectedError: The connection is not open, or was closed meanwhile.
         """
         self._check(body)
         try:
             return (await self._client.request(subject, body, timeout=seconds)).data
+        except nats.errors.ConnectionClosedError as error:
+            raise NotConnectedError("this client was closed") from error
         except nats.errors.NoRespondersError as error:
             hint = "is the service running? `procession up` starts all"
             raise NotAcceptedError(f"nobody listens on {subject}: {hint}") from error

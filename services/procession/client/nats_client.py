@@ -18,17 +18,23 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.aio.transport import TcpTransport
 from nats.js.api import PubAck
-from nats.js.errors import APIError, NoStreamResponseError
+from nats.js.errors import APIError, NoStreamResponseError, ServerError, ServiceUnavailableError
 from nats.protocol.command import pub_cmd
 
-__all__ = ["NatsClient"]
+__all__ = ["AWAY", "NatsClient"]
 
 _T = TypeVar("_T")
+AWAY: Final = (
+    TimeoutError, errors.NoRespondersError, NoStreamResponseError, ServiceUnavailableError, ServerError
+)  # fmt: skip
+"""What a question ends with while NATS, a stream, or whoever is asked, is not there: it may be put again."""
 _NOBODY: Final = "503"
 _API: Final = "$JS.API."
 _M: Final = ord("M")
 _H: Final = ord("H")
 _END: Final = b"\r\n"
+_LAST_SECONDS: Final = 2.0
+"""How long a server may take to read the last of what a client has said that is closed."""
 
 
 class NatsClient(Client):
@@ -111,10 +117,14 @@ class NatsClient(Client):
         timer = loop.call_later(seconds, _give_up, answer)
         try:
             address = f"{self._answers}.{token}"
-            if subject is None:
-                await self.publish(address, payload, headers=headers)
-            else:
-                await self.publish(subject, payload, reply=address, headers=headers)
+            try:
+                if subject is None:
+                    await self.publish(address, payload, headers=headers)
+                else:
+                    await self.publish(subject, payload, reply=address, headers=headers)
+            except errors.OutboundBufferLimitError:  # as if it had been lost on the way
+                if unless_lost:
+                    raise errors.TimeoutError from None
             message = await answer
         finally:
             timer.cancel()
@@ -222,16 +232,32 @@ class NatsClient(Client):
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
         self.hear(sid, subject, reply, data, headers)
 
+    async def connect(self, *servers: Any, **options: Any) -> None:
+        """Connects as nats-py does; who gives up, or is refused, has no socket left."""
+        try:
+            await super().connect(*servers, **options)
+        except BaseException:
+            self._hang_up()
+            raise
+
     async def _connect_to_server(self, s: Srv) -> None:
         if isinstance(self._transport, TcpTransport):
-            # nats-py leaves one open whose server has not greeted.
-            self._transport.close()  # type: ignore[no-untyped-call]  # nats-py forgot
+            self._hang_up()  # nats-py leaves one open whose server has not greeted
         await super()._connect_to_server(s)
+
+    def _hang_up(self) -> None:
+        """Ends the connection at once, whether or not the server still reads or says anything."""
+        if not isinstance(self._transport, TcpTransport):
+            if self._transport is not None:
+                self._transport.close()  # type: ignore[no-untyped-call]  # nats-py forgot
+        elif (writer := self._transport._io_writer) is not None:  # noqa: SLF001 - there is no other way to it
+            writer.transport.abort()
 
     async def _attempt_reconnect(self) -> None:
         self._line = None
         for answer in self._unless_lost:
             _give_up(answer)
+        self._hang_up()  # nats-py waits until a server that is gone has read what was written
         await super()._attempt_reconnect()
 
     async def _flush_pending(self, force_flush: bool = False) -> Any:  # noqa: FBT001, FBT002 - nats-py's
@@ -247,7 +273,19 @@ class NatsClient(Client):
         await super()._send_ping(future)
 
     async def _close(self, status: int, do_cbs: bool = True) -> None:  # noqa: FBT001, FBT002 - nats-py's
-        await super()._close(status, do_cbs)
+        for answer in self._asked.values():
+            _give_up(answer, errors.ConnectionClosedError)
+        self.send_waiting(anyway=True)
+        if self._line is not None or not self.is_connected:
+            self._pending, self._pending_data_size = (
+                [],
+                0,
+            )  # nats-py would write it to a socket that has ended
+        patience = asyncio.get_running_loop().call_later(_LAST_SECONDS, self._hang_up)
+        try:
+            await super()._close(status, do_cbs)
+        finally:
+            patience.cancel()
         self._listeners.clear()
         self._answers = ""
 
@@ -349,9 +387,9 @@ class _Line(asyncio.Protocol):
         self.control.put_nowait(exc or errors.UnexpectedEOF())
 
 
-def _give_up(answer: "asyncio.Future[Msg]") -> None:
+def _give_up(answer: "asyncio.Future[Msg]", why: type[Exception] = errors.TimeoutError) -> None:
     if not answer.done():
-        answer.set_exception(errors.TimeoutError())
+        answer.set_exception(why)
 
 
 def _run(work: Coroutine[Any, Any, _T]) -> _T:

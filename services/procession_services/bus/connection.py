@@ -18,15 +18,9 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.errors import Error, NoRespondersError, OutboundBufferLimitError
 from nats.js.api import ConsumerConfig
-from nats.js.errors import (
-    APIError,
-    NoStreamResponseError,
-    NotFoundError,
-    ServerError,
-    ServiceUnavailableError,
-)
+from nats.js.errors import APIError, NotFoundError
 
-from procession.client.nats_client import NatsClient
+from procession.client.nats_client import AWAY, NatsClient
 from procession_schemas import subjects
 from procession_schemas.subjects import STREAMS
 from procession_services.bus.errors import NoResponderError, RequestTimeoutError, explained
@@ -39,18 +33,18 @@ from procession_services.runtime.tasks import repeated
 
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")
+_BUFFER_BYTES: Final = 32 * 1024 * 1024
+"""What a connection keeps while NATS is away, or reads too slowly, until who publishes has to wait."""
 _PING_SECONDS: Final = 5
 _QUIET_SECONDS: Final = 5.0
 _LOOK_SECONDS: Final = 5.0
 """Between two looks at whether all streams are there."""
 _HEADERS: Final = 1_024
 _STORED_SECONDS: Final = 3.0
+_ANSWER_SECONDS: Final = 1.0
+"""How long a server may take to answer when something ends: a subscription, or the connection."""
 _NOT_FIRST: Final = 10071
 """JetStream's code for a wrong last sequence: the subject has a message already."""
-_AWAY: Final = (
-    TimeoutError, NoRespondersError, NoStreamResponseError, OutboundBufferLimitError, ServiceUnavailableError,
-    ServerError,
-)  # fmt: skip
 _OPEN: Final = Access()
 Api = Callable[[str, str, bytes], Awaitable[bytes]]
 """Gets tenant, operation and body of a request; gives the body of the answer."""
@@ -89,7 +83,7 @@ class Bus:
             name=name,
             max_reconnect_attempts=-1,
             reconnect_time_wait=0.2,  # type: ignore[arg-type]  # nats-py takes fractions
-            pending_size=32 * 1024 * 1024,
+            pending_size=_BUFFER_BYTES,
             ping_interval=_PING_SECONDS,  # a half-open connection is given up after two or three
             graceful_timeout=5,
             allow_reconnect=True,
@@ -98,6 +92,7 @@ class Bus:
             reconnected_cb=self._reconnected,
         )
         self.disconnects = 0
+        self._back = asyncio.Event()
         self.on_reconnect: list[Callable[[], object]] = []
         self.on_bounce: dict[str, Callable[[], None]] = {}
         self._noted, self._unmade = ("", 0.0), ""
@@ -126,9 +121,13 @@ class Bus:
             bus._prepare = lambda: ensure_streams(bus.js, replicas=replicas)
         else:
             bus._prepare = lambda: await_streams(bus.js)
-        await bus._retried("the streams", bus._prepare, (*_AWAY, APIError))
-        bus._unconfirmed = Unconfirmed(bus.client, bus._restore)
-        await bus._unconfirmed.start()
+        try:
+            await bus._retried("the streams", bus._prepare, (*AWAY, APIError))
+            bus._unconfirmed = Unconfirmed(bus.client, bus._restore)
+            await bus._unconfirmed.start()
+        except BaseException:
+            await bus.close()
+            raise
         return bus
 
     async def _disconnected(self) -> None:
@@ -137,6 +136,7 @@ class Bus:
             self._unconfirmed.lost()
 
     async def _reconnected(self) -> None:
+        self._back.set()
         self._restore()
         if self._unconfirmed:
             await self._unconfirmed.again()
@@ -163,7 +163,7 @@ class Bus:
             gone = [name for name in STREAMS if await self._is_gone(name)]
             if gone:
                 await self._prepare()
-        except (*_AWAY, Error) as error:  # whoever needs one asks again
+        except (*AWAY, Error) as error:  # whoever needs one asks again
             if self.client.is_connected and self._unmade != (why := explained(error)):
                 self._unmade = why
                 log.warning("the streams are not all there, trying again: %s", why)
@@ -180,7 +180,7 @@ class Bus:
         return False
 
     async def _retried(
-        self, what: str, ask: Callable[[], Awaitable[_T]], away: tuple[type[Exception], ...] = _AWAY
+        self, what: str, ask: Callable[[], Awaitable[_T]], away: tuple[type[Exception], ...] = AWAY
     ) -> _T:
         """Asks JetStream until it answers: it may be away, or not up yet."""
         delay = 0.05
@@ -214,8 +214,15 @@ class Bus:
         return len(body) + _HEADERS <= self.max_payload
 
     async def publish(self, subject: str, body: bytes, *, reply: str = "") -> None:
-        """Publishes without waiting for anybody (chunks, signals)."""
-        await self.client.publish(subject, body, reply=reply)
+        """Publishes without waiting for anybody (frames, signals); where NATS is away and its buffer full, for NATS."""
+        while True:
+            try:
+                await self.client.publish(subject, body, reply=reply)
+            except OutboundBufferLimitError:
+                self._back.clear()
+                await self._back.wait()
+            else:
+                return
 
     def post(self, subject: str, body: bytes) -> None:
         """Publishes at once, where nothing can wait: something small that may be lost."""
@@ -331,13 +338,14 @@ class Bus:
         """Ends a subscription; what is on its way is still handed to its callback."""
         try:
             if self.client.is_connected:
-                await subscription.drain()  # type: ignore[no-untyped-call]  # nats-py forgot
+                async with asyncio.timeout(_ANSWER_SECONDS):
+                    await subscription.drain()  # type: ignore[no-untyped-call]  # nats-py forgot
         except (TimeoutError, Error) as error:
             log.warning("cannot unsubscribe from %s: %r", subscription.subject, error)
 
     async def add_consumer(self, stream: str, config: ConsumerConfig) -> None:
         """Creates a durable consumer if it is missing, and its stream; waits while that has no leader."""
-        what, away = f"consumer {config.durable_name}", (*_AWAY, NotFoundError)
+        what, away = f"consumer {config.durable_name}", (*AWAY, NotFoundError)
         await self._retried(what, lambda: self.js.add_consumer(stream, config), away)
 
     async def last_body(self, stream: str, subject: str) -> bytes | None:
@@ -387,14 +395,19 @@ class Bus:
         """How many messages wait for a consumer, and how many it has in hand; None where NATS does not say."""
         try:
             info = await self.js.consumer_info(stream, consumer)
-        except (*_AWAY, Error):
+        except (*AWAY, Error):
             return None
         return info.num_pending or 0, info.num_ack_pending or 0
 
     async def close(self) -> None:
-        """Sends what is buffered and closes."""
+        """Sends what is buffered, where NATS answers, and closes."""
         if self._unconfirmed:
             self._unconfirmed.stop()
         if self._restoring:
             self._restoring.cancel()
-        await self._broker.stop()
+        try:
+            if self.client.is_connected and await self.answers(_ANSWER_SECONDS):
+                await self._broker.stop()
+        finally:
+            await self.client.close()
+            self._back.set()

@@ -1,8 +1,10 @@
 """A question whose answers come one after the other: to several who are asked, or with signs of life before."""
 
 import asyncio
+import contextlib
 
 from nats.aio.msg import Msg
+from nats.errors import OutboundBufferLimitError
 
 from procession.client.nats_client import NatsClient
 from procession_services.bus.errors import NoResponderError, RequestTimeoutError
@@ -34,7 +36,10 @@ class Inbox:
 
     async def ask(self, subject: str, body: bytes) -> None:
         """Sends a question; what is said to it is heard here."""
-        await self._client.publish(subject, body, reply=self.address, headers=telemetry.observer().headers())
+        with contextlib.suppress(OutboundBufferLimitError):  # as if it had been lost on the way
+            await self._client.publish(
+                subject, body, reply=self.address, headers=telemetry.observer().headers()
+            )
 
     async def heard(self, seconds: float) -> bytes:
         """The next that somebody says.

@@ -1,8 +1,9 @@
-"""Messages that went into a stream without waiting for it, kept until the stream has said that it has them.
+"""Messages for a stream that nobody waits for, kept until the stream has said that it has them.
 
 One server stores what comes over one connection in its order: it is asked now and then, and speaks for all before. In
 a cluster the stream's leader may die and be elected anew while this connection lives, and swallow what comes meanwhile:
-there each message is asked for, and sent again when no answer comes. A reader may get it twice.
+there each message is asked for, and sent again when no answer comes. A reader may get it twice. While NATS is away they
+are only kept; when no more can be, who publishes waits.
 """
 
 import asyncio
@@ -21,6 +22,7 @@ from procession_services.runtime.tasks import repeated
 
 log = logging.getLogger(__name__)
 _KEPT: Final = 16_384
+_KEPT_BYTES: Final = 32 * 1024 * 1024
 _ASK_SECONDS: Final = 0.1
 _ASK_MESSAGES: Final = 64
 _AGAIN_SECONDS: Final = 2.0
@@ -33,9 +35,10 @@ class Unconfirmed:
 
     def __init__(self, client: NatsClient, restore: Callable[[], object]) -> None:
         self._client, self._restore = client, restore
+        self._clock = asyncio.get_running_loop().time
         self._kept: OrderedDict[int, tuple[str, bytes, float]] = OrderedDict()
         self._awaited: dict[int, asyncio.Future[None]] = {}
-        self._number = 0
+        self._number = self._bytes = 0
         self._asked, self._question = 0.0, 0
         self._connection = 0
         self._patience = _AGAIN_SECONDS
@@ -58,16 +61,29 @@ class Unconfirmed:
 
     async def publish(self, subject: str, body: bytes, *, ask: bool = False) -> int:
         """Publishes and keeps a message; gives its number. With `ask` the stream is asked for it in any case."""
+        if self._is_full():
+            await self._make_room()
         self._number = number = self._number + 1
-        if len(self._kept) >= _KEPT:
-            self._confirm(next(iter(self._kept)))
-        now = asyncio.get_running_loop().time()
+        now = self._clock()
         self._kept[number] = (subject, body, now)
+        self._bytes += len(body)
         wanted = ask or self._cluster or now > self._asked + _ASK_SECONDS or number % _ASK_MESSAGES == 0
         if wanted:
             self._asked, self._question = now, number
-        await self._client.publish(subject, body, reply=self._reply(number) if wanted else "")
+        if self._client.is_connected:  # else it goes with all that is kept
+            await self._client.publish(subject, body, reply=self._reply(number) if wanted else "")
         return number
+
+    def _is_full(self) -> bool:
+        return len(self._kept) >= _KEPT or self._bytes >= _KEPT_BYTES
+
+    async def _make_room(self) -> None:
+        """Keeps the oldest no longer; while NATS is away, which may not have it, waits for its answer first."""
+        while self._is_full():
+            if self._client.is_connected:
+                self._confirm(next(iter(self._kept)))
+            else:
+                await self.stored(next(reversed(self._kept)))
 
     async def stored(self, number: int) -> None:
         """Returns when the stream has said that it has the message, or does not take it; it must have been asked."""
@@ -76,7 +92,8 @@ class Unconfirmed:
             await asyncio.shield(awaited)
 
     def _confirm(self, number: int) -> None:
-        self._kept.pop(number, None)
+        if (kept := self._kept.pop(number, None)) is not None:
+            self._bytes -= len(kept[1])
         self._let_go(number)
 
     def _let_go(self, number: int) -> None:
@@ -113,13 +130,14 @@ class Unconfirmed:
         numbers = list(self._kept)
         await self._repeat(numbers[:-1])
         self._broken = False
+        self._question = max([self._question, *numbers[-1:]])
         await self._repeat(numbers[-1:], ask=True)
 
     def _reply(self, number: int) -> str:
         return f"{self._answers}.{self._connection}.{number}"
 
     async def _repeat(self, numbers: list[int], *, ask: bool = False) -> None:
-        now = asyncio.get_running_loop().time()
+        now = self._clock()
         for number in numbers:
             if kept := self._kept.get(number):
                 subject, body, _ = kept
@@ -129,7 +147,7 @@ class Unconfirmed:
 
     async def _look(self) -> None:
         """Sends again what the stream was asked for, and has not confirmed in time."""
-        before = asyncio.get_running_loop().time() - self._patience
+        before = self._clock() - self._patience
         asked = takewhile(lambda kept: kept[0] <= self._question, self._kept.items())
         late = [number for number, (_, _, sent) in asked if sent < before]
         if late and self._client.is_connected:

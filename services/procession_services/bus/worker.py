@@ -96,7 +96,7 @@ class Worker:
         self._alive = 0.0
         self._asked = 0
         self._held = 0
-        self._settled: list[str] = []
+        self._settled: list[tuple[str, bytes]] = []
         self._soon: asyncio.TimerHandle | None = None
         self._inbox = ""
         self._doubtful = False
@@ -138,7 +138,7 @@ class Worker:
                 task.cancel()
             await asyncio.gather(*pending, return_exceptions=True)
             for message in messages:
-                await message.nak()
+                self._settle(message, Msg.Ack.Nak)
         self._acknowledge()
         self._living.cancel()
 
@@ -275,14 +275,14 @@ class Worker:
             if delivery.attempt >= self._max_deliver:
                 await self._bury(message, delivery, repr(error))
             else:
-                await message.nak(delay=_BACKOFF[min(delivery.attempt, len(_BACKOFF)) - 1])
+                self._settle(message, _later(_BACKOFF[min(delivery.attempt, len(_BACKOFF)) - 1]))
         else:
             self._settle(message)
 
-    def _settle(self, message: Msg) -> None:
+    def _settle(self, message: Msg, how: bytes = Msg.Ack.Ack) -> None:
         if not self._soon:
             self._soon = asyncio.get_running_loop().call_later(_ACK_SECONDS, self._acknowledge)
-        self._settled.append(message.reply)
+        self._settled.append((message.reply, how))
 
     def _acknowledge(self) -> None:
         if self._soon:
@@ -291,8 +291,8 @@ class Worker:
         if not self._bus.client.is_connected:
             return  # when it is back
         settled, self._settled = self._settled, []
-        for reply in settled:
-            self._bus.post(reply, Msg.Ack.Ack)
+        for reply, how in settled:
+            self._bus.post(reply, how)
 
     async def _bury(self, message: Msg, delivery: Delivery, reason: str) -> None:
         """Stores the message in DEAD, tells whoever waits, then acknowledges the original."""
@@ -319,6 +319,11 @@ class Worker:
             else:
                 break
         self._settle(message)
+
+
+def _later(seconds: float) -> bytes:
+    """Says that a message is to be delivered again so much later."""
+    return Msg.Ack.Nak + b' {"delay":%d}' % (seconds * 1e9)
 
 
 def _header(text: str) -> str:

@@ -42,6 +42,7 @@ from procession_services.runtime.values import RedisValues
 
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")
+_Step = Callable[[], Awaitable[None]]
 _CLOSE_SECONDS = 5.0
 _LOOK_SECONDS = 0.2
 _ANSWER_SECONDS: Final = 2.0
@@ -82,8 +83,8 @@ class Host:
         self.admin.checks.append(partial(redis_problems, self.redis))
         self.workers: list[Worker] = []
         self.consumers: list[tuple[str, str]] = []
-        self.on_drain: list[Callable[[], Awaitable[None]]] = []
-        self.on_stop: list[Callable[[], Awaitable[None]]] = [self.redis.settled]
+        self.on_drain: list[_Step] = []
+        self.on_stop: list[_Step] = [self.redis.settled]
 
     async def add_worker(self, **options: Any) -> Worker:
         """Starts pulling from a stream."""
@@ -97,9 +98,9 @@ class Host:
             max_deliver=settings.max_deliver,
             **{"concurrency": settings.worker_concurrency, **options},
         )
+        await worker.start()
         self.workers.append(worker)
         self.consumers.append((options["stream"], options["durable"]))
-        await worker.start()
         return worker
 
     async def subscribe(self, subject: str, callback: Any, *, queue: str = "") -> Any:
@@ -225,15 +226,14 @@ class Host:
         return nats and bool(await cast("Awaitable[Any]", self.redis.ping()))
 
     async def stop(self) -> None:
-        """Drains: finishes or hands back what is in flight, then closes."""
-        await asyncio.gather(
-            *(worker.stop(self.settings.drain_timeout) for worker in self.workers),
-            *(drain() for drain in self.on_drain),
-        )
-        for stop in reversed(self.on_stop):
-            await stop()
-        await self.bus.close()
-        await self.redis.aclose()
+        """Drains: finishes or hands back what is in flight, then closes; a step that fails keeps no other from it."""
+        grace = self.settings.drain_timeout
+        ends = asyncio.get_running_loop().time() + grace + _CLOSE_SECONDS
+        drains: list[_Step] = [*(partial(worker.stop, grace) for worker in self.workers), *self.on_drain]
+        closes: list[_Step] = [*reversed(self.on_stop), self.bus.close, self.redis.aclose]
+        await asyncio.gather(*(_tried(drain, ends - _CLOSE_SECONDS / 2) for drain in drains))
+        for close in closes:
+            await _tried(close, ends)
 
 
 Start = Callable[[Host], Coroutine[Any, Any, None]]
@@ -273,13 +273,18 @@ async def _hosted(service: str, settings: Settings, start: Start) -> Any:
         async with host.admin.serving():
             yield host
     finally:
-        try:
-            async with asyncio.timeout(settings.drain_timeout + _CLOSE_SECONDS):
-                await host.stop()
-        except TimeoutError:
-            log.warning(
-                "stopped without a clean end: NATS or Redis does not answer; what was open is delivered again"
-            )
+        await host.stop()
+
+
+async def _tried(step: _Step, ends: float) -> None:
+    """Does a step of an end, until the time is up; the log tells what keeps it from being a clean one."""
+    try:
+        async with asyncio.timeout_at(ends):
+            await step()
+    except TimeoutError:
+        log.warning("not ended in time, NATS or Redis may not answer; what was open is delivered again")
+    except Exception as error:  # noqa: BLE001 - whatever it is, the rest is to be ended, too
+        log.warning("not ended well; what was open is delivered again: %r", error)
 
 
 def _place(task: "asyncio.Task[Any]") -> str:

@@ -752,6 +752,35 @@ async def test_a_closed_client_says_so(servers):
         await procession.cancel("run-1")
 
 
+async def test_who_asks_is_told_at_once_that_the_client_was_closed(services, procession):
+    async def silent(_message):
+        pass
+
+    await services.nats.subscribe("test.silent", cb=silent)
+    await services.nats.flush()
+    link = procession._link
+    asking = asyncio.create_task(link.ask("test.silent", b"", 60.0))
+    await until(lambda: link._client._asked)
+    await link.close()
+    with pytest.raises(NotConnectedError, match="was closed"):
+        await asking
+
+
+async def test_who_leaves_while_nats_is_away_gets_no_error_but_the_own_one(tmp_path):
+    async with EmbeddedServers(tmp_path, redis=False) as servers:
+        procession = Procession(servers.endpoints.nats_url, accept_timeout=0.1)
+
+        async def leave():
+            async with procession:
+                servers.kill_nats()
+                await until(lambda: not procession._link._client.is_connected)
+                await procession.cancel("run-1")
+
+        with pytest.raises(NotAcceptedError):
+            await leave()
+        assert procession._link.closed
+
+
 async def test_what_came_while_the_connection_was_lost_is_read_from_the_streams(tmp_path):
     async with EmbeddedServers(tmp_path, redis=False) as servers:
         url = servers.endpoints.nats_url

@@ -19,6 +19,7 @@ from nats.aio.client import Client
 from nats.aio.transport import TcpTransport
 from nats.js.errors import BadRequestError, NoStreamResponseError
 
+from procession.client import nats_client
 from procession.client.nats_client import NatsClient, _Line
 from procession_services.runtime import embedded, server_programs
 from procession_services.runtime.embedded import Endpoints
@@ -235,6 +236,36 @@ async def test_a_client_that_was_closed_can_ask_again(servers, client, subject):
         await again.close()
 
 
+async def test_who_asks_is_told_that_the_client_was_closed(servers, client, subject):
+    await client.listen(subject, lambda _: None)
+    await client.flush()
+    async with connected(servers.nats_url) as other:
+        asking = asyncio.create_task(other.request(subject, b"", timeout=20))
+        await until(lambda: other._asked)
+    with pytest.raises(errors.ConnectionClosedError):
+        await asking
+
+
+async def test_a_question_that_finds_no_room_counts_as_lost(proxy, subject):
+    lost = Heard()
+
+    async def disconnected() -> None:
+        lost(SimpleNamespace(data=b"", reply=""))
+
+    url = f"nats://127.0.0.1:{proxy.port}"
+    async with connected(url, pending_size=100, disconnected_cb=disconnected) as client:
+        proxy.freeze()
+        proxy.abort()
+        await lost.some(1)
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(TimeoutError):
+            await client.request_unless_lost(subject, b"x" * 200, seconds=20)
+        assert asyncio.get_running_loop().time() < began + 10
+        with pytest.raises(TimeoutError):  # whom nobody tells of a loss waits for its time
+            await client.request(subject, b"x" * 200, timeout=0.1)
+        assert asyncio.get_running_loop().time() >= began + 0.1
+
+
 # --- The connection
 
 
@@ -425,6 +456,88 @@ async def test_a_connection_that_is_not_greeted_is_closed():
         connected(f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"),
     ):
         await closed.wait()
+
+
+@asynccontextmanager
+async def deaf() -> AsyncIterator[tuple[int, set[asyncio.StreamWriter]]]:
+    """A server that takes connections and says nothing; with those that it has."""
+    held: set[asyncio.StreamWriter] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        held.add(writer)
+        with contextlib.suppress(OSError):
+            await reader.read()
+        held.remove(writer)
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()[1], held
+        for writer in held:
+            writer.transport.abort()
+
+
+async def test_who_gives_up_connecting_has_no_socket_left():
+    async with deaf() as (port, held):
+        client = NatsClient()
+        connecting = asyncio.create_task(client.connect(f"nats://127.0.0.1:{port}"))
+        await until(lambda: held and client._current_server)
+        connecting.cancel()
+        await asyncio.wait([connecting])
+        await until(lambda: not held)
+
+
+async def _frozen(proxy: Proxy, **options: Any) -> NatsClient:
+    """A client that has written more than the sockets take to a server that reads no more."""
+    client = NatsClient()
+    await client.connect(f"nats://127.0.0.1:{proxy.port}", reconnect_time_wait=0.05, **options)
+    await client.flush()
+    proxy.freeze()
+    line: Any = client._line
+    while not line.full:
+        await client.publish("test.frozen", b"x" * 100_000)
+        await asyncio.sleep(0)
+    return client
+
+
+async def test_a_server_that_stopped_reading_is_left_though_it_was_told_a_lot(proxy):
+    lost = asyncio.Event()
+
+    async def disconnected() -> None:
+        lost.set()
+
+    client = await _frozen(
+        proxy,
+        ping_interval=0.1,
+        max_outstanding_pings=1,
+        disconnected_cb=disconnected,
+        max_reconnect_attempts=-1,
+    )
+    await asyncio.wait_for(lost.wait(), 10)
+    proxy.thaw()
+    await client.close()
+
+
+async def test_a_client_whose_server_stopped_reading_can_be_closed(proxy, monkeypatch):
+    monkeypatch.setattr(nats_client, "_LAST_SECONDS", 0.1)
+    client = await _frozen(proxy)
+    await asyncio.wait_for(client.close(), 10)
+    proxy.thaw()
+
+
+@pytest.mark.parametrize("noticed", [False, True])
+async def test_a_client_whose_server_is_gone_can_be_closed(proxy, noticed):
+    client = NatsClient()
+    await client.connect(f"nats://127.0.0.1:{proxy.port}", max_reconnect_attempts=-1)
+    await client.flush()
+    line: Any = client._line
+    lost = line.control  # where the end of the socket is told before nats-py knows
+    proxy.freeze()
+    proxy.abort()
+    await until(lambda: client.is_reconnecting if noticed else not lost.empty())
+    await client.publish("test.gone", b"nobody hears this")
+    await client.close()
+    assert client.is_closed
+    assert not client.pending_data_size
 
 
 async def test_what_the_server_says_right_behind_its_greeting_is_heard():
