@@ -255,7 +255,7 @@ class PIIDetector(Detector[PIIDetectorOptions]):
 
         mode = self.options.mode
         size = _ALL if mode is StreamMode.HOLD else self.options.buffer_size
-        return JudgedStream(args.state.setdefault("pieces", {}), judge, mode.value, size, 0)
+        return JudgedStream(args.own("pieces"), judge, mode.value, size, 0)
 
     # --- what both have ------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from pydantic import Field
 from procession.args import LLMRequestArgs, LLMRequestResult, LLMResponseArgs
 from procession.errors import TripWire
 from procession.processor import Options, Processor
+from procession_services.processors.core.own_state import own_by_options
 from procession_services.processors.core.response_key import CacheInputs, call_facts, response_key
 
 __all__ = ["CONTEXT_KEY", "DEFAULT_TTL", "CacheInputs", "ResponseCache", "ResponseCacheOptions"]
@@ -57,7 +58,7 @@ class ResponseCache(Processor[ResponseCacheOptions]):
         """Returns the kept answer, or notes under which key the coming one is to be kept (R-RC-3)."""
         asked = _Asked(self.options, args.request_context)
         key = self._key(asked, args)
-        args.state["key"] = key
+        own_by_options(args.state, "asked", self.options)["key"] = key
         if asked.bust:
             return None
         try:
@@ -71,7 +72,7 @@ class ResponseCache(Processor[ResponseCacheOptions]):
 
     async def process_llm_response(self, args: LLMResponseArgs) -> None:
         """Keeps a good answer that is not a replayed one (R-RC-4)."""
-        key = args.state.pop("key", None)
+        key = own_by_options(args.state, "asked", self.options).pop("key", None)
         if key is None or args.from_cache or not _is_good(args.chunks):
             return
         answer = {
