@@ -11,6 +11,7 @@ from pydantic import Field
 from procession.args import LLMRequestArgs, LLMRequestResult, LLMResponseArgs
 from procession.errors import TripWire
 from procession.processor import Options, Processor
+from procession.usage import scope_keys
 from procession_services.processors.core.own_state import own_by_options
 from procession_services.processors.core.response_key import CacheInputs, call_facts, response_key
 
@@ -134,15 +135,8 @@ class _Asked:
         elif "scope" in options.model_fields_set:
             scope = options.scope
         else:
-            scope = _resource(context)
+            scope = scope_keys(context, "").get("resource")
         self.scope = scope if isinstance(scope, str) and scope else None
-
-
-def _resource(context: Mapping[str, Any]) -> Any:
-    memory = context.get("MastraMemory")
-    return context.get("mastra__resourceId") or (
-        memory.get("resourceId") if isinstance(memory, Mapping) else None
-    )
 
 
 def _of_step(key: str, step: int) -> str:
