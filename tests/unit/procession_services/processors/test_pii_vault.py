@@ -71,6 +71,15 @@ async def test_somebody_elses_thread_of_the_same_id_has_tokens_of_its_own():
     assert (await bob.stream([f"It is {token}"])).text == f"It is {token}"
 
 
+async def test_a_name_is_masked_in_the_prompt_also_where_no_space_parts_it_from_the_next_word():
+    found = {"type": "name", "value": "田中太郎", "confidence": 0.9, "start": 0, "end": 4}
+    told = json.dumps({"categories": [], "detections": [found]})
+    made = kit({**BOTH, "model": "m/d"}, models=ScriptedModels([told]))
+    token = await masked(made, "田中太郎")
+    prompt = [{"role": "user", "content": [{"type": "text", "text": "私は田中太郎です"}]}]
+    assert (await made.llm_request(prompt)).prompt[0]["content"][0]["text"] == f"私は{token}です"
+
+
 async def test_values_come_back_in_the_answer_however_it_is_split():
     made = kit()
     token = await masked(made, MAIL)
