@@ -172,6 +172,18 @@ def _no_services() -> Services:
     return nothing  # type: ignore[no-any-return]  # answers every call with the error
 
 
+def own(state: State, name: str, whose: str) -> dict[str, Any]:
+    """What one of several processors that share an id, and so a state (R-PR-6), keeps for itself under a name.
+
+    Args:
+        state: The state that they share.
+        name: What is kept.
+        whose: What tells them apart: the place in the chain of a stream (`OutputStreamArgs.own`), for example.
+    """
+    kept: dict[str, Any] = state.setdefault(name, {}).setdefault(whose, {})
+    return kept
+
+
 @dataclass(kw_only=True, slots=True)
 class HookArgs:
     """What every hook gets (R-AR-1..4)."""
@@ -265,6 +277,10 @@ class OutputStreamArgs(HookArgs):
     writer: Writer
     wake_after: Callable[[float | None], None] = lambda _seconds: None
     place: int = 0
+
+    def own(self, name: str) -> dict[str, Any]:
+        """What this processor alone keeps under a name: a dict in the state, for its place in the chain."""
+        return own(self.state, name, str(self.place))
 
 
 @dataclass(kw_only=True, slots=True)

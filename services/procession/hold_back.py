@@ -103,7 +103,7 @@ def hold_stream(
 ) -> list[Chunk]:
     """Takes a chunk through the buffer of its text block and returns the chunks that may go on, in order.
 
-    The memory is in `args.state[key]`, by `args.place`. With `mode=observe` the chunk itself comes back and what
+    The memory is `args.own(key)`. With `mode=observe` the chunk itself comes back and what
     `rewrite` returns is not used; with `mode=hold` a block comes back when it has ended.
 
     Raises:
@@ -113,7 +113,7 @@ def hold_stream(
     """
     if args.part["type"] == "raw" and mode is not StreamMode.OBSERVE:
         return []  # the provider's own event has the text as it was (D-89)
-    return _Blocks(args, scanner, rewrite, limit, context, mode, _memory(args, key)).take(args.part)
+    return _Blocks(args, scanner, rewrite, limit, context, mode, args.own(key)).take(args.part)
 
 
 def hold_flush(
@@ -127,12 +127,7 @@ def hold_flush(
     key: str = "held",
 ) -> list[Chunk]:
     """For `flush_stream` at the end of a stream: returns all that is still held; arguments as in `hold_stream`."""
-    return _Blocks(args, scanner, rewrite, limit, context, mode, _memory(args, key)).close_all()
-
-
-def _memory(args: OutputStreamArgs, key: str) -> dict[str, Any]:
-    memory: dict[str, Any] = args.state.setdefault(key, {}).setdefault(str(args.place), {})
-    return memory
+    return _Blocks(args, scanner, rewrite, limit, context, mode, args.own(key)).close_all()
 
 
 @dataclass(frozen=True, slots=True)

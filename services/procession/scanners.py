@@ -56,7 +56,8 @@ class RegexScanner:
 
     Look-behind sees the context of the buffer (64 characters by default), so it must be bounded.
 
-    A search may take 250 ms plus one microsecond for each character. Longer ones are patterns whose cost explodes
+    A search may take 250 ms plus one microsecond for each character, of the process's CPU time, so that a busy machine
+    ends no run. Longer ones are patterns whose cost explodes
     (`(a|a)*b`): they are a `ScanError`, and the service does not stall.
     """
 

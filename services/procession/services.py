@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+from urllib.parse import quote
 
 from procession.errors import ProcessionError
 from procession.structured import parse_object
@@ -57,6 +58,11 @@ class Models(Protocol):
         Raises:
             ModelCallError: No answer came, whatever the reason.
         """
+
+
+def conversation_key(resource: str, thread: str) -> str:
+    """What names a thread of a resource in a key: both are quoted, so that no other two make the same (D-86)."""
+    return ":".join(quote(each, safe="", errors="surrogatepass") for each in (resource, thread))
 
 
 class KeyValueStore(Protocol):

@@ -40,7 +40,7 @@ def both(**options):
 
 async def test_the_model_works_on_tokens_and_client_and_tools_get_values(system, caplog):
     caplog.set_level(logging.DEBUG)
-    key = ConversationKey(KEY, system.client.tenant, f"thread:{THREAD}")
+    key = ConversationKey(KEY, system.client.tenant, f"thread:{THREAD}:{THREAD}")
     token = f"<{key.tokens('email', MAIL)[0]}>"
     call = {"tool_calls": [{"id": "c1", "name": "echo", "arguments": {"text": f"mail {token}"}}]}
     model = system.script(call, {"chunks": [f"Sent to {token[:4]}", f"{token[4:]}", ". Bye"]})

@@ -9,6 +9,7 @@ from pydantic import Field
 from procession.args import InputArgs, InputStepArgs, OutputResultArgs
 from procession.message_list import MessageList
 from procession.processor import Hook, Options, Processor
+from procession.services import conversation_key
 from procession_schemas.memory import HistoryBudget
 from procession_schemas.messages import Message
 from procession_services.memory.core.echo import with_updates
@@ -129,7 +130,7 @@ class MessageHistory(Processor[MessageHistoryOptions]):
         budget = self.options.token_limit
         if budget is None:
             return await memory.store.recent(memory.tenant, here.thread, here.resource, limit or 0)
-        hidden = await args.services.store.get(f"{BOUNDARY}:{here.resource}:{here.thread}")
+        hidden = await args.services.store.get(f"{BOUNDARY}:{conversation_key(here.resource, here.thread)}")
         return await self._within(memory, here, budget, limit, boundary_of(hidden, budget))
 
     async def _within(

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import json
 import logging
 import re
 from collections import OrderedDict
@@ -214,8 +215,11 @@ class Recall:
     async def _vectors(self, ref: IndexRef, embedder: Embedder, texts: Sequence[str]) -> list[list[float]]:
         """A vector for each text, by its beginning; what is in the cache is not asked again."""
         texts = [text[:LONGEST] for text in texts]
-        name = ref.name or default_index_name(embedder.id)
-        keys = [hashlib.sha256(f"{ref.tenant}\0{name}\0{text}".encode()).hexdigest() for text in texts]
+        made_by = json.dumps([ref.tenant, embedder.id, ref.options], sort_keys=True)
+        keys = [
+            hashlib.sha256(f"{made_by}\0{text}".encode("utf-8", "surrogatepass")).hexdigest()
+            for text in texts
+        ]
         known = {key: self._cache[key] for key in keys if key in self._cache}
         missing = dict.fromkeys(
             (key, text) for key, text in zip(keys, texts, strict=True) if key not in known

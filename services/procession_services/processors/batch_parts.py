@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from pydantic import Field
 
-from procession.args import OutputStreamArgs, State
+from procession.args import OutputStreamArgs, State, own
 from procession.processor import Options, Processor
 from procession_schemas.chunks import ENDING_TYPES, Chunk
 
@@ -76,7 +76,7 @@ class BatchParts(Processor[BatchPartsOptions]):
 
 def _batch(state: State, place: int) -> list[Chunk]:
     """The batch of the processor at that place of the chain; two of them may share a state (R-BAT-10)."""
-    batch: list[Chunk] = state.setdefault("batches", {}).setdefault(str(place), [])
+    batch: list[Chunk] = own(state, "batch", str(place)).setdefault("parts", [])
     return batch
 
 

@@ -234,8 +234,8 @@ class Detector(Processor[DetectorT]):
 
     def _judged(self, args: OutputStreamArgs, judge: Judge) -> JudgedStream:
         options: Any = self.options
-        state = args.state.setdefault("stream", {})
-        return JudgedStream(state, judge, options.stream_mode, options.piece_size, options.chunk_window)
+        held = args.own("stream")
+        return JudgedStream(held, judge, options.stream_mode, options.piece_size, options.chunk_window)
 
     def _wake(self, args: OutputStreamArgs, held: JudgedStream, *, waits: bool) -> None:
         """Has the runtime come back: at once to abort, else when held text has waited for `maxWait`."""

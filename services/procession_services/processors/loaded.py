@@ -1,12 +1,13 @@
 """What a conversation has loaded: names in the tenant's store, in order, for as long as they are used."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from pydantic import Field
 
 from procession.processor import Options
-from procession.services import KeyValueStore
+from procession.services import KeyValueStore, conversation_key
+from procession.usage import scope_keys
 from procession_services.processors.core.names import numbered, ordered
 
 __all__ = ["KeptOptions", "LoadedNames", "scope_of"]
@@ -18,15 +19,18 @@ class _Run(Protocol):
 
 
 def scope_of(args: _Run) -> str:
-    """Whose names these are: the thread's, or the run's where the request names no thread (D-80).
+    """Whose names these are: those of a resource's thread, or the run's where the request names no thread (D-80, D-86).
 
-    The reference keeps one set for all requests without a thread, so one caller sees what another one loaded.
+    The reference keeps one set for all requests without a thread, and for all threads of one id, so one caller sees
+    what another one loaded.
     """
-    context: Mapping[str, Any] = args.request_context
-    memory = context.get("MastraMemory")
-    named = (memory.get("thread") or {}).get("id") if isinstance(memory, dict) else None
-    thread = context.get("mastra__threadId") or named
-    return f"thread:{thread}" if isinstance(thread, str) and thread else f"run:{args.run_id}"
+    named = scope_keys(args.request_context, args.run_id)
+    thread = named.get("thread")
+    return (
+        f"thread:{conversation_key(named.get('resource', thread), thread)}"
+        if thread
+        else f"run:{args.run_id}"
+    )
 
 
 class KeptOptions(Options):

@@ -10,6 +10,8 @@ from pydantic import Field
 
 from procession.args import InputArgs
 from procession.processor import Hook
+from procession.services import conversation_key
+from procession.usage import scope_keys
 from procession_services.processors.token_limiter import TokenLimiter, TokenLimiterOptions
 
 __all__ = ["MemoryTokenLimiter", "MemoryTokenLimiterOptions"]
@@ -45,12 +47,12 @@ class MemoryTokenLimiter(TokenLimiter):
         await super().process_input(args)
         left = {message["id"] for message in messages.get.remembered.db()}
         memory = args.request_context.get("MastraMemory") or {}
-        thread = args.request_context.get("mastra__threadId") or (memory.get("thread") or {}).get("id")
-        resource = args.request_context.get("mastra__resourceId") or memory.get("resourceId") or thread
+        named = scope_keys(args.request_context, args.run_id)
+        thread = named.get("thread")
         gone = [m for m in before if m["id"] not in left and m.get("threadId", thread) == thread]
         if not gone or not thread or (memory.get("memoryConfig") or {}).get("readOnly"):
             return
-        key = f"{self.id}:boundary:{resource}:{thread}"
+        key = f"{self.id}:boundary:{conversation_key(named.get('resource', thread), thread)}"
         known = await args.services.store.get(key)
         limits = {"maxTokens": self.options.limit, "atMaxRemoveTokens": self.options.removed_tokens}
         newest = max(message["createdAt"] for message in gone)

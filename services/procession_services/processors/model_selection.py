@@ -10,12 +10,13 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from procession.args import InputArgs, InputStepArgs, InputStepResult
+from procession.args import HookArgs, InputArgs, InputStepArgs, InputStepResult
 from procession.errors import InvalidOptionsError, ProcessionError, TripWire
 from procession.processor import Options, Processor
 from procession.services import ModelRequest, object_of
 from procession_services.processors.core.detector_text import UNTRUSTED, detector_text, fenced
 from procession_services.processors.core.option_codes import coded, problem
+from procession_services.processors.core.own_state import own_by_options
 from procession_services.processors.core.questions import (
     Answer,
     ChoiceQuestion,
@@ -153,7 +154,7 @@ class ModelSelection(Processor[ModelSelectionOptions]):
         """Decides; messages never change."""
         selection = await self._decide(args)
         if selection.model is not None:
-            args.state["model"] = selection.model
+            self._kept(args)["model"] = selection.model
         try:
             await self.on_decision(selection)
         except TripWire:
@@ -163,12 +164,15 @@ class ModelSelection(Processor[ModelSelectionOptions]):
 
     def process_input_step(self, args: InputStepArgs) -> InputStepResult | None:
         """Gives the model, until a fallback has taken over (R-MSEL-4)."""
-        state = args.state
+        state = self._kept(args)
         if args.model.id != state.setdefault("configured", args.model.id):
             state.pop("model", None)
         if "model" not in state or (self.options.scope == "first-step" and args.step_number):
             return None
         return {"model": state["model"]}
+
+    def _kept(self, args: HookArgs) -> dict[str, Any]:
+        return own_by_options(args.state, "selected", self.options)
 
     async def _decide(self, args: InputArgs) -> Selection:
         request = next((each for each in reversed(args.messages) if each["role"] == "user"), None)

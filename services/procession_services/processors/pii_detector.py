@@ -28,7 +28,7 @@ from procession_services.processors.core.detector_text import JS_SPACE, detector
 from procession_services.processors.core.judged_stream import JudgedStream, Verdict
 from procession_services.processors.core.pii.family import Hit
 from procession_services.processors.core.pii.prompts import restored, with_tokens
-from procession_services.processors.core.pii.redaction import Replace, redacted, replacer
+from procession_services.processors.core.pii.redaction import Replace, redacted, redacted_parts, replacer
 from procession_services.processors.core.pii.scanner import LOCAL_TYPES, LocalScanner
 from procession_services.processors.core.pii.tokens import TokenScanner
 from procession_services.processors.core.pii.verdict import (
@@ -255,7 +255,7 @@ class PIIDetector(Detector[PIIDetectorOptions]):
 
         mode = self.options.mode
         size = _ALL if mode is StreamMode.HOLD else self.options.buffer_size
-        return JudgedStream(args.state.setdefault("pieces", {}), judge, mode.value, size, 0)
+        return JudgedStream(args.own("pieces"), judge, mode.value, size, 0)
 
     # --- what both have ------------------------------------------------------------------------
 
@@ -320,12 +320,12 @@ def _redacted(message: Message, findings: Findings, replacing: Replace) -> Messa
     parts = [part for part in content["parts"] if part["type"] == "text"]
     if not parts:
         return with_text(message, redacted(detector_text(message), findings.hits, replacing))
-    joined = " ".join(part["text"] for part in parts)
-    place = len(joined.lstrip(JS_SPACE)) - len(joined)  # of the part, counted from the trimmed text
-    for part in parts:
-        size = len(part["text"])
-        part["text"] = redacted(part["text"], findings.hits, replacing, shift=place)
-        place += size + 1
+    texts = [part["text"] for part in parts]
+    joined = " ".join(texts)
+    trimmed = len(joined) - len(joined.lstrip(JS_SPACE))
+    hits = [replace(hit, start=hit.start + trimmed, end=hit.end + trimmed) for hit in findings.hits]
+    for part, text in zip(parts, redacted_parts(texts, hits, replacing), strict=True):
+        part["text"] = text
     return copy
 
 

@@ -11,6 +11,8 @@ from pydantic import Field
 from procession.args import LLMRequestArgs, LLMRequestResult, LLMResponseArgs
 from procession.errors import TripWire
 from procession.processor import Options, Processor
+from procession.usage import scope_keys
+from procession_services.processors.core.own_state import own_by_options
 from procession_services.processors.core.response_key import CacheInputs, call_facts, response_key
 
 __all__ = ["CONTEXT_KEY", "DEFAULT_TTL", "CacheInputs", "ResponseCache", "ResponseCacheOptions"]
@@ -57,7 +59,7 @@ class ResponseCache(Processor[ResponseCacheOptions]):
         """Returns the kept answer, or notes under which key the coming one is to be kept (R-RC-3)."""
         asked = _Asked(self.options, args.request_context)
         key = self._key(asked, args)
-        args.state["key"] = key
+        own_by_options(args.state, "asked", self.options)["key"] = key
         if asked.bust:
             return None
         try:
@@ -71,7 +73,7 @@ class ResponseCache(Processor[ResponseCacheOptions]):
 
     async def process_llm_response(self, args: LLMResponseArgs) -> None:
         """Keeps a good answer that is not a replayed one (R-RC-4)."""
-        key = args.state.pop("key", None)
+        key = own_by_options(args.state, "asked", self.options).pop("key", None)
         if key is None or args.from_cache or not _is_good(args.chunks):
             return
         answer = {
@@ -133,15 +135,8 @@ class _Asked:
         elif "scope" in options.model_fields_set:
             scope = options.scope
         else:
-            scope = _resource(context)
+            scope = scope_keys(context, "").get("resource")
         self.scope = scope if isinstance(scope, str) and scope else None
-
-
-def _resource(context: Mapping[str, Any]) -> Any:
-    memory = context.get("MastraMemory")
-    return context.get("mastra__resourceId") or (
-        memory.get("resourceId") if isinstance(memory, Mapping) else None
-    )
 
 
 def _of_step(key: str, step: int) -> str:

@@ -10,13 +10,14 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 from pydantic import Field, field_validator, model_validator
 
-from procession.args import OutputStepArgs, OutputStreamArgs
+from procession.args import HookArgs, OutputStepArgs, OutputStreamArgs
 from procession.errors import ProcessorError
 from procession.processor import Hook, Options, Processor
 from procession.prompt import to_prompt
 from procession.services import ModelAnswer, ModelCallError, ModelRequest, object_of
 from procession.structured import ObjectStream
 from procession_schemas.chunks import Chunk
+from procession_services.processors.core.own_state import own_by_options
 from procession_services.processors.core.structuring import current_answer, questions, system_prompt
 
 _ID: Final = "structured-output"
@@ -82,7 +83,7 @@ class StructuredOutput(Processor[StructuredOutputOptions]):
         answer = current_answer(args.stream_parts)
         if answer.structured:
             return chunk
-        args.state.pop("failure", None)
+        self._kept(args).pop("failure", None)
         made = await self._structure(args, questions(answer))
         for each in made:
             each["metadata"] = {"from": _ID, **each.get("metadata", {})}
@@ -108,7 +109,7 @@ class StructuredOutput(Processor[StructuredOutputOptions]):
             return [
                 {"type": "object-result", "object": options.fallback_value, "metadata": {"fallback": True}}
             ]
-        args.state["failure"] = {"retryCount": args.retry_count, "problem": problem}
+        self._kept(args)["failure"] = {"retryCount": args.retry_count, "problem": problem}
         return []
 
     def _request(self, args: OutputStreamArgs, question: str) -> ModelRequest:
@@ -132,7 +133,7 @@ class StructuredOutput(Processor[StructuredOutputOptions]):
             TripWire: With `strict`, asking for another answer.
             ProcessorError: With `fallback` and no value to fall back on.
         """
-        failure = args.state.pop("failure", None)
+        failure = self._kept(args).pop("failure", None)
         if failure is None or failure["retryCount"] != args.retry_count:
             return
         problem = failure["problem"]
@@ -145,6 +146,9 @@ class StructuredOutput(Processor[StructuredOutputOptions]):
                 name="StructuredOutputError",
             )
         args.abort(f"Structuring failed: {problem}", retry=True, metadata={"error": {"error": problem}})
+
+    def _kept(self, args: HookArgs) -> dict[str, Any]:
+        return own_by_options(args.state, "structured", self.options)
 
 
 def _partials(answer: ModelAnswer) -> list[Chunk]:

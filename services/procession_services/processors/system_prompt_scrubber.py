@@ -171,7 +171,7 @@ class SystemPromptScrubber(Detector[SystemPromptScrubberOptions]):
         if not options.model:
             return chunks
         held = JudgedStream(
-            args.state.setdefault("judged", {}),
+            args.own("judged"),
             lambda _text, piece: self._piece(args, piece),
             "observe" if options.stream_mode is StreamMode.OBSERVE else "hold",
             _WHOLE if options.stream_mode is StreamMode.HOLD else options.piece_size,

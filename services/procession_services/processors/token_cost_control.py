@@ -15,6 +15,7 @@ from procession.args import InputStepArgs, RequestContext
 from procession.errors import InvalidOptionsError, TripWire
 from procession.processor import Options, Processor
 from procession.usage import ModelUsage, Scope, UsageSum, scope_keys
+from procession_services.processors.core.own_state import own_by_options
 
 _DAY: Final = 24 * 3600
 _WINDOWS: Final = {
@@ -155,7 +156,7 @@ class TokenCostControl(Processor[TokenCostControlOptions]):
     async def _warn(
         self, args: InputStepArgs, told: str, usage: dict[str, Any], limit: float, report: dict[str, Any]
     ) -> None:
-        if _first(args, report["threshold"]):
+        if self._first(args, report["threshold"]):
             args.services.warn(told)
             detail = {"usage": usage["estimatedCost"], "limit": limit, "totalUsage": usage, **report}
             await args.services.violation(told, detail)
@@ -164,8 +165,16 @@ class TokenCostControl(Processor[TokenCostControlOptions]):
         told = f"the price of {spent.unpriced_calls} of {spent.calls} model calls is not known"
         if self.options.unknown == "block":
             args.abort(f"Cost control: {told}", metadata={"processorId": self.id, **place})
-        if self.options.unknown == "warn" and _first(args, "unknown"):
+        if self.options.unknown == "warn" and self._first(args, "unknown"):
             args.services.warn(f"the cost may be over its limit: {told}")
+
+    def _first(self, args: InputStepArgs, what: str) -> bool:
+        """Whether this is the first such report of the run."""
+        told: list[str] = own_by_options(args.state, "reported", self.options).setdefault("told", [])
+        if what in told:
+            return False
+        told.append(what)
+        return True
 
     def _message(self, default: str, cost: float, limit: float) -> str:
         """The text; the first of each placeholder is replaced, amounts have up to six decimals."""
@@ -176,15 +185,6 @@ class TokenCostControl(Processor[TokenCostControlOptions]):
         if not self.options.include_breakdown or not spent.breakdown:
             return {}
         return {"breakdown": [_group(usage) for usage in spent.breakdown[:_GROUPS]]}
-
-
-def _first(args: InputStepArgs, what: str) -> bool:
-    """Whether this is the first such report of the run."""
-    told: list[str] = args.state.setdefault("told", [])
-    if what in told:
-        return False
-    told.append(what)
-    return True
 
 
 def _group(usage: ModelUsage) -> dict[str, Any]:

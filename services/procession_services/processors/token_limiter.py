@@ -237,16 +237,16 @@ class TokenLimiter(Processor[TokenLimiterOptions]):
         part = args.part
         if part["type"] not in ("text-delta", "object"):
             return part
-        counter = await self._counter(args)
+        counter, kept = await self._counter(args), args.own("counted")
         whole = self.options.count_mode == "cumulative"
-        tokens = _running(args.state, part, counter) if whole else counter.count(_counted(part))
+        tokens = _running(kept, part, counter) if whole else counter.count(_counted(part))
         if tokens <= self.options.limit:
             return part
         told = {"processorId": self.id, "limit": self.options.limit, "tokens": tokens}
         if self.options.strategy == "abort":
             args.abort(self._exceeded(tokens))
-        if not args.state.get("reached"):
-            args.state["reached"] = True
+        if not kept.get("reached"):
+            kept["reached"] = True
             await args.writer.custom({"type": _REACHED, "data": told, "transient": True})
             await args.services.violation(self._exceeded(tokens), told)
         return None
@@ -295,19 +295,19 @@ def _counted(part: Mapping[str, Any]) -> str:
     return str(part["payload"]["text"]) if part["type"] == "text-delta" else compact(part.get("object"))
 
 
-def _running(state: dict[str, Any], part: Mapping[str, Any], counter: TokenCounter) -> int:
+def _running(kept: dict[str, Any], part: Mapping[str, Any], counter: TokenCounter) -> int:
     """The tokens so far, this chunk included.
 
     A vocabulary counts the running text, however it is cut into chunks; the estimate counts chunks.
     """
-    settled, unsettled = _counted(part), str(state.get("open", ""))
+    settled, unsettled = _counted(part), str(kept.get("open", ""))
     if counter.exact and part["type"] == "text-delta":
         text = unsettled + settled
         place = last_break(text)
         settled, unsettled = text[:place], text[place:]
-        state["open"] = unsettled
-    total = int(state.get("currentTokens", 0)) + counter.count(settled)
-    state["currentTokens"] = total
+        kept["open"] = unsettled
+    total = int(kept.get("currentTokens", 0)) + counter.count(settled)
+    kept["currentTokens"] = total
     return total + counter.count(unsettled)
 
 

@@ -14,6 +14,7 @@ from procession.args import InputArgs
 from procession.messages import map_text
 from procession.processor import Options, Processor
 from procession_schemas.messages import Message
+from procession_services.processors.core.detector_text import JS_SPACE
 
 _CONTROL = re.compile("[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f]")
 _EMOJI = regex.compile(
@@ -25,8 +26,6 @@ _EMOJI = regex.compile(
         )+""",
     regex.VERBOSE,
 )
-_JS_SPACE = "\t\n\u000b\u000c\r \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"
-_TRIM = re.compile(f"^[{_JS_SPACE}]+|[{_JS_SPACE}]+$")
 
 
 class UnicodeNormalizerOptions(Options):
@@ -76,4 +75,4 @@ class UnicodeNormalizer(Processor[UnicodeNormalizerOptions]):
             text = re.sub(r"\r\n?", "\n", text)
             text = re.sub(r"\n+", "\n", text)
             text = re.sub(r"[ \t]+", " ", text)
-        return _TRIM.sub("", text) if options.trim else text
+        return text.strip(JS_SPACE) if options.trim else text

@@ -7,7 +7,7 @@ import pytest
 from procession.calls import Calls
 from procession.errors import ProcessionError
 from procession.processor import Hook
-from procession.services import ModelAnswer, ModelCallError, ModelRequest, object_of
+from procession.services import ModelAnswer, ModelCallError, ModelRequest, conversation_key, object_of
 from procession.testing import DictStore, ProcessorKit, ScriptedModels, environment
 from procession.tools import ToolContext
 from tests.unit.procession.making import context, link, processor
@@ -140,3 +140,8 @@ class TestDictStore:
         assert await store.members("s") == {"a", "b", "c"}
         await store.delete("s", "n")
         assert (await store.members("s"), await store.get("n")) == (set(), None)
+
+
+def test_no_two_conversations_have_one_key():
+    assert conversation_key("a:b", "c") != conversation_key("a", "b:c")
+    assert conversation_key("user 1/2", "\ud800") == "user%201%2F2:%ED%A0%80"

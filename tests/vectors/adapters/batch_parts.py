@@ -56,7 +56,7 @@ def _direct(vector: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]
         shown: dict[str, Any] = {"returned": made[0] if made else None}
         if made[1:]:
             shown["reprocess"] = made[1] if len(made) == 2 else made[1:]
-        steps.append(shown | {"buffered": [from_chunk(chunk) for chunk in args.state["batches"]["0"]]})
+        steps.append(shown | {"buffered": [from_chunk(chunk) for chunk in args.own("batch")["parts"]]})
     observed: dict[str, Any] = {"perStep": steps}
     if "flushCalls" in given:
         flushed = [processor.flush(args.state) for _ in range(given["flushCalls"])]

@@ -260,14 +260,17 @@ def _redacted(
 ) -> str:
     """A text, which begins at `shift` in the whole one, with its detections replaced; counted in units but for D-27."""
     if "D-27" in rules:
-        return redacted(text, _hits(whole, detections, rules), _replacer(vector), shift=shift)
+        return redacted(text, _within(text, _hits(whole, detections, rules), shift), _replacer(vector))
     counted = [{**each, "value": _units(each["value"])} for each in detections]
     hits = _hits(_units(whole), counted, rules)
-    return _points(
-        redacted(
-            _units(text), hits, _replacer(vector), shift=len(_units(whole[: max(shift, 0)])) + min(shift, 0)
-        )
-    )
+    shift = len(_units(whole[: max(shift, 0)])) + min(shift, 0)
+    return _points(redacted(_units(text), _within(_units(text), hits, shift), _replacer(vector)))
+
+
+def _within(text: str, hits: list[Hit], shift: int) -> list[Hit]:
+    """The hits as far as they lie in a text that begins at `shift`."""
+    cut = [Hit(max(0, hit.start - shift), min(hit.end - shift, len(text)), hit.type) for hit in hits]
+    return [hit for hit in cut if hit.start < hit.end]
 
 
 def _hits(text: str, detections: list[dict[str, Any]], rules: frozenset[str]) -> list[Hit]:

@@ -9,6 +9,7 @@ from procession.processor import Hook
 from procession.services import NO_ENVIRONMENT, Environment
 from procession.testing import DictStore
 from procession.testing import environment as make_environment
+from procession_services.processors.core.own_state import own_by_options
 from procession_services.processors.core.response_key import CacheInputs, response_key
 from procession_services.processors.response_cache import CONTEXT_KEY, DEFAULT_TTL, ResponseCache
 from tests.vectors.adapters.by_hand import Run
@@ -82,7 +83,7 @@ async def _asked_twice(vector: dict[str, Any]) -> dict[str, Any]:
     processor = _configured(function).build(options)
 
     first = await _request(processor, environment, given, "first")
-    pending = bool(first.context.state(processor.id).get("key"))
+    pending = bool(own_by_options(first.context.state(processor.id), "asked", processor.options).get("key"))
     await processor.process_llm_response(
         LLMResponseArgs(
             **first.common(Hook.LLM_RESPONSE),

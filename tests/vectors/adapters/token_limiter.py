@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from procession import hooks
-from procession.args import InputStepArgs, ModelInfo, RequestContext
+from procession.args import InputStepArgs, ModelInfo, RequestContext, own
 from procession.calls import Calls, Link, abort
 from procession.context import RunContext
 from procession.errors import InvalidOptionsError, TripWire
@@ -270,7 +270,7 @@ class _Passed:
 def _final_count(case: Case, seen: dict[str, Any]) -> int:
     """The running count; in `part` mode there is none: only a count that made the hook abort stays."""
     if case.limiter.options.count_mode == "cumulative":
-        return int(case.context.state(case.limiter.id).get("currentTokens", 0))
+        return int(own(case.context.state(case.limiter.id), "counted", "0").get("currentTokens", 0))
     number = re.search(r"\d+", seen.get("tripwire", {}).get("reason", "0"))
     return int(number[0]) if number else 0
 

@@ -1,6 +1,7 @@
 """What the observer, the reflector and the agent's model are told (R-OM, builtins.md 27.3)."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ _CONTINUE: Final = (
     "as if you remembered it; do not mention notes."
 )
 _TAG: Final = "observations"
+_CLOSING: Final = re.compile(rf"<(?=\s{{0,9}}/\s{{0,9}}{_TAG}\b)", re.IGNORECASE)
 
 
 def observer_prompt(observed: Observed, messages: Iterable[Message]) -> list[dict[str, Any]]:
@@ -65,5 +67,5 @@ def _part(part: Mapping[str, Any]) -> Any:
 
 def system_text(observed: Observed) -> str:
     """What the model is shown of the notes, which cannot close their tag."""
-    notes = observed.notes.replace(f"</{_TAG}", f"&lt;/{_TAG}")
+    notes = _CLOSING.sub("&lt;", observed.notes)
     return f"{_CONTINUE}\n<{_TAG}>\n{notes}\n</{_TAG}>"

@@ -1,6 +1,7 @@
 """Templates of working memory, and what the model is told about it (R-WM-3..8)."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -11,6 +12,8 @@ _BULLETS: Final = (
     "First Name", "Last Name", "Location", "Occupation", "Interests", "Goals", "Events", "Facts", "Projects",
 )  # fmt: skip
 TOOL: Final = "updateWorkingMemory"
+_DATA: Final = "working_memory_data"
+_TAG: Final = re.compile(rf"<(?=[\s/]{{0,9}}{_DATA}\b)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +96,16 @@ def instructions(
     return _vnext(template, note) if vnext else _whole(template, note)
 
 
-def _data(note: str | None) -> str:
-    return f"<working_memory_data>\n{note or 'null'}\n</working_memory_data>"
+def _data(note: str) -> str:
+    """What is in it, which cannot close its tag."""
+    return f"<{_DATA}>\n{_TAG.sub('&lt;', note)}\n</{_DATA}>"
 
 
 def _read_only(note: str | None) -> str:
-    known = note or "Nothing is known yet."
     return (
         "WORKING_MEMORY (read only)\n"
         "What is known from earlier, to be used for your answers. It cannot be changed in this conversation.\n\n"
-        f"<working_memory_data>\n{known}\n</working_memory_data>\n\n"
+        f"{_data(note or 'Nothing is known yet.')}\n\n"
         "Use it naturally and do not mention that it exists."
     )
 
@@ -133,7 +136,7 @@ def _whole(template: Template, note: str | None) -> str:
         told += ["", "Empty, it is this object:", json.dumps(empty, ensure_ascii=False)]
     told += [
         "",
-        _data(note),
+        _data(note or "null"),
         "",
         "Notes:",
         "- Store a fact as soon as it is told or changes.",
@@ -168,6 +171,6 @@ def _vnext(template: Template, note: str | None) -> str:
         "",
         f"<working_memory_template>\n{template.text}\n</working_memory_template>",
         "",
-        _data(note),
+        _data(note or "null"),
     ]
     return "\n".join(told)

@@ -13,6 +13,7 @@ import regex
 
 from procession.hold_back import Match, Scan, Scanner
 from procession.scanners import RegexRule, RegexScanner
+from procession_services.processors.core.scripts import UNSPACED
 from procession_services.processors.core.spans import Span, united
 
 __all__ = ["SYSTEM_PROMPT", "Scanners", "VerbatimScanner", "verbatim_scanners"]
@@ -22,11 +23,8 @@ SYSTEM_PROMPT: Final = "system_prompt"
 MOST_WORDS: Final = 50_000
 """Of longer texts, the rest is not looked for."""
 
-_LETTER: Final = (
-    "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af"  # scripts where a word is a few letters
-)
-_ALONE: Final = re.compile(f"[{_LETTER}]")
-_WORD: Final = re.compile(rf"[{_LETTER}]|[^\W_{_LETTER}]+")
+_ALONE: Final = re.compile(f"[{UNSPACED}]")
+_WORD: Final = re.compile(rf"[{UNSPACED}]|[^\W_{UNSPACED}]+")
 _GAP: Final = 64
 _WORD_WEIGHT: Final = 2
 _LETTER_WEIGHT: Final = 1

@@ -127,6 +127,24 @@ def entries(*texts):
     return [Entry(text, text, {"message_id": text}) for text in texts]
 
 
+async def test_another_embedder_or_other_options_make_vectors_of_their_own():
+    sized = {"small": 2, "large": 3}
+
+    class Sized(Embedder):
+        def __init__(self, name, options):
+            super().__init__(())
+            self.id, self.size = name, options.get("dimensions", sized[name])
+
+        async def embed(self, texts, *, tenant):
+            return [[1.0] * self.size for _ in texts]
+
+    vectors = Vectors()
+    recall = Recall(vectors, Sized, Queue())
+    for name, options, size in [("small", {}, 2), ("large", {}, 3), ("large", {"dimensions": 5}, 5)]:
+        await recall.index(IndexRef("tenant", "messages", name, options), entries("hello \ud800"))
+        assert len(vectors.items["hello \ud800"].vector) == size
+
+
 async def test_a_job_waits_for_the_store_and_is_done_once_it_is_back(caplog):
     stage = Stage()
     stage.vectors.fails = [VectorsUnavailableError("down")] * (ATTEMPTS + 3)

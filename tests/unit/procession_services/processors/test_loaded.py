@@ -18,8 +18,10 @@ class Run:
 @pytest.mark.parametrize(
     ("context", "scope"),
     [
-        ({"mastra__threadId": "a", "MastraMemory": {"thread": {"id": "b"}}}, "thread:a"),
-        ({"MastraMemory": {"thread": {"id": "b"}}}, "thread:b"),
+        ({"mastra__threadId": "a", "MastraMemory": {"thread": {"id": "b"}}}, "thread:a:a"),
+        ({"MastraMemory": {"thread": {"id": "b"}}}, "thread:b:b"),
+        ({"MastraMemory": {"thread": {"id": "c"}, "resourceId": "a:b"}}, "thread:a%3Ab:c"),
+        ({"MastraMemory": {"thread": {"id": "b:c"}, "resourceId": "a"}}, "thread:a:b%3Ac"),
         ({"mastra__threadId": "", "MastraMemory": {}}, "run:r"),
         ({"mastra__threadId": 1, "MastraMemory": "x"}, "run:r"),
         ({}, "run:r"),

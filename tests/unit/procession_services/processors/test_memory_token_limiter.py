@@ -23,8 +23,8 @@ def row(number, thread="t"):
     }
 
 
-async def trimmed(store, rows, options=LIMITS, **config):
-    memory = {"thread": {"id": "t"}, "resourceId": "r", "memoryConfig": config}
+async def trimmed(store, rows, options=LIMITS, *, resource="r", thread="t", **config):
+    memory = {"thread": {"id": thread}, "resourceId": resource, "memoryConfig": config}
     kit = ProcessorKit(
         MemoryTokenLimiter,
         options,
@@ -45,6 +45,13 @@ async def test_the_newest_removed_message_is_the_boundary():
     assert await store.get(KEY) == boundary
     await trimmed(store, [row(0), *[row(n) for n in range(4, 9)]])
     assert (await store.get(KEY))["createdAt"] > boundary["createdAt"]
+
+
+async def test_a_boundary_is_that_of_one_thread_whatever_its_ids_hold():
+    store = DictStore()
+    for resource, thread in [("a:b", "c"), ("a", "b:c")]:
+        await trimmed(store, [row(n, thread) for n in range(6)], resource=resource, thread=thread)
+    assert len(store._values) == 2
 
 
 async def test_a_boundary_moves_forward_only():

@@ -63,6 +63,21 @@ async def test_only_text_parts_change():
     assert kept == [{**parts[0], "text": "a [EMAIL]"}, parts[1], {**parts[2], "text": " b [CREDIT-CARD] "}]
 
 
+@pytest.mark.parametrize(
+    ("method", "left"),
+    [
+        ("mask", [" card **** ****", "**** 1111 ok"]),
+        ("placeholder", [" card [CREDIT-CARD]", " ok"]),
+        ("remove", [" card ", " ok"]),
+    ],
+)
+async def test_a_value_over_two_parts_is_replaced_as_a_whole(method, left):
+    written = [{"type": "text", "text": text} for text in (" card 4111 1111", "1111 1111 ok")]
+    made = kit(redactionMethod=method)
+    await made.input({"role": "user", "content": {"format": 2, "parts": written}})
+    assert [part["text"] for part in made.messages[0]["content"]["parts"]] == left
+
+
 async def test_a_block_names_types_and_never_values():
     blocked = kit(strategy="block", includeDetections=True)
     out = await blocked.input(f"{MAIL} 10.0.0.1")
@@ -170,6 +185,25 @@ async def test_a_value_is_redacted_wherever_it_stands():
     found = {**ALICE, "start": 40, "end": 45}
     made = kit((answer(found),), model="m/d", redactionMethod="placeholder")
     assert (await made.input("Alice met Alice, not Alicent")).texts == ["[NAME] met [NAME], not Alicent"]
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "left"),
+    [
+        ("私は田中太郎です。田中太郎と呼んで。", "田中太郎", "私は[NAME]です。[NAME]と呼んで。"),
+        ("私はTanakaです。Tanakasではない。", "Tanaka", "私は[NAME]です。Tanakasではない。"),
+        ("ผมชื่อสมชายครับ สมชาย", "สมชาย", "ผมชื่อ[NAME]ครับ [NAME]"),
+        ("저는 김철수입니다. 김철수.", "김철수", "저는 [NAME]입니다. [NAME]."),
+    ],
+)
+@pytest.mark.parametrize("misplaced", [0, 1])
+async def test_a_name_is_redacted_wherever_it_stands_also_without_spaces(text, value, left, misplaced):
+    start = text.index(value)
+    found = {**ALICE, "value": value, "start": start + misplaced, "end": start + misplaced + len(value)}
+    made = kit((answer(found),), model="m/d", redactionMethod="placeholder")
+    assert (await made.input(text)).texts == [left]
+    kept = answer(found, redacted_content=text.replace(value, "[X]", 1))
+    assert (await kit((kept,), model="m/d", redactionMethod="placeholder").input(text)).texts == [left]
 
 
 async def test_what_is_below_the_threshold_stays():

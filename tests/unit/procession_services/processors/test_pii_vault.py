@@ -25,10 +25,18 @@ class Clock:
 
 
 def kit(
-    options=BOTH, store=None, *, key=KEY, thread="t1", now=lambda: 0.0, models=None, log=lambda _text: None
+    options=BOTH,
+    store=None,
+    *,
+    key=KEY,
+    thread="t1",
+    resource=None,
+    now=lambda: 0.0,
+    models=None,
+    log=lambda _text: None,
 ):
     surroundings = environment(models or ScriptedModels(), store, now=now, log=log)
-    given = {"MastraMemory": {"thread": {"id": thread}}} if thread else {}
+    given = {"MastraMemory": {"thread": {"id": thread}, "resourceId": resource}} if thread else {}
     return ProcessorKit(
         PIIDetector,
         options,
@@ -52,6 +60,24 @@ async def test_a_value_has_the_same_token_all_through_its_conversation_and_no_ot
     assert await masked(kit(store=store), MAIL) == tokens[0]
     for other in (kit(thread="t2"), kit(thread=None), kit(key=KEY[::-1])):
         assert await masked(other, MAIL) not in tokens
+
+
+async def test_somebody_elses_thread_of_the_same_id_has_tokens_of_its_own():
+    store = DictStore()
+    token = await masked(kit(store=store, resource="alice"), MAIL)
+    bob = kit(store=store, resource="bob")
+    prompt = [{"role": "user", "content": [{"type": "text", "text": f"is it {MAIL}?"}]}]
+    assert (await bob.llm_request(prompt)).prompt == prompt
+    assert (await bob.stream([f"It is {token}"])).text == f"It is {token}"
+
+
+async def test_a_name_is_masked_in_the_prompt_also_where_no_space_parts_it_from_the_next_word():
+    found = {"type": "name", "value": "田中太郎", "confidence": 0.9, "start": 0, "end": 4}
+    told = json.dumps({"categories": [], "detections": [found]})
+    made = kit({**BOTH, "model": "m/d"}, models=ScriptedModels([told]))
+    token = await masked(made, "田中太郎")
+    prompt = [{"role": "user", "content": [{"type": "text", "text": "私は田中太郎です"}]}]
+    assert (await made.llm_request(prompt)).prompt[0]["content"][0]["text"] == f"私は{token}です"
 
 
 async def test_values_come_back_in_the_answer_however_it_is_split():
@@ -159,7 +185,7 @@ async def test_nothing_is_in_clear_in_store_state_reports_or_log():
     assert store._values
     assert made.violations
     [key] = store._values
-    assert key == "pii-detector:tokens:thread:t1"
+    assert key == "pii-detector:tokens:thread:t1:t1"
 
 
 async def test_what_was_masked_before_a_step_still_counts_after_it():

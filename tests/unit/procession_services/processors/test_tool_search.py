@@ -57,6 +57,13 @@ class Conversation:
         return await self.call("load_tool", {"toolNames": list(names)}, **where)
 
 
+async def test_tools_that_somebody_else_loaded_in_a_thread_of_the_same_id_are_not_offered():
+    here = Conversation()
+    await here.load("weather", mastra__resourceId="alice")
+    assert await here.offered(mastra__resourceId="alice") != HELPERS
+    assert await here.offered(mastra__resourceId="bob") == HELPERS
+
+
 async def test_a_loaded_tool_keeps_all_that_was_configured():
     talk = Conversation()
     await talk.load("mail", "get_weather")
@@ -131,7 +138,7 @@ async def test_the_thread_of_memory_counts_where_the_context_names_none():
     memory = {"thread": {"id": "m"}, "resourceId": "r"}
     await talk.load("mail", thread=None, MastraMemory=memory)
     assert await talk.offered(None, "another", MastraMemory=memory) == [*HELPERS, "mail"]
-    assert await talk.offered("m", "another") == [*HELPERS, "mail"]
+    assert await talk.offered("m", "another", mastra__resourceId="r") == [*HELPERS, "mail"]
     assert await talk.offered("n", "another", MastraMemory=memory) == HELPERS
 
 

@@ -55,12 +55,14 @@ def test_null_is_not_given():
         UnicodeNormalizer.build({"trim": "maybe"})
 
 
-@pytest.mark.parametrize("unit", ["\U0001f468\u200d", "\U0001f1eb", " \n", "\ud800", "e\u0301", "1\ufe0f"])
+@pytest.mark.parametrize(
+    "unit", ["\U0001f468\u200d", "\U0001f1eb", " \n", "\ud800", "e\u0301", "1\ufe0f", "\u2028"]
+)
 def test_the_cost_is_linear(unit):
     normalizer = UnicodeNormalizer.build({"stripControlChars": True, "preserveEmojis": False})
 
     def seconds(size):
-        text = (unit * size)[:size]
+        text = (unit * size)[:size] + "."
         best = 1e9
         for _ in range(3):
             started = time.perf_counter()

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from procession_services.processors.core.pii.tokens import TOKEN
+from procession_services.processors.core.scripts import bounded
 
 _NOT_TEXT: Final = frozenset({
     "type", "role", "id", "toolCallId", "toolName", "data", "url", "image", "mediaType", "mimeType", "createdAt",
@@ -26,9 +27,7 @@ def with_tokens(value: _JsonT, tokens: Mapping[str, str]) -> _JsonT:
     if not tokens:
         return value
     known = sorted(tokens, key=len, reverse=True)
-    pattern = re.compile(
-        "|".join(rf"(?<!\w){each}(?!\w)" if each.isalnum() else re.escape(each) for each in known)
-    )
+    pattern = re.compile("|".join(bounded(each) if each.isalnum() else re.escape(each) for each in known))
     mapped: _JsonT = _mapped(value, lambda text: pattern.sub(lambda found: tokens[found.group()], text))
     return mapped
 

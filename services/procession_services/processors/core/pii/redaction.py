@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from procession_services.processors.core.pii.family import Hit
@@ -75,16 +75,32 @@ def digest(value: str) -> str:
     return hashlib.sha256(value.encode("utf-8", "surrogatepass")).hexdigest()[:8]
 
 
-def redacted(text: str, hits: Iterable[Hit], replace: Replace, *, shift: int = 0) -> str:
-    """The text with each hit replaced; hits are merged and sorted, and count from `shift` before the text.
+def redacted(text: str, hits: Sequence[Hit], replace: Replace) -> str:
+    """The text with each hit replaced; hits are merged and sorted."""
+    return redacted_parts([text], hits, replace)[0]
 
-    A hit that only partly lies in the text is replaced as far as it does.
+
+def redacted_parts(parts: Sequence[str], hits: Sequence[Hit], replace: Replace) -> list[str]:
+    """Parts that were examined as one text, joined by spaces, with each hit replaced.
+
+    A hit over several parts is replaced as a whole, or each part would show what may be seen of a whole value: what
+    stands in its place is cut where the parts end if it is as long, else all of it stands in the first one.
     """
-    out: list[str] = []
-    place = 0
-    for hit in hits:
-        start, end = max(hit.start - shift, place), min(hit.end - shift, len(text))
-        if start < end:
-            out += [text[place:start], replace(hit.type, text[start:end])]
-            place = end
-    return "".join([*out, text[place:]])
+    joined, begin = " ".join(parts), 0
+    changed: list[str] = []
+    whole = [(hit.start, joined[hit.start : hit.end], hit.type) for hit in hits]
+    replaced = [(start, start + len(value), replace(kind, value)) for start, value, kind in whole]
+    for part in parts:
+        end, place = begin + len(part), begin
+        out: list[str] = []
+        for start, stop, new in replaced:
+            first, last = max(start, place), min(stop, end)
+            if first < last:
+                cut = (
+                    new[first - start : last - start] if len(new) == stop - start else new * (start >= begin)
+                )
+                out += [joined[place:first], cut]
+                place = last
+        changed.append("".join([*out, joined[place:end]]))
+        begin = end + 1
+    return changed

@@ -8,6 +8,7 @@ from typing import Any, Final
 from procession_services.processors.core.category_scores import PROBABILITY
 from procession_services.processors.core.pii.family import Hit
 from procession_services.processors.core.pii.scanner import CONTEXT_TYPES, LOCAL_TYPES, merged
+from procession_services.processors.core.scripts import bounded
 
 OTHER: Final = "pii"
 """The type of what a model calls by a name that nobody configured: it may hold what it found."""
@@ -143,22 +144,15 @@ def _places(text: str, detection: dict[str, Any], kind: str) -> list[Hit]:
     """Where a detection stands: wherever its value does, else at the position that is reported, if any (D-57)."""
     value, confidence = detection["value"], detection["confidence"]
     start, end = max(0, int(detection["start"])), min(len(text), int(detection["end"]))
-    places = {found.span() for found in _alone(value).finditer(text)} if value.strip() else set()
+    places = {found.span() for found in re.finditer(bounded(value), text)} if value.strip() else set()
     if text[start:end] == value or not places:
         places |= {(start, end)} if text[start:end].strip() else set()
     return [Hit(*place, kind, confidence) for place in sorted(places)]
-
-
-def _alone(value: str) -> "re.Pattern[str]":
-    """The value, not within a longer word."""
-    first = r"(?<!\w)" if re.match(r"\w", value) else ""
-    last = r"(?!\w)" if re.search(r"\w\Z", value) else ""
-    return re.compile(first + re.escape(value) + last)
 
 
 def _usable(rewritten: str | None, text: str, hits: Sequence[Hit]) -> str | None:
     """The model's redaction, unless something flagged still stands in it (R-PII-6, D-58)."""
     if not rewritten or rewritten == text:
         return None
-    left = any(_alone(text[hit.start : hit.end]).search(rewritten) for hit in hits)
+    left = any(text[hit.start : hit.end] in rewritten for hit in hits)
     return None if left else rewritten
