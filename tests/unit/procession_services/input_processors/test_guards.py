@@ -46,7 +46,7 @@ def answers() -> GuardAnswers:
         registry.add_processor(each)
     nothing: Any = None  # no bus and no store is needed for a verdict
     return GuardAnswers(
-        Executor("s", nothing, nothing, Instances(registry), nothing), nothing, max_reply=5000
+        Executor("s", nothing, nothing, Instances(registry), nothing, max_deliver=5), nothing, max_reply=5000
     )
 
 
