@@ -153,7 +153,9 @@ class AgentOptions(StrictModel):
         default=None, description="Ask for an object instead of free text."
     )
     stop_when: list[AnyProcessor] | None = Field(
-        default=None, description="Registered stop conditions (R-LP-3)."
+        default=None,
+        description="Stop conditions (R-LP-3): `step-count-is` (option `count`), `has-tool-call` (`toolName`), or "
+        "those of plugins.",
     )
     prepare_step: AnyProcessor | None = Field(
         default=None,

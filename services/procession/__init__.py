@@ -40,7 +40,9 @@ from procession.args import (
     Writer,
 )
 from procession.errors import (
+    BrokenComponentError,
     InvalidOptionsError,
+    PluginError,
     ProcessionError,
     ProcessorError,
     TripWire,
@@ -94,6 +96,7 @@ __all__ = [
     "Abort",
     "AbortSignal",
     "Agent",
+    "BrokenComponentError",
     "Chunk",
     "ChunksLostError",
     "Failure",
@@ -131,6 +134,7 @@ __all__ = [
     "OutputStepArgs",
     "OutputStreamArgs",
     "Part",
+    "PluginError",
     "Procession",
     "ProcessionError",
     "Processor",

@@ -2,27 +2,29 @@
 
 from typing import Any
 
-from procession.processor import Hook, Processor
+from procession.processor import Hook, Processor, Traits
 from procession_schemas.agent import ProcessorRef
 
 INPUT_SERVICE = "input_processors"
 
 
-def runs_beside(kind: str, cls: type[Processor[Any]], ref: ProcessorRef) -> bool:
+def runs_beside(kind: str, traits: Traits) -> bool:
     """Whether its `processInput` runs beside the model call, in the array of that kind (`input`, `output`, `error`)."""
-    return kind == "input" and Hook.INPUT in cls.hooks_for(ref.options) and cls.runs_parallel(ref.options)
+    return kind == "input" and traits.parallel
 
 
-def misplaced(kind: str, cls: type[Processor[Any]], ref: ProcessorRef) -> tuple[str, str] | None:
+def misplaced(
+    kind: str, cls: type[Processor[Any]], ref: ProcessorRef, traits: Traits
+) -> tuple[str, str] | None:
     """The field of the reference that does not fit and what is wrong with it; None when all is well."""
     skips = (ref.on_error or cls.on_error) == "skip"
-    if kind == "output" and skips and cls.holds_back() and Hook.OUTPUT_STREAM in cls.hooks_for(ref.options):
+    if kind == "output" and skips and cls.holds_back() and Hook.OUTPUT_STREAM in traits.hooks:
         text = (
             f"{ref.id} holds back parts of a stream (it has flush_stream): skipping its failures could lose or "
             "reorder what it holds; use onError: fail"
         )
         return "onError", text
-    if runs_beside(kind, cls, ref) and (cls.host or INPUT_SERVICE) != INPUT_SERVICE:
+    if runs_beside(kind, traits) and (cls.host or INPUT_SERVICE) != INPUT_SERVICE:
         return (
             "options",
             f"{ref.id} runs in {cls.host}; beside the model only processors of {INPUT_SERVICE} run",

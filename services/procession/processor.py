@@ -4,7 +4,8 @@ Override the hooks that you need, as `def` or `async def`; the runtime finds the
 belongs into `args.state`, never on the instance: one instance serves many runs, and every service has its own.
 """
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, get_args, get_origin
 
@@ -12,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
 from procession import args as a
-from procession.errors import InvalidOptionsError
+from procession.errors import InvalidOptionsError, by_author
 from procession_schemas.validation import in_words, wrong_fields
 
 
@@ -42,6 +43,7 @@ METHODS: dict[Hook, str] = {
     Hook.OUTPUT_RESULT: "process_output_result",
 }
 INPUT_HOOKS = (Hook.INPUT, Hook.INPUT_STEP, Hook.LLM_REQUEST, Hook.LLM_RESPONSE)
+_BY_NAME = {name: hook for hook, method in METHODS.items() for name in (hook.value, method)}
 OUTPUT_HOOKS = (Hook.OUTPUT_STREAM, Hook.OUTPUT_STEP, Hook.TOOL_RESULT, Hook.OUTPUT_RESULT)
 
 
@@ -52,6 +54,21 @@ class Options(BaseModel):
 
 
 OptionsT = TypeVar("OptionsT", bound=Options)
+
+
+def invalid_options(whose: str, error: ValidationError) -> InvalidOptionsError:
+    """What is wrong with the options of a processor, a tool or a stop condition."""
+    fields = wrong_fields(error)
+    return InvalidOptionsError(f"{whose}: {in_words(fields.items(), 'options')}", fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What a processor with certain options is: its hooks, whether it runs beside the model, and sees data chunks."""
+
+    hooks: frozenset[Hook]
+    parallel: bool
+    data_parts: bool
 
 
 class Processor(Generic[OptionsT]):
@@ -97,18 +114,35 @@ class Processor(Generic[OptionsT]):
 
         Raises:
             InvalidOptionsError: An option is unknown or wrong; the message names each.
+            BrokenComponentError: The constructor raised something else.
         """
-        try:
-            return cls(cls.options_type().model_validate(options or {}))  # type: ignore[arg-type]  # bound by options_type
-        except ValidationError as error:
-            fields = wrong_fields(error)
-            raise InvalidOptionsError(
-                f"processor {cls.id}: {in_words(fields.items(), 'options')}", fields
-            ) from error
+        with by_author(f"processor {cls.id}", cls.__module__):
+            try:
+                return cls(cls.options_type().model_validate(options or {}))  # type: ignore[arg-type]  # bound by options_type
+            except ValidationError as error:
+                raise invalid_options(f"processor {cls.id}", error) from error
+
+    @classmethod
+    def traits(cls, options: dict[str, Any]) -> Traits:
+        """What an instance with these options is, as `hooks_for`, `runs_parallel` and `sees_data_parts` say.
+
+        Raises:
+            BrokenComponentError: One of them raised, or `hooks_for` named what is no hook.
+        """
+        with by_author(f"processor {cls.id}", cls.__module__):
+            hooks = _hooks(cls.hooks_for(options))
+            return Traits(
+                hooks,
+                parallel=Hook.INPUT in hooks and bool(cls.runs_parallel(options)),
+                data_parts=Hook.OUTPUT_STREAM in hooks and bool(cls.sees_data_parts(options)),
+            )
 
     @classmethod
     def hooks_for(cls, options: dict[str, Any]) -> frozenset[Hook]:  # noqa: ARG003 - for overriding
-        """The hooks an instance with these options has; by default those that the class overrides."""
+        """The hooks an instance with these options has; by default those that the class overrides.
+
+        `"process_input"` and `"processInput"` do for `Hook.INPUT`.
+        """
         return frozenset(h for h, m in METHODS.items() if getattr(cls, m) is not getattr(Processor, m))
 
     @classmethod
@@ -181,3 +215,13 @@ class Processor(Generic[OptionsT]):
 
     def on_violation(self, violation: a.Violation) -> Awaitable[None] | None:
         """Called for every abort of this processor; what it raises is counted and ignored (R-VI)."""
+
+
+def _hooks(given: Iterable[str]) -> frozenset[Hook]:
+    """Hooks by either of their names; raises TypeError."""
+    names = [given] if isinstance(given, str) else list(given)
+    if isinstance(given, str) or any(name not in _BY_NAME for name in names):
+        raise TypeError(
+            f"hooks_for returned {given!r}, and should return a set of {', '.join(METHODS.values())}"
+        )
+    return frozenset(_BY_NAME[name] for name in names)

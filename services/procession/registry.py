@@ -9,19 +9,26 @@ import importlib
 import importlib.metadata
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar, cast
+from types import ModuleType
+from typing import Any, Self, TypeVar, cast, get_type_hints
+
+from pydantic import ValidationError
 
 from procession.args import RequestContext
-from procession.errors import UnknownComponentError
-from procession.processor import Processor
+from procession.errors import BrokenComponentError, PluginError, UnknownComponentError, by_author
+from procession.processor import Options, Processor, invalid_options
 from procession.tools import Tool
 from procession_schemas.messages import StepResult
 
 Factory = Callable[[RequestContext, dict[str, Any]], "list[Any] | Awaitable[list[Any]]"]
 """Builds an array of processor refs (ids, or `{"id", "options"}`) for one request (R-CF-2)."""
-StopCondition = Callable[[list[StepResult], dict[str, Any]], bool]
-"""Given the steps so far and its options: whether the run stops (R-LP-3)."""
+StopCondition = Callable[[list[StepResult], Any], "bool | Awaitable[bool]"]
+"""Given the steps so far and its options: whether the run stops (R-LP-3).
+
+The options come as a dict, or as the model, derived from `Options`, with which the second parameter is annotated.
+"""
 
 T = TypeVar("T")
 _GROUPS = ("processors", "tools", "factories", "stop_conditions")
@@ -32,6 +39,7 @@ class _Unloaded:
     """What an entry point names, before anybody asked for it."""
 
     load: Callable[[], Any]
+    module: str
 
 
 class Components(MutableMapping[str, T]):
@@ -48,15 +56,17 @@ class Components(MutableMapping[str, T]):
 
         Raises:
             UnknownComponentError: A library that it needs is not installed.
+            BrokenComponentError: Its module raised something else.
             KeyError: There is none with that id.
         """
         found = self._known[id]
         if isinstance(found, _Unloaded):
-            try:
-                found = self._known[id] = cast("T", found.load())
-            except ModuleNotFoundError as error:
-                missing = f"{id} needs the module {error.name}, which is not installed here"
-                raise UnknownComponentError(f"{missing}; see which extra of procession has it") from error
+            with by_author(f"component {id}", found.module):
+                try:
+                    found = self._known[id] = cast("T", found.load())
+                except ModuleNotFoundError as error:
+                    missing = f"{id} needs the module {error.name}, which is not installed here"
+                    raise UnknownComponentError(f"{missing}; see which extra of procession has it") from error
         return found
 
     def __setitem__(self, id: str, component: T) -> None:  # noqa: A002
@@ -74,9 +84,9 @@ class Components(MutableMapping[str, T]):
     def __contains__(self, id: object) -> bool:  # noqa: A002
         return id in self._known
 
-    def add_unloaded(self, id: str, load: Callable[[], Any]) -> None:  # noqa: A002
-        """Adds a component that `load` gives when it is needed."""
-        self._known[id] = _Unloaded(load)
+    def add_unloaded(self, id: str, load: Callable[[], Any], module: str = "") -> None:  # noqa: A002
+        """Adds a component that `load` gives when it is needed, from a module."""
+        self._known[id] = _Unloaded(load, module)
 
 
 class Registry:
@@ -93,26 +103,33 @@ class Registry:
         """Collects every entry point, then lets each plugin module register its own.
 
         Raises:
-            UnknownComponentError: A plugin module has no function `register`.
+            PluginError: Plugins are missing, or fail; all are told.
         """
         registry = cls()
         for group in _GROUPS:
             for point in importlib.metadata.entry_points(group=f"procession.{group}"):
-                getattr(registry, group).add_unloaded(point.name, point.load)
-        for name in plugins:
-            module = importlib.import_module(name)
-            if not callable(getattr(module, "register", None)):
-                raise UnknownComponentError(f"plugin {name} has no function register(registry)")
-            module.register(registry)
+                getattr(registry, group).add_unloaded(point.name, point.load, point.module)
+        wrong = [told for name in plugins if (told := registry._plug(name))]
+        if wrong:
+            raise PluginError("\n".join(wrong))
         return registry
 
+    def _plug(self, name: str) -> str:
+        """Lets a plugin register its components; returns what is wrong with it, nothing when all is well."""
+        try:
+            with by_author(f"plugin {name}", name):
+                _register_of(importlib.import_module(name))(self)
+        except BrokenComponentError as error:
+            return _told(name, error)
+        return ""
+
     def add_processor(self, processor: type[Processor[Any]]) -> None:
-        """Registers a processor class under its id."""
-        self.processors[processor.id] = processor
+        """Registers a processor class under its id; raises TypeError where it is none, or has no id."""
+        self.processors[_id_of(processor, Processor)] = processor
 
     def add_tool(self, tool: type[Tool]) -> None:
-        """Registers a tool class under its id."""
-        self.tools[tool.id] = tool
+        """Registers a tool class under its id; raises TypeError where it is none, or has no id."""
+        self.tools[_id_of(tool, Tool)] = tool
 
     def processor(self, id: str) -> type[Processor[Any]]:  # noqa: A002 - the contract's word
         """The processor class with that id.
@@ -131,13 +148,49 @@ class Registry:
         return _find(self.factories, name, "factory")
 
     async def make_array(self, factory: str, context: RequestContext, options: dict[str, Any]) -> list[Any]:
-        """Calls a factory; raises UnknownComponentError when none has that name."""
-        made = self.factory(factory)(context, options)
-        return list(await made if inspect.isawaitable(made) else made)
+        """Calls a factory.
+
+        Raises:
+            UnknownComponentError: None has that name.
+            TypeError: It returned what is no list.
+        """
+        made: Any = self.factory(factory)(context, options)
+        array = await made if inspect.isawaitable(made) else made
+        if isinstance(array, str | Mapping) or not isinstance(array, Iterable):
+            raise TypeError(f"it returned {array!r}, and should return a list of ids or {{'id', 'options'}}")
+        return list(array)
 
     def stop_condition(self, id: str) -> StopCondition:  # noqa: A002 - the contract's word
         """The stop condition with that id; raises UnknownComponentError."""
         return _find(self.stop_conditions, id, "stop condition")
+
+    def stop_options(self, id: str, options: dict[str, Any]) -> Any:  # noqa: A002
+        """The options as the stop condition takes them.
+
+        Raises:
+            UnknownComponentError: None has that id.
+            InvalidOptionsError: An option is unknown or wrong; the message names each.
+            BrokenComponentError: It cannot be called with steps and options.
+        """
+        condition = self.stop_condition(id)
+        with by_author(f"stop condition {id}", getattr(condition, "__module__", "")):
+            model = _options_of(condition)
+            try:
+                return options if model is None else model.model_validate(options)
+            except ValidationError as error:
+                raise invalid_options(f"stop condition {id}", error) from error
+
+    async def stops(self, id: str, steps: list[StepResult], options: dict[str, Any]) -> bool:  # noqa: A002
+        """Asks a stop condition, also one that is an `async def`.
+
+        Raises:
+            UnknownComponentError, InvalidOptionsError: As `stop_options` does.
+            BrokenComponentError: It raised.
+        """
+        condition, given = self.stop_condition(id), self.stop_options(id, options)
+        with by_author(f"stop condition {id}", getattr(condition, "__module__", "")):
+            answer = condition(steps, given)
+            return bool(await answer if inspect.isawaitable(answer) else answer)
 
 
 def _find(table: Mapping[str, T], id: str, kind: str) -> T:  # noqa: A002
@@ -146,3 +199,45 @@ def _find(table: Mapping[str, T], id: str, kind: str) -> T:  # noqa: A002
     near = sorted(table, key=lambda known: (not known.startswith(id[:3]), known))[:8]
     known = ", ".join(near) or "none"
     raise UnknownComponentError(f"unknown {kind} {id!r}; registered: {known}")
+
+
+def _id_of(component: Any, kind: type) -> str:
+    """The id under which a class is registered; raises TypeError."""
+    if not (isinstance(component, type) and issubclass(component, kind)):
+        remedy = " (`@tool` makes one from a function)" if kind is Tool else ""
+        raise TypeError(f"{component!r} is no class derived from {kind.__name__}{remedy}")
+    if not isinstance(id := getattr(component, "id", None), str):  # noqa: A001
+        raise TypeError(
+            f'{component.__name__} has no id; write `id = "my-{kind.__name__.lower()}"` into the class'
+        )
+    return id
+
+
+def _options_of(condition: StopCondition) -> type[Options] | None:
+    """The model with which a stop condition's second parameter is annotated; raises TypeError where it has not two."""
+    inspect.signature(condition).bind([], {})
+    name = list(inspect.signature(condition).parameters)[1]
+    hint = get_type_hints(condition).get(name)
+    return hint if isinstance(hint, type) and issubclass(hint, Options) else None
+
+
+def _register_of(module: ModuleType) -> Callable[[Registry], None]:
+    """The function with which a plugin registers its components; raises BrokenComponentError."""
+    register = getattr(module, "register", None)
+    if callable(register) and not inspect.iscoroutinefunction(register):
+        with suppress(TypeError):
+            inspect.signature(register).bind(None)
+            return cast("Callable[[Registry], None]", register)
+    code, file = getattr(register, "__code__", None), getattr(module, "__file__", None) or ""
+    at = f"{file}:{code.co_firstlineno}" if code else file
+    raise BrokenComponentError(f"plugin {module.__name__} has no function `def register(registry)`", at)
+
+
+def _told(plugin: str, error: BrokenComponentError) -> str:
+    """What is wrong with a plugin, and where."""
+    cause = error.__cause__
+    if isinstance(cause, ModuleNotFoundError) and f"{plugin}.".startswith(f"{cause.name}."):
+        remedy = "start in the folder that has it, or name that in PYTHONPATH"
+        return f"plugin {plugin}: there is no module {cause.name} on the Python path; {remedy}"
+    remedy = "; install it where services run" if isinstance(cause, ModuleNotFoundError) else ""
+    return f"{error.told}{remedy}"

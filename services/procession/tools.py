@@ -9,17 +9,30 @@ once while its host lives, and again when the host died in the middle: `context.
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NoReturn, Protocol, get_type_hints, overload
+from types import NoneType, SimpleNamespace, UnionType
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    NoReturn,
+    Protocol,
+    Self,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    overload,
+)
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 
 from procession.args import AbortSignal, RequestContext
-from procession.errors import InvalidOptionsError, ProcessionError
-from procession.processor import Options
+from procession.errors import ProcessionError, by_author, said
+from procession.processor import Options, invalid_options
 from procession.services import NO_ENVIRONMENT, Environment, KeyValueStore
-from procession_schemas.validation import in_words, wrong_fields
+from procession_schemas.validation import wrong_fields
 
 
 class ToolWriter(Protocol):
@@ -114,10 +127,18 @@ class Tool:
         try:
             self.options: Any = self.options_type.model_validate(options or {})
         except ValidationError as error:
-            fields = wrong_fields(error)
-            raise InvalidOptionsError(
-                f"tool {self.id}: {in_words(fields.items(), 'options')}", fields
-            ) from error
+            raise invalid_options(f"tool {self.id}", error) from error
+
+    @classmethod
+    def build(cls, options: dict[str, Any]) -> Self:
+        """Makes an instance from raw options.
+
+        Raises:
+            InvalidOptionsError: An option is unknown or wrong; the message names each.
+            BrokenComponentError: The constructor raised something else.
+        """
+        with by_author(f"tool {cls.id}", cls.__module__):
+            return cls(options)
 
     def execute(self, args: Any, context: ToolContext) -> Any | Awaitable[Any]:
         """Runs the call with arguments that fit `parameters`; what it raises becomes a `tool-error` (R-TX-4).
@@ -192,18 +213,18 @@ def tool(
 ) -> Any:
     """Makes a tool class from a function: schema from its signature, description from its docstring.
 
-    A parameter annotated `ToolContext` gets the context and is not part of the schema; an annotation such as
+    A parameter annotated `ToolContext`, or as one that may be None, gets the context and is not part of the schema; an
+    annotation such as
     `Annotated[int, Field(ge=1)]` says more about an argument than its type.
     The id is the function's name with `-` for `_`.
 
     Raises:
-        TypeError: A parameter cannot be an argument: `*args`, `**kwargs`, positional-only, default `Field`.
+        TypeError: A parameter cannot be an argument: `*args`, `**kwargs`, positional-only, default `Field`, or of a
+            type that has no JSON Schema.
     """
 
     def make(function: Callable[..., Any]) -> type[Tool]:
-        context_name, arguments = _signature(function)
-        schema = arguments.model_json_schema(schema_generator=_Schema)
-        schema.pop("title")
+        context_name, arguments, schema = _signature(function)
         return type(
             function.__name__,
             (_AsyncFunctionTool if inspect.iscoroutinefunction(function) else _FunctionTool,),
@@ -224,16 +245,16 @@ def tool(
     return make(function) if function else make
 
 
-def _signature(function: Callable[..., Any]) -> tuple[str | None, type[BaseModel]]:
-    """The name of the parameter for the context, and a model of all others.
+def _signature(function: Callable[..., Any]) -> tuple[str | None, type[BaseModel], dict[str, Any]]:
+    """The name of the parameter for the context, a model of all others, and its schema.
 
     A field's name is its position, its alias the parameter: fields may not be called `json` or `_x`.
     """
-    hints = get_type_hints(function, include_extras=True)
     where = f"tool {function.__name__}"
     context_name, fields = None, {}
     for position, (name, parameter) in enumerate(inspect.signature(function).parameters.items()):
-        if hints.get(name) is ToolContext:
+        hint = _hint(function, parameter, where)
+        if _is_context(hint):
             context_name = name
             continue
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
@@ -241,8 +262,47 @@ def _signature(function: Callable[..., Any]) -> tuple[str | None, type[BaseModel
         if isinstance(parameter.default, FieldInfo):
             raise TypeError(f"{where}: write `{name}: Annotated[..., Field(...)]`, without a default")
         default = ... if parameter.default is parameter.empty else parameter.default
-        fields[f"p{position}"] = (hints.get(name, Any), Field(default, alias=name))
-    model: type[BaseModel] = create_model(  # type: ignore[call-overload]  # fields are built above
-        f"{function.__name__}_arguments", __config__=ConfigDict(extra="forbid"), **fields
+        fields[f"p{position}"] = (hint, Field(default, alias=name))
+    try:
+        return (context_name, *_model(function.__name__, fields))
+    except Exception:
+        for key, (_, field) in fields.items():
+            try:
+                _model(function.__name__, {key: fields[key]})
+            except Exception as error:
+                told = f"{where}: the parameter `{field.alias}` cannot be an argument: {said(error)}"
+                raise TypeError(f"{told}; annotate it with what JSON has, or with `ToolContext`") from error
+        raise
+
+
+def _model(name: str, fields: dict[str, Any]) -> tuple[type[BaseModel], dict[str, Any]]:
+    model: type[BaseModel] = create_model(
+        f"{name}_arguments", __config__=ConfigDict(extra="forbid"), **fields
     )
-    return context_name, model
+    schema = model.model_json_schema(schema_generator=_Schema)
+    schema.pop("title")
+    return model, schema
+
+
+def _hint(function: Callable[..., Any], parameter: inspect.Parameter, where: str) -> Any:
+    """A parameter's annotation, read where it is a text; raises TypeError."""
+    if parameter.annotation is parameter.empty:
+        return Any
+    written = SimpleNamespace(__annotations__={parameter.name: parameter.annotation})
+    known = getattr(inspect.unwrap(function), "__globals__", {})
+    try:
+        return get_type_hints(written, known, include_extras=True)[parameter.name]
+    except Exception as error:
+        raise TypeError(
+            f"{where}: the annotation of `{parameter.name}` cannot be read: {said(error)}"
+        ) from error
+
+
+def _is_context(hint: Any) -> bool:
+    """Whether it is the context that a parameter wants, or takes None in its place."""
+    if get_origin(hint) is Annotated:
+        return _is_context(get_args(hint)[0])
+    if get_origin(hint) in (Union, UnionType):
+        given = [each for each in get_args(hint) if each is not NoneType]
+        return bool(given) and all(map(_is_context, given))
+    return hint is ToolContext

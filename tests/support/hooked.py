@@ -1,4 +1,4 @@
-"""Processors and tools whose hooks a test writes inline, for services that run in the test's own process."""
+"""Processors, tools and stop conditions that a test writes inline, for services that run in the test's own process."""
 
 import inspect
 import itertools
@@ -8,12 +8,14 @@ from typing import Any, ClassVar
 from procession.processor import METHODS, Hook, Options, Processor
 from procession.registry import Registry
 from procession.tools import Tool, ToolContext
+from procession_schemas.messages import StepResult
 
-__all__ = ["PLUGIN", "processor", "register", "same", "tool"]
+__all__ = ["PLUGIN", "processor", "register", "same", "stop", "tool"]
 
 PLUGIN = "tests.support.hooked"
 _hooks: dict[str, dict[str, Callable[[Any], Any]]] = {}
 _tools: dict[str, Callable[[ToolContext], Any]] = {}
+_stops: dict[str, Callable[[list[StepResult]], Any]] = {}
 _sees_data: set[str] = set()
 _keys = map("k{}".format, itertools.count())
 
@@ -32,6 +34,13 @@ def tool(name: str, execute: Callable[[ToolContext], Any]) -> dict[str, Any]:
     key = next(_keys)
     _tools[key] = execute
     return {"id": "hooked-tool", "as": name, "options": {"key": key}}
+
+
+def stop(condition: Callable[[list[StepResult]], Any]) -> dict[str, Any]:
+    """A stop condition, which may be an `async def`."""
+    key = next(_keys)
+    _stops[key] = condition
+    return {"id": "hooked-stop", "options": {"key": key}}
 
 
 def same(args: Any) -> Any:
@@ -86,7 +95,13 @@ class HookedTool(Tool):
         return await value if inspect.isawaitable(value) else value
 
 
+def hooked_stop(steps: list[StepResult], options: Keyed) -> Any:
+    """Asks what the test wrote."""
+    return _stops[options.key](steps)
+
+
 def register(registry: Registry) -> None:
-    """Adds both."""
+    """Adds all."""
     registry.add_processor(Hooked)
     registry.add_tool(HookedTool)
+    registry.stop_conditions["hooked-stop"] = hooked_stop

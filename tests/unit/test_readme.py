@@ -68,11 +68,12 @@ def test_the_agent_shown_is_one(tmp_path):
     path = tmp_path / "agents.yaml"
     path.write_text(snippet("yaml", 0))
     assert list(load_agents(path)) == ["demo"]
+    assert check(Settings(agents=path)) == []
 
 
 def test_the_example_agents_are_right():
     path = ROOT / "examples" / "agents.yaml"
-    assert check(Settings(agents=path, plugins=("procession_services.demo.processors",))) == []
+    assert check(Settings(agents=path)) == []
 
 
 def test_every_link_leads_somewhere():

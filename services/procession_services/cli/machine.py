@@ -120,7 +120,8 @@ async def _started(stack: AsyncExitStack, options: argparse.Namespace, settings:
         environment = {"PROCESSION_AGENTS": str(settings.agents.absolute())}
     else:
         say("no agents file (--agents FILE): serving the agent `demo`")
-        environment = await stack.enter_async_context(demo_environment(settings.model or DEMO_MODEL, hear))
+        made = demo_environment(settings.model or DEMO_MODEL, hear, settings.plugins)
+        environment = await stack.enter_async_context(made)
     if options.config is not None:
         environment = {**environment, "PROCESSION_CONFIG": str(options.config.absolute())}
     embedded = options.embedded

@@ -121,7 +121,7 @@ def _processors(options: argparse.Namespace) -> int:
     registry = Registry.load(settings_of(options).plugins)
     rows = []
     for name, kind in sorted(registry.processors.items()):
-        hooks = sorted(kind.hooks_for({}))
+        hooks = sorted(kind.traits({}).hooks)
         told = (kind.description or kind.__doc__ or "").strip().splitlines()
         rows.append([name, ", ".join(hooks), told[0] if told else ""])
     sys.stdout.write(table(["processor", "hooks", "what it does"], rows))

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -72,17 +72,18 @@ async def demo(question: str = QUESTION) -> RunResult:
 
 @asynccontextmanager
 async def demo_environment(
-    model: str = DEMO_MODEL, on_line: OnLine = nobody
+    model: str = DEMO_MODEL, on_line: OnLine = nobody, plugins: Sequence[str] = ()
 ) -> AsyncIterator[dict[str, str]]:
     """Settings for services that know the agent `demo`, and the demo model server when they need it.
 
     Args:
         model: What the agent asks.
         on_line: Gets the name of a demo model server that has ended, and a line about it.
+        plugins: What is installed besides the processors of the demonstration.
     """
     environment = {
         "PROCESSION_AGENTS": str(Path(agents.__file__)),
-        "PROCESSION_PLUGINS": "procession_services.demo.processors",
+        "PROCESSION_PLUGINS": ",".join(["procession_services.demo.processors", *plugins]),
         "PROCESSION_MODEL": model,
     }
     if model != DEMO_MODEL:

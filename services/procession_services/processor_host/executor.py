@@ -11,7 +11,13 @@ import orjson
 from procession.args import AbortSignal
 from procession.calls import Calls
 from procession.context import RunContext
-from procession.errors import InvalidOptionsError, ProcessorError, TripWire, UnknownComponentError
+from procession.errors import (
+    BrokenComponentError,
+    InvalidOptionsError,
+    ProcessorError,
+    TripWire,
+    UnknownComponentError,
+)
 from procession.messages import InvalidMessageError
 from procession.services import NO_ENVIRONMENT, Environment
 from procession_schemas.run import Failure
@@ -42,6 +48,13 @@ log = logging.getLogger(__name__)
 _LEAVE_SECONDS: Final = 5.0
 _MAY_WAIT: Final = frozenset({"arrays", "hook", "stop", "tools"})
 """Operations that may wait for something, before which clients get what is ready; else it goes with what comes next."""
+_OF_AUTHORS: Final = (
+    ProcessorError,
+    UnknownComponentError,
+    BrokenComponentError,
+    InvalidOptionsError,
+    InvalidMessageError,
+)
 
 
 class Executor:
@@ -55,6 +68,7 @@ class Executor:
         instances: Instances,
         open_sink: SinkFactory,
         *,
+        max_deliver: int,
         runners: dict[str, OpRunner] | None = None,
         lender: OpRunner | None = None,
         environment: Environment = NO_ENVIRONMENT,
@@ -62,7 +76,7 @@ class Executor:
         self.service, self.bus, self.store, self.instances = service, bus, store, instances
         self.environment = environment
         self.driver = Driver(bus, store, self.execute)
-        self._open_sink, self._lender = open_sink, lender
+        self._open_sink, self._lender, self._max_deliver = open_sink, lender, max_deliver
         self._runners = {**RUNNERS, **(runners or {})}
         self._signals: dict[tuple[str, str], list[AbortSignal]] = {}
 
@@ -75,9 +89,9 @@ class Executor:
         """Runs the command, takes its result into the run, and sends what comes next.
 
         A command that was done before is not run again; one that the run has left behind only has it said again what
-        comes next. Without a delivery it is the caller's own. The first delivery leaves a command alone that somebody
-        has (NATS forgets deliveries when it is killed); a later one comes when that one has gone silent, and takes it
-        over.
+        comes next. The first delivery leaves a command alone that somebody has (NATS forgets deliveries when it is
+        killed); a later one comes when that one has gone silent, and takes it over. Without a delivery it is the
+        caller's own, which NATS does not count: one that was begun too often ends its run.
 
         Raises:
             LostError: Somebody else has the command, so this delivery says nothing more.
@@ -110,7 +124,10 @@ class Executor:
                 )
                 await self.driver.again(command.tenant, command.run)
                 return
-            job = await self._worked(command, stored, signal, delivery)
+            if delivery is None and stored.claims > self._max_deliver:
+                job = self._given_up(command, stored, signal)
+            else:
+                job = await self._worked(command, stored, signal, delivery)
         await self._settle(job, stored, owner)
         told(job.result)
 
@@ -153,6 +170,14 @@ class Executor:
         if not job.outbox.held():
             raise LostError
         _summed(job)
+        return job
+
+    def _given_up(self, command: WorkCommand, stored: StoredContext, signal: AbortSignal) -> Job:
+        """A job of which nothing is done any more."""
+        job = self._job(command, stored, signal, None, 0)
+        ops = ", ".join(op.op for op in command.ops)
+        message = f"could not do {ops} in {self._max_deliver} attempts; the logs of the services say why"
+        job.result.outcome, job.result.error = "failed", Failure(code="WORK_FAILED", message=message)
         return job
 
     async def _settle(self, job: Job, stored: StoredContext, owner: str) -> None:
@@ -303,7 +328,7 @@ async def _one(run: OpRunner, op: Op, job: Job) -> None:
         result.stopped = True
     except RefusedError as error:
         result.outcome, result.error = "failed", error.failure
-    except (ProcessorError, UnknownComponentError, InvalidOptionsError, InvalidMessageError) as error:
+    except _OF_AUTHORS as error:
         result.outcome, result.error = "failed", wire_failure(error)
 
 

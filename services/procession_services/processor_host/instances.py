@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import orjson
 
 from procession.calls import Link
+from procession.errors import BrokenComponentError, ProcessorError
 from procession.processor import Processor
 from procession.registry import Registry
 from procession_schemas.agent import ProcessorRef
@@ -29,6 +30,7 @@ class Instances:
         Raises:
             UnknownComponentError: An id is not registered in this process.
             InvalidOptionsError: Options do not fit.
+            ProcessorError: A constructor raised.
         """
         told = [[ref.id, ref.as_, ref.options, ref.on_error, ref.timeout] for ref in refs]
         return _kept(self._arrays, [offset, *told], lambda: self._links(refs, offset))
@@ -41,7 +43,15 @@ class Instances:
 
     def _instance(self, ref: ProcessorRef) -> Processor[Any]:
         key = [ref.id, ref.instance, ref.options]
-        return _kept(self._built, key, lambda: self.registry.processor(ref.id).build(ref.options))
+        return _kept(self._built, key, lambda: self._made(ref))
+
+    def _made(self, ref: ProcessorRef) -> Processor[Any]:
+        try:
+            return self.registry.processor(ref.id).build(ref.options)
+        except BrokenComponentError as error:
+            raise ProcessorError(
+                str(error), processor_id=ref.instance, hook="", code="COMPONENT_FAILED"
+            ) from error
 
 
 def _kept(table: OrderedDict[bytes, _T], key: list[Any], make: Callable[[], _T]) -> _T:

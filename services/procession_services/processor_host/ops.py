@@ -129,7 +129,7 @@ def _complete_tools(job: Job) -> None:
     """Fills in description and schema of tools that a step hook added by id."""
     for name, ref in job.ctx.config.tools.items():
         if ref.parameters is None:
-            tool = job.registry.tool(ref.id)(ref.options)
+            tool = job.registry.tool(ref.id).build(ref.options)
             update = {"description": ref.description or tool.description, "parameters": tool.parameters}
             job.ctx.config.tools[name] = ref.model_copy(update=update)
 
@@ -199,9 +199,12 @@ def _set_model_output(job: Job, call_id: str, output: Any) -> None:
 
 
 async def stop(op: work.StopOp, job: Job) -> None:
-    """Asks the stop conditions (R-LP-3)."""
+    """Asks the stop conditions, up to the first that says yes (R-LP-3)."""
     steps = for_hooks(job.ctx, job.ctx.accepted_steps())
-    job.result.stop = any(job.registry.stop_condition(ref.id)(steps, ref.options) for ref in op.conditions)
+    for ref in op.conditions:
+        job.result.stop = await job.registry.stops(ref.id, steps, ref.options)
+        if job.result.stop:
+            return
 
 
 async def reject(op: work.RejectOp, job: Job) -> None:

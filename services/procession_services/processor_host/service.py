@@ -159,6 +159,7 @@ class Host:
             self.store,
             self.instances,
             open_sink,
+            max_deliver=self.settings.max_deliver,
             runners=runners,
             lender=lender,
             environment=self.environment,

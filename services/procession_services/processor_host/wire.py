@@ -28,7 +28,11 @@ def wire_failure(error: Exception) -> Failure:
             hook=error.hook or None,
             name=error.name,
         )
-    code = {"UnknownComponentError": "UNKNOWN_COMPONENT", "InvalidOptionsError": "INVALID_OPTIONS"}
+    code = {
+        "UnknownComponentError": "UNKNOWN_COMPONENT",
+        "BrokenComponentError": "COMPONENT_FAILED",
+        "InvalidOptionsError": "INVALID_OPTIONS",
+    }
     return Failure(
         code=code.get(type(error).__name__, "INVALID_MESSAGE_CONTENT"),
         message=str(error),

@@ -1,17 +1,29 @@
 """Stop conditions: predicates over the steps so far, named in `stopWhen` (R-LP-3)."""
 
-from typing import Any
+from pydantic import Field
 
+from procession.processor import Options
 from procession_schemas.messages import StepResult
 
 
-def step_count_is(steps: list[StepResult], options: dict[str, Any]) -> bool:
-    """Stops after `count` steps (default 1)."""
-    return len(steps) >= int(options.get("count", 1))
+class StepCount(Options):
+    """How many steps there may be."""
+
+    count: int = Field(default=1, ge=1)
 
 
-def has_tool_call(steps: list[StepResult], options: dict[str, Any]) -> bool:
-    """Stops when the last step called the tool `toolName` (any tool, where none is named)."""
-    wanted = options.get("toolName") or options.get("tool_name")
+class ToolCalled(Options):
+    """Which tool ends the loop; any, where none is named."""
+
+    tool_name: str | None = None
+
+
+def step_count_is(steps: list[StepResult], options: StepCount) -> bool:
+    """Stops after `count` steps."""
+    return len(steps) >= options.count
+
+
+def has_tool_call(steps: list[StepResult], options: ToolCalled) -> bool:
+    """Stops when the last step called the tool."""
     calls = steps[-1].get("toolCalls", []) if steps else []
-    return any(wanted is None or call["toolName"] == wanted for call in calls)
+    return any(options.tool_name in (None, call["toolName"]) for call in calls)

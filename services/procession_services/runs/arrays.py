@@ -5,7 +5,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from procession.args import RequestContext
-from procession.errors import InvalidOptionsError, UnknownComponentError
+from procession.errors import BrokenComponentError, InvalidOptionsError, UnknownComponentError
 from procession.placing import misplaced, runs_beside
 from procession.processor import INPUT_HOOKS, OUTPUT_HOOKS, Hook
 from procession.registry import Registry
@@ -45,11 +45,13 @@ async def called(
 
 
 def known(find: Any, field: str) -> Any:
-    """What `find` gives; RefusedError where it knows nothing of that name, or the options are wrong."""
+    """What `find` gives; RefusedError where it knows nothing of that name, or that is broken, or its options are."""
     try:
         return find()
     except UnknownComponentError as error:
         raise RefusedError("UNKNOWN_COMPONENT", str(error), field) from error
+    except BrokenComponentError as error:
+        raise RefusedError("COMPONENT_FAILED", str(error), field) from error
     except InvalidOptionsError as error:
         path = next(iter(error.fields), "")
         raise RefusedError(
@@ -69,9 +71,10 @@ def place(kind: str, refs: list[ProcessorRef], registry: Registry) -> list[Place
 def _placed(kind: str, ref: ProcessorRef, registry: Registry, where: str) -> Placed:
     cls = known(lambda: registry.processor(ref.id), f"{where}.id")
     known(lambda: cls.build(ref.options), f"{where}.id")
-    if wrong := misplaced(kind, cls, ref):
+    traits = known(lambda: cls.traits(ref.options), f"{where}.id")
+    if wrong := misplaced(kind, cls, ref, traits):
         raise RefusedError("UNSAFE_PLACE", wrong[1], f"{where}.{wrong[0]}")
-    hooks, beside = cls.hooks_for(ref.options) & frozenset(_HOOKS[kind]), runs_beside(kind, cls, ref)
+    hooks, beside = traits.hooks & frozenset(_HOOKS[kind]), runs_beside(kind, traits)
     host = cls.host or HOSTS[kind]
     if kind == "output" and host != HOSTS[kind] and hooks & _STREAM_HOOKS:
         text = f"processor {ref.id} runs in {host}, but stream and tool-result hooks cannot"
@@ -81,7 +84,7 @@ def _placed(kind: str, ref: ProcessorRef, registry: Registry, where: str) -> Pla
         hooks=hooks - {Hook.INPUT} if beside else hooks,
         host=host,
         beside=beside,
-        data_parts=Hook.OUTPUT_STREAM in hooks and cls.sees_data_parts(ref.options),
+        data_parts=Hook.OUTPUT_STREAM in hooks and traits.data_parts,
     )
 
 

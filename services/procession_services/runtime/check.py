@@ -4,7 +4,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from procession.errors import InvalidOptionsError, UnknownComponentError
+from procession.errors import (
+    BrokenComponentError,
+    InvalidOptionsError,
+    PluginError,
+    UnknownComponentError,
+)
 from procession.placing import misplaced
 from procession.processor import INPUT_HOOKS, OUTPUT_HOOKS, Hook
 from procession.registry import Registry
@@ -25,6 +30,8 @@ _ARRAYS: Final = (
 
 _KINDS: Final = {hooks: attribute.removesuffix("_processors") for attribute, _, hooks in _ARRAYS}
 
+_UNUSABLE: Final = (UnknownComponentError, BrokenComponentError)
+
 ModelCheck = Callable[[str], str | None]
 """What is wrong with a model's name, or None."""
 
@@ -39,9 +46,8 @@ def check(settings: Settings, model_problem: ModelCheck | None = None) -> list[P
     problems = _tenants(settings)
     try:
         registry = Registry.load(settings.plugins)
-    except (ImportError, UnknownComponentError) as error:
-        told = f"{error}; plugins are modules on the Python path"
-        return [*problems, Problem("PROCESSION_PLUGINS", "", told)]
+    except PluginError as error:
+        return [*problems, *(Problem("PROCESSION_PLUGINS", "", told) for told in str(error).splitlines())]
     if settings.agents is None:
         told = "no agents file; only requests that bring their own agent will run"
         return [*problems, Problem("PROCESSION_AGENTS", "", told, warning=True)]
@@ -80,8 +86,7 @@ def check_agent(
     if agent.prepare_step:
         yield from _processor(agent.prepare_step, {Hook.INPUT_STEP}, registry, where, f"{base}.prepareStep")
     for index, ref in enumerate(agent.stop_when or ()):
-        path = f"{base}.stopWhen.{index}.id"
-        yield from _known(registry.stop_conditions, ref.id, "stop condition", where, path)
+        yield from _stop_condition(ref, registry, where, f"{base}.stopWhen.{index}")
     for index, tool in enumerate(agent.tools):
         yield from _tool(tool, registry, where, f"{base}.tools.{index}")
     yield from _models(agent, where, base, model_problem)
@@ -119,33 +124,49 @@ def _processor(
         return
     try:
         kind = registry.processors[ref.id]
+        fields = kind.options_type().model_fields
         kind.build(ref.options)
-    except UnknownComponentError as error:
-        yield Problem(where, f"{path}.id", str(error))
-        return
+        traits = kind.traits(ref.options)
     except InvalidOptionsError as error:
-        known = [field.alias or name for name, field in kind.options_type().model_fields.items()]
-        yield from _options(error, known, where, path)
+        yield from _options(error, [field.alias or name for name, field in fields.items()], where, path)
         return
-    has = kind.hooks_for(ref.options)
-    if not has & hooks:
-        here, there = ", ".join(sorted(hooks)), ", ".join(sorted(has)) or "no hook"
+    except _UNUSABLE as error:
+        yield Problem(where, f"{path}.id", _told(error))
+        return
+    if not traits.hooks & hooks:
+        here, there = ", ".join(sorted(hooks)), ", ".join(sorted(traits.hooks)) or "no hook"
         told = f"{ref.id} would never run here: its hooks are {there}, and here run {here}"
         yield Problem(where, f"{path}.id", told)
-    if wrong := misplaced(_KINDS.get(frozenset(hooks), ""), kind, ref):
+    if wrong := misplaced(_KINDS.get(frozenset(hooks), ""), kind, ref, traits):
         yield Problem(where, f"{path}.{wrong[0]}", wrong[1])
 
 
 def _tool(ref: ToolRef, registry: Registry, where: str, path: str) -> Iterator[Problem]:
     if ref.id not in registry.tools:
         yield from _known(registry.tools, ref.id, "tool", where, f"{path}.id")
-        return
+    else:
+        yield from _wrong(lambda: registry.tool(ref.id).build(ref.options), where, path)
+
+
+def _stop_condition(ref: ProcessorRef, registry: Registry, where: str, path: str) -> Iterator[Problem]:
+    if ref.id not in registry.stop_conditions:
+        yield from _known(registry.stop_conditions, ref.id, "stop condition", where, f"{path}.id")
+    else:
+        yield from _wrong(lambda: registry.stop_options(ref.id, ref.options), where, path)
+
+
+def _wrong(use: Callable[[], Any], where: str, path: str) -> Iterator[Problem]:
+    """What keeps a component from being used as it is configured."""
     try:
-        registry.tools[ref.id](ref.options)
-    except UnknownComponentError as error:
-        yield Problem(where, f"{path}.id", str(error))
+        use()
     except InvalidOptionsError as error:
         yield from _options(error, [], where, path)
+    except _UNUSABLE as error:
+        yield Problem(where, f"{path}.id", _told(error))
+
+
+def _told(error: UnknownComponentError | BrokenComponentError) -> str:
+    return error.told if isinstance(error, BrokenComponentError) else str(error)
 
 
 def _options(error: InvalidOptionsError, known: list[str], where: str, path: str) -> Iterator[Problem]:

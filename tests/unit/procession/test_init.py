@@ -12,13 +12,14 @@ CLIENT = {
     "RequestTooLargeError", "RunConflictError", "RunFailedError", "RunHandle", "UnknownRunError",
 }  # fmt: skip
 PUBLIC = CLIENT | {
-    "Abort", "AbortSignal", "Agent", "APIError", "APIErrorArgs", "APIErrorResult", "Chunk", "Failure",
+    "Abort", "AbortSignal", "Agent", "APIError", "APIErrorArgs", "APIErrorResult", "BrokenComponentError",
+    "Chunk", "Failure",
     "hold_flush", "hold_stream", "HoldOverflowError", "Hook", "HookArgs", "InputArgs", "InputResult",
     "InputReturn", "InputStepArgs", "InputStepResult", "InputStepReturn", "InvalidMessageError",
     "InvalidOptionsError", "InvalidSignalError", "LLMRequestArgs", "LLMRequestResult", "LLMResponseArgs",
     "map_text", "Match", "MemoryConfig", "Message", "MessageList", "MessagesReturn", "ModelAnswer",
     "ModelCallError", "ModelEntry", "ModelInfo", "ModelRequest", "Options", "OutputResult",
-    "OutputResultArgs", "OutputStepArgs", "OutputStreamArgs", "Part", "ProcessionError", "Processor",
+    "OutputResultArgs", "OutputStepArgs", "OutputStreamArgs", "Part", "PluginError", "ProcessionError", "Processor",
     "ProcessorError", "ProcessorRef", "RegexRule", "RegexScanner", "Registry", "RequestContext",
     "RunRequest", "RunResult", "Scan", "ScanError", "Scanner", "SentState", "Services", "Signal", "State",
     "StateSignal", "StateSignalArgs", "StateSignalProcessor", "StepResult", "StreamMode", "StreamReturn",

@@ -1,9 +1,9 @@
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import pytest
 from pydantic import Field, ValidationError
 
-from procession.errors import InvalidOptionsError
+from procession.errors import BrokenComponentError, InvalidOptionsError
 from procession.processor import INPUT_HOOKS, METHODS, OUTPUT_HOOKS, Hook, Options, Processor
 from tests.unit.procession.making import processor
 
@@ -62,6 +62,43 @@ def test_the_hooks_are_those_that_are_overridden():
     assert Derived.hooks_for({}) == {Hook.INPUT, Hook.OUTPUT_STEP}
     assert processor().hooks_for({}) == frozenset()
     assert {*INPUT_HOOKS, *OUTPUT_HOOKS, Hook.API_ERROR} == set(Hook)
+
+
+@pytest.mark.parametrize("named", [{Hook.INPUT}, {"processInput"}, ["process_input"]])
+def test_hooks_may_be_named_in_either_spelling(named):
+    kind = processor(hooks_for=classmethod(lambda cls, options: named))
+    assert kind.traits({}).hooks == {Hook.INPUT}
+
+
+@pytest.mark.parametrize(
+    "named", [{"process_inputs"}, "process_input", None, {Hook.INPUT, 5}, [["process_input"]]]
+)
+def test_what_is_no_hook_is_refused(named):
+    kind = processor("guard", hooks_for=classmethod(lambda cls, options: named))
+    with pytest.raises(BrokenComponentError, match=r"^processor guard: TypeError: "):
+        kind.traits({})
+
+
+@pytest.mark.parametrize("method", ["hooks_for", "runs_parallel", "sees_data_parts"])
+def test_what_a_processor_says_of_itself_may_fail(method):
+    def fails(cls, options):
+        return options["missing"]
+
+    hooks = dict.fromkeys(("process_input", "process_output_stream"), lambda args: None)
+    kind = processor("guard", **hooks, **{method: classmethod(fails)})
+    with pytest.raises(BrokenComponentError, match=r"^processor guard: KeyError: 'missing'$"):
+        kind.traits({})
+
+
+def test_a_constructor_that_fails_names_its_processor_and_says_where():
+    def connect(self, options):
+        raise RuntimeError("no\ndatabase")
+
+    kind: Any = type("Connected", (Limit,), {"__init__": connect, "__module__": __name__})
+    with pytest.raises(BrokenComponentError, match=r"^processor limit: RuntimeError: no database$") as caught:
+        kind.build()
+    line = connect.__code__.co_firstlineno + 1
+    assert caught.value.told == f"processor limit: RuntimeError: no database ({__file__}:{line})"
 
 
 def test_the_option_model_is_found_through_bases():

@@ -4,7 +4,13 @@ import types
 import pytest
 
 from procession.args import RequestContext
-from procession.errors import UnknownComponentError
+from procession.errors import (
+    BrokenComponentError,
+    InvalidOptionsError,
+    PluginError,
+    UnknownComponentError,
+)
+from procession.processor import Options
 from procession.registry import Registry
 from procession.tools import tool
 from tests.unit.procession.making import processor
@@ -30,15 +36,64 @@ def test_plugins_register_their_own(plugin):
     assert Registry.load(["a_plugin"]).processor("from-plugin").id == "from-plugin"
 
 
-def test_a_plugin_needs_a_function_register(plugin):
+WITHOUT_ID = """\
+from procession import Processor
+class A(Processor): pass
+def register(registry):
+    registry.add_processor(A)"""
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "told"),
+    [
+        ("x = 1\nraise ValueError('boom')", 2, "ValueError: boom"),
+        ("\ndef f(:", 2, "SyntaxError: "),
+        ("import sys\nsys.exit(0)", 2, "SystemExit: 0"),
+        ("import not_installed", 1, "ModuleNotFoundError: No module named 'not_installed'"),
+        ("x = 1", None, "has no function `def register(registry)`"),
+        ("\ndef register(): pass", 2, "has no function `def register(registry)`"),
+        ("async def register(registry): pass", 1, "has no function `def register(registry)`"),
+        (
+            "def register(r):\n  r.add_tool(lambda x: x)",
+            2,
+            "is no class derived from Tool (`@tool` makes one",
+        ),
+        ("def register(r): r.add_processor(r)", 1, "is no class derived from Processor"),
+        (WITHOUT_ID, 4, 'A has no id; write `id = "my-processor"` into the class'),
+    ],
+)
+def test_a_plugin_that_fails_is_told_with_its_line(tmp_path, monkeypatch, text, line, told):
+    monkeypatch.syspath_prepend(tmp_path)
+    name = f"plugin_{abs(hash(text))}"
+    (tmp_path / f"{name}.py").write_text(text)
+    with pytest.raises(PluginError) as caught:
+        Registry.load([name])
+    [said] = str(caught.value).splitlines()
+    assert said.startswith(f"plugin {name}")
+    assert told in said
+    assert f"({tmp_path / name}.py{f':{line}' if line else ''})" in said
+
+
+def test_all_plugins_that_fail_are_told(plugin):
     del plugin.register
-    with pytest.raises(UnknownComponentError, match=r"a_plugin has no function register\(registry\)"):
-        Registry.load(["a_plugin"])
+    with pytest.raises(PluginError) as caught:
+        Registry.load(["no_such_plugin", "a_plugin", "procession.no_such_part"])
+    missing, without, part = str(caught.value).splitlines()
+    assert missing.startswith(
+        "plugin no_such_plugin: there is no module no_such_plugin on the Python path; start"
+    )
+    assert without == "plugin a_plugin has no function `def register(registry)`"
+    assert part.startswith("plugin procession.no_such_part: there is no module procession.no_such_part on")
 
 
-def test_a_plugin_that_is_missing_is_an_import_error():
-    with pytest.raises(ImportError):
-        Registry.load(["no_such_plugin"])
+def test_a_component_whose_module_fails_is_broken():
+    def load():
+        raise ValueError("boom")
+
+    registry = Registry()
+    registry.tools.add_unloaded("saw", load, __name__)
+    with pytest.raises(BrokenComponentError, match=r"^component saw: ValueError: boom$"):
+        registry.tool("saw")
 
 
 def test_an_unknown_id_lists_the_nearest():
@@ -69,6 +124,14 @@ async def test_factories_may_be_sync_or_async():
         await registry.make_array("never", RequestContext(), {})
 
 
+@pytest.mark.parametrize("made", ["unicode-normalizer", {"id": "u"}, None, 5])
+async def test_what_a_factory_returns_must_be_a_list(made):
+    registry = Registry()
+    registry.factories["made"] = lambda context, options: made
+    with pytest.raises(TypeError, match="and should return a list of ids"):
+        await registry.make_array("made", RequestContext(), {})
+
+
 def test_tools_and_stop_conditions_are_found():
     registry = Registry()
 
@@ -81,3 +144,41 @@ def test_tools_and_stop_conditions_are_found():
     registry.stop_conditions["never"] = lambda steps, options: False
     assert registry.tool("add") is add
     assert registry.stop_condition("never")([], {}) is False
+
+
+class Count(Options):
+    most_steps: int = 1
+
+
+def registered(condition):
+    registry = Registry()
+    registry.stop_conditions["c"] = condition
+    return registry
+
+
+async def test_a_stop_condition_gets_its_options_as_its_second_parameter_says():
+    def with_model(steps, options: Count):
+        return options.most_steps == 3
+
+    assert await registered(with_model).stops("c", [], {"mostSteps": 3})
+    with pytest.raises(InvalidOptionsError, match=r"stop condition c: .*mostStep: ") as caught:
+        registered(with_model).stop_options("c", {"mostStep": 3, "most_steps": "many"})
+    assert sorted(caught.value.fields) == ["mostStep", "most_steps"]
+    assert await registered(lambda steps, options: options["any"]).stops("c", [], {"any": 1}) is True
+
+
+async def test_a_stop_condition_may_be_a_coroutine():
+    async def never(steps, options):
+        return ""
+
+    assert await registered(never).stops("c", [], {}) is False
+
+
+async def test_a_stop_condition_that_fails_is_named():
+    def fails(steps, options):
+        return steps[0]
+
+    with pytest.raises(BrokenComponentError, match=r"^stop condition c: IndexError: "):
+        await registered(fails).stops("c", [], {})
+    with pytest.raises(BrokenComponentError, match=r"^stop condition c: TypeError: too many positional"):
+        registered(lambda steps: True).stop_options("c", {})

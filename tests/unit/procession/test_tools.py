@@ -1,6 +1,7 @@
 """Tools from functions: what the model is told, and what the function gets."""
 
 import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 from enum import Enum
@@ -118,6 +119,40 @@ def test_the_context_is_given_and_not_described() -> None:
     look().execute({"x": 1}, given)
     assert seen == [given]
     assert list(look.parameters["properties"]) == ["x"]
+
+
+def test_a_context_that_may_be_none_is_given_too() -> None:
+    @tool
+    def optional(a: int, seen: ToolContext | None = None) -> str:
+        return seen.run_id if seen else ""
+
+    @tool
+    def annotated(seen: Annotated[ToolContext | None, "ours"], a: int) -> str:
+        return seen.run_id if seen else ""
+
+    @tool
+    def in_quotes(a: int, seen: "ToolContext | None" = None) -> str:
+        return seen.run_id if seen else ""
+
+    for kind in (optional, annotated, in_quotes):
+        assert list(kind.parameters["properties"]) == ["a"]
+        assert kind({}).execute({"a": 1}, context()) == "r1"
+
+
+class NoJson:
+    pass
+
+
+def test_a_parameter_that_has_no_schema_is_named_with_its_tool() -> None:
+    def unknown(a: int, link: NoJson) -> None: ...
+
+    def calling(a: int, back: Callable[[], int]) -> None: ...
+
+    def misspelt(a: int, seen: "ToolContxt") -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+    for function, parameter in ((unknown, "link"), (calling, "back"), (misspelt, "seen")):
+        with pytest.raises(TypeError, match=f"tool {function.__name__}: .*`{parameter}`"):
+            tool(function)
 
 
 async def test_a_coroutine_stays_one_so_that_others_can_run_in_a_thread() -> None:

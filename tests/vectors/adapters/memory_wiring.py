@@ -163,7 +163,7 @@ class _Runs:
         nothing: Any = _NoBus()
         executor = Executor(
             "any", nothing, nothing, Instances(self.registry), nothing,
-            runners={"model": self._model}, environment=environment(self.models),
+            max_deliver=5, runners={"model": self._model}, environment=environment(self.models),
         )  # fmt: skip
         state, _ = reduce(state, Started())
         context = StoredContext(0, -1, None, None, cancelled=False)

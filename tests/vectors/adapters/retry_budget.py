@@ -141,7 +141,13 @@ async def _run(script: Script, options: dict[str, Any], *, at_step: bool) -> Run
     )
     nothing: Any = _NoBus()
     executor = Executor(
-        "any", nothing, nothing, Instances(registry), nothing, runners={"model": script.model}
+        "any",
+        nothing,
+        nothing,
+        Instances(registry),
+        nothing,
+        max_deliver=5,
+        runners={"model": script.model},
     )
     state, _ = reduce(state, Started())
     context = StoredContext(0, -1, None, None, cancelled=False)

@@ -92,7 +92,7 @@ def make_plan(
     if prepare := _pick(request, agent, "prepare_step"):
         placed["input"].append(_prepare_step(prepare, registry))
     for index, ref in enumerate(_pick(request, agent, "stop_when") or []):
-        known(lambda ref=ref: registry.stop_condition(ref.id), f"stopWhen.{index}.id")
+        known(lambda ref=ref: registry.stop_options(ref.id, ref.options), f"stopWhen.{index}.id")
     structured: StructuredOutput | None = _pick(request, agent, "structured_output")
     if structured:
         _check_schema(structured.schema_)
@@ -150,7 +150,8 @@ def _pick(request: RunRequest, agent: AgentOptions, name: str) -> Any:
 def _prepare_step(ref: ProcessorRef, registry: Registry) -> Placed:
     cls = known(lambda: registry.processor(ref.id), "prepareStep.id")
     known(lambda: cls.build(ref.options), "prepareStep.id")
-    if Hook.INPUT_STEP not in cls.hooks_for(ref.options):
+    traits = known(lambda: cls.traits(ref.options), "prepareStep.id")
+    if Hook.INPUT_STEP not in traits.hooks:
         raise RefusedError(
             "INVALID_REQUEST", f"processor {ref.id} has no processInputStep hook", "prepareStep.id"
         )
@@ -189,7 +190,7 @@ def _tools(given: list[ToolRef], registry: Registry, of_memory: list[ToolRef]) -
     for index, ref in enumerate([*given, *(ref for ref in of_memory if ref.name not in names)]):
         field = f"tools.{index}.id"
         cls = known(lambda ref=ref: registry.tool(ref.id), field)
-        made = known(lambda ref=ref, cls=cls: cls(ref.options), field)
+        made = known(lambda ref=ref, cls=cls: cls.build(ref.options), field)
         if ref.name in tools:
             raise RefusedError(
                 "INVALID_REQUEST", f"two tools are called {ref.name!r}; rename one with `as`", field
@@ -222,7 +223,7 @@ def _structurer(structured: StructuredOutput, registry: Registry) -> Placed:
     ref = ProcessorRef(id=STRUCTURER, options=structured.model_dump(by_alias=True, exclude_none=True))
     cls = known(lambda: registry.processor(STRUCTURER), "structuredOutput.model")
     known(lambda: cls.build(ref.options), "structuredOutput")
-    return Placed(ref=ref, hooks=cls.hooks_for(ref.options), host=HOSTS["output"])
+    return Placed(ref=ref, hooks=cls.traits(ref.options).hooks, host=HOSTS["output"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 
-from procession_services.demo.run import model_server
+from procession_services.demo.run import demo_environment, model_server
 
 
 async def pids_of_models():
@@ -28,3 +28,8 @@ async def test_a_demo_model_that_was_killed_is_started_again_where_it_was():
         assert (await reader.readline()).split()[1] == b"200"
         writer.close()
     assert await pids_of_models() == []
+
+
+async def test_plugins_come_besides_those_of_the_demonstration():
+    async with demo_environment("openai/other", plugins=("mine", "other")) as environment:
+        assert environment["PROCESSION_PLUGINS"] == "procession_services.demo.processors,mine,other"

@@ -56,7 +56,7 @@ def answers(publish: Any = None) -> GuardAnswers:
         registry.add_processor(each)
     nothing: Any = None  # no bus and no store is needed for a verdict
     return GuardAnswers(
-        Executor("s", nothing, nothing, Instances(registry), nothing), publish, max_reply=5000
+        Executor("s", nothing, nothing, Instances(registry), nothing, max_deliver=5), publish, max_reply=5000
     )
 
 

@@ -37,6 +37,7 @@ async def test_a_factory_gets_context_and_options_and_may_name_ids():
     [
         (lambda *_: 1 / 0, "FACTORY_FAILED", "errorProcessors.factory"),
         (lambda *_: 5, "FACTORY_FAILED", "errorProcessors.factory"),
+        (lambda *_: "retry-once", "FACTORY_FAILED", "errorProcessors.factory"),
         (lambda *_: [{"idd": "a"}], "INVALID_REQUEST", "errorProcessors.id"),
     ],
 )

@@ -1,6 +1,6 @@
 import pytest
 
-from procession import InputArgs, Options, Processor, Registry, tool
+from procession import InputArgs, Options, Processor, Registry, Tool, tool
 from procession_schemas.agent import Agent
 from procession_services.demo import processors as demo
 from procession_services.runtime.check import check, check_agent, checked_agents, models_of
@@ -82,6 +82,59 @@ def test_options_are_checked_by_the_processors_own_model(registry):
     )
 
 
+def test_options_of_stop_conditions_are_checked(registry):
+    def after(steps, options: Shout):
+        return True
+
+    registry.stop_conditions["after"] = after
+    registry.stop_conditions["unasked"] = lambda steps: True
+    when = [
+        {"id": "after", "options": {"volume": 2}},
+        {"id": "after", "options": {"volume": "loud"}},
+        "unasked",
+    ]
+    (path, message), (other, fails) = told(registry, stopWhen=when)
+    assert path == "agents.a.stopWhen.1.options.volume"
+    assert "valid integer" in message
+    assert other == "agents.a.stopWhen.2.id"
+    assert fails.startswith("stop condition unasked: TypeError: ")
+
+
+class Disconnected(Shouter):
+    id = "disconnected"
+
+    def __init__(self, options: Shout):
+        raise RuntimeError("no database")
+
+
+class Hammer(Tool):
+    id = "hammer"
+
+    def __init__(self, options):
+        raise RuntimeError("no handle")
+
+
+class Misnamed(Shouter):
+    id = "misnamed"
+
+    @classmethod
+    def hooks_for(cls, options):
+        return {"process_inputs"}
+
+
+def test_components_whose_own_code_fails_are_told_with_its_line(registry):
+    registry.add_processor(Disconnected)
+    registry.add_processor(Misnamed)
+    registry.add_tool(Hammer)
+    (path, first), (_, second), (tool_path, third) = told(
+        registry, inputProcessors=["disconnected", "misnamed"], tools=["hammer"]
+    )
+    assert (path, tool_path) == ("agents.a.inputProcessors.0.id", "agents.a.tools.0.id")
+    assert first.startswith(f"processor disconnected: RuntimeError: no database ({__file__}:")
+    assert "misnamed: TypeError: hooks_for returned {'process_inputs'}, and should return a set of" in second
+    assert third.startswith(f"tool hammer: RuntimeError: no handle ({__file__}:")
+
+
 def test_a_processor_that_would_never_run_is_a_problem(registry):
     [(path, message)] = told(registry, outputProcessors=["shouter"])
     assert path == "agents.a.outputProcessors.0.id"
@@ -159,9 +212,9 @@ def test_the_whole_file_is_checked_with_the_plugins(tmp_path):
 def test_no_file_is_a_warning_and_a_wrong_plugin_a_problem():
     [problem] = check(Settings())
     assert problem.warning
-    [problem] = check(Settings(plugins=("no_such_module",)))
-    assert not problem.warning
-    assert "no_such_module" in problem.message
+    problems = check(Settings(plugins=("no_such_module", "no_such_other")))
+    assert [(problem.where, problem.warning) for problem in problems] == [("PROCESSION_PLUGINS", False)] * 2
+    assert "no_such_other" in problems[1].message
 
 
 def test_models_are_listed_with_where_they_are_reached():

@@ -24,6 +24,7 @@ from procession_services.orchestrator.core.plan import (
     opening,
     parse_request,
 )
+from procession_services.processors.stop_conditions import step_count_is
 from procession_services.processors.structured_output import StructuredOutput
 from procession_services.runs.state import Line, Placed, Plan
 from tests.unit.procession_services.runs.driving import Run
@@ -123,6 +124,30 @@ class ToolJudge(Processor[Options]):
         return None
 
 
+class Unsure(Stepper):
+    """Cannot say which hooks it has."""
+
+    id = "unsure"
+
+    @classmethod
+    def hooks_for(cls, options: dict[str, Any]) -> frozenset[Hook]:
+        raise LookupError("no such table")
+
+
+class Broken(Both):
+    id = "broken"
+
+    def __init__(self, options: SizeOptions) -> None:
+        raise RuntimeError("no database")
+
+
+class BrokenTool(Tool):
+    id = "broken-tool"
+
+    def __init__(self, options: dict[str, Any] | None = None) -> None:
+        raise RuntimeError("no database")
+
+
 class Search(Tool):
     """A tool with options."""
 
@@ -148,13 +173,16 @@ def make_registry() -> Registry:
         Away,
         Holder,
         ToolJudge,
+        Unsure,
+        Broken,
         *MEMORY_PROCESSORS,
         StructuredOutput,
     ):
         registry.add_processor(processor)
-    for tool in (Search, UpdateWorkingMemory, SetWorkingMemory):
+    for tool in (Search, BrokenTool, UpdateWorkingMemory, SetWorkingMemory):
         registry.add_tool(tool)
     registry.stop_conditions["enough"] = lambda steps, options: True
+    registry.stop_conditions["step-count-is"] = step_count_is
     return registry
 
 
@@ -367,6 +395,16 @@ class TestRefusals:
             ({}, {"tools": ["search", "search"]}, "INVALID_REQUEST", "tools.1.id"),
             ({}, {"tools": ["search", {"id": "search", "as": "search"}]}, "INVALID_REQUEST", "tools.1.id"),
             ({"stopWhen": ["enough", "enuff"]}, {}, "UNKNOWN_COMPONENT", "stopWhen.1.id"),
+            (
+                {"stopWhen": ["enough", {"id": "step-count-is", "options": {"count": "many"}}]},
+                {},
+                "INVALID_OPTIONS",
+                "stopWhen.1.options.count",
+            ),
+            ({"inputProcessors": ["both", "broken"]}, {}, "COMPONENT_FAILED", "inputProcessors.1.id"),
+            ({"inputProcessors": ["unsure"]}, {}, "COMPONENT_FAILED", "inputProcessors.0.id"),
+            ({"prepareStep": "unsure"}, {}, "COMPONENT_FAILED", "prepareStep.id"),
+            ({}, {"tools": ["broken-tool"]}, "COMPONENT_FAILED", "tools.0.id"),
             ({"prepareStep": "stper"}, {}, "UNKNOWN_COMPONENT", "prepareStep.id"),
             ({"prepareStep": "both"}, {}, "INVALID_REQUEST", "prepareStep.id"),
             (
