@@ -12,6 +12,7 @@ from procession_services.bus import worker as worker_module
 from procession_services.bus.streams import ensure_streams
 from procession_services.bus.worker import Worker
 from procession_services.runtime.clock import new_token
+from tests.support.raising import RAISED, raising
 from tests.support.servers import own_servers
 from tests.support.waiting import eventually, until
 
@@ -128,6 +129,14 @@ async def test_what_was_done_while_nats_was_away_is_acknowledged_when_it_is_back
             await eventually(settled)
             await worker.stop(grace=PATIENCE)
         await bus.close()
+
+
+@pytest.mark.parametrize("raised", RAISED)
+async def test_work_whose_handler_raises_anything_comes_again_soon(bus, raised):
+    async with working(bus, raising(raised)) as (worker, send, said), asyncio.timeout(PATIENCE):
+        await send("one")
+        assert (await said.get()).startswith(b"-NAK")
+        await worker.stop(grace=PATIENCE)
 
 
 async def test_who_waits_for_work_that_was_given_up_is_told_in_the_end(bus, monkeypatch):
