@@ -11,7 +11,7 @@ class PanicException(BaseException):
     """What a library raises that was written in Rust."""
 
 
-RAISED: Final = [
+RAISED: Final[list[Callable[[], BaseException]]] = [
     PanicException,
     GeneratorExit,
     SystemExit,
