@@ -4,7 +4,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NoReturn, TypeVar, cast
+from typing import Any, Literal, NoReturn, TypeVar, cast
 
 from procession import signals
 from procession.args import AbortSignal, Violation, Writer
@@ -29,8 +29,6 @@ Clock = Callable[[], int]
 """Nanoseconds, monotonic."""
 ViolationSink = Callable[[Violation, Hook, bool], Awaitable[None]]
 _T = TypeVar("_T")
-AUTHORS: Final = (Exception, SystemExit, asyncio.CancelledError)
-"""What an author's code may raise: `sys.exit` must not end the service, nor what somebody else has cancelled."""
 
 
 @dataclass(slots=True)
@@ -128,8 +126,8 @@ class Calls:
         except TripWire as tripwire:
             await self.violated(link, hook, tripwire)
             raise
-        except AUTHORS as error:  # whatever an author's code raises is reported with its place
-            if of_another(link, error) or is_cancelled(error):
+        except BaseException as error:  # whatever an author's code raises is reported with its place
+            if is_ours(error) or of_another(link, error):
                 raise
             report.errors += 1
             if link.skips(hook):
@@ -160,7 +158,9 @@ class Calls:
             told = link.processor.on_violation(violation)
             if inspect.isawaitable(told):
                 await within(told, link.timeout)
-        except Exception:  # noqa: BLE001 - R-VI-4: counted, never changes the pipeline
+        except BaseException as error:  # R-VI-4: counted, never changes the pipeline
+            if is_ours(error):
+                raise
             self.report(link, hook).errors += 1
         await self.violation(violation, hook, retry)
 
@@ -265,8 +265,19 @@ async def within(value: Awaitable[_T], limit: float | None) -> _T:
 
 def is_cancelled(error: BaseException) -> bool:
     """Whether it is we who are cancelled, and not something that a hook waited for."""
+    if not isinstance(error, asyncio.CancelledError):
+        return False
     task = asyncio.current_task()
-    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+    return task is not None and task.cancelling() > 0
+
+
+def is_ours(error: BaseException) -> bool:
+    """Whether this goes through an author's code without being its failure: we are cancelled, or Ctrl-C was pressed.
+
+    Whatever else that code raises must end neither the service nor the wait of others for it: `sys.exit`, a panic of
+    a Rust library (no `Exception`), what somebody has cancelled for whom it waits.
+    """
+    return isinstance(error, KeyboardInterrupt) or is_cancelled(error)
 
 
 def of_another(link: Link, error: BaseException) -> bool:

@@ -9,14 +9,13 @@ from weakref import ref
 
 from procession.args import OutputStreamArgs
 from procession.calls import (
-    AUTHORS,
     Calls,
     Clock,
     Link,
     TurnWriter,
     abort,
     failure,
-    is_cancelled,
+    is_ours,
     of_another,
     within,
 )
@@ -114,8 +113,8 @@ class StreamChain:
             except TripWire as tripwire:
                 await self._calls.violated(link, _HOOK, tripwire)
                 raise
-            except AUTHORS as error:  # an author's code: skipped or reported with its place (D-2)
-                if is_cancelled(error) or not self._forgiven(k, error):
+            except BaseException as error:  # an author's code: skipped or reported with its place (D-2)
+                if is_ours(error) or not self._forgiven(k, error):
                     raise
                 out = chunk
             finally:

@@ -13,6 +13,7 @@ from procession import TripWire
 from procession_schemas import subjects
 from procession_services.processor_host import executor
 from tests.support.hooked import PLUGIN, processor, same, tool
+from tests.support.raising import panics
 from tests.support.system import SERVICES, finished, running_system
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120), pytest.mark.asyncio(loop_scope="session")]
@@ -449,11 +450,13 @@ async def test_a_hook_that_never_ends_is_left_when_its_run_has_ended(run, monkey
 
 
 @pytest.mark.parametrize("hook", ["process_input", "process_output_stream", "process_output_result"])
-@pytest.mark.parametrize("how", ["exits", "is cancelled by somebody else"])
+@pytest.mark.parametrize("how", ["exits", "is cancelled by somebody else", "panics"])
 async def test_what_a_hook_raises_is_its_own_failure(run, hook, how):
     async def fail(_):
         if how == "exits":
             sys.exit(3)
+        if how == "panics":
+            panics()
         other = asyncio.get_running_loop().create_future()
         other.cancel()
         await other
@@ -463,4 +466,5 @@ async def test_what_a_hook_raises_is_its_own_failure(run, hook, how):
     on_input = hook == "process_input"
     told = await run(HELLO, i=[failing] if on_input else [], o=[] if on_input else [failing])
     assert (told.result.status, told.result.error.processor_id) == ("failed", "p")
-    assert told.result.error.name == ("SystemExit" if how == "exits" else "CancelledError")
+    names = {"exits": "SystemExit", "panics": "PanicException"}
+    assert told.result.error.name == names.get(how, "CancelledError")

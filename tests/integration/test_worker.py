@@ -13,6 +13,7 @@ from procession_services.bus.streams import ensure_streams
 from procession_services.bus.worker import Worker
 from procession_services.runtime.clock import new_token
 from tests.chaos.proxy import Proxy
+from tests.support.raising import RAISED, raising
 from tests.support.servers import own_servers
 from tests.support.waiting import eventually, until
 
@@ -175,6 +176,14 @@ async def test_a_worker_ends_while_nats_is_away(tmp_path, monkeypatch):
             await until(lambda: not bus.client.is_connected)
             await worker.stop(grace=0.1)
             await bus.close()
+
+
+@pytest.mark.parametrize("raised", RAISED)
+async def test_work_whose_handler_raises_anything_comes_again_soon(bus, raised):
+    async with working(bus, raising(raised)) as (worker, send, said), asyncio.timeout(PATIENCE):
+        await send("one")
+        assert (await said.get()).startswith(b"-NAK")
+        await worker.stop(grace=PATIENCE)
 
 
 async def test_who_waits_for_work_that_was_given_up_is_told_in_the_end(bus, monkeypatch):

@@ -17,6 +17,7 @@ from nats.aio.msg import Msg
 from nats.errors import Error
 from nats.js.api import AckPolicy, ConsumerConfig
 
+from procession.calls import is_ours
 from procession_schemas import subjects
 from procession_services.bus.connection import Bus
 
@@ -267,7 +268,9 @@ class Worker:
         except HopelessError as error:
             log.warning("%s: cannot be handled and goes to DEAD: %s", delivery.subject, error)
             await self._bury(message, delivery, str(error))
-        except Exception as error:  # any failure of a handler means: deliver again, later
+        except BaseException as error:  # any failure of a handler means: deliver again, later
+            if is_ours(error):
+                raise
             if not hold.lasts():
                 log.warning("%s: lost %s: %r", self._durable, delivery.subject, error)
                 return

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from procession import hooks
 from procession.args import AbortSignal, RequestContext
-from procession.calls import Calls, Link
+from procession.calls import Calls, Link, is_ours
 from procession.context import RunContext
 from procession.errors import InvalidOptionsError, ProcessorError, TripWire, UnknownComponentError
 from procession.message_list import MessageList
@@ -53,10 +53,12 @@ class GuardAnswers:
         try:
             async with self._beating(request.beats):
                 reply = await self._judge(request, request.command.model_copy(update={"tenant": tenant}))
-        except Exception:  # whatever it is, the gateway must not wait for it
+            told = reply.to_json()
+        except BaseException as error:  # whatever it is, the gateway must not wait for it
+            if is_ours(error):
+                raise
             log.exception("the guard %s could not be asked", request.guard.processor.instance)
             return _told("INTERNAL", f"the guard {request.guard.processor.instance} could not be asked")
-        told = reply.to_json()
         if len(told) > self._max_reply:
             return _told("INTERNAL", f"the reply has {len(told)} bytes; the broker takes {self._max_reply}")
         return told

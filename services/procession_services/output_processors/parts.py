@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 import orjson
 
+from procession.errors import ProcessorError
+from procession.processor import Hook
 from procession_schemas.chunks import Chunk
 from procession_services.runtime.store import RunStore
 
@@ -83,11 +85,21 @@ class PartsStore:
                 parts.lists[k].extend(first if added is None else added)
 
     async def save(self, tenant: str, run: str, number: int, parts: RunParts, before: list[int]) -> None:
-        """Logs what stream `number` added after the lengths in `before`."""
+        """Logs what stream `number` added after the lengths in `before`.
+
+        Raises:
+            ProcessorError: A chunk holds what is not JSON.
+        """
         lists = [parts.lists[k][start:] for k, start in enumerate(before)]
         compact = [None if k and added == lists[0] else added for k, added in enumerate(lists)]
+        try:
+            entry = orjson.dumps({"stream": number, "lists": compact})
+        except TypeError as error:
+            text = f"a chunk that a stream hook has got holds what is not JSON: {error}"
+            raise ProcessorError(
+                text, processor_id="", hook=Hook.OUTPUT_STREAM.value, code="CHUNK_NOT_SENDABLE"
+            ) from error
         parts.streams.add(number)
-        entry = orjson.dumps({"stream": number, "lists": compact})
         self._hold(tenant, run, parts, len(entry))
         await self._store.append_parts(tenant, run, entry)
 

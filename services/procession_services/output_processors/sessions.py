@@ -7,12 +7,14 @@ from typing import Any
 
 import orjson
 
+from procession.calls import is_ours
 from procession.context import RunContext
-from procession.errors import InvalidOptionsError, ProcessorError, TripWire, UnknownComponentError
+from procession.errors import ProcessorError, TripWire
 from procession.services import KeyValueStore
 from procession_schemas import subjects
 from procession_schemas.chunks import Chunk
 from procession_schemas.work import ModelOp, UnlessToolsOp, WorkCommand
+from procession_services.output_processors.endings import ending, unsendable
 from procession_services.output_processors.local import LocalSinks
 from procession_services.output_processors.opening import Opener, Session
 from procession_services.output_processors.parts import PartsStore
@@ -21,7 +23,6 @@ from procession_services.processor_host.carrying import carried
 from procession_services.processor_host.executor import Executor
 from procession_services.processor_host.job import Job, id_maker
 from procession_services.processor_host.service import Host
-from procession_services.processor_host.wire import wire_failure, wire_tripwire
 from procession_services.runtime import telemetry
 from procession_services.runtime.clock import monotonic_ns
 from procession_services.runtime.tasks import repeated
@@ -101,10 +102,12 @@ class SessionServer:
         address = f"{lease['acks']}.{lease['session']}"
         try:
             session = await self._opener.open(lease, command, address)
-        except Exception as error:  # whatever it is, the sender must not wait for ever
+        except BaseException as error:  # whatever it is, the sender must not wait for ever
+            if is_ours(error):
+                raise
             log.exception("stream lease of %s could not be served", command.id)
             await self._bus.publish(reply, orjson.dumps(self._offer))
-            done = {"outSeq": lease["outSeq"], "replica": self._offer["replica"], "error": _failure(error)}
+            done = {"outSeq": lease["outSeq"], "replica": self._offer["replica"], **ending(error)}
             await self._bus.publish(address, orjson.dumps({"l": lease["attempt"], "done": done}))
             return
         if other := self._sessions.get(session.id):
@@ -146,12 +149,29 @@ class SessionServer:
     async def _serve_stream(self, session: Session) -> None:
         failed = await self._tried(session, self._consume(session))
         failed = await self._tried(session, session.outbox.flush()) | failed
+        if unsettled := await self._tried(session, self._settle(session, failed)):
+            # A failure is why nothing else can be told; an abort would go on without the state that is lost.
+            done = self._place(session) | (failed if "error" in failed else unsettled)
+            await self._tell_done(session, done)
+
+    async def _settle(self, session: Session, failed: dict[str, Any]) -> None:
+        """Says what came of a stream, when what its processors have received is stored.
+
+        Raises:
+            ProcessorError: Something in it is not JSON.
+        """
         logged = not _last(session) and session.parts.grown(session.before)
         if logged:  # the run may go on elsewhere as soon as its sender knows
             await self._parts.save(
                 session.ctx.tenant, session.ctx.run_id, session.number, session.parts, session.before
             )
         done = self._outcome(session, logged=logged) | failed
+        try:
+            await self._tell_done(session, done)
+        except TypeError as error:
+            raise unsendable(session, error) from error
+
+    async def _tell_done(self, session: Session, done: dict[str, Any]) -> None:
         place = f"{session.id}.{session.attempt}"
         told = await carried(self._bus, self._store(session), "done", done, place)
         await self._tell(session, {"a": session.processed, **told})
@@ -160,15 +180,13 @@ class SessionServer:
         """What the sender is told where work on its stream fails."""
         try:
             await work
-        except TripWire as tripwire:
-            return {"tripwire": wire_tripwire(tripwire).model_dump(by_alias=True, exclude_none=True)}
-        except asyncio.CancelledError:
-            self._parts.forget(session.ctx.tenant, session.ctx.run_id)
-            raise
-        except Exception as error:  # whatever it is, the sender must not wait for ever
-            if not isinstance(error, ProcessorError):
+        except BaseException as error:  # whatever it is, the sender must not wait for ever
+            if is_ours(error):
+                self._parts.forget(session.ctx.tenant, session.ctx.run_id)
+                raise
+            if not isinstance(error, TripWire | ProcessorError):
                 log.exception("stream of %s failed", session.ctx.run_id)
-            return {"error": _failure(error)}
+            return ending(error)
         return {}
 
     def _store(self, session: Session) -> KeyValueStore:
@@ -282,13 +300,16 @@ class SessionServer:
             if session.processed or session.received or idle_too:
                 await self._acknowledge(session)
 
-    def _outcome(self, session: Session, *, logged: bool) -> dict[str, Any]:
-        told: dict[str, Any] = {
+    def _place(self, session: Session) -> dict[str, Any]:
+        """Who had the stream, and how far its chunks got."""
+        return {
             "replica": self._host.settings.replica,
             "outSeq": session.outbox.next_seq,
             "fence": session.outbox.fence,
-            "logged": logged,
         }
+
+    def _outcome(self, session: Session, *, logged: bool) -> dict[str, Any]:
+        told = self._place(session) | {"logged": logged}
         ctx, job = session.ctx, session.job
         if job is not None:
             told["lent"] = orjson.Fragment(job.result.to_json())
@@ -347,16 +368,6 @@ def _last(session: Session) -> bool:
     job = session.job
     judged = not any(isinstance(op, UnlessToolsOp) for op in session.command.ops)
     return job is not None and not judged and not job.result.stopped
-
-
-def _failure(error: Exception) -> dict[str, Any]:
-    if isinstance(error, ProcessorError | UnknownComponentError | InvalidOptionsError):
-        return wire_failure(error).model_dump(by_alias=True, exclude_none=True)
-    return {
-        "code": "INTERNAL",
-        "message": f"the output chain failed: {error!r}",
-        "name": type(error).__name__,
-    }
 
 
 def _report(task: "asyncio.Task[None]") -> None:

@@ -213,7 +213,7 @@ class Executor:
         try:
             return orjson.dumps(job.ctx.to_dict() if job.left is None else job.left)
         except TypeError as error:
-            job.result.outcome, job.result.error = "failed", _not_json(job.ctx, error)
+            job.result.outcome, job.result.error = "failed", not_json(job.ctx, error)
             return None
 
     def _job(
@@ -358,7 +358,7 @@ def _take(result: WorkResult, lent: WorkResult, start: int) -> None:
     result.tripwire, result.error = lent.tripwire, lent.error
 
 
-def _not_json(ctx: RunContext, error: TypeError) -> Failure:
+def not_json(ctx: RunContext, error: TypeError) -> Failure:
     """Says which processor's state it is that cannot travel, or that it is the request context."""
     for processor, state in ctx.states.items():
         try:

@@ -5,6 +5,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from procession.args import RequestContext
+from procession.calls import is_ours
 from procession.errors import BrokenComponentError, InvalidOptionsError, UnknownComponentError
 from procession.placing import misplaced, runs_beside
 from procession.processor import INPUT_HOOKS, OUTPUT_HOOKS, Hook
@@ -38,7 +39,9 @@ async def called(
         raise RefusedError("UNKNOWN_COMPONENT", str(error), f"{field}.factory") from error
     except ValidationError as error:
         raise RefusedError.because(error, field) from error
-    except Exception as error:  # a factory is a user's code: its failure is the requester's answer
+    except BaseException as error:  # a factory is an author's code: its failure is the requester's answer
+        if is_ours(error):
+            raise
         raise RefusedError(
             "FACTORY_FAILED", f"factory {factory.factory}: {error!r}", f"{field}.factory"
         ) from error

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Final, Protocol
 
 from procession.args import AbortSignal
-from procession.calls import Calls
+from procession.calls import Calls, is_ours
 from procession.context import RunContext
 from procession.errors import TripWire
 from procession.registry import Registry
@@ -142,12 +142,9 @@ class _Round:
             raise
         except ToolSuspended as suspension:
             return self._suspended(tool, call, suspension)
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+        except BaseException as error:  # R-TX-4: a tool's failure is its outcome
+            if is_ours(error):
                 raise
-            return self._failed(call, error)  # not ours: the tool awaited something that was cancelled
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - R-TX-4; a tool must not end the service either
             return self._failed(call, error)
         finally:
             writer.close()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from procession.args import RequestContext
+from procession.calls import is_ours
 from procession.errors import TripWire
 from procession.registry import Registry
 from procession.tools import Tool
@@ -56,7 +57,9 @@ class StepTool:
             return bool(await answer if inspect.isawaitable(answer) else answer)
         except TripWire:
             raise
-        except Exception:  # noqa: BLE001 - R-AP-1: a rule that fails must not let a call through
+        except BaseException as error:  # R-AP-1: a rule that fails must not let a call through
+            if is_ours(error):
+                raise
             return True
 
 
@@ -73,7 +76,9 @@ def _step_tool(registry: Registry, ref: ToolRef) -> StepTool:
     try:
         tool = registry.tool(ref.id)
         return StepTool(ref, _instance(tool, json.dumps(ref.options)))  # type: ignore[arg-type]  # hashable
-    except Exception as error:  # noqa: BLE001 - wrong options, or whatever an author's constructor raises
+    except BaseException as error:  # wrong options, or whatever an author's constructor raises
+        if is_ours(error):
+            raise
         return StepTool(ref, Tool(), str(error) or type(error).__name__)
 
 

@@ -8,6 +8,7 @@ from procession.calls import Calls, NullWriter, check_custom, failure, within
 from procession.errors import ProcessorError, TripWire
 from procession.processor import Hook
 from procession_schemas.chunks import CORE_TYPES
+from tests.support.raising import RAISED, raising
 from tests.unit.procession.making import calls, link, processor
 
 HOOK = Hook.OUTPUT_STEP
@@ -112,11 +113,16 @@ async def test_a_cancelled_hook_is_never_an_error(on_error):
     assert tally.report(at, HOOK).errors == 0
 
 
-@pytest.mark.parametrize("raised", [asyncio.CancelledError(), SystemExit(3)])
-async def test_what_a_hook_waited_for_in_vain_is_its_error_and_ends_nobody_else(raised):
+@pytest.mark.parametrize("made", RAISED)
+async def test_whatever_a_hook_raises_is_its_error_and_ends_nobody_else(made):
     with pytest.raises(ProcessorError) as caught:
-        await calls().call(link(judged(raises(raised)), on_error="fail"), HOOK, None)
-    assert caught.value.name == type(raised).__name__
+        await calls().call(link(judged(raising(made)), on_error="fail"), HOOK, None)
+    assert caught.value.name == type(made()).__name__
+
+
+async def test_ctrl_c_in_a_hook_is_no_error_of_it():
+    with pytest.raises(KeyboardInterrupt):
+        await calls().call(link(judged(raises(KeyboardInterrupt())), on_error="skip"), HOOK, None)
 
 
 async def test_a_failure_of_another_processor_is_not_skipped_here():
@@ -210,11 +216,9 @@ async def test_on_violation_is_told_once_before_the_tripwire_goes_on(asynchronou
     assert told == [Violation("p", "bad", 1)]
 
 
-async def test_what_on_violation_raises_changes_nothing_but_the_count():
-    def angry(_self, _violation):
-        raise RuntimeError("mail server")
-
-    tripwire, stored, report = await aborted(judged(aborts(), on_violation=angry))
+@pytest.mark.parametrize("raised", [RuntimeError, *RAISED])
+async def test_what_on_violation_raises_changes_nothing_but_the_count(raised):
+    tripwire, stored, report = await aborted(judged(aborts(), on_violation=raising(raised)))
     assert tripwire.reason == "no"
     assert len(stored) == 1
     assert (report.aborts, report.errors) == (1, 1)

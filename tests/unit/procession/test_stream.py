@@ -12,6 +12,7 @@ from procession.processor import Hook
 from procession.response import ResponseCollector
 from procession.stream import StreamChain
 from procession.testing import ProcessorKit
+from tests.support.raising import RAISED, raising
 from tests.unit.procession.making import calls, context, delta, link, on, processor, retext, texts
 
 FINISH = {"type": "finish", "payload": {"stepResult": {"reason": "stop"}}}
@@ -432,6 +433,14 @@ async def test_the_chunk_of_an_abort_is_not_delivered_and_nobody_behind_sees_it(
     assert out.deltas == ["OK"]
     assert (out.blocked.reason, out.blocked.metadata, out.blocked.processor_id) == ("blocked", {"n": 1}, "p")
     assert [violation.message for violation in kit.violations] == ["blocked"]
+
+
+@pytest.mark.parametrize("raised", RAISED)
+async def test_whatever_a_hook_raises_is_its_failure(raised):
+    assert texts(await through(hook(raising(raised)), [delta("a")])) == ["a"]
+    with pytest.raises(ProcessorError) as caught:
+        await through(hook(raising(raised)), [delta("a")], on_error="fail")
+    assert caught.value.name == type(raised()).__name__
 
 
 async def test_cancelling_is_not_an_error():

@@ -15,6 +15,7 @@ from procession_services.input_processors import guards
 from procession_services.input_processors.guards import GuardAnswers
 from procession_services.processor_host.executor import Executor
 from procession_services.processor_host.instances import Instances
+from tests.support.raising import panics
 
 SUBJECT = "procession.v1.api.input_processors.acme.guard"
 COMMAND = WorkCommand(
@@ -50,9 +51,14 @@ class Waits(Keeps):
         await self.until.wait()
 
 
+class Panics(Keeps):
+    id = "panics"
+    __init__ = panics
+
+
 def answers(publish: Any = None) -> GuardAnswers:
     registry = Registry()
-    for each in (Keeps, KeepsSet, KeepsMuch, Waits):
+    for each in (Keeps, KeepsSet, KeepsMuch, Waits, Panics):
         registry.add_processor(each)
     nothing: Any = None  # no bus and no store is needed for a verdict
     return GuardAnswers(
@@ -83,6 +89,7 @@ async def test_the_state_goes_there_and_back_and_the_tenant_is_the_subjects():
         ("keeps-much", {}, "INTERNAL", "the broker takes 5000"),
         ("nobody", {}, "UNKNOWN_COMPONENT", "nobody"),
         ("keeps", {"messages": None, "messages_key": "gone"}, "INTERNAL", "keeps could not be asked"),
+        ("panics", {}, "INTERNAL", "panics could not be asked"),
     ],
 )
 async def test_what_cannot_be_judged_is_told(name, fields, code, told):

@@ -8,6 +8,7 @@ from procession.registry import Registry
 from procession_schemas.agent import FactoryRef
 from procession_schemas.validation import RefusedError
 from procession_services.runs.arrays import DEFAULT_BUDGET, called, with_arrays
+from tests.support.raising import RAISED, raising
 from tests.unit.procession_services.runs.driving import make_plan, placed
 
 
@@ -45,6 +46,13 @@ async def test_what_is_no_array_is_refused(made, code, field):
     with pytest.raises(RefusedError) as caught:
         await called(FactoryRef(factory="made"), making(made), RequestContext(), "error")
     assert (caught.value.failure.code, caught.value.failure.field) == (code, field)
+
+
+@pytest.mark.parametrize("what", RAISED)
+async def test_whatever_a_factory_raises_is_its_failure(what):
+    with pytest.raises(RefusedError) as caught:
+        await called(FactoryRef(factory="made"), making(raising(what)), RequestContext(), "error")
+    assert caught.value.failure.code == "FACTORY_FAILED"
 
 
 def test_made_arrays_come_before_what_memory_added():

@@ -20,6 +20,7 @@ from procession_services.processor_host.errors import Suspended
 from procession_services.tools import calling
 from procession_services.tools.execute import CONCURRENCY, run_tools
 from procession_services.tools.execution import Executions
+from tests.support.raising import RAISED, panics
 from tests.unit.procession_services.tools.jobs import FakeJob, call
 
 OP = ToolsOp()
@@ -271,14 +272,16 @@ async def test_what_a_tool_raises_is_its_outcome_and_the_others_go_on(
     assert "secret" not in caplog.text, "logs say where, not what"
 
 
-@pytest.mark.parametrize("kind", [SystemExit, StopIteration, asyncio.CancelledError, ValueError])
+@pytest.mark.parametrize("kind", [StopIteration, ValueError, *RAISED])
 @pytest.mark.parametrize("plain", [True, False])
-async def test_no_exception_of_a_tool_ends_the_service(kind: type[BaseException], plain: bool) -> None:
+async def test_no_exception_of_a_tool_ends_the_service(
+    kind: Callable[[], BaseException], plain: bool
+) -> None:
     def sync() -> None:
-        raise kind
+        raise kind()
 
     async def coroutine() -> None:
-        raise kind
+        raise kind()
 
     error = await error_of(sync if plain else coroutine)
     assert error["message"]
@@ -292,6 +295,15 @@ async def test_a_plain_function_that_raises_what_no_loop_takes_ends_nothing(
         raise kind
 
     assert kind.__name__ in (await error_of(sync))["message"]
+
+
+async def test_whatever_the_constructor_of_a_tool_raises_is_the_outcome_of_its_calls() -> None:
+    class Built(Tool):
+        id = "built"
+        __init__ = panics
+
+    outcome = (await run(FakeJob([Built], [call("c1", "built")])))[0]
+    assert "PanicException" in outcome["error"]["message"]
 
 
 async def test_a_tripwire_of_a_tool_is_not_swallowed() -> None:
@@ -777,12 +789,13 @@ async def test_a_rule_decides_call_by_call_and_over_the_request(coroutine: bool)
     assert [o["toolCallId"] for o in job.outcomes] == ["c1"]
 
 
-async def test_a_rule_that_raises_means_yes() -> None:
+@pytest.mark.parametrize("kind", [KeyError, *RAISED])
+async def test_a_rule_that_raises_means_yes(kind: Callable[[], BaseException]) -> None:
     class Pay(Tool):
         id = "pay"
 
         def needs_approval(self, args: Any, context: RequestContext) -> bool:
-            raise KeyError("limit")
+            raise kind()
 
     assert await suspended_by(FakeJob([Pay], [call("c1", "pay")]))
 

@@ -1,0 +1,48 @@
+"""Why a stream has ended early, as its sender is told."""
+
+from typing import Any
+
+import orjson
+
+from procession.errors import InvalidOptionsError, ProcessorError, TripWire, UnknownComponentError
+from procession_services.output_processors.opening import Session
+from procession_services.processor_host.executor import not_json
+from procession_services.processor_host.wire import wire_failure, wire_tripwire
+
+
+def ending(error: BaseException) -> dict[str, Any]:
+    """What ended a stream early; of what has no JSON form, only who raised it."""
+    try:
+        if isinstance(error, TripWire):
+            told = {"tripwire": wire_tripwire(error).model_dump(by_alias=True, exclude_none=True)}
+        else:
+            told = {"error": _failure(error)}
+        orjson.dumps(told)
+    except Exception:  # noqa: BLE001 - a text or metadata of an author's, which may be anything
+        kind = type(error).__name__
+        place = {"processorId": getattr(error, "processor_id", ""), "hook": getattr(error, "hook", "")}
+        place = {
+            name: value for name, value in place.items() if isinstance(value, str) and value.isprintable()
+        }
+        code = "PROCESSOR_FAILED" if place.get("processorId") else "INTERNAL"
+        text = f"raised a {kind} whose text or metadata is not JSON"
+        told = {"error": {"code": code, "message": text, "name": kind, **place}}
+    return told
+
+
+def _failure(error: BaseException) -> dict[str, Any]:
+    if isinstance(error, ProcessorError | UnknownComponentError | InvalidOptionsError):
+        return wire_failure(error).model_dump(by_alias=True, exclude_none=True)
+    return {
+        "code": "INTERNAL",
+        "message": f"the output chain failed: {error!r}",
+        "name": type(error).__name__,
+    }
+
+
+def unsendable(session: Session, error: TypeError) -> ProcessorError:
+    """What a stream has come to is not JSON: whose doing that is, as far as only one hook can have done it."""
+    failure = not_json(session.ctx, error)
+    ran = [place for place in session.calls.reports if failure.processor_id in (None, place[0])]
+    processor, hook = ran[0] if len(ran) == 1 else (failure.processor_id or "", "")
+    return ProcessorError(failure.message, processor_id=processor, hook=hook, code=failure.code)

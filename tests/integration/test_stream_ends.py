@@ -1,0 +1,141 @@
+"""However a stream ends, its sender is told of it at once: no run waits for its deadline."""
+
+import asyncio
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from procession.stream import StreamChain
+from procession_services.output_processors import sessions
+from procession_services.output_processors.opening import Opener
+from procession_services.output_processors.parts import PartsStore
+from procession_services.output_processors.sessions import SessionServer
+from tests.support.hooked import PLUGIN, processor, same, tool
+from tests.support.raising import PanicException
+from tests.support.system import SERVICES, finished, running_system
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(60), pytest.mark.asyncio(loop_scope="session")]
+CALL = {"chunks": ["Hel", "lo"], "tool_calls": [{"id": "c", "name": "t", "arguments": {}}]}
+DONE = {"chunks": ["done"]}
+SECONDS = 8
+SURROGATE = "\ud800"
+HOOK = "processOutputStream"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def system(servers, tmp_path_factory, monkeypatch_module):
+    monkeypatch_module.setenv("OPENAI_API_KEY", "unused")
+    async with (
+        running_system(servers, tmp_path_factory.mktemp("logs")) as system,
+        system.inside(*SERVICES, plugins=(PLUGIN,)),
+    ):
+        yield system
+
+
+@pytest.fixture
+def run(system):
+    """The result of a run of two steps through a stream hook; it has one within `SECONDS`."""
+
+    async def run(hook=same, **options: Any):
+        refs = [{**processor("p", process_output_stream=hook), "onError": "fail"}]
+        agent = {
+            "model": system.script(CALL, DONE),
+            "outputProcessors": refs,
+            "tools": [tool("t", lambda _: "ok")],
+        }
+        async with asyncio.timeout(SECONDS):
+            handle = await system.start(agent=agent, **options)
+            result, _ = await finished(handle)
+        return result
+
+    return run
+
+
+def at_text(do):
+    """A stream hook that does something at each piece of text."""
+
+    def hook(args):
+        return do(args) if args.part["type"] == "text-delta" else args.part
+
+    return hook
+
+
+def state(args):
+    args.state["x"] = {1}
+    return args.part
+
+
+def request_context(args):
+    args.request_context.set("x", {1})
+    return args.part
+
+
+def conversation(args):
+    part = {"type": "text", "text": "NOTE"}
+    content = {"format": 2, "parts": [part], "metadata": {"x": {1}}}
+    args.message_list.add({"role": "user", "content": content}, "input")
+    return args.part
+
+
+def received(args):
+    args.part["metadata"] = {"x": {1}}
+
+
+def text(args):
+    return {**args.part, "payload": {**args.part["payload"], "text": SURROGATE}}
+
+
+def failure(_args):
+    raise ValueError(SURROGATE)
+
+
+@pytest.mark.parametrize(
+    ("what", "code", "place"),
+    [
+        (state, "STATE_NOT_JSON", ("p", HOOK)),
+        (request_context, "CONTEXT_NOT_JSON", ("p", HOOK)),
+        (conversation, "CONTEXT_NOT_JSON", ("p", HOOK)),
+        (received, "CHUNK_NOT_SENDABLE", (None, HOOK)),
+        (text, "CHUNK_NOT_SENDABLE", (None, None)),
+        (failure, "PROCESSOR_FAILED", ("p", HOOK)),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+async def test_what_is_no_json_in_a_stream_hook_ends_the_run_with_its_name(run, what, code, place):
+    error = (await run(at_text(what))).error
+    assert (error.code, (error.processor_id, error.hook)) == (code, place)
+
+
+async def test_an_abort_whose_metadata_is_no_json_ends_the_run(run):
+    result = await run(at_text(lambda args: args.abort("no", metadata={1})))
+    assert result.status in ("failed", "blocked")
+    assert (result.tripwire or result.error).processor_id == "p"
+
+
+@pytest.mark.parametrize("raised", [RuntimeError, PanicException, asyncio.CancelledError])
+@pytest.mark.parametrize(
+    ("where", "name"),
+    [
+        (Opener, "open"),
+        (StreamChain, "feed"),
+        (StreamChain, "end"),
+        (PartsStore, "save"),
+        (SessionServer, "_outcome"),
+        (sessions, "carried"),
+    ],
+)
+async def test_whatever_is_raised_while_a_stream_is_served_ends_the_run(
+    run, monkeypatch, where, name, raised
+):
+    """Once: who is not told tries another replica, where nothing is raised."""
+    original = getattr(where, name)
+
+    def once(*args, **options):
+        monkeypatch.setattr(where, name, original)
+        raise raised
+
+    monkeypatch.setattr(where, name, once)
+    error = (await run()).error
+    assert error.code == "INTERNAL"
+    assert raised.__name__ in error.message

@@ -1,0 +1,54 @@
+"""Why a stream has ended early, as its sender is told: always something that can be sent."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from procession.errors import ProcessorError, TripWire
+from procession_services.output_processors.endings import ending
+from tests.support.raising import RAISED
+
+SURROGATE = "\ud800"
+
+
+class Mute(Exception):  # noqa: N818 - the point is what it does not say
+    def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def failed(text: Any, place: Any = "p") -> ProcessorError:
+    return ProcessorError(text, processor_id=place, hook="processOutputStream", code="PROCESSOR_TIMEOUT")
+
+
+def test_an_abort_and_a_failure_say_who_and_why():
+    told = ending(TripWire("no", processor_id="p", metadata={"n": 1}))
+    assert told == {"tripwire": {"reason": "no", "processorId": "p", "metadata": {"n": 1}}}
+    error = ending(failed("late"))["error"]
+    assert (error["code"], error["message"], error["processorId"]) == ("PROCESSOR_TIMEOUT", "late", "p")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        TripWire("no", processor_id="p", metadata={1}),
+        TripWire("no", processor_id="p", metadata={"text": SURROGATE}),
+        TripWire(SURROGATE, processor_id="p"),
+        TripWire(ValueError("no"), processor_id="p"),  # type: ignore[arg-type]
+        failed(SURROGATE),
+    ],
+)
+def test_of_what_is_no_json_it_says_whose_it_is(error):
+    told = orjson.loads(orjson.dumps(ending(error)))["error"]
+    assert (told["code"], told["processorId"], told["name"]) == (
+        "PROCESSOR_FAILED",
+        "p",
+        type(error).__name__,
+    )
+
+
+@pytest.mark.parametrize(
+    "error", [Mute(), failed("x", SURROGATE), failed("x", {1}), *(made() for made in RAISED)]
+)
+def test_whatever_is_raised_something_can_be_sent(error):
+    assert orjson.loads(orjson.dumps(ending(error)))["error"]["message"]
