@@ -8,6 +8,7 @@ from typing import Any, Literal, NoReturn, TypeVar, cast
 
 from procession import signals
 from procession.args import AbortSignal, Violation, Writer
+from procession.authors import is_ours
 from procession.context import RunContext
 from procession.errors import ProcessionError, ProcessorError, TripWire
 from procession.processor import METHODS, Hook, Processor
@@ -261,23 +262,6 @@ async def within(value: Awaitable[_T], limit: float | None) -> _T:
         if scope.expired():
             raise HookTimeoutError(f"took longer than its timeout of {limit:g} s") from error
         raise
-
-
-def is_cancelled(error: BaseException) -> bool:
-    """Whether it is we who are cancelled, and not something that a hook waited for."""
-    if not isinstance(error, asyncio.CancelledError):
-        return False
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
-def is_ours(error: BaseException) -> bool:
-    """Whether this goes through an author's code without being its failure: we are cancelled, or Ctrl-C was pressed.
-
-    Whatever else that code raises must end neither the service nor the wait of others for it: `sys.exit`, a panic of
-    a Rust library (no `Exception`), what somebody has cancelled for whom it waits.
-    """
-    return isinstance(error, KeyboardInterrupt) or is_cancelled(error)
 
 
 def of_another(link: Link, error: BaseException) -> bool:

@@ -1,10 +1,6 @@
 """What can end a hook: a decision (`TripWire`) or a failure (`ProcessorError`); what is wrong with components."""
 
-import asyncio
 import re
-import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 
@@ -77,39 +73,6 @@ class InvalidOptionsError(ProcessionError):
     def __init__(self, message: str, fields: dict[str, str]) -> None:
         super().__init__(message)
         self.fields = fields
-
-
-@contextmanager
-def by_author(component: str, module: str) -> Iterator[None]:
-    """What code of a component's author raises in here names the component, and where in `module` it was raised.
-
-    Raises:
-        BrokenComponentError: Instead of whatever it was, unless it is an error of ours.
-    """
-    try:
-        yield
-    except (ProcessionError, asyncio.CancelledError, GeneratorExit, KeyboardInterrupt):
-        raise
-    except BaseException as error:
-        raise BrokenComponentError(f"{component}: {said(error)}", place(error, module)) from error
-
-
-def said(error: BaseException) -> str:
-    """The error in one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
-
-
-def place(error: BaseException, module: str) -> str:
-    """`file:line` of the innermost call in a module, or another one of its package; empty where there is none."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{error.filename}:{error.lineno}"
-    package = module.partition(".")[0]
-    own = [
-        f"{frame.f_code.co_filename}:{line}"
-        for frame, line in traceback.walk_tb(error.__traceback__)
-        if str(frame.f_globals.get("__name__")).partition(".")[0] == package
-    ]
-    return own[-1] if own else ""
 
 
 def address(url: str) -> str:

@@ -13,7 +13,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
 from procession import args as a
-from procession.errors import InvalidOptionsError, by_author
+from procession.authors import by_author
+from procession.errors import InvalidOptionsError
 from procession_schemas.validation import in_words, wrong_fields
 
 

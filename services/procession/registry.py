@@ -17,7 +17,8 @@ from typing import Any, Self, TypeVar, cast, get_type_hints
 from pydantic import ValidationError
 
 from procession.args import RequestContext
-from procession.errors import BrokenComponentError, PluginError, UnknownComponentError, by_author
+from procession.authors import by_author
+from procession.errors import BrokenComponentError, PluginError, UnknownComponentError
 from procession.processor import Options, Processor, invalid_options
 from procession.tools import Tool
 from procession_schemas.messages import StepResult

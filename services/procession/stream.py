@@ -8,17 +8,8 @@ from typing import Any
 from weakref import ref
 
 from procession.args import OutputStreamArgs
-from procession.calls import (
-    Calls,
-    Clock,
-    Link,
-    TurnWriter,
-    abort,
-    failure,
-    is_ours,
-    of_another,
-    within,
-)
+from procession.authors import is_ours
+from procession.calls import Calls, Clock, Link, TurnWriter, abort, failure, of_another, within
 from procession.context import RunContext
 from procession.errors import TripWire
 from procession.processor import Hook

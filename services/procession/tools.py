@@ -29,7 +29,8 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 
 from procession.args import AbortSignal, RequestContext
-from procession.errors import ProcessionError, by_author, said
+from procession.authors import by_author, said
+from procession.errors import ProcessionError
 from procession.processor import Options, invalid_options
 from procession.services import NO_ENVIRONMENT, Environment, KeyValueStore
 from procession_schemas.validation import wrong_fields

@@ -17,7 +17,7 @@ from nats.aio.msg import Msg
 from nats.errors import Error
 from nats.js.api import AckPolicy, ConsumerConfig
 
-from procession.calls import is_ours
+from procession.authors import is_ours
 from procession_schemas import subjects
 from procession_services.bus.connection import Bus
 

@@ -12,7 +12,8 @@ from pydantic import ValidationError
 
 from procession import hooks
 from procession.args import AbortSignal, RequestContext
-from procession.calls import Calls, Link, is_ours
+from procession.authors import is_ours
+from procession.calls import Calls, Link
 from procession.context import RunContext
 from procession.errors import InvalidOptionsError, ProcessorError, TripWire, UnknownComponentError
 from procession.message_list import MessageList

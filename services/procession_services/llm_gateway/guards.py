@@ -8,7 +8,8 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from procession.calls import Tally, is_cancelled
+from procession.authors import is_cancelled
+from procession.calls import Tally
 from procession.errors import ProcessorError, TripWire
 from procession.processor import Hook
 from procession_schemas import subjects

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import orjson
 
-from procession.calls import is_cancelled
+from procession.authors import is_cancelled
 from procession.context import RunContext, add_usage
 from procession.errors import ProcessorError
 from procession.processor import Hook

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from procession.calls import is_ours
+from procession.authors import is_ours
 from procession.context import RunContext
 from procession.errors import ProcessorError, TripWire
 from procession.services import KeyValueStore

@@ -5,8 +5,13 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from procession.args import RequestContext
-from procession.calls import is_ours
-from procession.errors import BrokenComponentError, InvalidOptionsError, UnknownComponentError
+from procession.authors import by_author, said
+from procession.errors import (
+    BrokenComponentError,
+    InvalidOptionsError,
+    ProcessionError,
+    UnknownComponentError,
+)
 from procession.placing import misplaced, runs_beside
 from procession.processor import INPUT_HOOKS, OUTPUT_HOOKS, Hook
 from procession.registry import Registry
@@ -32,19 +37,18 @@ async def called(
         RefusedError: There is none of that name, it failed, or gave what is no array.
     """
     field = f"{kind}Processors"
+    name = f"factory {factory.factory}"
     try:
-        made = await registry.make_array(factory.factory, context, factory.options)
+        with by_author(name, ""):
+            made = await registry.make_array(factory.factory, context, factory.options)
         return [ProcessorRef.model_validate({"id": m} if isinstance(m, str) else m) for m in made]
     except UnknownComponentError as error:
         raise RefusedError("UNKNOWN_COMPONENT", str(error), f"{field}.factory") from error
     except ValidationError as error:
         raise RefusedError.because(error, field) from error
-    except BaseException as error:  # a factory is an author's code: its failure is the requester's answer
-        if is_ours(error):
-            raise
-        raise RefusedError(
-            "FACTORY_FAILED", f"factory {factory.factory}: {error!r}", f"{field}.factory"
-        ) from error
+    except ProcessionError as error:  # a factory is a user's code: its failure is the requester's answer
+        told = str(error) if isinstance(error, BrokenComponentError) else f"{name}: {said(error)}"
+        raise RefusedError("FACTORY_FAILED", told, f"{field}.factory") from error
 
 
 def known(find: Any, field: str) -> Any:

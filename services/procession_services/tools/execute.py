@@ -8,7 +8,8 @@ from contextlib import AbstractAsyncContextManager
 from typing import Final, Protocol
 
 from procession.args import AbortSignal
-from procession.calls import Calls, is_ours
+from procession.authors import is_ours
+from procession.calls import Calls
 from procession.context import RunContext
 from procession.errors import TripWire
 from procession.registry import Registry

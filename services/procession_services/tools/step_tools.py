@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from procession.args import RequestContext
-from procession.calls import is_ours
+from procession.authors import is_ours
 from procession.errors import TripWire
 from procession.registry import Registry
 from procession.tools import Tool

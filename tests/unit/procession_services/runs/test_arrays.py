@@ -1,15 +1,21 @@
 """Arrays of processors that a factory makes, and how they join the plan of the run."""
 
+import sys
+
 import pytest
 
 from procession.args import RequestContext
-from procession.processor import Hook
+from procession.processor import Hook, Options, Processor
 from procession.registry import Registry
 from procession_schemas.agent import FactoryRef
 from procession_schemas.validation import RefusedError
 from procession_services.runs.arrays import DEFAULT_BUDGET, called, with_arrays
 from tests.support.raising import RAISED, raising
 from tests.unit.procession_services.runs.driving import make_plan, placed
+
+
+class Holder(Processor[Options]):
+    id = "holder"
 
 
 def order(array):
@@ -39,6 +45,8 @@ async def test_a_factory_gets_context_and_options_and_may_name_ids():
         (lambda *_: 1 / 0, "FACTORY_FAILED", "errorProcessors.factory"),
         (lambda *_: 5, "FACTORY_FAILED", "errorProcessors.factory"),
         (lambda *_: "retry-once", "FACTORY_FAILED", "errorProcessors.factory"),
+        (lambda *_: sys.exit(1), "FACTORY_FAILED", "errorProcessors.factory"),
+        (lambda *_: Holder.build({"x": 1}), "FACTORY_FAILED", "errorProcessors.factory"),
         (lambda *_: [{"idd": "a"}], "INVALID_REQUEST", "errorProcessors.id"),
     ],
 )
