@@ -89,7 +89,7 @@ async def test_the_state_goes_there_and_back_and_the_tenant_is_the_subjects():
         ("keeps-much", {}, "INTERNAL", "the broker takes 5000"),
         ("nobody", {}, "UNKNOWN_COMPONENT", "nobody"),
         ("keeps", {"messages": None, "messages_key": "gone"}, "INTERNAL", "keeps could not be asked"),
-        ("panics", {}, "INTERNAL", "panics could not be asked"),
+        ("panics", {}, "COMPONENT_FAILED", "panics"),
     ],
 )
 async def test_what_cannot_be_judged_is_told(name, fields, code, told):
