@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from procession.args import RequestContext
 from procession.errors import TripWire
+from procession.json_values import error_text
 from procession.registry import Registry
 from procession.tools import Tool
 from procession_schemas.agent import ToolRef
@@ -74,7 +75,7 @@ def _step_tool(registry: Registry, ref: ToolRef) -> StepTool:
         tool = registry.tool(ref.id)
         return StepTool(ref, _instance(tool, json.dumps(ref.options)))  # type: ignore[arg-type]  # hashable
     except Exception as error:  # noqa: BLE001 - wrong options, or whatever an author's constructor raises
-        return StepTool(ref, Tool(), str(error) or type(error).__name__)
+        return StepTool(ref, Tool(), error_text(error))
 
 
 @lru_cache(maxsize=512)
