@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
 from procession_schemas.base import JsonObject, StrictModel
 from procession_schemas.memory import MemoryConfig
@@ -109,6 +109,18 @@ AnyProcessor = Annotated[ProcessorRef, BeforeValidator(_by_id, json_schema_input
 AnyTool = Annotated[ToolRef, BeforeValidator(_by_id, json_schema_input_type=str | ToolRef)]
 ProcessorArray = list[AnyProcessor] | FactoryRef
 ToolChoice = Literal["auto", "none", "required"] | ToolChoiceTool
+
+
+def plain_choice(choice: Any) -> Any:
+    """A choice of tools as it travels; raises ValueError where it is none."""
+    try:
+        given = _TOOL_CHOICE.validate_python(choice)
+    except ValidationError:
+        raise ValueError('use "auto", "none", "required" or {"type": "tool", "toolName": ...}') from None
+    return given if isinstance(given, str) else given.model_dump(by_alias=True)
+
+
+_TOOL_CHOICE: Final = TypeAdapter[Any](ToolChoice)
 
 
 class AgentOptions(StrictModel):

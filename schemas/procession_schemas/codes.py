@@ -45,6 +45,7 @@ ERROR_CODES: Final[dict[str, str]] = {
     "STATE_NOT_JSON": "A processor put into its state what is no JSON.",
     "CONTEXT_NOT_JSON": "The same, into messages or the request context.",
     "CHUNK_NOT_SENDABLE": "A chunk is no JSON, or longer than a message of NATS.",
+    "COMMAND_TOO_LONG": "What a service is to do next is longer than a message of NATS, as with very long options.",
     "WORK_FAILED": "A service gave up a part of the run, after five deliveries.",
     "STATE_LOST": "Redis has lost its data, and with them what it knew of the run; or nobody could read what it knows, "
     "up to the deadline of the run.",

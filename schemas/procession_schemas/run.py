@@ -59,7 +59,11 @@ class Failure(WireModel):
         default=None, description="Path in the request, such as `inputProcessors.0.id`."
     )
     processor_id: str | None = None
-    hook: str | None = None
+    hook: str | None = Field(
+        default=None,
+        description="`processOutputResult` also where the run failed before its judgement was stored; then nothing of "
+        "the answer is told.",
+    )
     name: str | None = None
     status_code: int | None = None
     is_retryable: bool | None = None

@@ -8,9 +8,16 @@ processor implements costs no message.
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
-from procession_schemas.agent import FactoryRef, ModelEntry, ProcessorRef, StructuredOutput, ToolRef
+from procession_schemas.agent import (
+    FactoryRef,
+    ModelEntry,
+    ProcessorRef,
+    StructuredOutput,
+    ToolRef,
+    plain_choice,
+)
 from procession_schemas.base import JsonObject, WireModel
 from procession_schemas.run import Failure, HookReport, ModelReport, RunResult, Tripwire
 
@@ -24,7 +31,7 @@ class StepConfig(WireModel):
     model: str
     model_by: str | None = Field(default=None, description="The processor whose processInputStep chose it.")
     tools: dict[str, ToolRef] = Field(default_factory=dict)
-    tool_choice: Any = "auto"
+    tool_choice: Annotated[Any, AfterValidator(plain_choice)] = "auto"
     active_tools: list[str] | None = None
     model_settings: JsonObject = Field(default_factory=dict)
     provider_options: JsonObject = Field(default_factory=dict)

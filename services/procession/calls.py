@@ -11,6 +11,7 @@ from procession.args import AbortSignal, Violation, Writer
 from procession.authors import is_ours
 from procession.context import RunContext
 from procession.errors import ProcessionError, ProcessorError, TripWire
+from procession.json_values import error_text, plain, text
 from procession.processor import METHODS, Hook, Processor
 from procession.services import (
     NO_ENVIRONMENT,
@@ -220,7 +221,8 @@ class LinkServices:
 
     async def violation(self, message: str, detail: Any = None) -> None:
         """Reports a violation that does not abort (D-17)."""
-        await self._calls.tell(self._link, self._hook, Violation(self._link.id, message, detail))
+        violation = Violation(self._link.id, text(message), plain(detail))
+        await self._calls.tell(self._link, self._hook, violation)
 
     async def send_signal(self, signal: Signal) -> Message:
         """Adds a message of role `signal` to the conversation, and tells the client where it listens already.
@@ -284,9 +286,7 @@ def failure(link: Link, hook: Hook, error: BaseException) -> ProcessorError:
         return ProcessorError(
             str(error), processor_id=link.id, hook=hook.value, code="PROCESSOR_TIMEOUT", name="TimeoutError"
         )
-    return ProcessorError(
-        str(error) or type(error).__name__, processor_id=link.id, hook=hook.value, name=type(error).__name__
-    )
+    return ProcessorError(error_text(error), processor_id=link.id, hook=hook.value, name=type(error).__name__)
 
 
 def abort(reason: str = "", *, retry: bool = False, metadata: Any = None) -> NoReturn:

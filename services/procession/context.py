@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from procession.args import RequestContext, State
+from procession.errors import ProcessorError
+from procession.json_values import encoded
 from procession.message_list import MessageList
 from procession_schemas.messages import StepResult
 from procession_schemas.work import StepConfig
@@ -103,6 +105,28 @@ class RunContext:
             "streams": self.streams,
         }
 
+    def to_json(self, hook: str = "") -> bytes:
+        """`to_dict` as it travels; `hook` is the one to name where it cannot.
+
+        Raises:
+            ProcessorError: Something in it is no JSON: a state, whose processor is named, or something else.
+        """
+        try:
+            return encoded(self.to_dict(), "run")
+        except TypeError as error:
+            self.check_states(hook)
+            text = f"the request context, messages and prompt of a run must be JSON: {error}"
+            raise _not_json("CONTEXT_NOT_JSON", text, "", hook) from error
+
+    def check_states(self, hook: str = "") -> None:
+        """Raises ProcessorError where the state of a processor is no JSON."""
+        for processor, state in self.states.items():
+            try:
+                encoded(state, "state")
+            except TypeError as error:
+                text = f"the state of a processor must be JSON: {error}"
+                raise _not_json("STATE_NOT_JSON", text, processor, hook) from error
+
     @classmethod
     def from_dict(cls, data: dict[str, Any], *, new_id: Callable[[], str], now: Callable[[], str]) -> Self:
         """The inverse of `to_dict`."""
@@ -130,6 +154,10 @@ class RunContext:
             final=data["final"],
             streams=data.get("streams", 0),
         )
+
+
+def _not_json(code: str, text: str, processor: str, hook: str) -> ProcessorError:
+    return ProcessorError(text, processor_id=processor, hook=hook, code=code, name="NotJsonError")
 
 
 def is_rejected(step: StepResult) -> bool:

@@ -3,6 +3,8 @@
 import re
 from typing import Any
 
+from procession.json_values import plain, text
+
 
 class ProcessionError(Exception):
     """Base of every error that Procession raises on purpose."""
@@ -11,8 +13,9 @@ class ProcessionError(Exception):
 class TripWire(ProcessionError):  # noqa: N818 - the contract's name
     """A processor blocks the run, or asks for the step to be tried again (R-AB-1..5).
 
-    `abort(...)` raises it; raising it directly has the same effect. It is a decision, never an error. `told` is
-    the runtime's: whether `on_violation` has heard of it.
+    `abort(...)` raises it; raising it directly has the same effect. It is a decision, never an error: a reason that is
+    no text, and metadata that are no JSON, become what comes nearest. `told` is the runtime's: whether `on_violation`
+    has heard of it.
     """
 
     def __init__(
@@ -24,10 +27,10 @@ class TripWire(ProcessionError):  # noqa: N818 - the contract's name
         processor_id: str = "",
         told: bool = False,
     ) -> None:
-        super().__init__(reason)
-        self.reason = reason
+        self.reason = text(reason)
+        super().__init__(self.reason)
         self.retry = retry
-        self.metadata = metadata
+        self.metadata = plain(metadata)
         self.processor_id = processor_id
         self.told = told
 

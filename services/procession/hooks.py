@@ -18,8 +18,10 @@ from procession.prompt import to_prompt
 from procession.returns import (
     BOTH,
     INVALID_RETURN,
+    ROLES,
     UNSUPPORTED_MODEL,
     invalid,
+    is_prompt,
     is_response,
     reconcile,
     replace_system,
@@ -204,8 +206,9 @@ async def run_llm_request(ctx: RunContext, links: list[Link], calls: Calls, writ
             raise invalid(link, Hook.LLM_REQUEST, value, "allowed are {prompt}, {response}, or nothing")
         if value.get("prompt") is not None:
             prompt = value["prompt"]
-            if not isinstance(prompt, list):
-                raise invalid(link, Hook.LLM_REQUEST, prompt, "`prompt` is a list of prompt entries")
+            if not is_prompt(prompt):
+                allowed = "`prompt` is a list of entries, each with a `role`: " + ", ".join(ROLES)
+                raise invalid(link, Hook.LLM_REQUEST, prompt, allowed)
         if value.get("response") is not None:
             if not is_response(value["response"]):
                 allowed = '`response` is `{"chunks": [...]}`, each chunk with a `type`'

@@ -14,6 +14,8 @@ EXTERNAL_LIST: Final = "PROCESSOR_RETURNED_EXTERNAL_MESSAGE_LIST"
 BOTH: Final = "PROCESSOR_RETURNED_MESSAGES_AND_MESSAGE_LIST"
 UNSUPPORTED_MODEL: Final = "PROCESSOR_RETURNED_UNSUPPORTED_MODEL"
 INVALID_RETURN: Final = "PROCESSOR_RETURNED_INVALID_VALUE"
+ROLES: Final = ("system", "user", "assistant", "tool")
+"""Of the entries of a prompt."""
 
 
 def wrong(link: Link, hook: Hook, code: str, message: str) -> ProcessorError:
@@ -73,3 +75,8 @@ def is_response(value: Any) -> bool:
     """Whether a value can answer in the model's place: `{"chunks": [...]}`, each chunk with a `type` (R-CA-1)."""
     chunks = value.get("chunks") if isinstance(value, dict) else None
     return isinstance(chunks, Sequence) and all(isinstance(c, dict) and "type" in c for c in chunks)
+
+
+def is_prompt(value: Any) -> bool:
+    """Whether a value can be sent to a model: a list of entries, each with one of the `ROLES`."""
+    return isinstance(value, list) and all(isinstance(e, dict) and e.get("role") in ROLES for e in value)

@@ -424,7 +424,7 @@ async def test_a_run_ends_however_long_the_reason_is(run):
         on_violation=violations.append,
     )
     told = await run(HELLO, i=[guard], stream=False)
-    assert (told.result.status, told.result.response) == ("blocked", {"shortened": True})
+    assert (told.result.status, told.result.tripwire.metadata) == ("blocked", {"shortened": True})
     assert (told.result.tripwire.reason, len(violations)) == ("no", 1)
 
 

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 from itertools import count
 from typing import Any
 
+import orjson
+
 from procession.args import RequestContext, Violation, Writer
 from procession.calls import Calls, Link, TurnWriter
 from procession.context import RunContext, add_usage
@@ -14,7 +16,6 @@ from procession.response import ResponseCollector
 from procession.services import Environment
 from procession.steps import current_step
 from procession.stream import StreamChain
-from procession.testing.json_values import NotJsonError, travelled
 from procession_schemas.chunks import Chunk
 from procession_schemas.messages import StepResult
 from procession_schemas.work import StepConfig
@@ -159,11 +160,18 @@ class KitRun:
 
     def _chain(self, links: list[Link], collector: ResponseCollector | None) -> StreamChain:
         parts = [self._parts[link.index] for link in links]
-        deliver = self._deliver_written if collector is None else self.delivered.append
+        deliver = self._deliver_written if collector is None else self._deliver
         return StreamChain(links, self.context, self.calls, deliver, parts=parts, collector=collector)
 
+    def _deliver(self, chunk: Chunk) -> None:
+        try:
+            self.delivered.append(orjson.loads(orjson.dumps(chunk)))
+        except TypeError as error:
+            text = f"a chunk ({chunk['type']}) holds what is not JSON: {error}"
+            raise ProcessorError(text, processor_id="", hook="", code="CHUNK_NOT_SENDABLE") from error
+
     def _deliver_written(self, chunk: Chunk) -> None:
-        self.delivered.append(chunk)
+        self._deliver(chunk)
         if chunk["type"].startswith("data-") and not chunk.get("transient"):
             self.context.pending_parts.append({"type": chunk["type"], "data": chunk.get("data")})
 
@@ -177,18 +185,9 @@ class KitRun:
         """
         ctx = self.context
         for link in self.array:
-            self._travelled(ctx.state(link.id), "state", link, hook)
-        data = self._travelled(ctx.to_dict(), "run", self.array[0], hook)
+            ctx.state(link.id)
+        data = orjson.loads(ctx.to_json(hook.value))
         self.context = RunContext.from_dict(data, new_id=self._new_id, now=_now)
-
-    def _travelled(self, value: Any, what: str, link: Link, hook: Hook) -> Any:
-        try:
-            return travelled(value, what)
-        except NotJsonError as error:
-            code = "STATE_NOT_JSON" if what == "state" else "CONTEXT_NOT_JSON"
-            raise ProcessorError(
-                str(error), processor_id=link.id, hook=hook.value, code=code, name="NotJsonError"
-            ) from error
 
     async def _violated(self, violation: Violation, _hook: Hook, _retry: bool) -> None:  # noqa: FBT001 - a callback's shape
         self.violations.append(violation)

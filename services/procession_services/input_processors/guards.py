@@ -32,7 +32,6 @@ from procession_services.runtime.tasks import repeated
 
 log = logging.getLogger(__name__)
 CHANGED: Final = "PARALLEL_PROCESSOR_CHANGED_INPUT"
-NOT_JSON: Final = "STATE_NOT_JSON"
 _BEAT_SECONDS: Final = 0.5
 
 
@@ -116,11 +115,7 @@ async def _run(ctx: RunContext, link: Link, calls: Calls) -> None:
     if _fixed(ctx) != before:
         text = "changed the messages or the request context; beside the model it can only abort: set parallel: false"
         raise wrong(link, Hook.INPUT, CHANGED, text)
-    try:
-        orjson.dumps(ctx.state(link.id))
-    except TypeError as error:
-        text = f"the state of a processor must be JSON: {error}"
-        raise wrong(link, Hook.INPUT, NOT_JSON, text) from error
+    ctx.check_states(Hook.INPUT.value)
 
 
 def _fixed(ctx: RunContext) -> bytes:

@@ -6,7 +6,6 @@ import orjson
 
 from procession.errors import InvalidOptionsError, ProcessorError, TripWire, UnknownComponentError
 from procession_services.output_processors.opening import Session
-from procession_services.processor_host.executor import not_json
 from procession_services.processor_host.wire import wire_failure, wire_tripwire
 
 
@@ -42,7 +41,13 @@ def _failure(error: BaseException) -> dict[str, Any]:
 
 def unsendable(session: Session, error: TypeError) -> ProcessorError:
     """What a stream has come to is not JSON: whose doing that is, as far as only one hook can have done it."""
-    failure = not_json(session.ctx, error)
-    ran = [place for place in session.calls.reports if failure.processor_id in (None, place[0])]
-    processor, hook = ran[0] if len(ran) == 1 else (failure.processor_id or "", "")
-    return ProcessorError(failure.message, processor_id=processor, hook=hook, code=failure.code)
+    try:
+        session.ctx.to_json()
+        failure = ProcessorError(str(error), processor_id="", hook="", code="CONTEXT_NOT_JSON")
+    except ProcessorError as named:
+        failure = named
+    ran = [place for place in session.calls.reports if failure.processor_id in ("", place[0])]
+    processor, hook = ran[0] if len(ran) == 1 else (failure.processor_id, "")
+    return ProcessorError(
+        str(failure), processor_id=processor, hook=hook, code=failure.code, name="NotJsonError"
+    )

@@ -10,6 +10,7 @@ import orjson
 from procession.authors import is_ours
 from procession.context import RunContext
 from procession.errors import ProcessorError, TripWire
+from procession.json_values import encoded
 from procession.services import KeyValueStore
 from procession_schemas import subjects
 from procession_schemas.chunks import Chunk
@@ -167,6 +168,8 @@ class SessionServer:
             )
         done = self._outcome(session, logged=logged) | failed
         try:
+            encoded(session.ctx.states, "states")  # what is told here would take a date, and make it a text
+            encoded(session.ctx.request_context, "requestContext")
             await self._tell_done(session, done)
         except TypeError as error:
             raise unsendable(session, error) from error

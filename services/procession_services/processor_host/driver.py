@@ -153,11 +153,7 @@ class Driver:
             case Send(command) if command.service == LOCAL:
                 await self._execute(command.model_copy(deep=True))  # whose parts are also the plan's
             case Send(command):
-                headers = {"traceparent": state.traceparent} if state.traceparent else None
-                subject = subjects.work(command.service, command.tenant, command.run)
-                await self._bus.publish_stored(
-                    subject, command.to_json(), message_id=_message_id(state, command), headers=headers
-                )
+                await self._send(state, command)
             case SignalCancel():
                 await self._store.mark_cancelled(state.tenant, state.run)
                 await self._bus.publish(subjects.cancelled(state.tenant, state.run), b"")
@@ -175,6 +171,21 @@ class Driver:
                 await self._pass_turn(state.tenant, line_of(state))
             case Interrupt():
                 await self._interrupt(state)
+
+    async def _send(self, state: RunState, command: WorkCommand) -> None:
+        """Sends a command; one that no stream takes has failed, since it would not be shorter the next time."""
+        headers = {"traceparent": state.traceparent} if state.traceparent else None
+        subject, body = subjects.work(command.service, command.tenant, command.run), command.to_json()
+        if self._bus.fits(body):
+            await self._bus.publish_stored(
+                subject, body, message_id=_message_id(state, command), headers=headers
+            )
+            return
+        size = f"has {len(body)} bytes; the broker takes {self._bus.max_payload}"
+        error = Failure(
+            code="COMMAND_TOO_LONG", message=f"what {command.service} is to do next in this run {size}"
+        )
+        await self.event(state.tenant, state.run, failed_result(command, error))
 
     async def is_out(self, state: RunState) -> bool:
         """Whether the command that the run waits for is in NATS; one that needs no other service never is."""
@@ -238,6 +249,21 @@ class Driver:
         await self._bus.publish_stored(
             subject, fitting_end(event, self._bus.fits), message_id=message_id, once=True
         )
+
+
+def failed_result(command: WorkCommand, error: Failure) -> WorkResult:
+    """The answer to a command that nobody can do, or not to its end."""
+    return WorkResult(
+        run=command.run,
+        tenant=command.tenant,
+        seq=command.seq,
+        service=command.service,
+        outcome="failed",
+        at=len(command.ops) - 1,
+        version=command.version,
+        out_seq=command.out_seq,
+        error=error,
+    )
 
 
 def _message_id(state: RunState, command: WorkCommand) -> str:

@@ -10,7 +10,6 @@ import orjson
 
 from procession.args import AbortSignal
 from procession.calls import Calls
-from procession.context import RunContext
 from procession.errors import (
     BrokenComponentError,
     InvalidOptionsError,
@@ -151,6 +150,8 @@ class Executor:
                 signal.abort()
             job.calls.abort_signal = signal
             await self._run(job, {**self._runners, **runners})
+        if job.result.result is None:
+            self._context_body(job)  # so that no state changes on its way to the lender
         _summed(job)
 
     async def _worked(
@@ -192,7 +193,7 @@ class Executor:
                 return
         body = self._context_body(job)
         if body is None:
-            body, after = _last_context(job, stored), moved(stored, job.result, self.store.life)
+            body, after = await self._last_context(job), moved(stored, job.result, self.store.life)
         done = await self.store.commit_context(
             command.tenant,
             command.run,
@@ -211,10 +212,15 @@ class Executor:
     def _context_body(self, job: Job) -> bytes | None:
         """The context's JSON; one that is none fails the command."""
         try:
-            return orjson.dumps(job.ctx.to_dict() if job.left is None else job.left)
-        except TypeError as error:
-            job.result.outcome, job.result.error = "failed", not_json(job.ctx, error)
+            return job.ctx.to_json() if job.left is None else orjson.dumps(job.left)
+        except ProcessorError as error:
+            job.result.outcome, job.result.error = "failed", wire_failure(error)
             return None
+
+    async def _last_context(self, job: Job) -> bytes:
+        """The context as it was before the command; what was read of it then, hooks have changed in place."""
+        data = (await self.store.load_context(job.command.tenant, job.command.run)).data
+        return orjson.dumps(data) if data is not None else restore(job.command, None, job.new_id).to_json()
 
     def _job(
         self,
@@ -284,13 +290,13 @@ class Executor:
     async def _run(self, job: Job, runners: Mapping[str, OpRunner]) -> None:
         result = job.result
         for at, op in enumerate(job.command.ops):
+            result.at = at
             try:
                 await _one(self._lender_of(job, op) or runners[op.op], op, job)
             except Lent as lent:
                 _take(result, lent.result, at)
                 return
             if result.stopped or result.outcome != "ok":
-                result.at = at
                 await job.outbox.flush()
                 return
 
@@ -338,13 +344,6 @@ def _stale(command: WorkCommand, stored: StoredContext) -> bool:
     return left or command.version not in (stored.version, ANY_VERSION)
 
 
-def _last_context(job: Job, stored: StoredContext) -> bytes:
-    """The context as it was before the command."""
-    return orjson.dumps(
-        stored.data if stored.data is not None else restore(job.command, None, job.new_id).to_dict()
-    )
-
-
 def _summed(job: Job) -> None:
     job.result.reports = [tally.to_wire() for tally in job.calls.reports.values()]
     job.result.out_seq = job.outbox.next_seq
@@ -356,15 +355,3 @@ def _take(result: WorkResult, lent: WorkResult, start: int) -> None:
     result.facts, result.stop = lent.facts or result.facts, lent.stop
     result.result = lent.result
     result.tripwire, result.error = lent.tripwire, lent.error
-
-
-def not_json(ctx: RunContext, error: TypeError) -> Failure:
-    """Says which processor's state it is that cannot travel, or that it is the request context."""
-    for processor, state in ctx.states.items():
-        try:
-            orjson.dumps(state)
-        except TypeError as inner:
-            text = f"the state of a processor must be JSON: {inner}"
-            return Failure(code="STATE_NOT_JSON", message=text, processor_id=processor)
-    text = f"the request context, messages and prompt of a run must be JSON: {error}"
-    return Failure(code="CONTEXT_NOT_JSON", message=text)

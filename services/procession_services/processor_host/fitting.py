@@ -1,10 +1,10 @@
-"""Events that are longer than the broker takes, told shorter; the chunks had what they leave out."""
+"""What is longer than the broker takes, told shorter: events, of which the chunks had the rest, and tripwires."""
 
 from collections.abc import Callable
 from typing import Any, Final
 
 from procession_schemas.events import ProcessorViolation, RunFinished, RunSuspended
-from procession_schemas.run import RunResult
+from procession_schemas.run import RunResult, Tripwire
 
 Fits = Callable[[bytes], bool]
 """Whether the broker takes a message with that body."""
@@ -12,6 +12,8 @@ _LONGEST_TEXT: Final = 200_000
 """Characters of a text that is too long on its own."""
 _LONGEST_REASON: Final = 2_000
 """Characters of a reason in a message that would be too long with all of it."""
+_LONGEST_TRIPWIRE: Final = 128_000
+"""Bytes of a tripwire, which the command that tells of it has three times, and the client's result again."""
 _SHORTENED: Final[dict[str, Any]] = {"shortened": True}
 _NAMES: Final = ("toolCallId", "toolName")
 
@@ -33,6 +35,15 @@ def fitting_violation(event: ProcessorViolation, fits: Fits) -> bytes:
         return body
     shorter = {"message": event.message[:_LONGEST_REASON], "detail": _SHORTENED}
     return event.model_copy(update=shorter).to_json()
+
+
+def fitting_tripwire(tripwire: Tripwire) -> Tripwire:
+    """The tripwire, without its metadata where they are too long, with the beginning of its reason where that is."""
+    for shorter in ({"metadata": _SHORTENED}, {"reason": tripwire.reason[:_LONGEST_REASON]}):
+        if len(tripwire.to_json()) <= _LONGEST_TRIPWIRE:
+            break
+        tripwire = tripwire.model_copy(update=shorter)
+    return tripwire
 
 
 def _without_details(result: RunResult) -> RunResult:

@@ -268,8 +268,14 @@ async def fail(op: work.FailOp, job: Job) -> None:
 
 
 async def result(op: work.ResultOp, job: Job) -> None:
-    """Compiles the result and ends the stream."""
+    """Compiles the result and ends the stream.
+
+    Raises:
+        ProcessorError: What hooks have left in the context is no JSON.
+    """
     keep_pending(job)
+    if job.calls.reports:  # else it is as it has travelled
+        job.ctx.to_json()
     final = compile_result(op, job.ctx)
     job.result.result = final
     if op.finish:

@@ -14,9 +14,10 @@ _BESIDE_ITS_WORDS: Final = ("files", "sources", "providerMetadata")
 
 
 def compile_result(op: ResultOp, ctx: RunContext) -> RunResult:
-    """The result as the client gets it; a blocked run never shows blocked text (A-13)."""
+    """The result as the client gets it, without text that was blocked (A-13) or could not be judged (D-1)."""
     blocked = op.status == "blocked"
-    withheld = blocked and ctx.final is not None  # by processOutputResult
+    judged = ctx.final is not None  # by processOutputResult
+    withheld = judged if blocked else op.error is not None and op.error.hook == Hook.OUTPUT_RESULT
     whole = with_media(ctx, ctx.steps)
     accepted = [] if withheld else [step for step in whole if not is_rejected(step)]
     steps = [_shown(step, blocked=blocked, withheld=withheld) for step in whole]
@@ -39,7 +40,7 @@ def compile_result(op: ResultOp, ctx: RunContext) -> RunResult:
         reasoning_text="".join(s.get("reasoningText", "") for s in accepted) or None,
         sources=[] if blocked else _flat(accepted, "sources"),
         files=[] if blocked else _flat(accepted, "files"),
-        object=None if blocked else ctx.object,
+        object=None if blocked or withheld else ctx.object,
         used_fallback_value=True if ctx.used_fallback else None,
         messages=_dicts(_told(ctx, withheld=withheld)),
         remembered_messages=_dicts(ctx.messages.get.remembered.db()),
@@ -78,8 +79,6 @@ def _dicts(messages: list[Message]) -> list[dict[str, Any]]:
 
 def _final_text(op: ResultOp, ctx: RunContext, steps: list[dict[str, Any]]) -> str:
     """The run's text; what the processors made of it at the end where that differs from what streamed (R-OR-5)."""
-    if ctx.final is not None and op.error and op.error.hook == Hook.OUTPUT_RESULT:
-        return ""
     text = ctx.text()
     if op.status == "cancelled":
         return text + ctx.unaccepted_text()

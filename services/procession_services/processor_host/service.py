@@ -20,10 +20,11 @@ from procession.registry import Registry
 from procession.services import Environment
 from procession_schemas import subjects
 from procession_schemas.run import Failure
-from procession_schemas.work import WorkCommand, WorkResult
+from procession_schemas.work import WorkCommand
 from procession_services.bus import Bus, Delivery, Worker
 from procession_services.bus.streams import EVENTS_SECONDS
 from procession_services.processor_host.admin import Admin
+from procession_services.processor_host.driver import failed_result
 from procession_services.processor_host.executor import Executor
 from procession_services.processor_host.instances import Instances
 from procession_services.processor_host.job import OpRunner, SinkFactory
@@ -185,16 +186,7 @@ class Host:
             except ValidationError:
                 return  # nobody who could be told; it lies in DEAD
             message = f"{self.service} could not do its part: {reason}"
-            result = WorkResult(
-                run=command.run,
-                tenant=command.tenant,
-                seq=command.seq,
-                service=self.service,
-                outcome="failed",
-                version=command.version,
-                out_seq=command.out_seq,
-                error=Failure(code="WORK_FAILED", message=message),
-            )
+            result = failed_result(command, Failure(code="WORK_FAILED", message=message))
             subject = subjects.work("orchestrator", command.tenant, command.run)
             await self.bus.publish_stored(subject, result.to_json(), message_id=f"gave-up:{command.id}")
 

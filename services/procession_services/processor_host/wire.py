@@ -3,17 +3,21 @@
 from typing import Any
 
 from procession.errors import ProcessorError, TripWire
+from procession.json_values import error_text
 from procession.messages import InvalidMessageError
 from procession_schemas.run import Failure, Tripwire
+from procession_services.processor_host.fitting import fitting_tripwire
 
 
 def wire_tripwire(tripwire: TripWire) -> Tripwire:
-    """The tripwire as it travels; `retry` only when it was asked for (R-AB-12)."""
-    return Tripwire(
-        reason=tripwire.reason,
-        processor_id=tripwire.processor_id,
-        retry=True if tripwire.retry else None,
-        metadata=tripwire.metadata,
+    """The tripwire as it travels, with what commands have room for; `retry` only when it was asked for (R-AB-12)."""
+    return fitting_tripwire(
+        Tripwire(
+            reason=tripwire.reason,
+            processor_id=tripwire.processor_id,
+            retry=True if tripwire.retry else None,
+            metadata=tripwire.metadata,
+        )
     )
 
 
@@ -22,7 +26,7 @@ def wire_failure(error: Exception) -> Failure:
     if isinstance(error, ProcessorError):
         return Failure(
             code=error.code,
-            message=str(error),
+            message=error_text(error),
             field="model" if error.code == "UNKNOWN_MODEL" else None,
             processor_id=error.processor_id or None,
             hook=error.hook or None,
@@ -35,7 +39,7 @@ def wire_failure(error: Exception) -> Failure:
     }
     return Failure(
         code=code.get(type(error).__name__, "INVALID_MESSAGE_CONTENT"),
-        message=str(error),
+        message=error_text(error),
         field=error.field if isinstance(error, InvalidMessageError) else None,
         name=type(error).__name__,
     )

@@ -166,7 +166,7 @@ def _take_outcome(state: RunState, sent: Sent, ops: list[Bare], result: WorkResu
             state.waiting = result.suspend or []
             _go(state, program.suspended(state), "suspended")
         case "failed":
-            _failed(state, result.error or _unknown(), sent)
+            _failed(state, _placed(result.error or _unknown(), ops[: result.at + 1]), sent)
 
 
 def _unknown() -> Failure:
@@ -335,6 +335,12 @@ def _recovered(state: RunState) -> None:
         state.pending, state.then = program.model_failed(state.plan, error), "done"
 
 
+def _placed(error: Failure, ops: list[Bare]) -> Failure:
+    """The failure; one of operations with processOutputResult among them is of that: nothing is told unjudged (D-1)."""
+    judged = any(isinstance(op, HookByPlan) and op.hook == Hook.OUTPUT_RESULT for op in ops)
+    return error.model_copy(update={"hook": Hook.OUTPUT_RESULT.value}) if judged and not error.hook else error
+
+
 def _failed(state: RunState, error: Failure, sent: Sent) -> None:
     if sent.version == ANY_VERSION:  # what was to tell of a failure failed
         _told(state, _bare_result(state, error))
@@ -388,6 +394,7 @@ def _deadline(state: RunState, at_ms: int) -> tuple[RunState, list[Effect]]:
         within = f"within {state.suspended_ms // 1000} s (PROCESSION_SUSPENDED_TIMEOUT)"
         error.message = f"nobody decided about the tool calls for which the run waits {within}"
         state.status, state.result, state.waiting = "running", None, []
+    error = _placed(error, [planned.op for planned in state.pending[:1]])
     if state.ending and state.sent and state.sent.service == LOCAL:
         _told(state, _bare_result(state, error))
         return state, outstanding(state)

@@ -12,6 +12,7 @@ from procession.authors import is_ours
 from procession.calls import Calls
 from procession.context import RunContext
 from procession.errors import TripWire
+from procession.json_values import error_text
 from procession.registry import Registry
 from procession.tools import ToolContext, ToolSuspended
 from procession_schemas.agent import ProcessorRef
@@ -186,4 +187,4 @@ class _Round:
         kind = type(error).__name__
         at = f"{place.filename}:{place.lineno}"
         _log.warning("tool %s of run %s raised %s at %s", call.tool, self._ctx.run_id, kind, at)
-        return failed(call.begun, kind, str(error) or kind)
+        return failed(call.begun, kind, error_text(error))

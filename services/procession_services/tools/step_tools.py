@@ -8,6 +8,7 @@ from functools import lru_cache
 from procession.args import RequestContext
 from procession.authors import is_ours
 from procession.errors import TripWire
+from procession.json_values import error_text
 from procession.registry import Registry
 from procession.tools import Tool
 from procession_schemas.agent import ToolRef
@@ -79,7 +80,7 @@ def _step_tool(registry: Registry, ref: ToolRef) -> StepTool:
     except BaseException as error:  # wrong options, or whatever an author's constructor raises
         if is_ours(error):
             raise
-        return StepTool(ref, Tool(), str(error) or type(error).__name__)
+        return StepTool(ref, Tool(), error_text(error))
 
 
 @lru_cache(maxsize=512)

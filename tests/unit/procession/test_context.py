@@ -4,6 +4,7 @@ import json
 import pytest
 
 from procession.context import RunContext, add_usage, is_rejected
+from procession.errors import ProcessorError
 from tests.unit.procession.making import NOW, context
 
 
@@ -74,3 +75,15 @@ def test_a_context_survives_the_journey():
 def test_every_field_travels():
     names = {field.name.replace("_", "") for field in dataclasses.fields(RunContext)}
     assert {name.lower() for name in context().to_dict()} == names
+
+
+def test_a_context_that_is_no_json_names_the_place_and_whose_state_it_is():
+    ctx = context()
+    ctx.request_context["x"] = float("nan")
+    with pytest.raises(ProcessorError, match=r"run\['requestContext'\]\['x'\] is nan") as caught:
+        ctx.to_json("processInput")
+    assert (caught.value.code, caught.value.hook) == ("CONTEXT_NOT_JSON", "processInput")
+    ctx.state("p")["x"] = [{1}]
+    with pytest.raises(ProcessorError, match=r"state\['x'\]\[0\] is of the type set") as caught:
+        ctx.to_json()
+    assert (caught.value.code, caught.value.processor_id) == ("STATE_NOT_JSON", "p")

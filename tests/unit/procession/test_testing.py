@@ -9,7 +9,6 @@ from procession import Options, Processor
 from procession.errors import InvalidOptionsError, ProcessorError
 from procession.testing import ConformanceError, ProcessorKit, check_processor
 from procession.testing.answers import answer
-from procession.testing.json_values import NotJsonError, travelled
 from tests.unit.procession.making import delta, on, processor, retext
 
 # --- the run that a kit plays ----------------------------------------------------------------
@@ -189,7 +188,7 @@ async def test_what_a_hook_raises_comes_out_with_its_cause():
 @pytest.mark.parametrize(
     ("value", "where"),
     [({"a", "b"}, r"state\['x'\] is"), ({1: "a"}, r"state\['x'\] has the key 1"),
-     ([float("nan")], r"state\['x'\]\[0\]"), (b"x", "bytes"), (object(), "object")],
+     ([float("nan")], r"state\['x'\]\[0\]"), (b"x", "bytes"), (object(), "object"), (2**70, "64 bits")],
 )  # fmt: skip
 async def test_state_that_cannot_travel_is_an_error(value, where):
     kit = ProcessorKit(processor(process_input=lambda args: args.state.update(x=value)))
@@ -219,12 +218,60 @@ async def test_state_arrives_as_a_copy():
     assert kit.state == {"x": [1, 2]}
 
 
-def test_what_travels_is_a_deep_copy():
-    value: Any = {"a": [{"b": None}], "c": 1.5, "d": True}
-    assert travelled(value, "v") == value
-    assert travelled(value, "v")["a"][0] is not value["a"][0]
-    with pytest.raises(NotJsonError, match=r"v\['a'\]\[0\]\['b'\] is"):
-        travelled({"a": [{"b": object()}]}, "v")
+SURROGATE = "\ud800"
+
+
+@pytest.mark.parametrize(
+    ("hook", "call", "value"),
+    [
+        ("process_llm_request", "llm_request", {"prompt": [5]}),
+        ("process_llm_request", "llm_request", {"prompt": [{"role": "nobody", "content": "x"}]}),
+        ("process_input_step", "input_step", {"tool_choice": "sometimes"}),
+        ("process_input_step", "input_step", {"tool_choice": {"type": "tool"}}),
+    ],
+)
+async def test_what_no_model_can_be_asked_is_an_error(hook, call, value):
+    kit = ProcessorKit(processor(**{hook: lambda _: value}))
+    with pytest.raises(ProcessorError) as caught:
+        await getattr(kit, call)()
+    assert (caught.value.code, caught.value.processor_id) == ("PROCESSOR_RETURNED_INVALID_VALUE", "p")
+
+
+async def test_a_choice_of_one_tool_is_spelled_as_the_contract_does():
+    kit = ProcessorKit(
+        processor(process_input_step=lambda _: {"tool_choice": {"type": "tool", "tool_name": "t"}})
+    )
+    assert (await kit.input_step()).config.tool_choice == {"type": "tool", "toolName": "t"}
+
+
+@pytest.mark.parametrize("value", [{1}, SURROGATE, 2**70], ids=["set", "surrogate", "long"])
+async def test_a_chunk_that_cannot_be_sent_is_an_error(value):
+    kit = ProcessorKit(processor(process_output_stream=lambda args: {**args.part, "x": value}))
+    with pytest.raises(ProcessorError, match=r"a chunk \([a-z-]+\) holds what is not JSON") as caught:
+        await kit.stream(["x"])
+    assert caught.value.code == "CHUNK_NOT_SENDABLE"
+
+
+async def test_a_chunk_arrives_as_the_client_gets_it():
+    def writes(args):
+        return [args.part, {"type": "data-x", "data": (1, float("nan")), "transient": True}]
+
+    out = await ProcessorKit(processor(process_output_stream=writes)).stream(["x"])
+    assert out.written[0]["data"] == [1, None]
+
+
+async def test_an_abort_and_a_violation_tell_what_travels():
+    async def aborts(args):
+        await args.services.violation(f"x{SURROGATE}", {"seen": {1}})
+        args.abort(ValueError("why"), metadata={"words": {"x"}})
+
+    kit = ProcessorKit(processor(process_input=aborts))
+    tripwire = (await kit.input("x")).blocked
+    assert (tripwire.reason, tripwire.metadata) == ("why", {"words": ["x"]})
+    assert [(each.message, each.detail) for each in kit.violations] == [
+        ("x?", {"seen": [1]}),
+        ("why", {"words": ["x"]}),
+    ]
 
 
 # --- the conformance kit ---------------------------------------------------------------------
@@ -328,7 +375,8 @@ async def test_what_a_hook_raises_or_returns_wrongly_is_told():
 async def test_state_that_is_not_json_is_told():
     kind = processor(process_output_step=lambda args: args.state.update(seen={args.text}))
     [problem] = await problems(kind, samples=["x"])
-    assert "process_output_step fails (NotJsonError): state['seen']" in problem
+    assert "process_output_step fails (NotJsonError): " in problem
+    assert "state['seen'] is of the type set" in problem
 
 
 async def test_a_tripwire_is_an_answer():

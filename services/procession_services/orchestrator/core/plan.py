@@ -104,7 +104,7 @@ def make_plan(
     config = StepConfig(
         model=models[0].model,
         tools=_tools(request.tools if request.tools is not None else agent.tools, registry, memory_tools),
-        tool_choice=_tool_choice(request, agent),
+        tool_choice=_pick(request, agent, "tool_choice") or "auto",
         active_tools=_pick(request, agent, "active_tools"),
         model_settings=deep_merge(agent.model_settings or {}, request.model_settings or {}),
         provider_options=deep_merge(agent.provider_options or {}, request.provider_options or {}),
@@ -201,13 +201,6 @@ def _tools(given: list[ToolRef], registry: Registry, of_memory: list[ToolRef]) -
         }
         tools[ref.name] = ref.model_copy(update=update)
     return tools
-
-
-def _tool_choice(request: RunRequest, agent: Agent) -> Any:
-    choice = _pick(request, agent, "tool_choice")
-    if choice is None:
-        return "auto"
-    return choice if isinstance(choice, str) else choice.model_dump(by_alias=True)
 
 
 def _check_schema(schema: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from procession_schemas.events import ProcessorViolation, RunFinished
 from procession_schemas.run import Failure, RunResult, Tripwire
-from procession_services.processor_host.fitting import fitting_end, fitting_violation
+from procession_services.processor_host.fitting import fitting_end, fitting_tripwire, fitting_violation
 
 LONG = "x" * 1_000_000
 
@@ -65,3 +65,17 @@ def test_a_violation_without_its_details():
     assert orjson.loads(fitting_violation(violation, lambda _: True))["detail"] == {"x": LONG}
     short = orjson.loads(fitting_violation(violation, lambda _: False))
     assert (short["message"], short["detail"]) == (LONG[:2_000], {"shortened": True})
+
+
+@pytest.mark.parametrize(
+    ("reason", "metadata", "told"),
+    [
+        ("why", {"x": 1}, ("why", {"x": 1})),
+        ("r" * 5_000, LONG, ("r" * 5_000, {"shortened": True})),
+        (LONG, None, ("x" * 2_000, {"shortened": True})),
+    ],
+    ids=["short", "long metadata", "long reason"],
+)
+def test_a_tripwire_is_as_long_as_commands_have_room_for(reason, metadata, told):
+    tripwire = fitting_tripwire(Tripwire(reason=reason, processor_id="p", metadata=metadata))
+    assert (tripwire.reason, tripwire.metadata) == told

@@ -2,6 +2,7 @@
 
 import pytest
 
+from procession_schemas.run import Failure
 from procession_schemas.work import ResultOp
 from procession_services.processor_host.results import compile_result
 from tests.unit.procession.making import context, delta
@@ -85,3 +86,18 @@ def test_the_metadata_of_a_blocked_answer_is_not_told():
     result = result_of(ctx, "blocked")
     assert result.provider_metadata is None
     assert "providerMetadata" not in result.steps[0]
+
+
+@pytest.mark.parametrize("hook", ["processOutputResult", "processOutputStep"])
+def test_a_run_whose_answer_could_not_be_judged_at_the_end_tells_nothing_of_it(hook):
+    """D-1, R-ER-4; what was judged before is told where another hook fails."""
+    ctx = context()
+    step_of(ctx, *RICH, delta("SECRET"))
+    ctx.object = {"x": "SECRET"}
+    error = Failure(code="PROCESSOR_FAILED", message="away", processor_id="p", hook=hook)
+    result = compile_result(ResultOp(status="failed", error=error), ctx)
+    withheld = hook == "processOutputResult"
+    assert ("SECRET" in result.model_dump_json()) is not withheld
+    assert (result.files == result.sources == []) is withheld
+    assert (result.object is None) is withheld
+    assert len(result.steps) == 1

@@ -601,6 +601,11 @@ class TestDeadline:
         run.to_end()
         assert (run.result.status, run.error.code) == ("failed", "DEADLINE_EXCEEDED")
 
+    def test_the_guards_of_the_result_that_do_not_end_are_named(self):
+        """D-1."""
+        run = Run(output=[placed("out", Hook.OUTPUT_RESULT)]).says().tell(DeadlinePassed(1)).to_end()
+        assert (run.error.code, run.error.hook) == ("DEADLINE_EXCEEDED", "processOutputResult")
+
     def test_the_answer_that_was_waited_for_comes_too_late(self):
         run = Run().until("model")
         late = run.command.seq
@@ -713,6 +718,20 @@ class TestFailure:
         run.answer("failed", at="emit", error=error)
         assert run.effects == [TellFinished(run.result)]
         assert (run.result.status, run.result.error) == ("failed", error)
+
+    @pytest.mark.parametrize("at", ["processOutputResult", "result"])
+    def test_one_behind_the_guards_of_the_result_is_theirs(self, at):
+        """D-1: what they have said is lost with the command, whatever it failed of."""
+        run = Run(output=[placed("out", Hook.OUTPUT_STEP, Hook.OUTPUT_RESULT)]).until("processOutputResult")
+        run.answer("failed", at=at, error=Failure(code="WORK_FAILED", message="x")).to_end()
+        assert (run.error.code, run.error.hook) == ("WORK_FAILED", "processOutputResult")
+
+    def test_one_before_them_is_not(self):
+        run = Run(output=[placed("out", Hook.OUTPUT_STEP, Hook.OUTPUT_RESULT)]).until("processOutputStep")
+        run.answer(
+            "failed", at="processOutputStep", error=Failure(code="STATE_NOT_JSON", message="x")
+        ).to_end()
+        assert run.error.hook is None
 
     def test_a_service_that_gives_no_reason_still_ends_the_run(self):
         assert Run().answer("failed", at="model").to_end().error.code == "INTERNAL"

@@ -1,0 +1,98 @@
+"""What an author's code hands over, as it travels: JSON, and the texts of whatever it raises."""
+
+from math import isfinite
+from typing import Any, Final
+
+import orjson
+from pydantic_core import to_jsonable_python
+
+_DEPTH: Final = 250
+"""A little less than orjson takes."""
+
+
+class NotJsonError(TypeError):
+    """A value has no JSON form; the message says where it is, and nothing of what it says."""
+
+
+def encoded(value: Any, where: str) -> bytes:
+    """The JSON of a value that is nothing else: read again it is the same, but for lists in place of tuples.
+
+    Args:
+        value: Anything.
+        where: The name of the value in the message.
+
+    Raises:
+        NotJsonError: It holds something that is not JSON, or that would come back as something else, such as a NaN.
+    """
+    body, why = b"", ""
+    try:
+        body = orjson.dumps(value)
+        if orjson.loads(body) == value:
+            return body
+    except TypeError as error:
+        why = f"{where}: {error}"
+    if problem := _problem(value, where) or why:
+        raise NotJsonError(problem)
+    return body
+
+
+def travelled(value: Any, where: str) -> Any:
+    """What is left of a value after a journey: a deep copy with lists for tuples; raises NotJsonError."""
+    return orjson.loads(encoded(value, where))
+
+
+def plain(value: Any) -> Any:
+    """The nearest JSON to a value: lists for sets, objects for models and dataclasses, texts for all that is none."""
+    try:
+        return _plain(to_jsonable_python(value, serialize_unknown=True, bytes_mode="base64"))
+    except Exception:  # noqa: BLE001 - an author's object may raise anything; its text has to do
+        return text(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {text(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return text(value) if _leaf(value, "") else value
+
+
+def text(value: Any) -> str:
+    """The text of anything, without the half characters (lone surrogates) that no message holds."""
+    try:
+        return str(value).encode(errors="replace").decode()
+    except Exception:  # noqa: BLE001 - an author's `__str__` may raise anything
+        return ""
+
+
+def error_text(error: BaseException) -> str:
+    """What an error says, its class where it says nothing."""
+    return text(error) or type(error).__name__
+
+
+def _problem(value: Any, where: str, depth: int = _DEPTH) -> str:
+    """The first place that is not JSON, and what is there; empty where there is none."""
+    if isinstance(value, list | tuple):
+        items = [(f"{where}[{i}]", item) for i, item in enumerate(value)]
+    elif isinstance(value, dict):
+        for key in value:
+            if not isinstance(key, str) or _leaf(key, where):
+                return f"{where} has the key {text(repr(key)):.80}; keys are strings"
+        items = [(f"{where}[{key!r}]", item) for key, item in value.items()]
+    else:
+        return _leaf(value, where)
+    if depth == 0:
+        return f"{where:.80}... holds itself, or is nested too deep"
+    return next(filter(None, (_problem(item, place, depth - 1) for place, item in items)), "")
+
+
+def _leaf(value: Any, where: str) -> str:
+    if value is None or isinstance(value, bool):
+        return ""
+    if isinstance(value, str):
+        return f"{where} has half a character (a lone surrogate)" if text(value) != value else ""
+    if isinstance(value, int):
+        return "" if -(2**63) <= value < 2**64 else f"{where} is an integer of more than 64 bits"
+    if isinstance(value, float):
+        return "" if isfinite(value) else f"{where} is {value}, which JSON has not"
+    return f"{where} is of the type {type(value).__name__}; JSON values travel, nothing else"

@@ -1,0 +1,104 @@
+"""What travels, and what becomes of what does not."""
+
+import dataclasses
+import datetime as dt
+import enum
+from typing import Any, NamedTuple
+
+import pytest
+
+from procession.errors import TripWire
+from procession.json_values import NotJsonError, error_text, plain, text, travelled
+
+SURROGATE = "\ud800"
+CYCLE: dict[str, Any] = {}
+CYCLE["x"] = CYCLE
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Pair(NamedTuple):
+    x: int
+
+
+@dataclasses.dataclass
+class Word:
+    said: str
+
+
+class MuteError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def test_what_travels_is_a_deep_copy_with_lists_for_tuples():
+    value: Any = {"a": [{"b": None}], "c": 1.5, "d": True, "e": 2**64 - 1}
+    assert travelled(value, "v") == value
+    assert travelled(value, "v")["a"][0] is not value["a"][0]
+    assert travelled({"a": (1, (2,))}, "v") == {"a": [1, [2]]}
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ({1}, "is of the type set"), (b"x", "is of the type bytes"), (object(), "is of the type object"),
+        (dt.datetime(2026, 1, 1, tzinfo=dt.UTC), "is of the type datetime"), (Colour.RED, "is of the type Colour"),
+        (Word("x"), "is of the type Word"), (MuteError(), "is of the type MuteError"),
+        (float("nan"), "is nan"), (float("-inf"), "is -inf"), (2**70, "more than 64 bits"),
+        (SURROGATE, "half a character"),
+    ],
+)  # fmt: skip
+def test_what_would_not_arrive_as_it_is_is_told_with_its_place(value, told):
+    with pytest.raises(NotJsonError) as caught:
+        travelled({"a": [{"b": (0, value)}]}, "v")
+    assert str(caught.value).startswith("v['a'][0]['b'][1] ")
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ({1: "a"}, "v has the key 1"),
+        ({SURROGATE: 1}, r"v has the key '\\ud800'"),
+        (CYCLE, "nested too deep"),
+        ([Pair(1)], "not JSON serializable: Pair"),
+    ],
+    ids=["number", "surrogate", "cycle", "named tuple"],
+)
+def test_so_are_keys_that_are_no_texts_and_what_holds_itself(value, told):
+    with pytest.raises(NotJsonError, match=told) as caught:
+        travelled(value, "v")
+    assert str(caught.value).encode()
+
+
+@pytest.mark.parametrize(
+    ("value", "nearest"),
+    [
+        ({"a": {1}}, {"a": [1]}),
+        ({1: (2, Pair(3))}, {"1": [2, [3]]}),
+        ([Colour.RED, Word("x"), dt.date(2026, 1, 1)], ["red", {"said": "x"}, "2026-01-01"]),
+        ({"a": f"x{SURROGATE}", "b": float("nan"), "c": 2**70}, {"a": "x?", "b": "nan", "c": str(2**70)}),
+        ([ValueError("x"), MuteError()], ["x", "<Unserializable MuteError object>"]),
+        (CYCLE, "{'x': {...}}"),
+    ],
+    ids=["set", "tuple", "rich", "leaves", "errors", "cycle"],
+)
+def test_the_nearest_to_a_value_always_travels(value, nearest):
+    assert plain(value) == travelled(plain(value), "v") == nearest
+
+
+def test_everything_has_a_text():
+    assert (text(f"a{SURROGATE}b"), text(5), text(MuteError())) == ("a?b", "5", "")
+    assert [error_text(e) for e in (ValueError("x"), ValueError(), MuteError())] == [
+        "x",
+        "ValueError",
+        "MuteError",
+    ]
+
+
+def test_a_tripwire_holds_what_travels_whoever_makes_it():
+    """R-AB-10."""
+    tripwire = TripWire(ValueError("why"), metadata={"words": {"x"}})  # type: ignore[arg-type]  # by mistake
+    assert (tripwire.reason, str(tripwire), tripwire.metadata) == ("why", "why", {"words": ["x"]})
