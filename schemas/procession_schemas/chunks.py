@@ -37,6 +37,11 @@ CORE_TYPES: Final = frozenset(
 )  # fmt: skip
 """Types that the runtime owns; a writer may not use them (R-WR-2)."""
 
+RUNTIME_TYPES: Final = frozenset(
+    {"start", "error", "abort", "tripwire", "reset", "tool-call-approval", "tool-call-suspended"}
+)
+"""Types that say how a run goes: a processor may edit those that it gets (R-OS-8), and makes none."""
+
 HIDDEN_TYPES: Final = frozenset({"response-metadata"})
 """Offered to processors, never delivered to the client."""
 

@@ -211,7 +211,7 @@ async def run_llm_request(ctx: RunContext, links: list[Link], calls: Calls, writ
                 raise invalid(link, Hook.LLM_REQUEST, prompt, allowed)
         if value.get("response") is not None:
             if not is_response(value["response"]):
-                allowed = '`response` is `{"chunks": [...]}`, each chunk with a `type`'
+                allowed = '`response` is `{"chunks": [...]}`, with chunks as a model gives them'
                 raise invalid(link, Hook.LLM_REQUEST, value["response"], allowed)
             if ctx.cached is None:
                 ctx.cached = copy.deepcopy(value["response"])

@@ -9,6 +9,7 @@ from procession.errors import ProcessorError
 from procession.message_list import MessageList
 from procession.parts import InvalidMessageError
 from procession.processor import INPUT_HOOKS, Hook
+from procession_schemas.chunks import RUNTIME_TYPES
 
 EXTERNAL_LIST: Final = "PROCESSOR_RETURNED_EXTERNAL_MESSAGE_LIST"
 BOTH: Final = "PROCESSOR_RETURNED_MESSAGES_AND_MESSAGE_LIST"
@@ -16,6 +17,15 @@ UNSUPPORTED_MODEL: Final = "PROCESSOR_RETURNED_UNSUPPORTED_MODEL"
 INVALID_RETURN: Final = "PROCESSOR_RETURNED_INVALID_VALUE"
 ROLES: Final = ("system", "user", "assistant", "tool")
 """Of the entries of a prompt."""
+_OBJECT: Final = (dict, type(None))
+_READ: Final[dict[str, tuple[tuple[str, Any], ...]]] = {
+    "text-delta": (("text", str),),
+    "reasoning-delta": (("text", str),),
+    "tool-call": (("toolCallId", str), ("toolName", str)),
+    "tool-result": (("toolCallId", str),),
+    "finish": (("stepResult", _OBJECT), ("output", _OBJECT)),
+}
+"""What of the payloads the runtime cannot do without, and its type."""
 
 
 def wrong(link: Link, hook: Hook, code: str, message: str) -> ProcessorError:
@@ -71,10 +81,26 @@ def _unreadable(link: Link, hook: Hook, error: InvalidMessageError) -> Processor
     )
 
 
+def is_chunk(value: Any) -> bool:
+    """Whether a value is a chunk that the runtime can read (R-CH-1)."""
+    kind = value.get("type") if isinstance(value, dict) else None
+    if not isinstance(kind, str):
+        return False
+    payload = value.get("payload") or {}
+    if not isinstance(payload, dict):
+        return kind.startswith("data-")
+    for name, types in _READ.get(kind, ()):  # noqa: SIM110 - each chunk that a hook makes would pay for `all`
+        if not isinstance(payload.get(name), types):
+            return False
+    return True
+
+
 def is_response(value: Any) -> bool:
-    """Whether a value can answer in the model's place: `{"chunks": [...]}`, each chunk with a `type` (R-CA-1)."""
+    """Whether a value can answer in the model's place: `{"chunks": [...]}`, with chunks of a model (R-CA-1)."""
     chunks = value.get("chunks") if isinstance(value, dict) else None
-    return isinstance(chunks, Sequence) and all(isinstance(c, dict) and "type" in c for c in chunks)
+    return isinstance(chunks, Sequence) and all(
+        is_chunk(chunk) and chunk["type"] not in RUNTIME_TYPES for chunk in chunks
+    )
 
 
 def is_prompt(value: Any) -> bool:

@@ -14,8 +14,8 @@ from procession.context import RunContext
 from procession.errors import TripWire
 from procession.processor import Hook
 from procession.response import ResponseCollector
-from procession.returns import invalid
-from procession_schemas.chunks import HIDDEN_TYPES, Chunk
+from procession.returns import INVALID_RETURN, invalid, is_chunk, wrong
+from procession_schemas.chunks import HIDDEN_TYPES, RUNTIME_TYPES, Chunk
 
 _UNDELIVERED = HIDDEN_TYPES | {"finish"}
 _HOOK = Hook.OUTPUT_STREAM
@@ -171,10 +171,23 @@ class StreamChain:
             return []
         self._reports[k].changed += 1
         made = out if isinstance(out, list) else [out]
-        if not all(map(_is_chunk, made)):
-            allowed = "allowed are a chunk (with `type`), a list of chunks, or nothing"
-            raise invalid(self.links[k], _HOOK, out, allowed)
+        for each in made:
+            if each is chunk:
+                continue
+            if not is_chunk(each):
+                allowed = (
+                    "allowed are a chunk (with `type`, and the `payload` of such), a list of them, or nothing"
+                )
+                raise invalid(self.links[k], _HOOK, each, allowed)
+            if each["type"] in RUNTIME_TYPES:
+                self._check_received(k, each["type"])
         return made
+
+    def _check_received(self, k: int, kind: str) -> None:
+        """Refuses a chunk that only the runtime makes, unless the link gives back such a one that it got."""
+        if not any(part["type"] == kind for part in self.parts[k]):
+            text = f"returned a chunk of type {kind!r}, which belongs to the runtime; `abort` ends a run"
+            raise wrong(self.links[k], _HOOK, INVALID_RETURN, text)
 
 
 async def _send_past(chain: "ref[StreamChain]", k: int, chunk: Chunk) -> None:
@@ -191,7 +204,3 @@ def _wake_after(wake: dict[int, int], clock: Clock, k: int, seconds: float | Non
     wake.pop(k, None)
     if seconds is not None:
         wake[k] = clock() + int(seconds * 1e9)
-
-
-def _is_chunk(value: Any) -> bool:
-    return isinstance(value, dict) and isinstance(value.get("type"), str)

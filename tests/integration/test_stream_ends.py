@@ -86,6 +86,15 @@ def text(args):
     return {**args.part, "payload": {**args.part["payload"], "text": SURROGATE}}
 
 
+def number(args):
+    return {**args.part, "payload": {**args.part["payload"], "text": 5}}
+
+
+def number_in_place(args):
+    args.part["payload"]["text"] = 5
+    return args.part
+
+
 def failure(_args):
     raise ValueError(SURROGATE)
 
@@ -98,6 +107,8 @@ def failure(_args):
         (conversation, "CONTEXT_NOT_JSON", ("p", HOOK)),
         (received, "CHUNK_NOT_SENDABLE", (None, HOOK)),
         (text, "CHUNK_NOT_SENDABLE", (None, None)),
+        (number, "PROCESSOR_RETURNED_INVALID_VALUE", ("p", HOOK)),
+        (number_in_place, "INTERNAL", (None, None)),
         (failure, "PROCESSOR_FAILED", ("p", HOOK)),
     ],
     ids=lambda value: getattr(value, "__name__", ""),

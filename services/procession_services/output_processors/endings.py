@@ -41,13 +41,14 @@ def _failure(error: BaseException) -> dict[str, Any]:
 
 def unsendable(session: Session, error: TypeError) -> ProcessorError:
     """What a stream has come to is not JSON: whose doing that is, as far as only one hook can have done it."""
+    failure = ProcessorError(
+        f"what came of a stream is not JSON: {error}", processor_id="", hook="", code="CONTEXT_NOT_JSON"
+    )
     try:
         session.ctx.to_json()
-        failure = ProcessorError(str(error), processor_id="", hook="", code="CONTEXT_NOT_JSON")
-    except ProcessorError as named:
-        failure = named
+    except ProcessorError as found:
+        failure = found
     ran = [place for place in session.calls.reports if failure.processor_id in ("", place[0])]
-    processor, hook = ran[0] if len(ran) == 1 else (failure.processor_id, "")
-    return ProcessorError(
-        str(failure), processor_id=processor, hook=hook, code=failure.code, name="NotJsonError"
-    )
+    if len(ran) == 1:
+        failure.processor_id, failure.hook = ran[0]
+    return failure

@@ -23,12 +23,12 @@ class ToolResults:
     def sent(self, chunk: Chunk) -> None:
         """Notes a chunk that goes into the chain."""
         if chunk["type"] == "tool-result":
-            self._sent[chunk["payload"]["toolCallId"]] = chunk["payload"]["result"]
+            self._sent[chunk["payload"]["toolCallId"]] = chunk["payload"].get("result")
 
     def delivered(self, chunk: Chunk) -> None:
         """Notes a chunk that reached the client."""
         if chunk["type"] == "tool-result":
-            self._delivered[str(chunk["payload"].get("toolCallId"))] = chunk["payload"]["result"]
+            self._delivered[str(chunk["payload"].get("toolCallId"))] = chunk["payload"].get("result")
 
     def rewritten(self) -> dict[str, dict[str, Any]]:
         """What `ChunkSink.rewritten` tells."""

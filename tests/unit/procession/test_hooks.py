@@ -505,7 +505,10 @@ async def test_a_response_is_copied():
 
 @pytest.mark.parametrize(
     "value", [5, [PROMPT], "x", {"prompt": "x"}, {"prompt": {}}, {"response": []}, {"response": {}},
-              {"response": {"chunks": "text"}}, {"response": {"chunks": [{"payload": {}}]}}]
+              {"response": {"chunks": "text"}}, {"response": {"chunks": [{"payload": {}}]}},
+              {"response": {"chunks": [{"type": 5}]}}, {"response": {"chunks": [{"type": "reset", "payload": {}}]}},
+              {"response": {"chunks": [{"type": "tool-call", "payload": {"toolName": "t"}}]}},
+              {"response": {"chunks": [{"type": "text-delta", "payload": {"text": 5}}]}}]
 )  # fmt: skip
 async def test_a_wrong_request_value_is_an_error(value):
     with pytest.raises(ProcessorError) as caught:

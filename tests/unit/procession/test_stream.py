@@ -12,6 +12,7 @@ from procession.processor import Hook
 from procession.response import ResponseCollector
 from procession.stream import StreamChain
 from procession.testing import ProcessorKit
+from procession_schemas.chunks import RUNTIME_TYPES
 from tests.support.raising import RAISED, raising
 from tests.unit.procession.making import calls, context, delta, link, on, processor, retext, texts
 
@@ -95,6 +96,67 @@ async def test_what_is_no_chunk_is_an_error_that_says_so(wrong, on_error):
     with pytest.raises(ProcessorError, match="allowed are a chunk") as caught:
         await through(hook(lambda _args: wrong), [delta("a")], on_error=on_error)
     assert (caught.value.code, caught.value.processor_id) == ("PROCESSOR_RETURNED_INVALID_VALUE", "a")
+
+
+NOT_READABLE = [
+    {"type": "text-delta", "payload": {"id": "b", "text": 5}},
+    {"type": "text-delta", "payload": {"id": "b", "text": b"x"}},
+    {"type": "text-delta"},
+    {"type": "text-start", "payload": "b"},
+    {"type": "reasoning-delta", "payload": {"id": "b", "text": {"x"}}},
+    {"type": "tool-call", "payload": {"toolName": "t"}},
+    {"type": "tool-call", "payload": {"toolCallId": "c", "toolName": 5}},
+    {"type": "tool-result", "payload": {"result": 1}},
+    {"type": "finish", "payload": {"stepResult": "stop"}},
+]
+"""Chunks that the runtime would fail over."""
+
+
+@pytest.mark.parametrize("made", NOT_READABLE)
+async def test_a_chunk_that_lacks_what_its_type_needs_is_refused(made):
+    with pytest.raises(ProcessorError, match="allowed are a chunk") as caught:
+        await through(hook(lambda args: [args.part, made]), [delta("a")])
+    assert (caught.value.code, caught.value.processor_id) == ("PROCESSOR_RETURNED_INVALID_VALUE", "a")
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        {"type": "data-x", "data": 1, "payload": "mine"},
+        {"type": "mine"},
+        {"type": "finish"},
+        {"type": "tool-result", "payload": {"toolCallId": "c"}},
+        {"type": "object-result", "object": {}},
+        {"type": "step-finish", "payload": None},
+    ],
+)
+async def test_a_hook_makes_chunks_of_every_type_that_says_nothing_of_the_run(made):
+    assert await through(hook(lambda args: [made, args.part]), [delta("a")], collector=ResponseCollector())
+
+
+@pytest.mark.parametrize("kind", sorted(RUNTIME_TYPES))
+async def test_a_hook_makes_no_chunk_that_says_how_the_run_goes(kind):
+    """R-CH-10; a client would take back what it has, or leave the run."""
+    with pytest.raises(ProcessorError, match="belongs to the runtime") as caught:
+        await through(hook(lambda args: [args.part, {"type": kind, "payload": {}}]), [delta("a")])
+    assert (caught.value.code, caught.value.processor_id) == ("PROCESSOR_RETURNED_INVALID_VALUE", "a")
+
+
+@pytest.mark.parametrize("kind", ["error", "tool-call-approval"])
+async def test_a_hook_edits_those_that_it_gets_at_once_or_later(kind):
+    """R-OS-8."""
+    got = {"type": kind, "payload": {"error": "why"}}
+    held = []
+
+    def later(args):
+        held.append(args.part)
+        return held if args.part["type"] == "text-delta" else None
+
+    edit = hook(lambda args: {**args.part, "metadata": {}}, later)
+    assert await through(edit, [got, delta("a")]) == [
+        {**got, "metadata": {}},
+        {**delta("a"), "metadata": {}},
+    ]
 
 
 async def test_sync_and_async_hooks_mix_and_keep_the_order():
