@@ -72,6 +72,9 @@ async def test_whoever_it_takes_along_each_time_the_run_ends(system):
 
     def ends_its_task(_steps):
         calls.append(1)
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()  # as if the process had died
         raise asyncio.CancelledError
 
     result = await result_of(system, stop(ends_its_task))
