@@ -361,8 +361,10 @@ class StreamClient:
             await asyncio.sleep(_LOOK_SECONDS)
             stood_still = loop.time() - looked - _LOOK_SECONDS
             looked = loop.time()
+            away = not self._bus.client.is_connected  # nobody can be heard: that tells nothing of a replica
             for session in list(self._sessions.values()):
-                session.heard += stood_still  # what came meanwhile has not been read yet
+                # What came while we stood still has not been read yet.
+                session.heard = looked if away else session.heard + stood_still
                 waiting = session.ended or session.acked < session.sent
                 patience = STALLED_SECONDS * session.patience
                 if waiting and session.inbox and loop.time() - session.heard > patience:

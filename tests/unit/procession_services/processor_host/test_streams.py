@@ -14,6 +14,8 @@ from procession_services.bus import Bus, LostError, NoResponderError, RequestTim
 from procession_services.processor_host import streams
 from procession_services.processor_host.stream_session import Session
 from procession_services.processor_host.streams import StreamClient
+from tests.chaos.proxy import Proxy
+from tests.support.waiting import until
 
 
 async def _lease():
@@ -134,3 +136,25 @@ async def test_a_stream_that_goes_from_one_silent_replica_to_the_next_gives_each
     await client._lease(session, None)
     assert given == [2, 2, 4, 8, 16]
     assert (session.stalls, session.patience) == (4, 8)
+
+
+async def test_silence_tells_of_a_replica_while_nats_is_there_and_not_while_it_is_away(servers, monkeypatch):
+    monkeypatch.setattr(streams, "STALLED_SECONDS", 0.2)
+    monkeypatch.setattr(streams, "_LOOK_SECONDS", 0.02)
+    lost: asyncio.Queue[Session] = asyncio.Queue()
+    async with Proxy(int(servers.nats_url.rpartition(":")[2])) as proxy:
+        bus = await Bus.connect(f"nats://127.0.0.1:{proxy.port}", "test")
+        client = StreamClient(bus, "llm_gateway", "here")
+        monkeypatch.setattr(client, "_lose", lambda session, *, gone: lost.put_nowait(session))
+        await client.start()
+        session = Session("s", [], _lease, DictStore(), inbox="there", ended=True)
+        proxy.freeze()
+        proxy.abort()
+        await until(lambda: not bus.client.is_connected)
+        client._sessions[session.id] = session
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(lost.get(), 0.6)
+        proxy.thaw()
+        assert await asyncio.wait_for(lost.get(), 10) is session
+        await client.stop()
+        await bus.close()
