@@ -142,10 +142,14 @@ async def test_silence_tells_of_a_replica_while_nats_is_there_and_not_while_it_i
     monkeypatch.setattr(streams, "STALLED_SECONDS", 0.2)
     monkeypatch.setattr(streams, "_LOOK_SECONDS", 0.02)
     lost: asyncio.Queue[Session] = asyncio.Queue()
+
+    def lose(session, *, gone):
+        lost.put_nowait(session)
+
     async with Proxy(int(servers.nats_url.rpartition(":")[2])) as proxy:
         bus = await Bus.connect(f"nats://127.0.0.1:{proxy.port}", "test")
         client = StreamClient(bus, "llm_gateway", "here")
-        monkeypatch.setattr(client, "_lose", lambda session, *, gone: lost.put_nowait(session))
+        monkeypatch.setattr(client, "_lose", lose)
         await client.start()
         session = Session("s", [], _lease, DictStore(), inbox="there", ended=True)
         proxy.freeze()
