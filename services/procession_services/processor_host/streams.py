@@ -363,8 +363,10 @@ class StreamClient:
     async def _watch_replicas(self) -> None:
         now = asyncio.get_running_loop().time()
         stood_still, self._looked = now - self._looked - _LOOK_SECONDS, now
+        away = not self._bus.client.is_connected  # nobody can be heard: that tells nothing of a replica
         for session in list(self._sessions.values()):
-            session.heard += stood_still  # what came meanwhile has not been read yet
+            # What came while we stood still has not been read yet.
+            session.heard = now if away else session.heard + stood_still
             waiting = session.ended or session.acked < session.sent
             patience = STALLED_SECONDS * session.patience
             if waiting and session.inbox and now - session.heard > patience:

@@ -15,6 +15,7 @@ from procession_services.processor_host import streams
 from procession_services.processor_host.stream_session import Session
 from procession_services.processor_host.streams import StreamClient
 from procession_services.runtime.tasks import ended
+from tests.chaos.proxy import Proxy
 from tests.support.waiting import until
 
 
@@ -181,3 +182,29 @@ async def test_who_stops_fetches_nothing_more(client, monkeypatch):
     await begun.wait()
     await client.stop()
     assert client._fetching == set()
+
+
+async def test_silence_tells_of_a_replica_while_nats_is_there_and_not_while_it_is_away(servers, monkeypatch):
+    monkeypatch.setattr(streams, "STALLED_SECONDS", 0.2)
+    monkeypatch.setattr(streams, "_LOOK_SECONDS", 0.02)
+    lost: asyncio.Queue[Session] = asyncio.Queue()
+
+    def lose(session, *, gone):
+        lost.put_nowait(session)
+
+    async with Proxy(int(servers.nats_url.rpartition(":")[2])) as proxy:
+        bus = await Bus.connect(f"nats://127.0.0.1:{proxy.port}", "test")
+        client = StreamClient(bus, "llm_gateway", "here")
+        monkeypatch.setattr(client, "_lose", lose)
+        await client.start()
+        session = Session("s", [], _lease, DictStore(), inbox="there", ended=True)
+        proxy.freeze()
+        proxy.abort()
+        await until(lambda: not bus.client.is_connected)
+        client._sessions[session.id] = session
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(lost.get(), 0.6)
+        proxy.thaw()
+        assert await asyncio.wait_for(lost.get(), 10) is session
+        await client.stop()
+        await bus.close()
