@@ -83,6 +83,13 @@ async def test_the_replica_that_has_streamed_an_answer_ends_the_run_and_says_so_
     assert "context" not in outcomes[0]  # nobody needs it any more
 
 
+@pytest.fixture
+def unhurried(monkeypatch):
+    """A reply that waits for what comes of a whole stream, however busy this machine is."""
+    monkeypatch.setattr("procession_services.output_processors.sessions._REPLY_SECONDS", 30.0)
+
+
+@pytest.mark.usefixtures("unhurried")
 async def test_what_tools_gave_goes_through_the_chain_in_one_exchange(system):
     call = {"tool_calls": [{"id": "c1", "name": "echo", "arguments": {"text": "hi"}}]}
     agent = {"outputProcessors": ["upper"], "tools": ["echo"]}
@@ -144,6 +151,7 @@ async def asked(connection, lease):
     return json.loads((await connection.request(LEASES, json.dumps(lease).encode(), timeout=10)).data)
 
 
+@pytest.mark.usefixtures("unhurried")
 async def test_what_came_of_a_whole_stream_is_the_reply_to_its_lease(system):
     async with whole_lease(system) as (connection, lease, answers):
         reply = await asked(connection, lease)

@@ -29,7 +29,10 @@ from procession_schemas.work import Control
 _RETRY_SECONDS: Final = 0.5
 _PROBE_SECONDS: Final = 10.0
 _SETTLE_SECONDS: Final = 0.25
-_LOST_SECONDS: Final = 3.0
+_LOST_SECONDS: Final = 10.0
+"""Chunks are lost when they have not come for so long: what an election swallows is sent again after 2.5 and 7 s."""
+_RESULT_SECONDS: Final = 3.0
+"""How long the end of the chunks waits for the result behind it, which says whether the run is suspended."""
 _SUSPENSION_SECONDS: Final = 10.0
 _HELD: Final = 4096
 """Chunks that wait for a slow reader; it fetches later ones when it gets there."""
@@ -295,7 +298,7 @@ class RunHandle:
                     self._order.skip()
             if self._order.ended and self._may_read:
                 ended_since = ended_since or clock()
-                if clock() > ended_since + _LOST_SECONDS and not self._stale:
+                if clock() > ended_since + _RESULT_SECONDS and not self._stale:
                     return False
             await self._advance()
         return True
