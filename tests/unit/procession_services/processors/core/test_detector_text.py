@@ -94,6 +94,6 @@ def test_text_without_sentences_is_cut_at_white_space_or_anywhere():
 
 def test_a_megabyte_is_cut_in_linear_time():
     for text in ("x" * 1_000_000, ". " * 500_000, "!" * 1_000_000, "a" * 999_999 + " "):
-        started = time.perf_counter()
+        started = time.process_time()
         cut_pieces(text, 200)
-        assert time.perf_counter() - started < 2
+        assert time.process_time() - started < 2

@@ -100,10 +100,10 @@ def test_no_token_goes_over_a_break_and_beginnings_are_exact(encoding):
 @pytest.mark.parametrize("unit", ["a", " ", "ab", "word ", "你", "!", "\n", "'s"])
 def test_a_megabyte_takes_linear_time_and_never_fails(unit):
     text, counter = unit * (1_000_000 // len(unit)), load("o200k_base")
-    started = time.perf_counter()
+    started = time.process_time()
     assert counter.count(text) > 0
     assert counter.count(counter.first(text, 1000)) <= 1000
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2
 
 
 def test_a_broken_character_is_counted():

@@ -79,7 +79,7 @@ def test_files_cost_by_kind_and_size(data, media_type, tokens):
 @pytest.mark.parametrize("unit", ["a", "a ", ".", "a.", "你", "😀", "é", " "])
 def test_a_megabyte_takes_linear_time(unit):
     text = unit * (1_000_000 // len(unit))
-    started = time.perf_counter()
+    started = time.process_time()
     estimate(text)
     first_tokens(text, 1000)
-    assert time.perf_counter() - started < 3
+    assert time.process_time() - started < 3

@@ -117,11 +117,11 @@ class TestStreams:
 
 class TestCost:
     def test_a_long_prompt_and_a_long_text_cost_linear_time(self):
-        began = time.perf_counter()
+        began = time.process_time()
         scanner = VerbatimScanner(["word and again " * 20_000], 8)
         found = scanner.scan("word and again other " * 20_000, 0, final=True)
         assert found.matches == []
-        assert time.perf_counter() - began < 3
+        assert time.process_time() - began < 3
 
     def test_a_run_of_the_same_word_is_one_match(self):
         scanner = VerbatimScanner(["no " * 1000], 8)

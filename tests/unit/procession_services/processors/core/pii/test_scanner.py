@@ -1,7 +1,5 @@
 """The local stage: what it finds, in a stream as in the whole, in linear time."""
 
-import gc
-import time
 from itertools import combinations
 
 import pytest
@@ -13,6 +11,7 @@ from procession.text_hold import TextHold
 from procession_services.processors.core.pii.family import Hit
 from procession_services.processors.core.pii.redaction import redacted, replacer
 from procession_services.processors.core.pii.scanner import LOCAL_TYPES, LocalScanner, merged
+from tests.support.cost import seconds
 from tests.unit.procession_services.processors.core.pii.samples import FOUND, NEARLY, PEM
 
 SCANNER = LocalScanner(LOCAL_TYPES, custom=[RegexRule("badge", r"\bZZ-[0-9]{2,4}\b")])
@@ -164,16 +163,6 @@ RUNS = [
     "+1 ", "-----BEGIN PRIVATE KEY-----", "eyJ", "eyJabcdefgh.", "DE89 3704 0044 ", "\ud800", "0x", "a://b:", "4111 ",
     "password is ", "a@b.com ", "550e8400-e29b-41d4-a716-446655440000 ", "sk-", ".", "1.", "Bearer ", " ", "api_key= ",
 ]  # fmt: skip
-
-
-def seconds(work):
-    gc.collect()
-    best = float("inf")
-    for _ in range(3):
-        began = time.process_time()
-        work()
-        best = min(best, time.process_time() - began)
-    return best
 
 
 @pytest.mark.parametrize("run", RUNS)
