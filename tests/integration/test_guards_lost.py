@@ -8,6 +8,7 @@ import nats
 import pytest
 import pytest_asyncio
 
+from procession_services.llm_gateway import guards
 from tests.integration.test_parallel_guards import ANSWER, beside
 from tests.support.system import SERVICES, finished, running_system, text_of
 
@@ -73,9 +74,10 @@ async def test_another_replica_judges_when_the_guards_own_stands_still(replicas)
     assert again.status == "finished"
 
 
-async def test_a_lost_replica_takes_nothing_from_the_time_of_the_next_one(replicas):
+async def test_a_lost_replica_takes_nothing_from_the_time_of_the_next_one(replicas, monkeypatch):
+    monkeypatch.setattr(guards, "_SILENT_SECONDS", 5.0)  # until it is known to be lost
     system, processes = replicas
-    handle, gate, pid = await asked(system, timeout=1.5)
+    handle, gate, pid = await asked(system, timeout=4.5)
     processes[pid].kill()
     result, _ = await finished(handle)
     assert (result.status, await gate.passes()) == ("finished", 2)

@@ -191,6 +191,29 @@ async def test_after_silence_a_replica_that_lives_is_asked_and_no_more_than_thre
     await chunks.aclose()
 
 
+async def test_each_replica_that_is_asked_may_take_as_long_as_the_guard_may(monkeypatch):
+    loop, heard, late = asyncio.get_running_loop(), Inbox.heard, 0.0
+    now = loop.time
+
+    async def slowly(inbox: Inbox, seconds: float) -> bytes:
+        nonlocal late
+        late += 50.0
+        for _ in range(3):  # turns in which a timeout would be noticed
+            await asyncio.sleep(0)
+        return await heard(inbox, seconds)
+
+    monkeypatch.setattr(loop, "time", lambda: now() + late)
+    monkeypatch.setattr(Inbox, "heard", slowly)
+    silent = RequestTimeoutError("here")
+    bus = Bus(silent, silent, GuardReply())
+    bus.living = "other"
+    bus.let.set()
+    chunks = held(bus, make_job(), Source(), None, ProcessorRef(id="g", timeout=60))
+    await anext(chunks)
+    assert len(bus.subjects) == 3
+    await chunks.aclose()
+
+
 @pytest.mark.parametrize("living", [NoResponderError("x"), RequestTimeoutError("x")])
 async def test_silence_is_waited_out_while_no_other_replica_lives(living):
     bus, source = Bus([*[RequestTimeoutError("here")] * 5, GuardReply()]), Source()
