@@ -3,11 +3,11 @@
 import nats
 import pytest
 import pytest_asyncio
-from redis.asyncio import Redis
 
 from procession_schemas import subjects
 from procession_services.runtime.admission import PLACED
 from procession_services.runtime.embedded import EmbeddedServers
+from procession_services.runtime.redis_client import connect
 from procession_services.runtime.store import run_key
 from tests.chaos.forgetful import Forgetful
 from tests.support.system import SERVICES, Gate, finished, running_system, text_of
@@ -53,7 +53,7 @@ def forgetful(own):
 @pytest_asyncio.fixture(loop_scope="session")
 async def gate(servers):
     """A gate that Redis does not forget: it is in another one."""
-    async with Redis.from_url(servers.redis_url) as redis:
+    async with connect(servers.redis_url) as redis:
         yield Gate(redis, servers.redis_url)
 
 

@@ -10,6 +10,7 @@ from procession_schemas import subjects
 from procession_services.orchestrator.app import start as start_orchestrator
 from procession_services.orchestrator.lost_runs import LostRuns
 from procession_services.processor_host.service import hosted
+from procession_services.runtime.redis_client import connect
 from tests.support.servers import own_servers
 from tests.support.system import SERVICES, Gate, finished, running_system, text_of
 from tests.support.waiting import eventually
@@ -41,7 +42,7 @@ async def system(tmp_path_factory, monkeypatch_module):
 @pytest_asyncio.fixture(loop_scope="session")
 async def gate(servers):
     """A gate in another Redis."""
-    async with Redis.from_url(servers.redis_url) as redis:
+    async with connect(servers.redis_url) as redis:
         yield Gate(redis, servers.redis_url)
 
 

@@ -16,7 +16,7 @@ __all__ = ["register"]
 
 async def pass_gate(redis: str, key: str) -> None:
     """Tells the test that somebody is here; the first one waits until the test opens the gate."""
-    async with Redis.from_url(redis) as client:
+    async with Redis.from_url(redis, socket_timeout=None) as client:  # a test may take its time
         number = await client.incr(f"{key}:passes")
         await client.rpush(f"{key}:reached", os.getpid())
         if number == 1:
