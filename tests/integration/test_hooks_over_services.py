@@ -7,14 +7,13 @@ from typing import Any
 
 import nats
 import pytest
-import pytest_asyncio
 
 from procession import TripWire
 from procession_schemas import subjects
 from procession_services.processor_host import executor
-from tests.support.hooked import PLUGIN, processor, same, tool
+from tests.support.hooked import processor, same, tool
 from tests.support.raising import panics
-from tests.support.system import SERVICES, finished, running_system
+from tests.support.system import finished
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120), pytest.mark.asyncio(loop_scope="session")]
 HELLO, DONE = {"chunks": ["Hel", "lo"]}, {"chunks": ["done"]}
@@ -23,16 +22,6 @@ NOTE = {"role": "user", "content": "NOTE"}
 
 def call(*ids, name="tool", text=()):
     return {"chunks": list(text), "tool_calls": [{"id": i, "name": name, "arguments": {}} for i in ids]}
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def system(servers, tmp_path_factory, monkeypatch_module):
-    monkeypatch_module.setenv("OPENAI_API_KEY", "sk-of-the-operator")
-    async with (
-        running_system(servers, tmp_path_factory.mktemp("logs")) as system,
-        system.inside(*SERVICES, plugins=(PLUGIN,)),
-    ):
-        yield system
 
 
 @pytest.fixture
@@ -396,8 +385,9 @@ async def test_every_violation_is_stored(run, system):
     assert stored.state.subjects == {subject: 3}
 
 
-async def test_no_key_goes_where_a_request_says(run):
+async def test_no_key_goes_where_a_request_says(run, monkeypatch):
     """An agent that comes with a request may have its calls sent anywhere; the operator's key stays here."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-operator")
     heads = []
 
     async def serve(reader, writer):

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 import pytest_asyncio
 
-from tests.support.hooked import PLUGIN, stop, tool
+from tests.support.hooked import stop, tool
 from tests.support.system import SERVICES, running_system
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
@@ -20,7 +20,7 @@ async def system(servers, tmp_path_factory, monkeypatch_module):
     monkeypatch_module.setenv("OPENAI_API_KEY", "unused")
     async with (
         running_system(servers, tmp_path_factory.mktemp("logs")) as system,
-        system.inside(*SERVICES, plugins=(PLUGIN,), work_ack_wait=1, max_deliver=TWICE),
+        system.inside(*SERVICES, work_ack_wait=3, max_deliver=TWICE),
     ):
         yield system
 

@@ -4,38 +4,26 @@ import asyncio
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from procession.stream import StreamChain
 from procession_services.output_processors import sessions
 from procession_services.output_processors.opening import Opener
 from procession_services.output_processors.parts import PartsStore
 from procession_services.output_processors.sessions import SessionServer
-from tests.support.hooked import PLUGIN, processor, same, tool
+from tests.support.hooked import processor, same, tool
 from tests.support.raising import PanicException
-from tests.support.system import SERVICES, finished, running_system
+from tests.support.system import finished
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60), pytest.mark.asyncio(loop_scope="session")]
 CALL = {"chunks": ["Hel", "lo"], "tool_calls": [{"id": "c", "name": "t", "arguments": {}}]}
 DONE = {"chunks": ["done"]}
-SECONDS = 8
 SURROGATE = "\ud800"
 HOOK = "processOutputStream"
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def system(servers, tmp_path_factory, monkeypatch_module):
-    monkeypatch_module.setenv("OPENAI_API_KEY", "unused")
-    async with (
-        running_system(servers, tmp_path_factory.mktemp("logs")) as system,
-        system.inside(*SERVICES, plugins=(PLUGIN,)),
-    ):
-        yield system
-
-
 @pytest.fixture
 def run(system):
-    """The result of a run of two steps through a stream hook; it has one within `SECONDS`."""
+    """The result of a run of two steps through a stream hook; it has one soon, see `finished`."""
 
     async def run(hook=same, **options: Any):
         refs = [{**processor("p", process_output_stream=hook), "onError": "fail"}]
@@ -44,9 +32,7 @@ def run(system):
             "outputProcessors": refs,
             "tools": [tool("t", lambda _: "ok")],
         }
-        async with asyncio.timeout(SECONDS):
-            handle = await system.start(agent=agent, **options)
-            result, _ = await finished(handle)
+        result, _ = await finished(await system.start(agent=agent, **options))
         return result
 
     return run

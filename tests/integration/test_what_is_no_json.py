@@ -6,11 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from procession_services.runs import reducer
-from tests.support.hooked import PLUGIN, processor, same, tool
-from tests.support.system import SERVICES, finished, running_system
+from tests.support.hooked import processor, same, tool
+from tests.support.system import finished
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60), pytest.mark.asyncio(loop_scope="session")]
 SAID, DONE = {"chunks": ["SEC", "RET"]}, {"chunks": ["done"]}
@@ -38,19 +37,9 @@ def raising(error):
     return hook
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def system(servers, tmp_path_factory, monkeypatch_module):
-    monkeypatch_module.setenv("OPENAI_API_KEY", "unused")
-    async with (
-        running_system(servers, tmp_path_factory.mktemp("logs")) as system,
-        system.inside(*SERVICES, plugins=(PLUGIN,)),
-    ):
-        yield system
-
-
 @pytest.fixture
 def run(system):
-    """Runs to the end, which comes sooner than a command that failed is delivered again for the last time."""
+    """Runs to the end."""
 
     async def run(*answers, i=(), o=(), e=(), tools=(), agent=None, **options):
         arrays = {"inputProcessors": i, "outputProcessors": o, "errorProcessors": e, "tools": tools}
@@ -58,8 +47,7 @@ def run(system):
         handle = await system.start(
             agent={"model": system.script(*answers), **fields, **(agent or {})}, **options
         )
-        async with asyncio.timeout(5):
-            result, chunks = await finished(handle)
+        result, chunks = await finished(handle)
         return SimpleNamespace(result=result, chunks=chunks)
 
     return run
@@ -170,7 +158,7 @@ async def test_nothing_of_an_answer_is_told_that_could_not_be_judged(run, how, s
     async def guard(_args):
         if how == "raises":
             raise ValueError("the detector is away")
-        await asyncio.sleep(5)
+        await asyncio.Event().wait()
 
     hooks: dict[str, Any] = {"process_output_stream": same} if streams else {}
     ref = {**processor("p", process_output_result=guard, **hooks), "timeout": 0.2}
@@ -187,10 +175,10 @@ async def test_nor_where_what_was_judged_cannot_be_stored(run):
 
 async def test_nor_what_is_judged_while_the_time_of_the_run_is_up(run):
     async def guard(_args):
-        await asyncio.sleep(2)
+        await asyncio.Event().wait()
 
     result = (
-        await run(SAID, o=[processor("p", process_output_result=guard)], timeout=1, stream=False)
+        await run(SAID, o=[processor("p", process_output_result=guard)], timeout=3, stream=False)
     ).result
     assert (result.status, result.error.code) == ("failed", "DEADLINE_EXCEEDED")
     assert withheld(result)

@@ -10,9 +10,8 @@ from procession.registry import Registry
 from procession.tools import Tool, ToolContext
 from procession_schemas.messages import StepResult
 
-__all__ = ["PLUGIN", "processor", "register", "same", "stop", "tool"]
+__all__ = ["processor", "register", "same", "stop", "tool"]
 
-PLUGIN = "tests.support.hooked"
 _hooks: dict[str, dict[str, Callable[[Any], Any]]] = {}
 _tools: dict[str, Callable[[ToolContext], Any]] = {}
 _stops: dict[str, Callable[[list[StepResult]], Any]] = {}

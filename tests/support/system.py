@@ -32,7 +32,7 @@ SERVICES: Final = (
     "orchestrator", "input_processors", "llm_gateway", "output_processors", "error_recovery", "memory",
     "tools",
 )  # fmt: skip
-PLUGIN: Final = "tests.support.plugin"
+PLUGINS: Final = ("tests.support.plugin", "tests.support.hooked")
 ROOT: Final = Path(__file__).resolve().parents[2]
 _READY_SECONDS: Final = 90.0
 _SECONDS: Final = 20.0
@@ -146,7 +146,7 @@ class System:
     def settings(self, replica: str, **more: Any) -> Settings:
         """Settings of a service in this process."""
         servers = {"nats_url": self.servers.nats_url, "redis_url": self.servers.redis_url}
-        own = {"plugins": (PLUGIN,), "replica": replica, "api_base": self.api_base}
+        own = {"plugins": PLUGINS, "replica": replica, "api_base": self.api_base}
         return Settings(**{**servers, **own, **more})
 
     @property
@@ -172,7 +172,7 @@ class System:
             **base,
             "PROCESSION_NATS_URL": self.servers.nats_url,
             "PROCESSION_REDIS_URL": self.servers.redis_url,
-            "PROCESSION_PLUGINS": PLUGIN,
+            "PROCESSION_PLUGINS": ",".join(PLUGINS),
             "PROCESSION_API_BASE": self.api_base,
             "PYTHONPATH": os.pathsep.join(str(ROOT / each) for each in ("", "schemas", "services")),
             "OPENAI_API_KEY": "unused",
