@@ -117,7 +117,7 @@ async def test_stopping_the_demo_stops_all_that_it_started(number):
     process.send_signal(signal.SIGCONT)
     await process.communicate()
     assert process.returncode == 130
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await gone(children)
 
 

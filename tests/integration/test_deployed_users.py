@@ -27,6 +27,7 @@ from procession_services.deploy.permissions import (
 from procession_services.processor_host.service import hosted
 from procession_services.supervisor import SERVICES
 from tests.support.guarded import guarded_servers
+from tests.support.waiting import until
 
 pytestmark = [
     pytest.mark.integration,
@@ -138,10 +139,11 @@ async def test_a_tenant_can_not_read_the_chunks_and_events_of_another(system):
     for subject, body in requests.items():
         with pytest.raises(nats.errors.Error):
             await acme.client.request(subject, orjson.dumps(body) if body else b"", timeout=0.3)
-    assert {subject for _, subject in acme.refused} == {subject.lower() for subject in requests}
+    wanted = {subject.lower() for subject in requests}
+    await until(lambda: {subject for _, subject in acme.refused} == wanted)
     # Its own door with the other's run finds nothing.
     answer = await acme.client.request(
-        subjects.api("orchestrator", "acme", "backlog"), orjson.dumps({"run": run}), timeout=5
+        subjects.api("orchestrator", "acme", "backlog"), orjson.dumps({"run": run}), timeout=20
     )
     assert orjson.loads(answer.data)["batches"] == []
     await acme.client.close()
@@ -162,7 +164,7 @@ async def test_an_answer_never_reaches_a_subject_of_another_tenant(system):
         await procession.memory.threads("r")
     last = subjects.event("beta", "last", "run.finished")
     await operator.client.publish(last, b"")
-    assert (await heard.next_msg(timeout=5)).subject == last
+    assert (await heard.next_msg(timeout=20)).subject == last
     for each in (operator, acme):
         await each.client.close()
 

@@ -151,6 +151,13 @@ async def asked(connection, lease):
     return json.loads((await connection.request(LEASES, json.dumps(lease).encode(), timeout=10)).data)
 
 
+async def done(answers):
+    """What came of a stream; signs of life may come before it."""
+    while "done" not in (answer := json.loads((await answers.next_msg(timeout=10)).data)):
+        pass
+    return answer["done"]
+
+
 @pytest.mark.usefixtures("unhurried")
 async def test_what_came_of_a_whole_stream_is_the_reply_to_its_lease(system):
     async with whole_lease(system) as (connection, lease, answers):
@@ -165,8 +172,7 @@ async def test_who_knows_nothing_of_that_gets_a_reply_and_an_answer(system):
     async with whole_lease(system) as (connection, lease, answers):
         reply = await asked(connection, {k: v for k, v in lease.items() if k != "whole"})
         assert "done" not in reply
-        answer = json.loads((await answers.next_msg(timeout=10)).data)
-        assert answer["done"]["lent"]["result"]["text"] == "HI"
+        assert (await done(answers))["lent"]["result"]["text"] == "HI"
 
 
 async def test_a_chain_that_takes_its_time_does_not_hold_back_the_reply(system):
@@ -175,6 +181,4 @@ async def test_a_chain_that_takes_its_time_does_not_hold_back_the_reply(system):
         reply = await asked(connection, lease | {"processors": [gate.processor("processOutputStream")]})
         assert (reply["taken"], "done" in reply) == (2, False)
         await gate.open()
-        while "done" not in (answer := json.loads((await answers.next_msg(timeout=10)).data)):
-            pass
-        assert answer["done"]["lent"]["result"]["text"] == "hi"
+        assert (await done(answers))["lent"]["result"]["text"] == "hi"

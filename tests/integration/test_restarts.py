@@ -157,7 +157,7 @@ async def there_are(js, streams):
 
 @pytest.mark.parametrize("missing", ["NATS", "Redis"])
 async def test_a_service_does_not_wait_for_ever_for_its_servers(system, monkeypatch, missing):
-    monkeypatch.setattr(hosting, "START_SECONDS", 0.5)
+    monkeypatch.setattr(hosting, "START_SECONDS", 2.0)
     urls = {"NATS": ("nats://127.0.0.1:1", system.servers.redis_url),
             "Redis": (system.servers.nats_url, "redis://127.0.0.1:1/0")}  # fmt: skip
     nats_url, redis_url = urls[missing]

@@ -247,7 +247,7 @@ async def test_a_run_that_waits_for_a_person_lets_others_pass_and_is_waited_for_
 
 
 async def test_a_run_that_nobody_works_on_any_more_keeps_the_thread_only_until_its_deadline(system, talk):
-    one, _ = await talk.held(timeout=2)  # its gate stays shut
+    one, _ = await talk.held(timeout=5)  # its gate stays shut
     two = await talk.start("two")
     assert (await finished(one))[0].error.code == "DEADLINE_EXCEEDED"
     assert (await finished(two))[0].status == "finished"
@@ -257,7 +257,7 @@ async def test_a_run_whose_state_cannot_be_read_keeps_no_other_from_its_end(syst
     unread = run_key(system.client.tenant, "unread")
     await system.redis.hset(unread, mapping={"state_v": 1, "state": "{"})
     await system.redis.zadd(DEADLINES, {f"{system.client.tenant} unread": 1})
-    one, _ = await talk.held(timeout=1)  # its gate stays shut
+    one, _ = await talk.held(timeout=5)  # its gate stays shut
     assert (await finished(one))[0].error.code == "DEADLINE_EXCEEDED"
     await system.redis.delete(unread)
 

@@ -96,6 +96,7 @@ async def test_who_publishes_more_than_can_be_kept_waits_until_nats_is_back(serv
         asyncio.create_task(publish(range(0, 12, 2))),
         asyncio.create_task(publish(range(1, 12, 2))),
     ]
+    await until(lambda: len(taken) == 5)
     done, _ = await asyncio.wait(publishing, timeout=0.2)
     assert not done
     assert len(taken) == 5

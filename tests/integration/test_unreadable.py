@@ -44,7 +44,7 @@ async def spoil(system, run):
 
 async def test_a_run_that_cannot_be_read_ends_at_its_deadline_and_the_next_one_gets_its_turn(system):
     gate = system.gate()
-    one = await start(system, 3, gate)
+    one = await start(system, 6, gate)
     await gate.reached()
     two = await start(system, 60)
     line = line_key(system.client.tenant, "unreadable", "t")

@@ -76,7 +76,7 @@ class Tried:
         """Returns when the server has said what it thinks of all before: it says it in order."""
         self._seen.clear()
         await self.client.publish(_LAST, b"")
-        await asyncio.wait_for(self._seen.wait(), 5)
+        await asyncio.wait_for(self._seen.wait(), 20)
         self.refused.discard(("publish", _LAST))
 
     async def publishes(self, wanted: list[str]) -> set[str]:

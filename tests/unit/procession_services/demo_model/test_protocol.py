@@ -155,7 +155,7 @@ async def test_the_handler_is_cancelled_when_the_client_leaves() -> None:
         writer.write(GET)
         await started.wait()
         writer.close()
-        await asyncio.wait_for(cancelled.wait(), 5)
+        await asyncio.wait_for(cancelled.wait(), 20)
 
 
 async def test_a_slow_client_holds_the_handler_back() -> None:
@@ -173,12 +173,12 @@ async def test_a_slow_client_holds_the_handler_back() -> None:
 
     async with connected(flood) as (reader, writer):
         writer.write(GET)
-        await asyncio.wait_for(stalled.wait(), 5)
+        await asyncio.wait_for(stalled.wait(), 20)
         assert not resumed.is_set()
-        await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+        await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 20)
         received = b""
         while not received.endswith(b"\r\n0\r\n\r\n"):
-            received = received[-16:] + await asyncio.wait_for(reader.read(1 << 20), 5)
+            received = received[-16:] + await asyncio.wait_for(reader.read(1 << 20), 20)
         assert resumed.is_set()
 
 

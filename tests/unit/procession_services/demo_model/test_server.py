@@ -38,7 +38,7 @@ async def test_a_client_that_leaves_cancels_its_answer(server: Server, http: htt
     async with http.stream("POST", "/v1/chat/completions", json=body) as response:
         await anext(response.aiter_bytes())
         assert (await stats(http))["open"] == 1
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while (now := await stats(http))["open"]:
             pass
     assert now["cancelled"] == 1
@@ -62,7 +62,7 @@ async def test_a_client_that_does_not_read_holds_its_answer_back(
 
 
 async def test_many_answers_run_at_once(server: Server, http: httpx.AsyncClient) -> None:
-    body = {"model": "mock:chunks=5,delay=10", "messages": [], "stream": True}
+    body = {"model": "mock:chunks=5,delay=100", "messages": [], "stream": True}
     answers = await asyncio.gather(*(http.post("/v1/chat/completions", json=body) for _ in range(20)))
     assert all(answer.text.count('"content":"') == 6 for answer in answers)
     assert server.stats.max_open == 20
@@ -167,4 +167,4 @@ async def test_the_program_tells_its_port_and_ends_on_sigterm() -> None:
         counted = await http.get(f"http://127.0.0.1:{ready['port']}/mock/stats")
     assert counted.json()["pid"] == process.pid
     process.terminate()
-    assert await asyncio.wait_for(process.wait(), 10) == 0
+    assert await asyncio.wait_for(process.wait(), 20) == 0

@@ -106,18 +106,18 @@ class TestWaiting:
         asking = asyncio.ensure_future(kit.api_error(**OVERLOADED))
         await asyncio.sleep(0)
         kit.calls.abort_signal.abort()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             assert (await asking).retry
 
     async def test_a_run_that_was_cancelled_before_does_not_wait_at_all(self):
         kit = ProcessorKit(StreamErrorRetryProcessor, {"delayMs": 60_000})
         kit.calls.abort_signal.abort()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             assert (await kit.api_error(**OVERLOADED)).retry
 
     async def test_a_timeout_of_the_link_ends_the_wait(self):
         kit = ProcessorKit(StreamErrorRetryProcessor, {"delayMs": 60_000}, timeout=0.01)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             assert not (await kit.api_error(**OVERLOADED)).retry
 
 

@@ -43,7 +43,7 @@ async def test_it_is_ready_again_when_it_works_again(tmp_path, monkeypatch):
     async with keep_ready(file, lambda: asyncio.sleep(0, next(looks, True))):
         old = time.time() - FRESH_SECONDS - 1
         os.utime(file, (old, old))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while not is_ready(file):  # noqa: ASYNC110 - nobody tells of a file
                 await asyncio.sleep(0.005)
 

@@ -681,7 +681,7 @@ async def test_closing_the_stream_closes_the_connection(provider: LiteLLMProvide
         await first_text(answer)
         assert not server.left.is_set()
         await answer.aclose()
-        await asyncio.wait_for(server.left.wait(), 2)
+        await asyncio.wait_for(server.left.wait(), 20)
 
 
 @pytest.mark.parametrize("model", ENDLESS)
@@ -700,7 +700,7 @@ async def test_cancelling_the_reader_closes_the_connection(provider: LiteLLMProv
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await asyncio.wait_for(server.left.wait(), 2)
+        await asyncio.wait_for(server.left.wait(), 20)
 
 
 @pytest.mark.parametrize("model", ENDLESS)
@@ -713,7 +713,7 @@ async def test_cancelling_before_the_first_event_closes_the_connection(
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await asyncio.wait_for(server.left.wait(), 2)
+        await asyncio.wait_for(server.left.wait(), 20)
 
 
 # --- models and prices -----------------------------------------------------------------------

@@ -120,7 +120,7 @@ async def test_leaving_closes_the_connection(direct: LiteLLMProvider) -> None:
         answer = direct.stream(asked(server, BEDROCK))
         await anext(answer)
         await answer.aclose()
-        await asyncio.wait_for(server.left.wait(), 2)
+        await asyncio.wait_for(server.left.wait(), 20)
 
 
 # --- refusals --------------------------------------------------------------------------------
