@@ -91,7 +91,8 @@ class Link:
             why = self._trouble or error
             told = str(why) or type(why).__name__
             raise NotConnectedError(
-                f"cannot reach NATS at {address(self.url)} ({told}): is it running? `procession up` starts one"
+                f"cannot reach NATS at {address(self.url)} ({told}): is it running? `procession up` starts one, "
+                "and says where"
             ) from error
         self._loop = asyncio.get_running_loop()
         self._opened = True
