@@ -30,13 +30,13 @@ async def bus(servers):
 
 
 @asynccontextmanager
-async def working(bus, handler, *, give_up=None, ack_wait=120.0, max_deliver=3):
+async def working(bus, handler, *, give_up=None, ack_wait=120.0, max_deliver=3, kind=Worker):
     """A worker, and what it says about its messages; it would speak of itself every 40 s only."""
     service = f"worker-{new_token(6)}"
     said: asyncio.Queue[bytes] = asyncio.Queue()
     await bus.client.listen(f"$JS.ACK.WORK.{service}.>", lambda message: said.put_nowait(message.data))
 
-    worker = Worker(
+    worker = kind(
         bus, stream="WORK", durable=service, filter_subject=f"{subjects.ROOT}.work.{service}.>", handler=handler,
         give_up=give_up, concurrency=8, ack_wait=ack_wait, max_deliver=max_deliver,
     )  # fmt: skip
@@ -205,3 +205,27 @@ async def test_who_waits_for_work_that_was_given_up_is_told_in_the_end(bus, monk
             assert await said.get() == b"+ACK"
         await worker.stop(grace=PATIENCE)
     assert len(told) == 3
+
+
+class Untold(Worker):
+    """A worker whose server says nothing of requests that it drops."""
+
+    def _on_message(self, message):
+        if not (message.headers or {}).get("Status"):
+            super()._on_message(message)
+
+
+async def test_a_worker_finds_out_by_itself_that_its_consumer_is_gone(bus, monkeypatch):
+    """Where a stream is deleted, the notice to who waits may be lost with it."""
+    monkeypatch.setattr(worker_module, "_PULL_SECONDS", 0.1)
+    monkeypatch.setattr(worker_module, "_LATE_SECONDS", 0.1)
+    handled = asyncio.Event()
+
+    async def handler(_delivery):
+        handled.set()
+
+    async with working(bus, handler, kind=Untold) as (worker, send, _), asyncio.timeout(PATIENCE):
+        await bus.js.delete_consumer("WORK", worker._durable)
+        await send("one")
+        await handled.wait()
+        await worker.stop(grace=PATIENCE)

@@ -22,7 +22,9 @@ from procession_schemas import subjects
 from procession_services.bus.connection import Bus
 
 log = logging.getLogger(__name__)
-_PULL_SECONDS = 30
+_PULL_SECONDS = 5
+"""How long a request stays open, and so goes unseen where the server loses it with its consumer and does not say so."""
+_LATE_SECONDS = 2
 _PAUSE_SECONDS = 0.2
 _ACK_SECONDS = 0.05
 """Acknowledgements go together; and a stream that is never empty need not remove and make its file, time and again."""
@@ -144,7 +146,10 @@ class Worker:
         self._living.cancel()
 
     async def _keep_pulling(self) -> None:
-        """Keeps enough requests open: when half is used up, when the server drops them, and after their time."""
+        """Keeps enough requests open: when half is used up, when the server drops them, and after their time.
+
+        Of requests whose end nobody has told, the consumer may be gone.
+        """
         while True:
             self._wake.clear()
             try:
@@ -153,19 +158,19 @@ class Worker:
                 log.warning("%s: cannot ask for work, trying again: %r", self._durable, error)
                 self._doubt()
             try:
-                await asyncio.wait_for(self._wake.wait(), _PULL_SECONDS + 2)
+                await asyncio.wait_for(self._wake.wait(), _PULL_SECONDS + _LATE_SECONDS)
             except TimeoutError:
-                self._asked = 0
+                self._asked, self._doubtful = 0, True
 
     async def _pull(self) -> None:
         if not self._bus.client.is_connected or not self._wants_more():
             return
         if self._doubtful:
+            self._doubtful = False  # a doubt that comes meanwhile counts
             await self._add_consumer()
-            self._doubtful = False
         want = self._room() - self._asked
         self._asked += want
-        body = orjson.dumps({"batch": want, "expires": _PULL_SECONDS * 1_000_000_000})
+        body = orjson.dumps({"batch": want, "expires": int(_PULL_SECONDS * 1e9)})
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._durable}"
         await self._bus.client.publish(subject, body, reply=self._inbox)
 
