@@ -256,6 +256,7 @@ async def system(
     directory: Path | None = None,
     nats_url: str = "",
     redis_url: str = "",
+    nats_port: int | None = None,
     environment: Mapping[str, str] | None = None,
     replicas: Mapping[str, int] | None = None,
     together: bool = False,
@@ -268,6 +269,7 @@ async def system(
         directory: Where servers that are started keep their data; a temporary one that is deleted by default.
         nats_url: A server that runs already; one is started without it.
         redis_url: The same for Redis.
+        nats_port: Where a NATS that is started listens if nobody else does; on any free port otherwise.
         environment: Settings of the services, such as `{"PROCESSION_AGENTS": "agents.yaml"}`.
         replicas: How many processes of a service.
         together: The others share one process.
@@ -282,7 +284,7 @@ async def system(
         if directory is None:
             directory = Path(stack.enter_context(TemporaryDirectory(prefix="procession-")))
         started = await stack.enter_async_context(
-            embedded(directory, nats=not nats_url, redis=not redis_url, on_line=on_line)
+            embedded(directory, nats=not nats_url, redis=not redis_url, nats_port=nats_port, on_line=on_line)
         )
         nats_url, redis_url = nats_url or started.nats_url, redis_url or started.redis_url
         settings = {"PROCESSION_NATS_URL": nats_url, "PROCESSION_REDIS_URL": redis_url, **(environment or {})}

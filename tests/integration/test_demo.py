@@ -148,8 +148,10 @@ async def test_closing_the_terminal_of_up_ends_it_in_order(tmp_path, monkeypatch
 async def test_killing_the_supervisor_leaves_nothing_behind():
     process = await start("up")
     assert process.stderr is not None
-    while not (await process.stderr.readline()).startswith(b"ready"):
+    while not (ready := await process.stderr.readline()).startswith(b"ready"):
         pass
+    hint = [await process.stderr.readline() for _ in range(2)][1]
+    assert b"NATS nats://127.0.0.1:4222," in ready or hint.startswith(b"  export PROCESSION_NATS_URL=")
     children = await children_of(process.pid)
     process.kill()
     async with asyncio.timeout(20):

@@ -7,6 +7,7 @@ import signal
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from procession_services.cli.common import (
     CODES,
@@ -29,6 +30,8 @@ from procession_services.supervisor import SERVICES, StartError, System, system
 __all__ = ["add_machine_commands"]
 
 _PORTS: Final = range(65_536)
+_NATS_URL: Final[str] = Settings.model_fields["nats_url"].default
+"""Where clients look for NATS."""
 
 
 def add_machine_commands(commands: Commands) -> None:
@@ -94,7 +97,7 @@ async def _up(options: argparse.Namespace) -> int:
             running = await _started(stack, options, settings)
             say(f"ready; NATS {running.nats_url}, Redis {running.redis_url}; Ctrl-C stops")
             say("in another terminal:")
-            if running.nats_url != Settings.model_fields["nats_url"].default:
+            if running.nats_url != _NATS_URL:
                 say(f"  export PROCESSION_NATS_URL={running.nats_url}")
             say(f'  procession run "What is the weather in Paris?" --agent {agent}')
             try:
@@ -133,6 +136,7 @@ async def _started(stack: AsyncExitStack, options: argparse.Namespace, settings:
             directory=options.data,
             nats_url="" if embedded else settings.nats_url,
             redis_url="" if embedded else settings.redis_url,
+            nats_port=urlsplit(_NATS_URL).port,
             environment=environment,
             replicas=dict(options.replicas),
             together=options.together,

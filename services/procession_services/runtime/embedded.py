@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -90,9 +90,11 @@ class EmbeddedServers:
     parent leaves them running: end them by the process ids that their logs name.
     """
 
-    def __init__(self, directory: Path, *, nats: bool = True, redis: bool = True) -> None:
+    def __init__(
+        self, directory: Path, *, nats: bool = True, redis: bool = True, nats_port: int | None = None
+    ) -> None:
         self._directory = directory.resolve()
-        self._nats = _Server(Nats(), self._directory)
+        self._nats = _Server(Nats(), self._directory, nats_port)
         self._redis = _Server(Redis(), self._directory)
         self._wanted = [server for server, wanted in ((self._nats, nats), (self._redis, redis)) if wanted]
         self._stack = AsyncExitStack()
@@ -175,7 +177,12 @@ class EmbeddedServers:
 
 @asynccontextmanager
 async def embedded(
-    directory: Path, *, nats: bool = True, redis: bool = True, on_line: OnLine = nobody
+    directory: Path,
+    *,
+    nats: bool = True,
+    redis: bool = True,
+    nats_port: int | None = None,
+    on_line: OnLine = nobody,
 ) -> AsyncIterator[Endpoints]:
     """Run the servers for as long as the block lasts, and say where they listen; one that ends is started again.
 
@@ -183,13 +190,14 @@ async def embedded(
         directory: Where they have their data.
         nats: Whether NATS is wanted.
         redis: Whether Redis is wanted.
+        nats_port: Where NATS listens if nobody else does; on any free port otherwise.
         on_line: Gets the name of a server that has ended, and a line about it.
 
     Raises:
         EmbeddedServerError: the directory is another process's, or a server is missing or did not become ready;
             none is left running.
     """
-    async with EmbeddedServers(directory, nats=nats, redis=redis) as servers:
+    async with EmbeddedServers(directory, nats=nats, redis=redis, nats_port=nats_port) as servers:
         keeping = asyncio.create_task(servers.keep(on_line))
         try:
             yield servers.endpoints
@@ -200,9 +208,10 @@ async def embedded(
 class _Server:
     """One server process; keeps its ports and its data from start to start."""
 
-    def __init__(self, program: Program, directory: Path) -> None:
+    def __init__(self, program: Program, directory: Path, port: int | None = None) -> None:
         self._program = program
         self._directory = directory
+        self._wish = port
         self._process: subprocess.Popen[bytes] | None = None
         self.ports: tuple[int, ...] = ()
 
@@ -222,7 +231,7 @@ class _Server:
         have taken the port after we looked.
         """
         for _ in range(_ATTEMPTS):
-            ports = self.ports or _free_ports(self._program.port_count)
+            ports = self.ports or _free_ports(self._program.port_count, self._wish)
             process = self._spawn(ports)
             if await self._becomes_ready(process, ports[0]):
                 self.ports = ports
@@ -328,15 +337,22 @@ def _owned(directory: Path) -> Iterator[None]:
         yield
 
 
-def _free_ports(count: int) -> tuple[int, ...]:
-    """Find ports that nobody listens on at this moment."""
-    with ExitStack() as held:
-        ports: list[int] = []
-        while len(ports) < count:
-            candidate = held.enter_context(socket.socket())
-            try:
-                candidate.bind((HOST, secrets.choice(_PORTS)))
-            except OSError:
-                continue
-            ports.append(candidate.getsockname()[1])
-        return tuple(ports)
+def _free_ports(count: int, wish: int | None = None) -> tuple[int, ...]:
+    """Find ports that nobody listens on at this moment; the wish comes first, if it is one of them."""
+    ports = [wish] if wish and _is_free(wish) else []
+    while len(ports) < count:
+        port = secrets.choice(_PORTS)
+        if port not in ports and _is_free(port):
+            ports.append(port)
+    return tuple(ports)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        # As the servers do: connections that were closed a moment ago keep nobody from a port.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True

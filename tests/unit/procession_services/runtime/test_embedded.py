@@ -110,6 +110,17 @@ async def test_only_what_is_asked_for_is_started(tmp_path: Path) -> None:
     assert not (tmp_path / "r" / "nats.log").exists()
 
 
+async def test_nats_listens_where_it_is_wanted_unless_somebody_else_does(tmp_path: Path) -> None:
+    async with embedded(tmp_path / "before", redis=False) as before:
+        port = urlsplit(before.nats_url).port
+    async with embedded(tmp_path / "one", redis=False, nats_port=port) as one:
+        assert one.nats_url == before.nats_url
+        async with embedded(tmp_path / "other", redis=False, nats_port=port) as other:
+            assert other.nats_url != one.nats_url
+            async with jetstream(one.nats_url), jetstream(other.nats_url):
+                pass
+
+
 async def test_a_killed_nats_comes_back_at_the_same_place_with_what_it_stored(tmp_path: Path) -> None:
     async with EmbeddedServers(tmp_path, redis=False) as servers:
         before = servers.endpoints
