@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -73,27 +74,28 @@ async def test_whoever_starts_says_why_there_are_no_streams(nats_with, caplog, t
 async def test_why_a_stream_cannot_be_made_anew_is_told_once_and_that_it_was(nats_with, caplog, monkeypatch):
     monkeypatch.setattr(connection, "_LOOK_SECONDS", 0.01)
     caplog.set_level(logging.WARNING, "procession_services")
-    bus = await Bus.connect(await nats_with(ACCOUNT), "test")
-    await bus.js.delete_stream("DEAD")
-    await bus.js.add_stream(name="MINE", subjects=["mine"])
-    keeping = asyncio.create_task(bus.keep_streams())
-    await until(lambda: "more streams (max_streams)" in caplog.text)
-    asked, stream_info = 0, bus.js.stream_info
+    async with AsyncExitStack() as stack:
+        bus = await Bus.connect(await nats_with(ACCOUNT), "test")
+        stack.push_async_callback(bus.close)
+        await bus.js.delete_stream("DEAD")
+        await bus.js.add_stream(name="MINE", subjects=["mine"])
+        keeping = asyncio.create_task(bus.keep_streams())
+        stack.push_async_callback(ended, keeping)
+        await until(lambda: "more streams (max_streams)" in caplog.text)
+        asked, stream_info = 0, bus.js.stream_info
 
-    async def counted(name: str) -> Any:
-        nonlocal asked
-        asked += name == "DEAD"
-        return await stream_info(name)
+        async def counted(name: str) -> Any:
+            nonlocal asked
+            asked += name == "DEAD"
+            return await stream_info(name)
 
-    monkeypatch.setattr(bus.js, "stream_info", counted)
-    await until(lambda: asked > 3)
-    await bus.js.delete_stream("MINE")
-    await until(lambda: "are made anew" in caplog.text)
-    await ended(keeping)
+        monkeypatch.setattr(bus.js, "stream_info", counted)
+        await until(lambda: asked > 3)
+        await bus.js.delete_stream("MINE")
+        await until(lambda: "are made anew" in caplog.text)
     told = [each.getMessage() for each in caplog.records if each.name == connection.__name__]
     assert [each.partition(":")[0] for each in told] == [
         "the streams are not all there, trying again",
         "streams were gone and are made anew, what they held is lost",
     ]
     assert told[1].endswith(": DEAD")
-    await bus.close()

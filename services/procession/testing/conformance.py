@@ -45,10 +45,11 @@ async def check_processor(
     Raises:
         ConformanceError: Something is wrong; the message says what.
         InvalidOptionsError: The options do not fit.
+        BrokenComponentError: It cannot be asked for its hooks, or names what is no hook.
     """
     problems = [*_named(processor), *_options(processor.options_type()), *_hooks(processor)]
     built = processor.build(dict(options or {}))
-    hooks = processor.hooks_for(dict(options or {}))
+    hooks = processor.traits(dict(options or {})).hooks
     for sample in samples:
         problems += await _driven(built, hooks, sample)
         problems += await _repeated(built, hooks, sample)
@@ -75,7 +76,7 @@ def _options(model: type[Options]) -> Iterator[str]:
 
 
 def _hooks(processor: type[Processor[Any]]) -> Iterator[str]:
-    if not processor.hooks_for({}):
+    if not processor.traits({}).hooks:
         yield "it has no hook; override one of " + ", ".join(METHODS.values())
     for name, member in inspect.getmembers(processor, inspect.isfunction):
         if name.startswith("process") and name not in _NOT_HOOKS:

@@ -59,7 +59,7 @@ class KitRun:
         return [
             link
             for link in self.array
-            if hook in link.processor.hooks_for(link.processor.options.model_dump(by_alias=True))
+            if hook in link.processor.traits(link.processor.options.model_dump(by_alias=True)).hooks
         ]
 
     # --- attempts ------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from procession import Options, Processor
-from procession.errors import InvalidOptionsError, ProcessorError
+from procession.errors import BrokenComponentError, InvalidOptionsError, ProcessorError
 from procession.testing import ConformanceError, ProcessorKit, check_processor
 from procession.testing.answers import answer
 from tests.unit.procession.making import delta, on, processor, retext
@@ -62,6 +62,34 @@ async def test_a_whole_run_hook_by_hook():
         {"toolCallId": "call-1", "toolName": "lookup", "output": "found"}
     ]
     assert kit.context.usage == {"inputTokens": 30, "outputTokens": 15, "totalTokens": 45}
+
+
+class Named(Processor[Options]):
+    id = "named"
+
+    @classmethod
+    def hooks_for(cls, options: dict[str, Any]) -> Any:
+        return ["process_input"]
+
+    async def process_input(self, args):
+        args.abort("seen")
+
+
+async def test_hooks_may_be_named_as_they_may_be_in_production():
+    assert (await ProcessorKit(Named).input("hi")).blocked.reason == "seen"
+    await check_processor(Named)
+
+
+async def test_what_is_no_hook_is_told_as_it_is_in_production():
+    class Lost(Named):
+        @classmethod
+        def hooks_for(cls, options):
+            return ["process_output"]
+
+    with pytest.raises(BrokenComponentError, match="process_output"):
+        await ProcessorKit(Lost).input("hi")
+    with pytest.raises(BrokenComponentError, match="process_output"):
+        await check_processor(Lost)
 
 
 async def test_a_blocked_answer_is_taken_back_and_costs_no_retry():

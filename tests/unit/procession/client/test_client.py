@@ -38,18 +38,6 @@ async def collect(handle):
     return texts([chunk async for chunk in handle])
 
 
-@pytest.fixture
-async def services(servers):
-    async with services_at(servers.nats_url) as services:
-        yield services
-
-
-@pytest.fixture
-async def procession(servers, services):
-    async with Procession(servers.nats_url, tenant=services.tenant) as procession:
-        yield procession
-
-
 async def test_three_lines_stream_an_answer(services, procession):
     async def serve():
         subject, request = await services.request()

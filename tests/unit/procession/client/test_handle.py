@@ -5,23 +5,10 @@ import gc
 
 import pytest
 
-from procession.client import Procession, RunConflictError
+from procession.client import RunConflictError
 from procession_schemas import subjects
 from procession_schemas.fingerprint import fingerprint
 from tests.support.waiting import until
-from tests.support.wire import services_at
-
-
-@pytest.fixture
-async def services(servers):
-    async with services_at(servers.nats_url) as services:
-        yield services
-
-
-@pytest.fixture
-async def procession(servers, services):
-    async with Procession(servers.nats_url, tenant=services.tenant) as procession:
-        yield procession
 
 
 def texts(chunks):
