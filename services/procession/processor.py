@@ -130,7 +130,7 @@ class Processor(Generic[OptionsT]):
         Raises:
             BrokenComponentError: One of them raised, or `hooks_for` named what is no hook.
         """
-        with by_author(f"processor {cls.id}", cls.__module__):
+        with by_author(f"processor {getattr(cls, 'id', cls.__name__)}", cls.__module__):
             hooks = _hooks(cls.hooks_for(options))
             return Traits(
                 hooks,
