@@ -93,6 +93,7 @@ class StreamChain:
             if chunk is not None and not self._offer(chunk, k):
                 continue
             link, report = self.links[k], self._reports[k]
+            kind = chunk["type"] if chunk else None
             report.calls += 1
             started = clock()
             try:
@@ -110,8 +111,8 @@ class StreamChain:
                 out = chunk
             finally:
                 report.micros += (clock() - started) / 1000
-            if out is not chunk or chunk is None:
-                for made in self._made(k, chunk, out):
+            if out is not chunk or chunk is None or chunk.get("type") != kind:
+                for made in self._made(k, chunk, kind, out):
                     await self.send(made, k + 1)
                 return
         assert chunk is not None  # what a link held back is on its way by now
@@ -164,15 +165,15 @@ class StreamChain:
             raise failure(link, _HOOK, error) from error
         return True
 
-    def _made(self, k: int, chunk: Chunk | None, out: Any) -> list[Chunk]:
-        """Counts what a hook made of a chunk, or of what it held back, and refuses what is no chunk."""
+    def _made(self, k: int, chunk: Chunk | None, kind: str | None, out: Any) -> list[Chunk]:
+        """Counts what a hook made of a chunk of that kind, or of what it held back, and refuses what is no chunk."""
         if out is None or out == []:
             self._reports[k].dropped += out is not chunk
             return []
         self._reports[k].changed += 1
         made = out if isinstance(out, list) else [out]
         for each in made:
-            if each is chunk:
+            if each is chunk and each.get("type") == kind:
                 continue
             if not is_chunk(each):
                 allowed = (
@@ -180,12 +181,12 @@ class StreamChain:
                 )
                 raise invalid(self.links[k], _HOOK, each, allowed)
             if each["type"] in RUNTIME_TYPES:
-                self._check_received(k, each["type"])
+                self._check_received(k, chunk, kind, each["type"])
         return made
 
-    def _check_received(self, k: int, kind: str) -> None:
+    def _check_received(self, k: int, chunk: Chunk | None, was: str | None, kind: str) -> None:
         """Refuses a chunk that only the runtime makes, unless the link gives back such a one that it got."""
-        if not any(part["type"] == kind for part in self.parts[k]):
+        if kind != was and not any(part["type"] == kind for part in self.parts[k] if part is not chunk):
             text = f"returned a chunk of type {kind!r}, which belongs to the runtime; `abort` ends a run"
             raise wrong(self.links[k], _HOOK, INVALID_RETURN, text)
 

@@ -142,6 +142,29 @@ async def test_a_hook_makes_no_chunk_that_says_how_the_run_goes(kind):
     assert (caught.value.code, caught.value.processor_id) == ("PROCESSOR_RETURNED_INVALID_VALUE", "a")
 
 
+@pytest.mark.parametrize("listed", [False, True])
+@pytest.mark.parametrize("kind", [*sorted(RUNTIME_TYPES), None])
+async def test_nor_does_it_make_one_of_the_chunk_in_hand(kind, listed):
+    def edit(args):
+        args.part["type"] = kind
+        return [args.part] if listed else args.part
+
+    with pytest.raises(ProcessorError) as caught:
+        await through(hook(edit), [delta("a")])
+    assert (caught.value.code, caught.value.processor_id) == ("PROCESSOR_RETURNED_INVALID_VALUE", "a")
+
+
+async def test_a_type_that_was_changed_in_place_counts_as_a_change():
+    def edit(args):
+        args.part["type"] = "data-x"
+        return args.part
+
+    tally = calls()
+    [out] = await through(hook(edit), [delta("a")], tally=tally)
+    assert out["type"] == "data-x"
+    assert tally.reports["a", Hook.OUTPUT_STREAM.value].changed == 1
+
+
 @pytest.mark.parametrize("kind", ["error", "tool-call-approval"])
 async def test_a_hook_edits_those_that_it_gets_at_once_or_later(kind):
     """R-OS-8."""
