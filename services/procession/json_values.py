@@ -8,6 +8,8 @@ from pydantic_core import to_jsonable_python
 
 _DEPTH: Final = 250
 """A little less than orjson takes."""
+_LONGEST_ERROR: Final = 8192
+"""Characters of an error's text: several messages of a run say it, some of them more than once."""
 
 
 class NotJsonError(TypeError):
@@ -66,8 +68,8 @@ def text(value: Any) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """What an error says, its class where it says nothing."""
-    return text(error) or type(error).__name__
+    """The beginning of what an error says, its class where it says nothing."""
+    return text(error)[:_LONGEST_ERROR] or type(error).__name__
 
 
 def _problem(value: Any, where: str, depth: int = _DEPTH) -> str:

@@ -133,6 +133,16 @@ async def test_an_abort_stays_one_whatever_it_tells(run, hook, reason, given, me
     assert withheld(result)
 
 
+@pytest.mark.parametrize("array", ["i", "o"])
+async def test_an_error_that_is_longer_than_a_message_fails_the_run_by_its_beginning(run, array):
+    """D-30."""
+    hook = "process_input" if array == "i" else "process_output_stream"
+    ref = processor("p", **{hook: raising(ValueError("not " + "x" * 9_000_000))}) | {"onError": "fail"}
+    result = (await run(SAID, **{array: [ref]})).result
+    told = result.error
+    assert (told.code, told.processor_id, told.message[:8]) == ("PROCESSOR_FAILED", "p", "not xxxx")
+
+
 async def test_the_next_error_processor_is_asked_whatever_the_first_raised(run):
     """R-AE-7."""
     array = [
@@ -148,6 +158,12 @@ async def test_a_tool_that_raises_an_error_without_a_text_is_a_tool_error(run, e
     told = await run(CALL, DONE, tools=[tool("t", raising(error))])
     [failed] = [chunk for chunk in told.chunks if chunk["type"] == "tool-error"]
     assert (failed["payload"]["error"]["message"], told.result.text) == (text, "done")
+
+
+async def test_and_one_that_is_longer_than_a_message_does_not_end_the_run(run):
+    """R-TX-4."""
+    told = await run(CALL, DONE, tools=[tool("t", raising(ValueError("x" * 9_000_000)))])
+    assert (told.result.status, told.result.text) == ("finished", "done")
 
 
 @pytest.mark.parametrize("how", ["raises", "takes too long"])

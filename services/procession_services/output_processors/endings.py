@@ -5,6 +5,7 @@ from typing import Any
 import orjson
 
 from procession.errors import InvalidOptionsError, ProcessorError, TripWire, UnknownComponentError
+from procession.json_values import error_text
 from procession_services.output_processors.opening import Session
 from procession_services.processor_host.wire import wire_failure, wire_tripwire
 
@@ -34,7 +35,7 @@ def _failure(error: BaseException) -> dict[str, Any]:
         return wire_failure(error).model_dump(by_alias=True, exclude_none=True)
     return {
         "code": "INTERNAL",
-        "message": f"the output chain failed: {error!r}",
+        "message": f"the output chain failed with a {type(error).__name__}: {error_text(error)}",
         "name": type(error).__name__,
     }
 

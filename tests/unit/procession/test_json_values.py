@@ -33,6 +33,12 @@ class MuteError(Exception):
         raise RuntimeError("no text")
 
 
+def test_a_long_text_of_an_error_is_cut():
+    told = error_text(ValueError("x" * 5_000_000))
+    assert "x" * 1000 in told
+    assert len(told) < 10_000
+
+
 def test_what_travels_is_a_deep_copy_with_lists_for_tuples():
     value: Any = {"a": [{"b": None}], "c": 1.5, "d": True, "e": 2**64 - 1}
     assert travelled(value, "v") == value

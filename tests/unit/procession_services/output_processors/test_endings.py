@@ -49,3 +49,8 @@ def test_what_is_no_json_stays_an_abort_or_a_failure_of_whose_it_is(error, kind)
 )
 def test_whatever_is_raised_something_can_be_sent(error):
     assert orjson.loads(orjson.dumps(ending(error)))["error"]["message"]
+
+
+@pytest.mark.parametrize("error", [failed("x" * 5_000_000), ValueError("x" * 5_000_000)])
+def test_it_is_never_longer_than_a_message(error):
+    assert len(orjson.dumps(ending(error))) < 10_000
