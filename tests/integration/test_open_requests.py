@@ -54,3 +54,27 @@ async def test_a_request_that_cannot_be_answered_is_logged_and_the_next_one_is_a
     assert [(r.levelname, r.getMessage()) for r in caplog.records if "test.fragile" in r.getMessage()] == [
         ("ERROR", "a request on test.fragile was not answered: who asked asks again")
     ]
+
+
+async def test_a_request_that_outlasts_the_end_of_the_service_is_let_go(servers):
+    asked, let_go = asyncio.Event(), asyncio.Event()
+
+    async def endless(_subject: str, _body: bytes) -> bytes:
+        asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            let_go.set()
+        raise AssertionError("never")
+
+    async def start(host):
+        await host.answer("test.endless", endless)
+
+    settings = Settings(nats_url=servers.nats_url, redis_url=servers.redis_url, drain_timeout=0.1)
+    async with hosted("test", settings, start):
+        bus = await Bus.connect(servers.nats_url, "asks")
+        asking = asyncio.create_task(bus.request("test.endless", b"", 10))
+        await asked.wait()
+    assert let_go.is_set()
+    asking.cancel()
+    await bus.close()

@@ -39,6 +39,7 @@ from procession_services.runtime.redis_client import connect
 from procession_services.runtime.secrets import Secrets
 from procession_services.runtime.settings import Settings
 from procession_services.runtime.store import RunStore
+from procession_services.runtime.tasks import ended
 from procession_services.runtime.values import RedisValues
 
 log = logging.getLogger(__name__)
@@ -116,7 +117,7 @@ class Host:
         everybody: bool = False,
         busy: bytes | None = None,
     ) -> None:
-        """Answers requests on a subject, many at a time; drained when the service stops.
+        """Answers requests on a subject, many at a time; when the service stops, those that are answered in time.
 
         `answer` gets the subject of a request and its body. One replica answers each, or `everybody`. `busy` is the
         answer while too many are open; None: there is none, because who asks asks again.
@@ -143,7 +144,8 @@ class Host:
         async def drain() -> None:
             await self.bus.unsubscribe(subscription)
             if running:
-                await asyncio.wait(running, timeout=self.settings.drain_timeout)
+                _, late = await asyncio.wait(running, timeout=self.settings.drain_timeout)
+                await ended(*late)
 
         self.on_drain.append(drain)
 
