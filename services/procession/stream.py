@@ -173,7 +173,7 @@ class StreamChain:
         self._reports[k].changed += 1
         made = out if isinstance(out, list) else [out]
         for each in made:
-            if each is chunk and each.get("type") == kind:
+            if chunk and each is chunk and each.get("type") == kind:
                 continue
             if not is_chunk(each):
                 allowed = (
