@@ -90,8 +90,8 @@ async def test_a_request_is_replayed_under_its_id_or_where_its_run_has_ended_as_
 
         named = {"Procession-Message-Id": "order-17"}
         assert await replayed({"input": "x"}, **named) == ("order-17", {"input": "x", "runId": "order-17"})
-        run, _ = await replayed({"input": "x", "run_id": "mine"})
-        assert run == "mine"
+        spelled = {"input": "x", "run_id": "mine"}
+        assert await replayed(spelled) == ("mine", spelled), "other bytes would be another request"
         run, _ = await replayed({"input": "x"})
         assert run.startswith("run-")  # its place in RUNS
         for body, headers in (
