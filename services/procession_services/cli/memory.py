@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from procession_services.cli.common import print_json
+from procession_services.cli.common import print_json, say
 from procession_services.runtime.agents import load_agents
 from procession_services.runtime.problems import ConfigurationError, Problem
 from procession_services.runtime.settings import Settings
@@ -114,7 +114,7 @@ async def _with_client(connect: Connect, run: _Action, options: argparse.Namespa
         try:
             await run(procession.memory, options)
         except MemoryRequestError as error:
-            _say(f"procession: {error} ({error.failure.code})")
+            say(f"procession: {error} ({error.failure.code})")
             return 1
     return 0
 
@@ -147,7 +147,7 @@ async def _messages(memory: "MemoryClient", options: argparse.Namespace) -> None
 
 async def _delete(memory: "MemoryClient", options: argparse.Namespace) -> None:
     await memory.delete(options.thread, options.resource)
-    _say(f"deleted {options.thread}")
+    say(f"deleted {options.thread}")
 
 
 async def _rename(memory: "MemoryClient", options: argparse.Namespace) -> None:
@@ -164,7 +164,7 @@ async def _import(memory: "MemoryClient", options: argparse.Namespace) -> None:
     number = 0
     for line in filter(None, text.splitlines()):
         number += len(await memory.import_page(json.loads(line), embedder=options.embedder))
-    _say(f"{number} messages")
+    say(f"{number} messages")
 
 
 async def _note(memory: "MemoryClient", options: argparse.Namespace) -> None:
@@ -178,17 +178,12 @@ async def _note(memory: "MemoryClient", options: argparse.Namespace) -> None:
 async def _reindex(memory: "MemoryClient", options: argparse.Namespace) -> None:
     waiting = await memory.reindex(options.embedder)
     while waiting and not options.no_wait:
-        _say(f"{waiting} jobs wait")
+        say(f"{waiting} jobs wait")
         await asyncio.sleep(_POLL_SECONDS)
         waiting = await memory.index_waiting()
-    _say("queued" if options.no_wait else "done")
+    say("queued" if options.no_wait else "done")
 
 
 def _more(told: dict[str, Any]) -> None:
     if told.get("hasMore"):
-        _say(f"there are more, {told['total']} in all: --page {told['page'] + 1}")
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
+        say(f"there are more, {told['total']} in all: --page {told['page'] + 1}")
