@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import sys
+from unittest.mock import Mock
 
 import pytest
 
@@ -87,6 +89,14 @@ async def test_a_line_that_is_none_of_an_export_is_told(command, tmp_path, line,
     given.write_text(f"{json.dumps(page)}\n{line}\n")
     code, _, told = await command("import", str(given))
     assert (code, f"{given}:2: this is no line of `procession memory export`: {why}" in told) == (2, True)
+
+
+async def test_what_was_done_has_not_failed_because_its_terminal_is_closed(command, monkeypatch, tmp_path):
+    given = tmp_path / "given.jsonl"
+    given.write_text(json.dumps({"thread": {"id": "t", "resource": "r"}, "messages": MESSAGES}))
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", Mock(write=Mock(side_effect=OSError)))
+        assert (await command("import", str(given)))[0] == 0
 
 
 async def test_reindex_without_a_vector_store_says_what_to_set(command):
