@@ -90,10 +90,19 @@ async def test_a_request_is_replayed_under_its_id_or_where_its_run_has_ended_as_
 
         named = {"Procession-Message-Id": "order-17"}
         assert await replayed({"input": "x"}, **named) == ("order-17", {"input": "x", "runId": "order-17"})
-        run, _ = await replayed({"input": "x", "run_id": "mine"})
-        assert run == "mine"
+        spelled = {"input": "x", "run_id": "mine"}
+        assert await replayed(spelled) == ("mine", spelled), "other bytes would be another request"
         run, _ = await replayed({"input": "x"})
         assert run.startswith("run-")  # its place in RUNS
+        for body, headers in (
+            ({"input": "x"}, {"Procession-Message-Id": "order 17"}),
+            ({"input": "x", "runId": "order 17"}, {}),
+        ):
+            run, request = await replayed(body, **headers)
+            assert (run.startswith("run-"), request["runId"]) == (
+                True,
+                run,
+            )  # as the orchestrator has called it
 
         await bus.publish_stored(subjects.event("acme", "mine", "run.finished"), b"{}", message_id="end")
         run, request = await replayed({"input": "x", "runId": "mine"})
@@ -111,6 +120,10 @@ async def test_what_is_no_request_is_not_replayed_to_a_run_that_has_ended(tmp_pa
         nobody = await store(bus, "procession.v1.run.default", {"input": "x"})
         with pytest.raises(NotReplayableError, match="says not which run it is about"):
             await replay(bus.js, nobody)
+        nothing = await store(bus, "", {"input": "x"})
+        with pytest.raises(NotReplayableError, match="says not which run it is about"):
+            await replay(bus.js, nothing)
+        await drop(bus.js, nothing)
         assert await dead_letters(bus.js) == [letter, nobody]
         await drop(bus.js, letter)
         assert await dead_letters(bus.js) == [nobody]

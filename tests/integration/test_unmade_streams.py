@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from procession_services.bus import Bus, connection
+from procession_services.bus import Bus, connection, streams
 from procession_services.runtime.embedded import EmbeddedServers
 from procession_services.runtime.server_programs import Nats
 from procession_services.runtime.tasks import ended
@@ -93,7 +93,9 @@ async def test_why_a_stream_cannot_be_made_anew_is_told_once_and_that_it_was(nat
         await until(lambda: asked > 3)
         await bus.js.delete_stream("MINE")
         await until(lambda: "are made anew" in caplog.text)
-    told = [each.getMessage() for each in caplog.records if each.name == connection.__name__]
+    told = [
+        each.getMessage() for each in caplog.records if each.name in {connection.__name__, streams.__name__}
+    ]
     assert [each.partition(":")[0] for each in told] == [
         "the streams are not all there, trying again",
         "streams were gone and are made anew, what they held is lost",

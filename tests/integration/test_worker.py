@@ -87,6 +87,28 @@ async def test_work_of_which_nobody_says_anything_any_more_is_given_up_with_a_re
     assert "event loop" in told
 
 
+async def test_work_that_was_only_given_back_is_given_up_with_a_reason_that_says_so(bus):
+    reasons: asyncio.Queue[str] = asyncio.Queue()
+    begun = asyncio.Event()
+
+    async def handler(_delivery):
+        begun.set()
+        await asyncio.Event().wait()
+
+    async def give_up(_delivery, reason):
+        reasons.put_nowait(reason)
+
+    async with working(bus, handler, give_up=give_up, max_deliver=1) as (worker, send, _):
+        async with asyncio.timeout(PATIENCE):
+            await send("one")
+            await begun.wait()
+            await worker.stop(grace=0)
+            worker._stopping = False  # as the next replica
+            await worker.start()
+            assert "gave it back after PROCESSION_DRAIN_TIMEOUT" in await reasons.get()
+            await worker.stop(grace=PATIENCE)
+
+
 async def test_after_a_reconnect_it_says_at_once_what_is_in_work(bus):
     free = asyncio.Event()
 

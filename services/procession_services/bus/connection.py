@@ -22,10 +22,9 @@ from nats.js.errors import APIError, NotFoundError
 
 from procession.client.nats_client import AWAY, NatsClient
 from procession_schemas import subjects
-from procession_schemas.subjects import STREAMS
 from procession_services.bus.errors import NoResponderError, RequestTimeoutError, explained
 from procession_services.bus.inbox import Inbox
-from procession_services.bus.streams import await_streams, ensure_streams
+from procession_services.bus.streams import Streams
 from procession_services.bus.unconfirmed import Unconfirmed
 from procession_services.runtime import telemetry
 from procession_services.runtime.access import Access
@@ -95,9 +94,8 @@ class Bus:
         self._back = asyncio.Event()
         self.on_reconnect: list[Callable[[], object]] = []
         self.on_bounce: dict[str, Callable[[], None]] = {}
-        self._noted, self._unmade = ("", 0.0), ""
-        self._prepare: Callable[[], Awaitable[None]]
-        self._restoring: asyncio.Task[None] | None = None
+        self._noted = ("", 0.0)
+        self._streams: Streams | None = None
         self._unconfirmed: Unconfirmed | None = None
         self.client: NatsClient
 
@@ -117,13 +115,11 @@ class Bus:
         """
         bus = cls(url, name, access)
         bus.client = cast("NatsClient", await bus._broker.connect())
-        if create_streams:
-            bus._prepare = lambda: ensure_streams(bus.js, replicas=replicas)
-        else:
-            bus._prepare = lambda: await_streams(bus.js)
+        streams = Streams(bus.client, bus.js, create=create_streams, replicas=replicas)
         try:
-            await bus._retried("the streams", bus._prepare, (*AWAY, APIError))
-            bus._unconfirmed = Unconfirmed(bus.client, bus._restore)
+            await bus._retried("the streams", streams.prepare, (*AWAY, APIError))
+            bus._streams = streams
+            bus._unconfirmed = Unconfirmed(bus.client, streams.restore)
             await bus._unconfirmed.start()
         except BaseException:
             await bus.close()
@@ -137,7 +133,8 @@ class Bus:
 
     async def _reconnected(self) -> None:
         self._back.set()
-        self._restore()
+        if self._streams:
+            self._streams.restore()
         if self._unconfirmed:
             await self._unconfirmed.again()
         for listener in self.on_reconnect:
@@ -150,35 +147,6 @@ class Bus:
             self._noted = told, now
             log.warning("nats: %s", told)
 
-    def _restore(self) -> None:
-        """Creates streams that are gone, or waits until somebody has: NATS may come back without its data.
-
-        No answer may be for that, too: where a client listens, NATS has somebody for what no stream takes.
-        """
-        if self._restoring is None or self._restoring.done():
-            self._restoring = asyncio.create_task(self._restored())
-
-    async def _restored(self) -> None:
-        try:
-            gone = [name for name in STREAMS if await self._is_gone(name)]
-            if gone:
-                await self._prepare()
-        except (*AWAY, Error) as error:  # whoever needs one asks again
-            if self.client.is_connected and self._unmade != (why := explained(error)):
-                self._unmade = why
-                log.warning("the streams are not all there, trying again: %s", why)
-            return
-        self._unmade = ""
-        if gone:
-            log.warning("streams were gone and are made anew, what they held is lost: %s", ", ".join(gone))
-
-    async def _is_gone(self, stream: str) -> bool:
-        try:
-            await self.js.stream_info(stream)
-        except NotFoundError:
-            return True
-        return False
-
     async def _retried(
         self, what: str, ask: Callable[[], Awaitable[_T]], away: tuple[type[Exception], ...] = AWAY
     ) -> _T:
@@ -189,8 +157,8 @@ class Bus:
                 return await ask()
             except away as error:
                 log.warning("no answer about %s, trying again: %s", what, explained(error))
-                if ask is not self._prepare:
-                    self._restore()
+                if self._streams:
+                    self._streams.restore()
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, 2)
 
@@ -389,7 +357,8 @@ class Bus:
 
     async def keep_streams(self) -> None:
         """Makes streams anew that are gone, where nobody would notice who may: until it is cancelled."""
-        await repeated("a look at the streams", _LOOK_SECONDS, self._restored)
+        assert self._streams is not None
+        await repeated("a look at the streams", _LOOK_SECONDS, self._streams.look)
 
     async def consumer_lag(self, stream: str, consumer: str) -> tuple[int, int] | None:
         """How many messages wait for a consumer, and how many it has in hand; None where NATS does not say."""
@@ -403,8 +372,8 @@ class Bus:
         """Sends what is buffered, where NATS answers, and closes."""
         if self._unconfirmed:
             self._unconfirmed.stop()
-        if self._restoring:
-            self._restoring.cancel()
+        if self._streams:
+            self._streams.stop()
         try:
             if self.client.is_connected and await self.answers(_ANSWER_SECONDS):
                 await self._broker.stop()

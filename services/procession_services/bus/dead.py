@@ -11,6 +11,7 @@ from nats.js.errors import NotFoundError
 
 from procession.errors import ProcessionError
 from procession_schemas import subjects
+from procession_schemas.run_ids import asked_id, derived_id
 
 __all__ = ["DeadLetter", "NotReplayableError", "dead_letter", "dead_letters", "drop", "replay"]
 
@@ -24,7 +25,7 @@ class DeadLetter:
     """A message that could not be handled.
 
     `sequence` is its number in DEAD, `at` the time when it came there. `subject` is where it was, and `name` what a
-    request without a `runId` calls its run.
+    request that asks for no `runId` calls its run.
     """
 
     sequence: int
@@ -37,15 +38,15 @@ class DeadLetter:
     @property
     def is_request(self) -> bool:
         """Whether it is a run request."""
-        return subjects.parse(self.subject)[0] == "run"
+        return subjects.parse(self.subject)[:1] == ["run"]
 
     @property
     def run(self) -> tuple[str, str] | None:
         """Tenant and run id that it is about; None where it names none."""
-        kind, *rest = subjects.parse(self.subject)
         try:
+            kind, *rest = subjects.parse(self.subject)
             tenant, last = rest[1:] if kind == "work" else rest
-            run = str(self.request().get("runId") or self.name) if self.is_request else last
+            run = asked_id(self.body) or self.name if self.is_request else last
             return subjects.token(tenant, "tenant"), subjects.token(run, "run id")
         except ValueError:
             return None
@@ -88,12 +89,13 @@ async def dead_letter(js: JetStreamContext, number: int) -> DeadLetter | None:
 
 def _letter(message: RawStreamMsg) -> DeadLetter:
     headers = message.headers or {}
-    subject, reason, name = (
+    subject, reason, message_id = (
         str(headers.get(f"Procession-{name}", "")) for name in ("Subject", "Reason", "Message-Id")
     )
     *_, place = str(headers.get("Nats-Msg-Id", "")).split(":")
     at = message.time.isoformat(timespec="seconds") if message.time else ""
-    return DeadLetter(message.seq or 0, subject, reason, name or f"run-{place}", at, message.data or b"")
+    name = derived_id(message_id, place)
+    return DeadLetter(message.seq or 0, subject, reason, name, at, message.data or b"")
 
 
 async def replay(js: JetStreamContext, letter: DeadLetter) -> str:
@@ -116,7 +118,8 @@ async def replay(js: JetStreamContext, letter: DeadLetter) -> str:
             told = "send its request again, under another runId, and drop the letter"
             raise NotReplayableError(f"run {run} has ended since; {told}")
         run = f"{run[:100]}-replay-{letter.sequence}"
-    body = json.dumps({**request, "runId": run}).encode() if request else letter.body
+    same = not request or asked_id(letter.body) == run  # of other bytes it would be another request
+    body = letter.body if same else json.dumps({**request, "runId": run}).encode()
     # A DEAD that was made anew counts from 1 again.
     message_id = f"replay:{letter.sequence}:{letter.at}:{letter.subject}"
     stored = await js.publish(letter.subject, body, headers={"Nats-Msg-Id": message_id})

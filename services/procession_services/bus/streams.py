@@ -1,14 +1,20 @@
 """The streams of the bus: what each keeps, where, and for how long (design.md 3)."""
 
 import asyncio
+import logging
 from typing import Any, Final
 
+from nats.aio.client import Client
+from nats.errors import Error
 from nats.js import JetStreamContext
 from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfig
 from nats.js.errors import BadRequestError, NotFoundError
 
+from procession.client.nats_client import AWAY
 from procession_schemas.subjects import STREAMS
+from procession_services.bus.errors import explained
 
+log = logging.getLogger(__name__)
 _DAY: Final = 86_400.0
 EVENTS_SECONDS: Final = 7 * 86_400
 """How long it can be read what became of a run, and so how long its id is not for reuse."""
@@ -82,3 +88,55 @@ async def await_streams(js: JetStreamContext) -> None:
                 await asyncio.sleep(_LOOK_SECONDS)
             else:
                 break
+
+
+class Streams:
+    """Sees to it that the streams are there: creates them with `replicas` copies, or waits until somebody has."""
+
+    def __init__(self, client: Client, js: JetStreamContext, *, create: bool, replicas: int) -> None:
+        self._client, self._js = client, js
+        self._create, self._replicas = create, replicas
+        self._restoring: asyncio.Task[None] | None = None
+        self._told = ""
+
+    async def prepare(self) -> None:
+        """Returns when all are there; raises what JetStream says."""
+        if self._create:
+            await ensure_streams(self._js, replicas=self._replicas)
+        else:
+            await await_streams(self._js)
+
+    def restore(self) -> None:
+        """Looks soon whether one is gone: NATS may come back without its data.
+
+        No answer may be for that, too: where a client listens, NATS has somebody for what no stream takes.
+        """
+        if self._restoring is None or self._restoring.done():
+            self._restoring = asyncio.create_task(self.look())
+
+    async def look(self) -> None:
+        """Prepares them again where one is gone; the log tells what keeps us from it."""
+        try:
+            gone = [name for name in STREAMS if await self._is_gone(name)]
+            if gone:
+                await self.prepare()
+        except (*AWAY, Error) as error:  # whoever needs one asks again
+            if self._client.is_connected and self._told != (why := explained(error)):
+                self._told = why
+                log.warning("the streams are not all there, trying again: %s", why)
+            return
+        self._told = ""
+        if gone:
+            log.warning("streams were gone and are made anew, what they held is lost: %s", ", ".join(gone))
+
+    async def _is_gone(self, stream: str) -> bool:
+        try:
+            await self._js.stream_info(stream)
+        except NotFoundError:
+            return True
+        return False
+
+    def stop(self) -> None:
+        """Restores nothing any more."""
+        if self._restoring:
+            self._restoring.cancel()

@@ -263,7 +263,10 @@ class Worker:
         message, delivery = hold.message, _delivery(hold)
         if delivery.attempt > self._max_deliver:
             times = f"{self._max_deliver} deliveries with {self._ack_wait:g} s for each"
-            why = "whoever had it died, was cut off, or had its event loop blocked by a processor or tool"
+            why = (
+                "whoever had it died, was cut off, was stopped and gave it back after PROCESSION_DRAIN_TIMEOUT, or had "
+                "its event loop blocked by a processor or tool"
+            )
             await self._bury(message, delivery, f"not handled in {times}: {why}")
             return
         try:

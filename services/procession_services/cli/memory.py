@@ -9,7 +9,8 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from procession_services.cli.common import print_json
+from procession.authors import said
+from procession_services.cli.common import UsageError, print_json, say
 from procession_services.runtime.agents import load_agents
 from procession_services.runtime.problems import ConfigurationError, Problem
 from procession_services.runtime.settings import Settings
@@ -114,7 +115,7 @@ async def _with_client(connect: Connect, run: _Action, options: argparse.Namespa
         try:
             await run(procession.memory, options)
         except MemoryRequestError as error:
-            _say(f"procession: {error} ({error.failure.code})")
+            say(f"procession: {error} ({error.failure.code})")
             return 1
     return 0
 
@@ -147,7 +148,7 @@ async def _messages(memory: "MemoryClient", options: argparse.Namespace) -> None
 
 async def _delete(memory: "MemoryClient", options: argparse.Namespace) -> None:
     await memory.delete(options.thread, options.resource)
-    _say(f"deleted {options.thread}")
+    say(f"deleted {options.thread}")
 
 
 async def _rename(memory: "MemoryClient", options: argparse.Namespace) -> None:
@@ -162,9 +163,22 @@ async def _export(memory: "MemoryClient", options: argparse.Namespace) -> None:
 async def _import(memory: "MemoryClient", options: argparse.Namespace) -> None:
     text = sys.stdin.read() if str(options.file) == "-" else options.file.read_text(encoding="utf-8")
     number = 0
-    for line in filter(None, text.splitlines()):
-        number += len(await memory.import_page(json.loads(line), embedder=options.embedder))
-    _say(f"{number} messages")
+    for at, line in enumerate(text.split("\n"), 1):  # JSON takes other ends of lines for letters
+        if line.strip():
+            page = _page(line, f"{options.file}:{at}")
+            number += len(await memory.import_page(page, embedder=options.embedder))
+    say(f"{number} messages")
+
+
+def _page(line: str, where: str) -> dict[str, Any]:
+    """A line of an export; raises UsageError."""
+    try:
+        page: dict[str, Any] = json.loads(line)
+        _ = page["thread"]["id"], page["thread"]["resource"], page["messages"]
+    except (ValueError, KeyError, TypeError) as error:
+        told = f"{where}: this is no line of `procession memory export`: {said(error)}"
+        raise UsageError(f"{told}; the lines before it are taken in") from error
+    return page
 
 
 async def _note(memory: "MemoryClient", options: argparse.Namespace) -> None:
@@ -178,17 +192,12 @@ async def _note(memory: "MemoryClient", options: argparse.Namespace) -> None:
 async def _reindex(memory: "MemoryClient", options: argparse.Namespace) -> None:
     waiting = await memory.reindex(options.embedder)
     while waiting and not options.no_wait:
-        _say(f"{waiting} jobs wait")
+        say(f"{waiting} jobs wait")
         await asyncio.sleep(_POLL_SECONDS)
         waiting = await memory.index_waiting()
-    _say("queued" if options.no_wait else "done")
+    say("queued" if options.no_wait else "done")
 
 
 def _more(told: dict[str, Any]) -> None:
     if told.get("hasMore"):
-        _say(f"there are more, {told['total']} in all: --page {told['page'] + 1}")
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
+        say(f"there are more, {told['total']} in all: --page {told['page'] + 1}")

@@ -11,14 +11,11 @@ from procession_schemas.agent import Agent
 from procession_schemas.events import RequestRejected, RunAccepted
 from procession_schemas.fingerprint import fingerprint
 from procession_schemas.run import Failure, RunRequest
+from procession_schemas.run_ids import asked_id, derived_id
 from procession_schemas.validation import RefusedError, misfit
 from procession_schemas.work import Control, WorkResult
 from procession_services.bus import Delivery, HopelessError
-from procession_services.orchestrator.core.plan import (
-    asked_id,
-    opening,
-    parse_request,
-)
+from procession_services.orchestrator.core.plan import opening, parse_request
 from procession_services.orchestrator.lapses import Lapses
 from procession_services.orchestrator.limits import refusal, wanted
 from procession_services.orchestrator.places import PlaceKeeper
@@ -354,8 +351,4 @@ def _busy(other: str | None) -> Failure:
 
 
 def _derived_id(delivery: Delivery) -> str:
-    """The id of a run whose request names none, or cannot be read: its message id, else its place in the stream."""
-    try:
-        return subjects.token(delivery.message_id or "", "run id")
-    except subjects.InvalidSubjectError:
-        return f"run-{delivery.sequence}"
+    return derived_id(delivery.message_id, delivery.sequence)

@@ -10,7 +10,6 @@ from pydantic_core import from_json
 from procession.processor import Hook
 from procession.registry import Registry
 from procession.structured import schema_problem
-from procession_schemas import subjects
 from procession_schemas.agent import (
     Agent,
     AgentOptions,
@@ -50,15 +49,6 @@ def parse_request(body: bytes, limit: int) -> RunRequest:
         return RunRequest.model_validate_json(body)
     except ValidationError as error:
         raise RefusedError.because(error, body=_parsed(body)) from error
-
-
-def asked_id(body: bytes) -> str | None:
-    """The run id that a request asks for, also one that is wrong elsewhere: its sender listens there."""
-    given = _parsed(body)
-    try:
-        return subjects.token(given.get("runId") or given.get("run_id") or "", "run id")
-    except (ValueError, AttributeError, TypeError):
-        return None
 
 
 def _parsed(body: bytes) -> Any:

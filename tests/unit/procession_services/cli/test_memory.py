@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import sys
+from unittest.mock import Mock
 
 import pytest
 
@@ -61,6 +63,40 @@ async def test_a_thread_is_taken_in_shown_and_given_out(command, tmp_path):
     assert (await command("delete", "t", "r"))[0] == 0
     code, _, told = await command("messages", "t", "r")
     assert (code, "UNKNOWN_THREAD" in told) == (1, True)
+
+
+async def test_what_is_given_out_is_taken_in_whatever_letters_are_in_it(command, tmp_path):
+    text = "one\u2028two\u0085three"
+    page = {"thread": {"id": "t", "resource": "r"}, "messages": [{**MESSAGES[0], "content": text}]}
+    given = tmp_path / "given.jsonl"
+    given.write_text(json.dumps(page, ensure_ascii=False) + "\n", encoding="utf-8")
+    assert (await command("import", str(given)))[::2] == (0, "1 messages\n")
+    [message] = json.loads((await command("export", "t", "r"))[1])["messages"]
+    assert text in json.dumps(message, ensure_ascii=False)
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("{", "JSONDecodeError"),
+        ("[]", "TypeError"),
+        ('{"thread": {"id": "t", "resource": "r"}}', "KeyError: 'messages'"),
+    ],
+)
+async def test_a_line_that_is_none_of_an_export_is_told(command, tmp_path, line, why):
+    page = {"thread": {"id": "t", "resource": "r"}, "messages": MESSAGES}
+    given = tmp_path / "given.jsonl"
+    given.write_text(f"{json.dumps(page)}\n{line}\n")
+    code, _, told = await command("import", str(given))
+    assert (code, f"{given}:2: this is no line of `procession memory export`: {why}" in told) == (2, True)
+
+
+async def test_what_was_done_has_not_failed_because_its_terminal_is_closed(command, monkeypatch, tmp_path):
+    given = tmp_path / "given.jsonl"
+    given.write_text(json.dumps({"thread": {"id": "t", "resource": "r"}, "messages": MESSAGES}))
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", Mock(write=Mock(side_effect=OSError)))
+        assert (await command("import", str(given)))[0] == 0
 
 
 async def test_reindex_without_a_vector_store_says_what_to_set(command):

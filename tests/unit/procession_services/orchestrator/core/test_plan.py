@@ -19,7 +19,6 @@ from procession_services.memory.working import WorkingMemory
 from procession_services.memory.working_state import WorkingMemoryState
 from procession_services.memory.working_tool import SetWorkingMemory, UpdateWorkingMemory
 from procession_services.orchestrator.core.plan import (
-    asked_id,
     make_plan,
     opening,
     parse_request,
@@ -331,22 +330,6 @@ class TestParsing:
     def test_both_spellings_are_read(self):
         assert parse_request(b'{"input": "x", "max_steps": 2}', LIMIT).max_steps == 2
         assert parse_request(b'{"input": "x", "timeout": 2}', LIMIT).timeout == 2.0
-
-    @pytest.mark.parametrize(
-        ("body", "run_id"),
-        [
-            (b'{"runId": "r1"}', "r1"),
-            (b'{"run_id": "r1", "input": 5}', "r1"),
-            (b'{"runId": "r1", "timeout": NaN}', "r1"),
-            (b'{"runId": "a b"}', None),
-            (b'{"runId": 5}', None),
-            (b"{}", None),
-            (b"[]", None),
-            (b"{", None),
-        ],
-    )
-    def test_the_id_that_a_wrong_request_asks_for_is_found_where_there_is_one(self, body, run_id):
-        assert asked_id(body) == run_id
 
 
 class TestFactories:

@@ -1,0 +1,22 @@
+"""Which run a request is about."""
+
+from pydantic_core import from_json
+
+from procession_schemas import subjects
+
+
+def asked_id(body: bytes) -> str | None:
+    """The run id that a request asks for, also one that is wrong elsewhere: its sender listens there."""
+    try:
+        given = from_json(body)
+        return subjects.token(given.get("runId") or given.get("run_id") or "", "run id")
+    except (ValueError, AttributeError, TypeError):
+        return None
+
+
+def derived_id(message_id: str | None, sequence: int | str) -> str:
+    """The id of a run whose request asks for none: the id of the message, else its place in RUNS."""
+    try:
+        return subjects.token(message_id or "", "run id")
+    except subjects.InvalidSubjectError:
+        return f"run-{sequence}"

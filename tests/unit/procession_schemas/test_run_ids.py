@@ -1,0 +1,30 @@
+"""Which run a request is about."""
+
+import pytest
+
+from procession_schemas.run_ids import asked_id, derived_id
+
+
+@pytest.mark.parametrize(
+    ("body", "run_id"),
+    [
+        (b'{"runId": "r1"}', "r1"),
+        (b'{"run_id": "r1", "input": 5}', "r1"),
+        (b'{"runId": "r1", "timeout": NaN}', "r1"),
+        (b'{"runId": "a b"}', None),
+        (b'{"runId": 5}', None),
+        (b"{}", None),
+        (b"[]", None),
+        (b"{", None),
+    ],
+)
+def test_the_id_that_a_wrong_request_asks_for_is_found_where_there_is_one(body, run_id):
+    assert asked_id(body) == run_id
+
+
+@pytest.mark.parametrize(
+    ("message_id", "run_id"),
+    [("order-17", "order-17"), ("order 17", "run-5"), ("", "run-5"), (None, "run-5")],
+)
+def test_a_run_without_an_id_is_called_like_its_message_or_else_by_its_place(message_id, run_id):
+    assert derived_id(message_id, 5) == run_id
