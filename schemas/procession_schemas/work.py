@@ -71,6 +71,9 @@ class HookOp(WireModel):
     hook: str
     processors: list[ProcessorRef]
     offset: int = Field(default=0, description="`processorIndex` of the first.")
+    places: list[int] | None = Field(
+        default=None, description="`processorIndex` of each; absent: they stand side by side."
+    )
     finish_reason: str | None = Field(default=None, description="For processOutputResult.")
     stream_processors: list[ProcessorRef] = Field(
         default_factory=list,
@@ -171,6 +174,10 @@ class ToolResultsOp(WireModel):
 
     op: Literal["toolResults"] = "toolResults"
     result_processors: list[ProcessorRef] = Field(default_factory=list)
+    places: list[int] | None = Field(
+        default=None,
+        description="`processorIndex` of each of those; absent: they are the first.",
+    )
     processors: list[ProcessorRef] = Field(default_factory=list)
 
 
@@ -249,6 +256,10 @@ class WorkCommand(WireModel):
     message_id: str = Field(description="Id of the run's assistant message.")
     stream: bool = True
     ops: list[Op]
+    chain_places: list[int] | None = Field(
+        default=None,
+        description="`processorIndex` of each processor of the output chain; absent: they are the first.",
+    )
     renewed: bool = Field(
         default=False, description="Redis may have forgotten commands that were done before it."
     )

@@ -112,6 +112,41 @@ async def test_an_error_processor_that_writes_keeps_count(run):
     assert len(told.prompts) == 3
 
 
+async def test_every_hook_finds_its_processor_at_its_place_among_all_of_its_array(run):
+    """`processorIndex`: others without the hook, or of another service, count as well."""
+    seen: dict[str, set[int]] = {}
+
+    def looks(*hooks):
+        def look(hook):
+            def looked(args, processor):
+                seen.setdefault(f"{processor.options.key}.{hook}", set()).add(processor.processor_index)
+                return args.part if hook == "process_output_stream" else None
+
+            return looked
+
+        return processor("p", **{hook: look(hook) for hook in hooks})
+
+    ends = ("process_output_stream", "process_tool_result", "process_output_step", "process_output_result")
+    inputs = [
+        looks("process_input_step"),
+        looks("process_input"),
+        looks("process_input", "process_input_step"),
+    ]
+    outputs = [looks("process_output_result"), looks("process_output_stream"), looks(*ends)]
+    failing = {"error": {"status": 400, "message": "no"}}
+    errors = [looks(), looks("process_api_error")]
+    tools = [tool("tool", lambda _: "ok")]
+    await run(call("a", text=["look"]), DONE, i=inputs, o=outputs, tools=tools)
+    await run(failing, e=errors)
+    for array in (inputs, outputs, errors):
+        for place, ref in enumerate(array):
+            key = ref["options"]["key"]
+            assert {at for name, found in seen.items() if name.startswith(f"{key}.") for at in found} <= {
+                place
+            }
+    assert len(seen) == 4 + len(ends) + 2 + 1
+
+
 async def test_what_a_tool_sets_after_it_wrote_counts(run):
     """R-RX-1, R-RX-3: beside what the output chain sets and removes meanwhile."""
     seen = {}

@@ -12,7 +12,7 @@ from procession_schemas.messages import StepResult
 
 __all__ = ["processor", "register", "same", "stop", "tool"]
 
-_hooks: dict[str, dict[str, Callable[[Any], Any]]] = {}
+_hooks: dict[str, dict[str, Callable[..., Any]]] = {}
 _tools: dict[str, Callable[[ToolContext], Any]] = {}
 _stops: dict[str, Callable[[list[StepResult]], Any]] = {}
 _sees_data: set[str] = set()
@@ -20,7 +20,10 @@ _keys = map("k{}".format, itertools.count())
 
 
 def processor(name: str, *, data: bool = False, **hooks: Any) -> dict[str, Any]:
-    """A processor with these hooks (`process_input=...`, `on_violation=...`); with `data` it gets `data-*` chunks."""
+    """A processor with these hooks (`process_input=...`, `on_violation=...`); with `data` it gets `data-*` chunks.
+
+    A hook of two parameters gets the processor, too.
+    """
     key = next(_keys)
     _hooks[key] = hooks
     if data:
@@ -72,9 +75,14 @@ class Hooked(Processor[Keyed]):
             told(violation)
 
 
+def _arity(hook: Callable[..., Any]) -> int:
+    return len(inspect.signature(hook).parameters)
+
+
 def _calling(method: str) -> Callable[[Hooked, Any], Any]:
     async def call(self: Hooked, args: Any) -> Any:
-        value = _hooks[self.options.key][method](args)
+        hook = _hooks[self.options.key][method]
+        value = hook(args) if _arity(hook) == 1 else hook(args, self)
         return await value if inspect.isawaitable(value) else value
 
     return call

@@ -82,7 +82,7 @@ class LocalSinks:
     async def sink(self, job: Job, processors: list[ProcessorRef]) -> AsyncIterator[LocalSink]:
         """The chain of these processors on the job's context."""
         command = job.command
-        links = job.instances.links(processors)
+        links = job.instances.links(processors, command.chain_places)
         number = job.ctx.streams
         parts = await self._parts.open(command.tenant, command.run, number, len(links))
         before = [len(received) for received in parts.lists[: len(links)]]

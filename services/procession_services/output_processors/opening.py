@@ -72,7 +72,8 @@ class Opener:
 
     async def open(self, lease: dict[str, Any], command: WorkCommand, address: str) -> Session:
         """The stream that a lease asks for; what comes of it goes to `address`."""
-        links = self._executor.instances.links([ProcessorRef.model_validate(p) for p in lease["processors"]])
+        refs = [ProcessorRef.model_validate(p) for p in lease["processors"]]
+        links = self._executor.instances.links(refs, command.chain_places)
         ctx, outbox = await self._context(lease, command), await self._outbox(lease, command)
         parts = await self._parts.open(command.tenant, command.run, ctx.streams, len(links))
         model = next((op for op in command.ops[:1] if isinstance(op, ModelOp)), None)

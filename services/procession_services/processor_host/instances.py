@@ -1,7 +1,7 @@
 """Processor instances of one process, built once for an id with its options and shared by all runs."""
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import orjson
@@ -24,8 +24,8 @@ class Instances:
         self._built: OrderedDict[bytes, Processor[Any]] = OrderedDict()
         self._arrays: OrderedDict[bytes, list[Link]] = OrderedDict()
 
-    def links(self, refs: list[ProcessorRef], offset: int = 0) -> list[Link]:
-        """The processors of an array, in their places.
+    def links(self, refs: list[ProcessorRef], places: list[int] | None = None) -> list[Link]:
+        """The processors of an array that have a hook; without their places in it they are its first.
 
         Raises:
             UnknownComponentError: An id is not registered in this process.
@@ -33,12 +33,12 @@ class Instances:
             ProcessorError: A constructor raised.
         """
         told = [[ref.id, ref.as_, ref.options, ref.on_error, ref.timeout] for ref in refs]
-        return _kept(self._arrays, [offset, *told], lambda: self._links(refs, offset))
+        return _kept(self._arrays, [places, *told], lambda: self._links(refs, places or range(len(refs))))
 
-    def _links(self, refs: list[ProcessorRef], offset: int) -> list[Link]:
+    def _links(self, refs: list[ProcessorRef], places: Sequence[int]) -> list[Link]:
         return [
-            Link(self._instance(ref), ref.instance, offset + i, ref.on_error, ref.timeout)
-            for i, ref in enumerate(refs)
+            Link(self._instance(ref), ref.instance, place, ref.on_error, ref.timeout)
+            for place, ref in zip(places, refs, strict=True)
         ]
 
     def _instance(self, ref: ProcessorRef) -> Processor[Any]:

@@ -81,7 +81,7 @@ async def begin(op: work.BeginOp, job: Job) -> None:
 async def hook(op: work.HookOp, job: Job) -> None:
     """Runs one hook over its processors."""
     ctx, calls, kind = job.ctx, job.calls, Hook(op.hook)
-    links = job.instances.links(op.processors, op.offset)
+    links = job.instances.links(op.processors, op.places or _side_by_side(op))
     writer = job.writer(op.stream_processors)
     match kind:
         case Hook.INPUT:
@@ -105,6 +105,10 @@ async def hook(op: work.HookOp, job: Job) -> None:
             job.result.retry = await hooks.run_api_error(ctx, links, calls, writer, error)
         case _:
             raise ValueError(f"{op.hook} is not run by a hook operation")
+
+
+def _side_by_side(op: work.HookOp) -> list[int]:
+    return list(range(op.offset, op.offset + len(op.processors)))
 
 
 def api_error(error: dict[str, Any]) -> APIError:
@@ -160,7 +164,7 @@ async def stream(op: work.StreamOp, job: Job) -> None:
 async def tool_results(op: work.ToolResultsOp, job: Job) -> None:
     """Records what the tools gave, in call order: hooks, conversation, stream (R-CH-7, R-TR)."""
     ctx = job.ctx
-    links = job.instances.links(op.result_processors)
+    links = job.instances.links(op.result_processors, op.places)
     keep_pending(job)
     async with job.sink(op.processors) as sink:
         writer = TurnWriter(lambda chunk: sink.send([chunk]))

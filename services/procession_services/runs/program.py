@@ -30,7 +30,16 @@ from procession_schemas.work import (
     UnlessToolsOp,
     WorkCommand,
 )
-from procession_services.runs.state import Bare, ByPlan, HookByPlan, Plan, PlannedOp, RunState, Sent
+from procession_services.runs.state import (
+    Bare,
+    ByPlan,
+    HookByPlan,
+    Plan,
+    PlannedOp,
+    RunState,
+    Sent,
+    told_places,
+)
 
 GATEWAY = "llm_gateway"
 OUTPUT = "output_processors"
@@ -73,7 +82,7 @@ def hook_ops(plan: Plan, hook: Hook, finish_reason: str | None = None) -> list[P
     """One operation for each stretch of the array that one service runs; none when no processor has the hook."""
     return [
         PlannedOp(
-            op=HookByPlan(hook=hook.value, offset=stretch.offset, finish_reason=finish_reason),
+            op=HookByPlan(hook=hook.value, offset=stretch.places[0], finish_reason=finish_reason),
             host=stretch.host,
         )
         for stretch in plan.stretches.get(hook, ())
@@ -257,6 +266,7 @@ def command(state: RunState, sent: Sent) -> WorkCommand:
         message_id=state.message_id,
         stream=state.plan.stream,
         ops=[_whole(planned.op, state) for planned in pending],
+        chain_places=told_places(state.plan.chain_places),
         renewed=state.renewed == state.seq,
         lent=next((at for at, planned in enumerate(pending) if planned.lent), None),
     )
@@ -266,11 +276,12 @@ def _whole(op: Bare, state: RunState) -> Op:
     """The operation with what the plan says of it."""
     plan = state.plan
     if isinstance(op, HookByPlan):
-        stretch = next(each for each in plan.stretches[op.hook] if each.offset == op.offset)
+        stretch = next(each for each in plan.stretches[op.hook] if each.places[0] == op.offset)
         return HookOp(
             hook=op.hook,
             processors=stretch.refs,
             offset=op.offset,
+            places=told_places(stretch.places, op.offset),
             finish_reason=op.finish_reason,
             stream_processors=plan.chain if plan.data_parts else [],
         )
@@ -297,8 +308,11 @@ def _by_plan(op: ByPlan, state: RunState) -> Op:
             )
         case "toolResults":
             stretches = plan.stretches.get(Hook.TOOL_RESULT, [])
-            wanting = [ref for stretch in stretches for ref in stretch.refs]
-            return ToolResultsOp(result_processors=wanting, processors=plan.chain)
+            return ToolResultsOp(
+                result_processors=[ref for stretch in stretches for ref in stretch.refs],
+                places=told_places([place for stretch in stretches for place in stretch.places]),
+                processors=plan.chain,
+            )
         case "stop":
             return StopOp(conditions=plan.stop_when)
 

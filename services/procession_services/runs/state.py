@@ -63,7 +63,7 @@ class Stretch:
     """The processors of an array that have a hook and stand together as far as one service runs them."""
 
     host: str
-    offset: int
+    places: list[int]
     refs: list[ProcessorRef]
 
 
@@ -106,7 +106,12 @@ class Plan(WireModel):
     @cached_property
     def chain(self) -> list[ProcessorRef]:
         """The output processors that the stream goes through."""
-        return [placed.ref for placed in self.output if Hook.OUTPUT_STREAM in placed.hooks]
+        return [placed.ref for _, placed in _having(self.output, Hook.OUTPUT_STREAM)]
+
+    @cached_property
+    def chain_places(self) -> list[int]:
+        """Where they stand among the output processors."""
+        return [index for index, _ in _having(self.output, Hook.OUTPUT_STREAM)]
 
     @cached_property
     def stretches(self) -> dict[str, list[Stretch]]:
@@ -132,13 +137,21 @@ class Plan(WireModel):
         ]
 
 
+def _having(array: list[Placed], hook: Hook) -> list[tuple[int, Placed]]:
+    return [(index, placed) for index, placed in enumerate(array) if hook in placed.hooks]
+
+
 def _stretches(array: list[Placed], hook: Hook) -> list[Stretch]:
-    having = [(index, placed) for index, placed in enumerate(array) if hook in placed.hooks]
     made = []
-    for host, group in groupby(having, key=lambda entry: entry[1].host):
-        members = list(group)
-        made.append(Stretch(host, members[0][0], [placed.ref for _, placed in members]))
+    for host, group in groupby(_having(array, hook), key=lambda entry: entry[1].host):
+        places, members = zip(*group, strict=True)
+        made.append(Stretch(host, list(places), [placed.ref for placed in members]))
     return made
+
+
+def told_places(places: list[int], first: int = 0) -> list[int] | None:
+    """What a command says of where processors stand in their array: nothing where that is side by side from `first`."""
+    return None if places == list(range(first, first + len(places))) else places
 
 
 class ByPlan(WireModel):
@@ -148,7 +161,7 @@ class ByPlan(WireModel):
 
 
 class HookByPlan(WireModel):
-    """A hook of the stretch of processors that begins at `offset`."""
+    """A hook of the stretch of processors that begins at that place of their array."""
 
     op: Literal["hook"] = "hook"
     hook: str

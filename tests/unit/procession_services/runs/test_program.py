@@ -155,6 +155,21 @@ def test_an_array_over_several_services_is_cut_where_the_service_changes():
         ("input_processors", 1, ["in-1", "in-2"]),
         ("memory", 3, ["mem-2"]),
     ]
+    assert [op.places for _, op in hooks] == [None, None, None]
+
+
+def test_who_stands_behind_one_without_the_hook_keeps_its_place():
+    array = [placed("in-1", Hook.INPUT), placed("in-2", Hook.INPUT_STEP), placed("in-3", Hook.INPUT)]
+    assert Run(input=array).op("processInput").places == [0, 2]
+
+
+def test_the_places_of_the_output_chain_go_with_every_command_unless_its_processors_are_the_first():
+    chain = [placed("out-1", Hook.OUTPUT_STREAM), placed("out-2", Hook.TOOL_RESULT)]
+    assert Run(output=chain).until("model").command.chain_places is None
+    run = Run(output=chain[::-1]).until("model")
+    assert run.command.chain_places == [1]
+    behind = Run(output=[placed("out-0", Hook.OUTPUT_STEP), chain[1]]).says(calls=1).until("toolResults")
+    assert behind.op("toolResults").places == [1]
 
 
 def test_memory_first_and_last_are_two_messages_of_the_memory_service():
