@@ -29,7 +29,8 @@ _UNSUPPORTED = {
     "(*": "controls backtracking",
 }
 _INLINE = re.compile(r"\(\?[a-zA-Z]+\)")
-_BASE_MICROS = 250_000
+_BASE_MICROS, _MICROS_EACH, _MOST_MICROS = 250_000, 12, 1_000_000
+"""What a search may take: so much, with so much more for each character, up to so much; and one for each character."""
 _SHORT = 256  # characters, up to which rules are searched for together,
 _FEW = 3  # if they are that many
 
@@ -56,9 +57,10 @@ class RegexScanner:
 
     Look-behind sees the context of the buffer (64 characters by default), so it must be bounded.
 
-    A search may take 250 ms plus one microsecond for each character, of the process's CPU time, so that a busy machine
-    ends no run. Longer ones are patterns whose cost explodes
-    (`(a|a)*b`): they are a `ScanError`, and the service does not stall.
+    A search may take 250 ms and 12 microseconds for each character, a second at most, and one more microsecond for each
+    character, of the process's CPU time: neither a busy machine ends a run, nor one that takes four times as long as
+    ours. Longer ones are patterns whose cost explodes (`(a|a)*b`): they are a `ScanError`, and the service does
+    not stall.
     """
 
     def __init__(self, rules: Sequence[RegexRule], *, empty: bool = False) -> None:
@@ -121,7 +123,7 @@ class _Compiled:
 
     def find(self, text: str, start: int, *, final: bool) -> tuple[list[Match], int]:
         """The decided hits, and from where on nothing is decided."""
-        budget = (_BASE_MICROS + len(text)) / 1e6
+        budget = (min(_BASE_MICROS + _MICROS_EACH * len(text), _MOST_MICROS) + len(text)) / 1e6
         hits: list[Match] = []
         place, opens = start, len(text) if final else -1
         try:

@@ -189,10 +189,7 @@ def test_the_cost_of_a_text_is_linear(unit):
 )
 @pytest.mark.parametrize("final", [True, False])
 def test_no_text_that_fits_into_a_hold_takes_the_presets_as_long_as_they_may(text, final):
-    scanner = RegexFilter.build(SECRETS)._rules.scanner
-    started = time.process_time()
-    scanner.scan(text, 0, final=final)
-    assert time.process_time() - started < 1.5  # three times what it takes; each search may take 0.3 s
+    RegexFilter.build(SECRETS)._rules.scanner.scan(text, 0, final=final)  # else a ScanError
 
 
 async def test_a_list_of_urls_is_one_place_however_it_is_cut():
