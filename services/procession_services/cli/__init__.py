@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
 from pathlib import Path
+from typing import TextIO
 
 from pydantic import ValidationError
 
@@ -38,10 +39,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         outcome = options.command(options)
         code: int = asyncio.run(outcome) if asyncio.iscoroutine(outcome) else outcome
+        sys.stdout.flush()
     except (KeyboardInterrupt, asyncio.CancelledError):
         return INTERRUPTED
     except BrokenPipeError:  # as in `procession run ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return INTERRUPTED
     except Exception as error:
         if (told := _told(error)) is None:
@@ -49,7 +50,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code, lines = told
         for line in lines:
             say(f"procession: {line}")
+    finally:
+        _let_go(sys.stdout)
+        _let_go(sys.stderr)
     return code
+
+
+def _let_go(stream: TextIO) -> None:
+    """Drops what nobody can read any more: Python's end would fail for it, with exit code 120."""
+    try:
+        stream.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _told(error: Exception) -> tuple[int, list[str]] | None:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -344,3 +345,33 @@ def test_an_unknown_setting_is_named(capsys, monkeypatch):
     monkeypatch.setenv("PROCESSION_NAST_URL", "x")
     assert main(["processors"]) == 2
     assert "PROCESSION_NAST_URL" in capsys.readouterr().err
+
+
+def run_on(stdout, stderr, *arguments):
+    command = [sys.executable, "-m", "procession_services", *arguments]
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return subprocess.run(
+        command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=buffered, check=False
+    )
+
+
+def test_what_a_closed_terminal_does_not_take_changes_no_exit_code():
+    ours, theirs = os.openpty()
+    os.close(ours)
+    assert run_on(theirs, theirs, "check", "--agents", "none.yaml").returncode == 1
+    os.close(theirs)
+
+
+def test_a_reader_who_has_had_enough_interrupts():
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = run_on(writer, subprocess.PIPE, "processors")
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (130, b"")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux")  # noqa: PTH110 - no path of ours
+def test_results_that_cannot_be_written_are_a_failure():
+    with open("/dev/full", "wb") as full:  # noqa: PTH123
+        done = run_on(full, subprocess.PIPE, "processors")
+    assert (done.returncode, done.stderr) == (1, b"procession: [Errno 28] No space left on device\n")
