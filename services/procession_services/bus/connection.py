@@ -24,6 +24,7 @@ from procession.client.nats_client import AWAY, NatsClient
 from procession_schemas import subjects
 from procession_services.bus.errors import NoResponderError, RequestTimeoutError, explained
 from procession_services.bus.inbox import Inbox
+from procession_services.bus.nearby import Callback, Nearby
 from procession_services.bus.streams import Streams
 from procession_services.bus.unconfirmed import Unconfirmed
 from procession_services.runtime import telemetry
@@ -47,8 +48,6 @@ _NOT_FIRST: Final = 10071
 _OPEN: Final = Access()
 Api = Callable[[str, str, bytes], Awaitable[bytes]]
 """Gets tenant, operation and body of a request; gives the body of the answer."""
-Callback = Callable[[str, bytes, str], None]
-"""Gets subject, body and reply subject."""
 
 
 def _security(options: dict[str, Any]) -> NatsSecurity | None:
@@ -69,9 +68,9 @@ class _Broker(NatsBroker):
 
 
 class Bus:
-    """One connection to NATS."""
+    """One connection to NATS, with a shorter way to services that are `nearby`, in the same process."""
 
-    def __init__(self, url: str, name: str, access: Access = _OPEN) -> None:
+    def __init__(self, url: str, name: str, access: Access = _OPEN, nearby: Nearby | None = None) -> None:
         options = access.nats(url)
         prefix = options.get("inbox_prefix")
         self._broker = _Broker(
@@ -90,6 +89,7 @@ class Bus:
             disconnected_cb=self._disconnected,
             reconnected_cb=self._reconnected,
         )
+        self._nearby, self._own = nearby or Nearby(), set[str]()
         self.disconnects = 0
         self._back = asyncio.Event()
         self.on_reconnect: list[Callable[[], object]] = []
@@ -108,12 +108,13 @@ class Bus:
         access: Access = _OPEN,
         create_streams: bool = True,
         replicas: int = 1,
+        nearby: Nearby | None = None,
     ) -> Self:
         """Connects, retrying for ever over restarts of the server, and creates the streams that are missing.
 
         With `create_streams` off it waits until they are there; `replicas` is how many copies a cluster keeps.
         """
-        bus = cls(url, name, access)
+        bus = cls(url, name, access, nearby)
         bus.client = cast("NatsClient", await bus._broker.connect())
         streams = Streams(bus.client, bus.js, create=create_streams, replicas=replicas)
         try:
@@ -183,7 +184,7 @@ class Bus:
 
     async def publish(self, subject: str, body: bytes, *, reply: str = "") -> None:
         """Publishes without waiting for anybody (frames, signals); where NATS is away and its buffer full, for NATS."""
-        while True:
+        while not self._nearby.tell(subject, body, reply):
             try:
                 await self.client.publish(subject, body, reply=reply)
             except OutboundBufferLimitError:
@@ -194,7 +195,8 @@ class Bus:
 
     def post(self, subject: str, body: bytes) -> None:
         """Publishes at once, where nothing can wait: something small that may be lost."""
-        self.client.post(subject, body)
+        if not self._nearby.tell(subject, body, ""):
+            self.client.post(subject, body)
 
     async def publish_kept(self, subject: str, body: bytes, *, ask: bool = False) -> int:
         """Publishes into a stream without waiting; what the stream has not confirmed is sent again (`Unconfirmed`).
@@ -241,6 +243,8 @@ class Bus:
             NoResponderError: Nobody listens there.
             RequestTimeoutError: No answer within `timeout` seconds.
         """
+        if self._nearby.has(subject):
+            return await self._nearby.ask(subject, body, timeout)
         try:
             headers = telemetry.observer().headers()
             return (await self.client.request(subject, body, timeout=timeout, headers=headers)).data
@@ -267,8 +271,18 @@ class Bus:
             return False
         return True
 
-    async def subscribe(self, subject: str, callback: Callback, *, queue: str = "") -> Subscription:
-        """Calls the callback for each message."""
+    def is_nearby(self, subject: str) -> bool:
+        """Whether a service of this process listens there."""
+        return self._nearby.has(subject)
+
+    async def subscribe(
+        self, subject: str, callback: Callback, *, queue: str = "", own: bool = False
+    ) -> Subscription:
+        """Calls the callback for each message.
+
+        Nobody else listens on a subject that is our `own`, so what services of this process say there goes to the
+        callback directly.
+        """
 
         def on_message(message: Msg) -> None:
             if message.headers and message.headers.get("Status") == "503":
@@ -283,7 +297,11 @@ class Bus:
             except Exception:
                 log.exception("a message on %s was not understood", message.subject)
 
-        return await self.client.listen(subject, on_message, queue=queue)
+        subscription = await self.client.listen(subject, on_message, queue=queue)
+        if own:
+            self._own.add(subject)
+            self._nearby.add(subject, callback)
+        return subscription
 
     async def serve_api(self, service: str, answer: Api) -> None:
         """Answers requests on `procession.v1.api.<service>.<tenant>.<operation>` through FastStream."""
@@ -304,12 +322,18 @@ class Bus:
 
     async def unsubscribe(self, subscription: Subscription) -> None:
         """Ends a subscription; what is on its way is still handed to its callback."""
+        self._disown(subscription.subject)
         try:
             if self.client.is_connected:
                 async with asyncio.timeout(_ANSWER_SECONDS):
                     await subscription.drain()  # type: ignore[no-untyped-call]  # nats-py forgot
         except (TimeoutError, Error) as error:
             log.warning("cannot unsubscribe from %s: %r", subscription.subject, error)
+
+    def _disown(self, subject: str) -> None:
+        if subject in self._own:
+            self._own.remove(subject)
+            self._nearby.remove(subject)
 
     async def add_consumer(self, stream: str, config: ConsumerConfig) -> None:
         """Creates a durable consumer if it is missing, and its stream; waits while that has no leader."""
@@ -370,6 +394,8 @@ class Bus:
 
     async def close(self) -> None:
         """Sends what is buffered, where NATS answers, and closes."""
+        for subject in list(self._own):
+            self._disown(subject)
         if self._unconfirmed:
             self._unconfirmed.stop()
         if self._streams:

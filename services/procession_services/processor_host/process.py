@@ -7,6 +7,7 @@ import signal
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from procession_services.bus import Nearby
 from procession_services.processor_host.service import Host, Start, hosted
 from procession_services.runtime import garbage, logs, standstill, telemetry
 from procession_services.runtime.health import keep_ready
@@ -75,7 +76,7 @@ class _Process:
     def __init__(self, services: Mapping[str, Start], settings: Settings) -> None:
         self.live, self.stopping = asyncio.Event(), asyncio.Event()
         self.hosts: list[Host] = []
-        self._services, self._settings = services, settings
+        self._services, self._settings, self._nearby = services, settings, Nearby()
 
     async def run(self) -> None:
         """Runs them until they are to stop; raises what keeps one of them from starting."""
@@ -87,7 +88,7 @@ class _Process:
             await ended(*tasks)
 
     async def _host(self, service: str, start: Start) -> None:
-        async with hosted(service, self._settings, start) as host:
+        async with hosted(service, self._settings, start, self._nearby) as host:
             self.hosts.append(host)
             if len(self.hosts) == len(self._services):
                 self.live.set()

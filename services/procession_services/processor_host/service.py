@@ -21,7 +21,7 @@ from procession.services import Environment
 from procession_schemas import subjects
 from procession_schemas.run import Failure
 from procession_schemas.work import WorkCommand
-from procession_services.bus import Bus, Delivery, Worker
+from procession_services.bus import Bus, Delivery, Nearby, Worker
 from procession_services.bus.streams import EVENTS_SECONDS
 from procession_services.processor_host.admin import Admin
 from procession_services.processor_host.driver import failed_result
@@ -105,9 +105,9 @@ class Host:
         self.consumers.append((options["stream"], options["durable"]))
         return worker
 
-    async def subscribe(self, subject: str, callback: Any, *, queue: str = "") -> Any:
-        """Subscribes for as long as the service runs, or until `bus.unsubscribe`."""
-        return await self.bus.subscribe(subject, callback, queue=queue)
+    async def subscribe(self, subject: str, callback: Any, *, queue: str = "", own: bool = False) -> Any:
+        """Subscribes for as long as the service runs, or until `bus.unsubscribe`; see `Bus.subscribe`."""
+        return await self.bus.subscribe(subject, callback, queue=queue, own=own)
 
     async def answer(
         self,
@@ -235,20 +235,20 @@ Start = Callable[[Host], Coroutine[Any, Any, None]]
 
 
 @contextlib.asynccontextmanager
-async def hosted(service: str, settings: Settings, start: Start) -> Any:
-    """Runs a service inside this process; ready when entered, drained when left.
+async def hosted(service: str, settings: Settings, start: Start, nearby: Nearby | None = None) -> Any:
+    """Runs a service inside this process, beside those that are `nearby`; ready when entered, drained when left.
 
     Raises:
         NotReachableError: NATS or Redis was not there for `START_SECONDS`.
         SettingsError: Telemetry is asked for and cannot be had.
     """
     with telemetry.configured(service, settings):
-        async with _hosted(service, settings, start) as host, lag_watched(host.bus, host.consumers):
+        async with _hosted(service, settings, start, nearby) as host, lag_watched(host.bus, host.consumers):
             yield host
 
 
 @contextlib.asynccontextmanager
-async def _hosted(service: str, settings: Settings, start: Start) -> Any:
+async def _hosted(service: str, settings: Settings, start: Start, nearby: Nearby | None) -> Any:
     access = Access.of(settings)
     connecting = Bus.connect(
         settings.nats_url,
@@ -256,6 +256,7 @@ async def _hosted(service: str, settings: Settings, start: Start) -> Any:
         access=access,
         create_streams=settings.create_streams,
         replicas=settings.stream_replicas,
+        nearby=nearby,
     )
     bus = await _reached(f"NATS at {address(settings.nats_url)}", connecting, START_SECONDS)
     host = Host(service, settings, bus, access)

@@ -48,6 +48,7 @@ class StreamClient:
     def __init__(self, bus: Bus, service: str, replica: str) -> None:
         self._bus = bus
         self._address = subjects.answers(service, f"{replica}-{new_token(6)}")
+        self._nearest = subjects.lease(SERVICE, replica)
         self._sessions: dict[str, Session] = {}
         self._looked = 0.0
         self._watch: asyncio.Task[None] | None = None
@@ -55,7 +56,7 @@ class StreamClient:
 
     async def start(self) -> None:
         """Subscribes to acknowledgements and begins to watch for replicas that stand still."""
-        await self._bus.subscribe(f"{self._address}.*", self._on_answer)
+        await self._bus.subscribe(f"{self._address}.*", self._on_answer, own=True)
         self._looked = asyncio.get_running_loop().time()
         looks = repeated("a look at the output replicas", _LOOK_SECONDS, self._watch_replicas)
         self._watch = asyncio.create_task(looks)
@@ -204,7 +205,7 @@ class StreamClient:
         session.end_sent = "e" in first
         try:
             seconds = _LEASE_SECONDS * session.patience
-            answer = await self._bus.request(subjects.lease(SERVICE, replica), body, seconds)
+            answer = await self._bus.request(self._whom(session, replica), body, seconds)
         except RequestTimeoutError:
             if first or session.ended:  # somebody may have it, and begin later
                 session.left()
@@ -215,6 +216,12 @@ class StreamClient:
         session.flying = session.size(session.acked, session.sent)
         session.lost, session.heard = False, asyncio.get_running_loop().time()
         self._take(session, reply)
+
+    def _whom(self, session: Session, replica: str | None) -> str:
+        """Whom to ask for a lease; where it is all the same, at first the replica of this process if there is one."""
+        if replica is None and session.attempt == 1 and self._bus.is_nearby(self._nearest):
+            return self._nearest
+        return subjects.lease(SERVICE, replica)
 
     async def send(
         self, session: Session, chunks: list[Chunk], *, end: bool = False, well: bool = False

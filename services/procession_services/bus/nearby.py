@@ -1,0 +1,80 @@
+"""Messages between services that share a process: they need not go by NATS (docs/adr/0027)."""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from procession_services.bus.errors import RequestTimeoutError
+
+log = logging.getLogger(__name__)
+Callback = Callable[[str, bytes, str], None]
+"""Gets subject, body and reply subject."""
+_REPLIES: Final = "_NEARBY."
+_WILDCARDS: Final = 2
+
+
+class Nearby:
+    """Who listens in this process, where nobody else does: the connections of its services share it.
+
+    A subject may end in one or two `*`. Messages are heard in the order in which they were told, each in a turn of the
+    event loop that follows.
+    """
+
+    def __init__(self) -> None:
+        self._listeners: dict[str, Callback] = {}
+        self._numbers = itertools.count()
+
+    def add(self, subject: str, heard: Callback) -> None:
+        """Has a function hear what is told on a subject."""
+        self._listeners[subject] = heard
+
+    def remove(self, subject: str) -> None:
+        """Leaves it to NATS again."""
+        self._listeners.pop(subject, None)
+
+    def has(self, subject: str) -> bool:
+        """Whether somebody listens here."""
+        return self._listener(subject) is not None
+
+    def tell(self, subject: str, body: bytes, reply: str) -> bool:
+        """Hands a message to who listens here; False where nobody does."""
+        heard = self._listener(subject)
+        if heard is not None:
+            asyncio.get_running_loop().call_soon(_hear, heard, subject, body, reply)
+        return heard is not None or subject.startswith(_REPLIES)
+
+    async def ask(self, subject: str, body: bytes, seconds: float) -> bytes:
+        """Asks who listens here, and waits for the answer.
+
+        Raises:
+            RequestTimeoutError: None came within that time.
+        """
+        reply, answer = f"{_REPLIES}{next(self._numbers)}", asyncio.get_running_loop().create_future()
+        self.add(reply, lambda _subject, body, _reply: None if answer.done() else answer.set_result(body))
+        try:
+            self.tell(subject, body, reply)
+            async with asyncio.timeout(seconds):
+                told: bytes = await answer
+        except TimeoutError as error:
+            raise RequestTimeoutError(subject) from error
+        finally:
+            self.remove(reply)
+        return told
+
+    def _listener(self, subject: str) -> Callback | None:
+        found, stem = self._listeners.get(subject), subject
+        for count in range(1, _WILDCARDS + 1):
+            if found is not None:
+                return found
+            stem = stem.rpartition(".")[0]
+            found = self._listeners.get(stem + ".*" * count)
+        return found
+
+
+def _hear(heard: Callback, subject: str, body: bytes, reply: str) -> None:
+    try:
+        heard(subject, body, reply)
+    except Exception:  # as of one that came by NATS
+        log.exception("a message on %s was not understood", subject)
