@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable
+from contextvars import Context, copy_context
 from typing import Final
 
 from procession_services.bus.errors import RequestTimeoutError
@@ -19,7 +20,7 @@ class Nearby:
     """Who listens in this process, where nobody else does: the connections of its services share it.
 
     A subject may end in one or two `*`. Messages are heard in the order in which they were told, each in a turn of the
-    event loop that follows.
+    event loop that follows. As over NATS, only who answers goes on with the trace of who asks.
     """
 
     def __init__(self) -> None:
@@ -40,10 +41,7 @@ class Nearby:
 
     def tell(self, subject: str, body: bytes, reply: str) -> bool:
         """Hands a message to who listens here; False where nobody does."""
-        heard = self._listener(subject)
-        if heard is not None:
-            asyncio.get_running_loop().call_soon(_hear, heard, subject, body, reply)
-        return heard is not None or subject.startswith(_REPLIES)
+        return self._hand(subject, body, reply, Context()) or subject.startswith(_REPLIES)
 
     async def ask(self, subject: str, body: bytes, seconds: float) -> bytes:
         """Asks who listens here, and waits for the answer.
@@ -54,7 +52,7 @@ class Nearby:
         reply, answer = f"{_REPLIES}{next(self._numbers)}", asyncio.get_running_loop().create_future()
         self.add(reply, lambda _subject, body, _reply: None if answer.done() else answer.set_result(body))
         try:
-            self.tell(subject, body, reply)
+            self._hand(subject, body, reply, copy_context())
             async with asyncio.timeout(seconds):
                 told: bytes = await answer
         except TimeoutError as error:
@@ -62,6 +60,13 @@ class Nearby:
         finally:
             self.remove(reply)
         return told
+
+    def _hand(self, subject: str, body: bytes, reply: str, context: Context) -> bool:
+        heard = self._listener(subject)
+        if heard is not None:
+            loop = asyncio.get_running_loop()
+            loop.call_soon(_hear, heard, subject, body, reply, context=context)
+        return heard is not None
 
     def _listener(self, subject: str) -> Callback | None:
         found, stem = self._listeners.get(subject), subject

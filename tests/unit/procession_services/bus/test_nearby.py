@@ -1,4 +1,5 @@
 import asyncio
+from contextvars import ContextVar
 
 import pytest
 
@@ -76,6 +77,21 @@ async def test_who_waits_long_enough_for_an_answer_is_told_so_and_a_late_one_goe
         await nearby.ask("ask", b"", 0.01)
     assert not nearby.has(replies[0])
     assert nearby.tell(replies[0], b"late", "")  # NATS knows nobody there
+
+
+async def test_only_who_answers_knows_what_who_asks_knows(nearby):
+    known: ContextVar[str] = ContextVar("known", default="nothing")
+    found = []
+
+    def look(_subject, _body, reply):
+        found.append(known.get())
+        nearby.tell(reply or "elsewhere", b"", "")
+
+    nearby.add("ask", look)
+    known.set("a trace")
+    nearby.tell("ask", b"", "")
+    await nearby.ask("ask", b"", 5)
+    assert found == ["nothing", "a trace"]
 
 
 async def test_the_first_answer_counts(nearby):
