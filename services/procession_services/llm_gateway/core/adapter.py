@@ -12,10 +12,37 @@ from procession_services.llm_gateway.core.text import valid_unicode
 from procession_services.llm_gateway.core.tool_calls import ToolCallAssembler
 
 _WORDS: Final = {
-    "stop": ("stop", "STOP", "end_turn", "stop_sequence", "STOP_SEQUENCE", "COMPLETE"),
+    "stop": ("stop", "STOP", "end_turn", "stop_sequence", "STOP_SEQUENCE", "COMPLETE", "eos", "eos_token"),
     "tool-calls": ("tool_calls", "function_call", "tool_use", "TOOL_CALL"),
-    "length": ("length", "max_tokens", "MAX_TOKENS", "model_length", "model_context_window_exceeded"),
-    "content-filter": ("content_filter",),
+    "length": (
+        "length",
+        "max_tokens",
+        "MAX_TOKENS",
+        "model_length",
+        "model_context_window_exceeded",
+        "compaction",
+    ),
+    "content-filter": (
+        "content_filter",
+        "content_filtered",
+        "guardrail_intervened",
+        "refusal",
+        "sensitive",
+        "ERROR_TOXIC",
+        "SAFETY",
+        "RECITATION",
+        "LANGUAGE",
+        "OTHER",
+        "BLOCKLIST",
+        "PROHIBITED_CONTENT",
+        "SPII",
+        "ESCALATION",
+        "NO_IMAGE",
+        "IMAGE_SAFETY",
+        "IMAGE_PROHIBITED_CONTENT",
+        "IMAGE_RECITATION",
+        "IMAGE_OTHER",
+    ),
     "error": (
         "error",
         "ERROR",
@@ -36,6 +63,14 @@ _WHOLE: Final = frozenset({"stop", "tool-calls"})
 _YEAR_3000: Final = 32_503_680_000
 _ONLY_TEXT: Final = frozenset({"role", "content"})
 _BLOCK_IDS: Final = {"text": "txt", "reasoning": "rsn"}
+_CACHED: Final = ("prompt_tokens_details.cached_tokens", "cache_read_input_tokens", "prompt_cache_hit_tokens")
+_CACHE_CREATION: Final = (
+    "prompt_tokens_details.cache_creation_tokens",
+    "prompt_tokens_details.cache_write_tokens",
+    "prompt_tokens_details.cache_creation_input_tokens",
+    "cache_creation_input_tokens",
+)
+"""Where providers tell the tokens that came from their cache, and those that went there."""
 
 
 class ChunkAdapter:
@@ -267,17 +302,21 @@ def _tokens(value: Any) -> int | None:
         return None
 
 
+def _largest(usage: dict[str, int], names: tuple[str, ...]) -> int | None:
+    return max((usage[name] for name in names if name in usage), default=None)
+
+
 def _contract_usage(usage: dict[str, int]) -> dict[str, int | None]:
     """Return usage in the contract's words (R-US-1..3); what was not reported is None."""
     prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
     total = usage.get("total_tokens")
     if prompt is not None or completion is not None:
         total = max(total or 0, (prompt or 0) + (completion or 0))
+    apart = usage.get("reasoning_tokens") or None  # some have a zero there whatever they know
     details = {
-        "reasoningTokens": usage.get("completion_tokens_details.reasoning_tokens"),
-        "cachedInputTokens": usage.get("prompt_tokens_details.cached_tokens"),
-        "cacheCreationInputTokens": usage.get("prompt_tokens_details.cache_creation_tokens")
-        or usage.get("cache_creation_input_tokens"),
+        "reasoningTokens": usage.get("completion_tokens_details.reasoning_tokens", apart),
+        "cachedInputTokens": _largest(usage, _CACHED),
+        "cacheCreationInputTokens": _largest(usage, _CACHE_CREATION),
     }
     return {
         "inputTokens": prompt,

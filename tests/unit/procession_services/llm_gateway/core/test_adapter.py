@@ -510,7 +510,9 @@ def test_raw_events_on_demand() -> None:
         ("MAX_TOKENS", "length"),
         ("model_length", "length"),
         ("model_context_window_exceeded", "length"),
-        ("eos", "other"),
+        ("eos", "stop"),
+        ("sensitive", "content-filter"),
+        ("insufficient_system_resource", "other"),
         (None, "other"),
     ],
 )
@@ -566,6 +568,33 @@ def test_a_provider_that_says_stop_all_the_time_is_heard_at_the_end() -> None:
                 "cachedInputTokens": 8,
                 "cacheCreationInputTokens": 2,
             },
+        ),
+        (
+            [{"prompt_tokens": 10, "reasoning_tokens": 3, "prompt_cache_hit_tokens": 8}],
+            {
+                "inputTokens": 10,
+                "outputTokens": None,
+                "totalTokens": 10,
+                "reasoningTokens": 3,
+                "cachedInputTokens": 8,
+            },
+        ),
+        (
+            [{"prompt_tokens": 10, "reasoning_tokens": 0, "cache_read_input_tokens": 8}],
+            {"inputTokens": 10, "outputTokens": None, "totalTokens": 10, "cachedInputTokens": 8},
+        ),
+        *(
+            (
+                [{"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": 0, name: 2}}],
+                {
+                    "inputTokens": 10,
+                    "outputTokens": None,
+                    "totalTokens": 10,
+                    "cachedInputTokens": 0,
+                    "cacheCreationInputTokens": 2,
+                },
+            )
+            for name in ("cache_write_tokens", "cache_creation_input_tokens")
         ),
         (
             [{"prompt_tokens": "10", "completion_tokens": 5.0, "total_tokens": [1]}],

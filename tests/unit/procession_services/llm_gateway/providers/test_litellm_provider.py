@@ -9,12 +9,14 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from importlib import import_module
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from procession_schemas.chunks import Chunk
+from procession_services.llm_gateway.core.adapter import REASONS
 from procession_services.llm_gateway.core.call import ModelCall
 from procession_services.llm_gateway.core.failures import ProviderError
 from procession_services.llm_gateway.providers.litellm_provider import LiteLLMProvider
@@ -321,6 +323,12 @@ async def test_a_reason_that_litellm_does_not_know_is_no_stop(
     [payload] = [chunk["payload"] for chunk in answer if chunk["type"] == "tool-call"]
     assert "args" not in payload
     assert payload["argsText"] == '{"path":"/ho'
+
+
+def test_every_reason_that_litellm_knows_is_known_without_it() -> None:
+    core_helpers = import_module("litellm.litellm_core_utils.core_helpers")
+    unknown = set(core_helpers._FINISH_REASON_MAP) - REASONS.keys()
+    assert {word.lower() for word in unknown} == {"finish_reason_unspecified"}
 
 
 async def test_gemini(provider: LiteLLMProvider) -> None:
