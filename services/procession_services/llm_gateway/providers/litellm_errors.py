@@ -70,7 +70,7 @@ def _provider_error(error: BaseException, call: ModelCall, *, begun: bool) -> Pr
         return ProviderError(_broken(told, begun=begun), retryable=True, **facts, cause=root)
     payload = _payload(chain)
     said = {name: payload[name] for name in ("message", "code", "type", "status", "param") if name in payload}
-    message = _message(payload) or _plain(error)
+    message = _message(payload) or _said(chain) or _plain(error)
     facts |= {"code": _word(payload.get("code")), "type": _word(payload.get("type") or payload.get("status"))}
     if kind == "stream":
         event = {"type": "error", "error": {**said, "message": message}}
@@ -134,17 +134,27 @@ def _status(chain: list[BaseException]) -> int | None:
 def _texts(chain: list[BaseException]) -> Iterator[str]:
     """Give the texts that may be the response's body, the most direct first."""
     for error in reversed(chain):
-        try:
-            text = getattr(getattr(error, "response", None), "text", None)
-        except RuntimeError:  # the body of a streamed response that nobody has read
-            text = None
-        for candidate in (text, getattr(error, "message", None)):
+        for candidate in (_response_text(error), getattr(error, "message", None)):
             if isinstance(candidate, str):
                 yield candidate
 
 
+def _response_text(error: BaseException) -> str | None:
+    try:
+        text = getattr(getattr(error, "response", None), "text", None)
+    except RuntimeError:  # the body of a streamed response that nobody has read
+        return None
+    return text if isinstance(text, str) else None
+
+
+def _said(chain: list[BaseException]) -> str | None:
+    """Return the body of the response as it is; proxies and web frameworks refuse in forms of their own."""
+    texts = (text.strip() for error in reversed(chain) if (text := _response_text(error)))
+    return next(filter(None, texts), None)
+
+
 def _body(chain: list[BaseException]) -> str | None:
-    return next((text for text in _texts(chain) if _json_object(text) is not None), None)
+    return next((text for text in _texts(chain) if _json_object(text) is not None), None) or _said(chain)
 
 
 def _payload(chain: list[BaseException]) -> dict[str, Any]:
@@ -170,7 +180,7 @@ def _json_object(text: str) -> dict[str, Any] | None:
 
 
 def _message(payload: Mapping[str, Any]) -> str:
-    for name in ("message", "detail", "msg"):
+    for name in ("message", "Message", "detail", "msg"):
         if isinstance(payload.get(name), str):
             return str(payload[name])
     return ""

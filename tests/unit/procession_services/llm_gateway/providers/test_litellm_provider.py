@@ -445,6 +445,7 @@ async def test_refusals(provider: LiteLLMProvider, model: str, status: int, retr
             [{"error": {"code": 429, "message": "quota", "status": "EXHAUSTED"}}],
             "quota",
         ),
+        ("bedrock/us.amazon.nova-lite-v1:0", 403, {"Message": "not authorized"}, "not authorized"),
     ],
 )
 async def test_the_message_is_the_providers_own(
@@ -453,6 +454,19 @@ async def test_the_message_is_the_providers_own(
     async with ModelServer(failure(status, body=body)) as server:
         error, _ = await failed(provider, call(server, model))
     assert (error.kind, error.status_code, error.message) == ("api", status, message)
+
+
+@pytest.mark.parametrize("model", [*COMPATIBLE, "anthropic/claude-sonnet-4-5", "gemini/gemini-2.5-flash"])
+@pytest.mark.parametrize(
+    "said",
+    ["upstream connect error", '"Unauthorized"', '{"detail":[{"loc":["body"],"msg":"field required"}]}'],
+)
+async def test_a_refusal_in_another_form_is_told_as_it_is(
+    provider: LiteLLMProvider, model: str, said: str
+) -> None:
+    async with ModelServer(Answer([said.encode()], 422, content_type="text/plain")) as server:
+        error, _ = await failed(provider, call(server, model))
+    assert (error.status_code, error.message, error.response_body) == (422, said, said)
 
 
 @pytest.mark.parametrize("model", COMPATIBLE)
@@ -490,8 +504,19 @@ async def test_an_error_event_keeps_its_code(provider: LiteLLMProvider) -> None:
         (b'{"choices":[{"delta":{"content":"a\xf0\x9f"}}]}', "a\ufffd"),
         (b'{"choices":[{"delta":{"content":"a"},"logprobs":NaN}]}', "a"),
         (b"", ""),
+        (b"null", ""),
+        (b"{}", ""),
+        (b' \t{"choices":[{"delta":{"content":"a"}}]} ', "a"),
     ],
-    ids=["half a surrogate pair", "half a character", "NaN", "nothing"],
+    ids=[
+        "half a surrogate pair",
+        "half a character",
+        "NaN",
+        "nothing",
+        "null",
+        "an empty object",
+        "more space",
+    ],
 )
 async def test_what_other_readers_forgive(provider: LiteLLMProvider, data: bytes, text: str) -> None:
     pieces = [b"data: " + data + b"\n\n", *sse(event(content="b", finish="stop"), "[DONE]")]
