@@ -88,7 +88,7 @@ class EventReader:
         events: list[bytes] = []
         for line in self._lines(data):
             if line.startswith(b"data:"):
-                self._data.append(line[5:].removeprefix(b" "))
+                self._data.append(line[5:].lstrip())
             elif not line and self._data:
                 body, self._data = b"\n".join(self._data), []
                 if body.startswith(b"[DONE]"):
@@ -225,7 +225,8 @@ def json_parser(
 ) -> Callable[[bytes], dict[str, Any] | None]:
     """Decodes events and has `parse` read them; without it they are what we want already.
 
-    What it gives raises EventError where an event reports an error, and ValueError for one that is not JSON.
+    What it gives raises EventError where an event reports an error, and ValueError for one that is not JSON. An event
+    that holds nothing is a sign of life.
     """
 
     def parsed(body: bytes) -> dict[str, Any] | None:
@@ -234,9 +235,9 @@ def json_parser(
         try:
             event = orjson.loads(body)
         except orjson.JSONDecodeError as broken:
-            if not body.strip():
-                return None
-            event = _forgiven(body, broken)
+            event = forgiven(body, broken) if body.strip() else None
+        if not event:
+            return None
         if not isinstance(event, dict):
             raise EventError(f"an event is no object: {str(event)[:_QUOTED]}")
         if error := event.get("error"):
@@ -248,8 +249,12 @@ def json_parser(
     return parsed
 
 
-def _forgiven(body: bytes, error: orjson.JSONDecodeError) -> Any:
-    """What other readers make of an event: some providers send half of a character, or NaN."""
+def forgiven(body: bytes, error: orjson.JSONDecodeError) -> Any:
+    """What other readers make of an event: some providers send half of a character, or NaN.
+
+    Raises:
+        JSONDecodeError: This error, where nobody could make anything of it.
+    """
     try:
         return parse_json(body.decode(errors="replace"), nan=True)
     except InvalidJsonError:

@@ -8,7 +8,7 @@ import orjson
 
 from procession_services.llm_gateway.providers.direct.http import Request
 from procession_services.llm_gateway.providers.direct.lower import Target, dumped, has_remote_media, reused
-from procession_services.llm_gateway.providers.openai_events import EventError
+from procession_services.llm_gateway.providers.openai_events import EventError, forgiven
 
 _LENGTH: Final = 4
 """Bytes at the beginning of a frame that tell how long it is."""
@@ -171,16 +171,21 @@ def _decoded(frame: bytes) -> dict[str, Any]:
     buffer.add_data(frame)
     message = next(buffer)
     headers = message.headers
-    if headers.get(":message-type") == "event":
-        event: dict[str, Any] = orjson.loads(message.payload)
-        return event
-    raise _error(headers, message.payload)
+    if headers.get(":message-type") != "event" or str(headers.get(":event-type")).endswith("Exception"):
+        raise _error(headers, message.payload)
+    event: dict[str, Any]
+    try:
+        event = orjson.loads(message.payload)
+    except orjson.JSONDecodeError as broken:
+        event = forgiven(message.payload, broken)
+    return event
 
 
 def _error(headers: dict[str, Any], payload: bytes) -> EventError:
     from litellm.llms.bedrock.common_utils import bedrock_stream_event_error_status  # noqa: PLC0415 - takes seconds
 
-    kind = headers.get(":exception-type") or headers.get(":error-code")
+    kinds = (":exception-type", ":error-code", ":event-type")
+    kind = next((headers[name] for name in kinds if name in headers), None)
     try:
         body = orjson.loads(payload)
     except ValueError:

@@ -138,7 +138,7 @@ def _plain(event: dict[str, Any]) -> tuple[object, str] | None:
     candidates = event.get("candidates") or []
     if not event.keys() <= _PLAIN or len(candidates) != 1 or not candidates[0].keys() <= {"content", "index"}:
         return None
-    parts = candidates[0].get("content", {}).get("parts") or []
+    parts = (candidates[0].get("content") or {}).get("parts") or []
     if len(parts) != 1 or not parts[0].keys() <= {"text", "thought"} or not parts[0].get("text"):
         return None
     about = (

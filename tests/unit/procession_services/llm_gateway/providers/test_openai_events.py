@@ -54,6 +54,13 @@ def test_only_a_stream_may_begin_with_a_mark():
     assert reader.feed(BOM_UTF8 + b"data: 1\n\n" + BOM_UTF8 + b"data: 2\n\n") == [b"1"]
 
 
+@pytest.mark.parametrize("end", [b"data:[DONE]", b"data:  [DONE] "])
+def test_space_around_data_says_nothing(end):
+    reader = EventReader()
+    assert [orjson.loads(each) for each in reader.feed(b"data:   1  \n\n" + end + b"\n\n")] == [1]
+    assert reader.done
+
+
 def test_a_large_event_in_many_reads_is_put_together_once():
     line = b'data: "' + bytes(20_000_000) + b'"\n\n'
     reader, begun = EventReader(), time.process_time()
