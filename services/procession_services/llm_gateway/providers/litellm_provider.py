@@ -29,6 +29,7 @@ from procession_services.llm_gateway.providers.direct import (
     with_media,
 )
 from procession_services.llm_gateway.providers.litellm_errors import provider_error
+from procession_services.llm_gateway.providers.litellm_lines import LineDecoder
 from procession_services.llm_gateway.providers.openai_events import END, openai_events
 from procession_services.runtime import garbage
 from procession_services.runtime.secrets import NO_KEY
@@ -285,6 +286,7 @@ def _litellm() -> Any:
     # Imports mcp, and with it 24 MB, to find out that no tool is one of LiteLLM's MCP gateway.
     vars(responses)["_responses_try_dispatch_mcp_gateway"] = lambda **_: None
     limit_fetching()
+    vars(import_module("httpx._models"))["LineDecoder"] = LineDecoder
     ours = {word: _LITELLM_REASONS.get(reason, reason) for word, reason in REASONS.items()}
     known = vars(core_helpers)
     known["_FINISH_REASON_MAP"] = _Reasons({**known["_FINISH_REASON_MAP"], **ours})

@@ -63,6 +63,19 @@ async def test_both_ways_give_the_same(
     assert bool(ours.failure) == ("-error" in name)
 
 
+@pytest.mark.parametrize(("name", "model"), [(name, model) for name, model in TEXTS if model != BEDROCK])
+async def test_comments_and_what_only_looks_like_the_end_of_a_line(
+    direct: LiteLLMProvider, wrapped: LiteLLMProvider, name: str, model: str
+) -> None:
+    said = (
+        (RECORDED / name).read_text().replace(" Gott, ", "\u2028Gott\x85").replace("\n\n", "\n\n: alive\n\n")
+    )
+    answer = Answer([b": alive\n\n", said.encode()])
+    ours, theirs = [await outcome(provider, model, answer) for provider in (direct, wrapped)]
+    assert ours.chunks == theirs.chunks
+    assert ours.brief()[2] == ("text-delta", "\u2028Gott\x85")
+
+
 @pytest.mark.parametrize("name", STREAMS)
 async def test_it_does_not_matter_how_the_network_cuts(direct: LiteLLMProvider, name: str) -> None:
     model = MODELS[dialect(name)][0]
