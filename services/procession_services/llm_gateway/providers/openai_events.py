@@ -31,6 +31,8 @@ _STATUSES: Final = {
 }
 """Errors that Anthropic and OpenAI report in a stream that they have opened already."""
 _NAMED_ERROR: Final = (b"event: error", b"event:error")
+_ERROR_LINE: Final = b"error:"
+"""Where llama.cpp had its errors until September 2025: a field that server-sent events do not have."""
 _STATUS_DIGITS: Final = 3
 _AHEAD: Final = 4
 """The first events of a stream, which somebody waits for most: providers begin with up to three before the text."""
@@ -99,6 +101,9 @@ class EventReader:
                 events.append(body)
             elif line in _NAMED_ERROR:
                 self._is_error = True
+            elif line.startswith(_ERROR_LINE):
+                self._is_error = True
+                self._data.append(line.removeprefix(_ERROR_LINE).lstrip())
         return events
 
     def _lines(self, data: bytes) -> list[bytes]:

@@ -86,6 +86,11 @@ def test_an_event_that_is_named_an_error_is_marked(name):
     ]
 
 
+def test_an_error_may_be_a_field_of_its_own():
+    [event] = EventReader().feed(b'error: {"code": 400}\n\n')
+    assert (event, type(event)) == (b'{"code": 400}', ErrorData)
+
+
 def test_an_unfinished_event_is_not_given():
     assert EventReader().feed(b'data: {"a": 1}\n') == []
 

@@ -97,3 +97,9 @@ def test_content_that_is_nothing_is_no_text() -> None:
     candidate = {"content": None, "index": 0}
     [choice] = parsed(reader(), {"candidates": [candidate], "responseId": "r"})["choices"]
     assert "content" not in choice["delta"]
+
+
+def test_a_call_without_arguments_has_empty_ones() -> None:
+    candidate = {"content": {"parts": [{"functionCall": {"name": "f"}}], "role": "model"}, "index": 0}
+    [choice] = parsed(reader(), {"candidates": [candidate], "responseId": "r"})["choices"]
+    assert choice["delta"]["tool_calls"][0]["function"] == {"name": "f", "arguments": "{}"}
