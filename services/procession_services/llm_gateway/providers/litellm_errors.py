@@ -23,7 +23,9 @@ _TIMEOUT: Final = frozenset(
 _NETWORK: Final = frozenset(
     {"builtins.ConnectionError", "socket.gaierror", "httpx.TransportError", "aiohttp.ClientError"}
 )
-_WRAPPING: Final = re.compile(r"^litellm\.\w+: (?:\w+(?:Error|Exception|Timeout): )*(?:\w+Exception - )?")
+_WRAPPING: Final = re.compile(
+    r"^(?:litellm\.\w+: (?:\w+(?:Error|Exception|Timeout): )*(?:\w+Exception - )?)?(?:[A-Z_]+ - )?"
+)
 _HEADERS: Final = ("retry-after", "retry-after-ms", "date")
 _MAX_DEPTH: Final = 20
 _CREDENTIAL: Final = re.compile("KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
@@ -160,7 +162,9 @@ def _body(chain: list[BaseException]) -> str | None:
 def _payload(chain: list[BaseException]) -> dict[str, Any]:
     """Return the provider's error object, such as `{"message", "type", "code"}`; empty when there is none."""
     bodies = [body for error in reversed(chain) if isinstance(body := getattr(error, "body", None), dict)]
-    for found in (*bodies, *(_json_object(text) for text in _texts(chain))):
+    # LiteLLM puts the name of Amazon's exceptions before their body.
+    told = (_json_object(text) or _json_object(text.partition(" ")[2]) for text in _texts(chain))
+    for found in (*bodies, *told):
         inner = found.get("error", found) if found else None
         if isinstance(inner, str):
             return {"message": inner}

@@ -47,6 +47,9 @@ _DONE: Final = {
 }
 """What some iterators make of the end of the stream; it says nothing about why the model stopped."""
 
+_TELLING: Final = ("text", "tool_use", "finish_reason", "usage")
+"""What a chunk of LiteLLM's says something by; it makes an empty one of every line that is no data."""
+
 _LITELLM_REASONS: Final = {
     "tool-calls": "tool_calls",
     "content-filter": "content_filter",
@@ -236,7 +239,7 @@ async def _within(
 def _event(item: Any, answer: Any) -> dict[str, Any] | None:
     """Return what a provider's iterator yielded as a `chat.completion.chunk`."""
     if isinstance(item, dict) and "is_finished" in item:
-        return None if item == _DONE else _generic_event(item)
+        return None if item == _DONE or not any(map(item.get, _TELLING)) else _generic_event(item)
     known = item if hasattr(item, "model_dump") else _unwrapped(item, answer)
     return known and dict(known.model_dump(exclude_none=True, warnings=False))
 

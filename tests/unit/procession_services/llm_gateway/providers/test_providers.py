@@ -35,7 +35,7 @@ from tests.unit.procession_services.llm_gateway.providers.replay import (
 )
 
 WE_KNOW_MORE: Final[dict[tuple[str, str], dict[str, Any]]] = {
-    ("anthropic-error-first.sse", ANTHROPIC): {"kind": "api", "statusCode": 529, "isRetryable": True},
+    ("anthropic-error-first.sse", ANTHROPIC): {"statusCode": 529, "isRetryable": True},
     ("gemini-error-first.sse", GEMINI): {"code": "429"},
     ("gemini-error.sse", GEMINI): {"code": "503"},
     ("openai-error-first.sse", "hosted_vllm/demo"): {
@@ -60,6 +60,7 @@ async def test_both_ways_give_the_same(
         theirs.chunks[-1]["payload"]["stepResult"]["reason"] = "other"
     assert ours.chunks == theirs.chunks
     assert ours.said() == theirs.said() | WE_KNOW_MORE.get((name, model), {})
+    assert ours.failure.get("message") == theirs.failure.get("message")
     assert bool(ours.failure) == ("-error" in name)
 
 
