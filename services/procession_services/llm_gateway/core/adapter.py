@@ -91,6 +91,7 @@ class ChunkAdapter:
         self._block: tuple[str, str] | None = None
         self._signed = False
         self._numbers = {"text": 0, "reasoning": 0, "source": 0}
+        self._cited: set[str] = set()
         self._calls = ToolCallAssembler()
         self._reason: str | None = None
         self._usage: dict[str, int] = {}
@@ -116,6 +117,8 @@ class ChunkAdapter:
         if not self._response_id:
             self._response_id = event.get("id") or ""
         chunks = self._delta(choice.get("delta") or {})
+        if event.get("citations"):
+            chunks += self._citations(event)
         if not self._begun and (chunks or self._response_id):
             self._begun = True
             chunks.insert(0, self._response_metadata(event))
@@ -217,6 +220,15 @@ class ChunkAdapter:
         if annotation.get("type") != "url_citation":
             return []
         return self._url_source(annotation.get("url_citation") or annotation)
+
+    def _citations(self, event: dict[str, Any]) -> list[Chunk]:
+        """Take the pages that the whole answer rests on; Perplexity names them all with every event."""
+        titles = {str(page.get("url")): page.get("title") for page in _objects(event.get("search_results"))}
+        named = event["citations"] if isinstance(event["citations"], list) else []
+        urls = [url for url in named if isinstance(url, str) and url not in self._cited]
+        self._cited.update(urls)
+        sources = [self._url_source({"url": url, "title": titles.get(url)}) for url in dict.fromkeys(urls)]
+        return [chunk for source in sources for chunk in source]
 
     def _url_source(self, cited: dict[str, Any], **besides: Any) -> list[Chunk]:
         if not cited.get("url"):

@@ -447,6 +447,21 @@ def test_citations_become_sources() -> None:
     ]
 
 
+def test_pages_that_every_event_names_become_sources_once() -> None:
+    found = [{"title": "X", "url": "https://x.org", "date": None}]
+    events = [
+        {**event(content="a"), "citations": ["https://x.org", "https://x.org"], "search_results": found},
+        {**event(content="b"), "citations": ["https://x.org", "https://y.org", {"url": 1}]},
+        {**event(), "citations": {"https://z.org": 1}},
+    ]
+    chunks = adapted(*events)
+    assert payloads(chunks, "source") == [
+        {"id": "src-0", "sourceType": "url", "url": "https://x.org", "title": "X"},
+        {"id": "src-1", "sourceType": "url", "url": "https://y.org", "title": ""},
+    ]
+    assert types(chunks) == ["text-start", "text-delta", "source", "text-delta", "source", "text-end"]
+
+
 def test_content_may_be_a_list_of_parts() -> None:
     parts = [
         {"type": "text", "text": "a"},
