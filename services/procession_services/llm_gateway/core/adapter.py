@@ -117,7 +117,7 @@ class ChunkAdapter:
         if not self._response_id:
             self._response_id = event.get("id") or ""
         chunks = self._delta(choice.get("delta") or {})
-        if event.get("citations"):
+        if usage and event.get("citations"):  # they come with the usage: most events are not asked
             chunks += self._citations(event)
         if not self._begun and (chunks or self._response_id):
             self._begun = True
@@ -222,7 +222,7 @@ class ChunkAdapter:
         return self._url_source(annotation.get("url_citation") or annotation)
 
     def _citations(self, event: dict[str, Any]) -> list[Chunk]:
-        """Take the pages that the whole answer rests on; Perplexity names them all with every event."""
+        """Take the pages that the whole answer rests on; Perplexity names them all again and again."""
         titles = {str(page.get("url")): page.get("title") for page in _objects(event.get("search_results"))}
         named = event["citations"] if isinstance(event["citations"], list) else []
         urls = [url for url in named if isinstance(url, str) and url not in self._cited]

@@ -241,15 +241,15 @@ def json_parser(
             event = orjson.loads(body)
         except orjson.JSONDecodeError as broken:
             event = forgiven(body, broken) if body.strip() else None
-        if not event:
-            return None
         if not isinstance(event, dict):
+            if not event:
+                return None
             raise EventError(f"an event is no object: {str(event)[:_QUOTED]}")
         if error := event.get("error"):
             raise EventError(error)
         if event.get("object") == "error" and not event.get("choices"):
             raise EventError(event)
-        return event if parse is None else parse(event)
+        return event if parse is None or not event else parse(event)
 
     return parsed
 

@@ -447,19 +447,20 @@ def test_citations_become_sources() -> None:
     ]
 
 
-def test_pages_that_every_event_names_become_sources_once() -> None:
+def test_pages_that_come_with_the_usage_become_sources_once() -> None:
     found = [{"title": "X", "url": "https://x.org", "date": None}]
-    events = [
-        {**event(content="a"), "citations": ["https://x.org", "https://x.org"], "search_results": found},
-        {**event(content="b"), "citations": ["https://x.org", "https://y.org", {"url": 1}]},
-        {**event(), "citations": {"https://z.org": 1}},
+    named: list[dict[str, Any]] = [
+        {"citations": ["https://x.org", "https://x.org"], "search_results": found},
+        {"citations": ["https://x.org", "https://y.org", {"url": 1}]},
+        {"citations": {"https://z.org": 1}},
     ]
-    chunks = adapted(*events)
+    chunks = adapted(*({**event(content="a"), "usage": {"prompt_tokens": 1}, **pages} for pages in named))
     assert payloads(chunks, "source") == [
         {"id": "src-0", "sourceType": "url", "url": "https://x.org", "title": "X"},
         {"id": "src-1", "sourceType": "url", "url": "https://y.org", "title": ""},
     ]
-    assert types(chunks) == ["text-start", "text-delta", "source", "text-delta", "source", "text-end"]
+    told = ["text-start", "text-delta", "source", "text-delta", "source", "text-delta", "text-end"]
+    assert types(chunks) == told
 
 
 def test_content_may_be_a_list_of_parts() -> None:
