@@ -15,6 +15,8 @@ class LineDecoder:
 
     def decode(self, text: str) -> list[str]:
         """Returns the lines that this text completes."""
+        if not text:
+            return []
         if self._returned:
             text = text.removeprefix("\n")
         self._returned = text.endswith("\r")
