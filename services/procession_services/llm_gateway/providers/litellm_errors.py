@@ -34,6 +34,8 @@ _CARRIER: Final = re.compile(f"{_CREDENTIAL.pattern}|AUTH|COOKIE", re.IGNORECASE
 """What is in the name of such a header."""
 _SHORTEST_SECRET: Final = 8
 _SERVER_ERROR: Final = 500
+_QUOTED: Final = 1000
+"""Characters of a body in a form that nobody knows, which may be a page."""
 
 
 def provider_error(error: BaseException, call: ModelCall, *, begun: bool) -> ProviderError:
@@ -72,7 +74,7 @@ def _provider_error(error: BaseException, call: ModelCall, *, begun: bool) -> Pr
         return ProviderError(_broken(told, begun=begun), retryable=True, **facts, cause=root)
     payload = _payload(chain)
     said = {name: payload[name] for name in ("message", "code", "type", "status", "param") if name in payload}
-    message = _message(payload) or _said(chain) or _plain(error)
+    message = _message(payload) or (_said(chain) or "")[:_QUOTED] or _plain(error)
     facts |= {"code": _word(payload.get("code")), "type": _word(payload.get("type") or payload.get("status"))}
     if kind == "stream":
         event = {"type": "error", "error": {**said, "message": message}}

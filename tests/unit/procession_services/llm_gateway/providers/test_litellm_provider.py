@@ -469,6 +469,15 @@ async def test_a_refusal_in_another_form_is_told_as_it_is(
     assert (error.status_code, error.message, error.response_body) == (422, said, said)
 
 
+async def test_of_a_page_in_the_place_of_an_error_only_the_beginning_is_the_message(
+    provider: LiteLLMProvider,
+) -> None:
+    page = f"<html>{'busy ' * 500}</html>"
+    async with ModelServer(Answer([page.encode()], 502, content_type="text/html")) as server:
+        error, _ = await failed(provider, call(server))
+    assert (error.message, error.response_body) == (page[:1000], page)
+
+
 @pytest.mark.parametrize("model", COMPATIBLE)
 async def test_an_error_event_in_the_middle(provider: LiteLLMProvider, model: str) -> None:
     broken = {"error": {"message": "upstream died", "type": "server_error", "code": "x"}}
