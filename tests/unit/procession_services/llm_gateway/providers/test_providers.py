@@ -115,6 +115,17 @@ async def test_a_frame_that_never_ends(direct: LiteLLMProvider, wrapped: LiteLLM
         assert answer.brief()[-1] == ("text-delta", "日本 🙂")
 
 
+async def test_a_failure_before_anything_was_said_may_be_tried_again(
+    direct: LiteLLMProvider, wrapped: LiteLLMProvider
+) -> None:
+    text, failed = [(RECORDED / f"bedrock-{name}.bin").read_bytes() for name in ("text", "error-first")]
+    begin = text[: int.from_bytes(text[:4], "big")]
+    for provider in (direct, wrapped):
+        answer = await outcome(provider, BEDROCK, Answer([begin, failed], content_type=AMAZON))
+        assert answer.said() == {"kind": "api", "isRetryable": True, "statusCode": 429}
+        assert answer.chunks == []
+
+
 @pytest.mark.parametrize("place", [5, -4], ids=["head", "end"])
 async def test_a_frame_with_a_wrong_checksum(direct: LiteLLMProvider, place: int) -> None:
     data = bytearray((RECORDED / "bedrock-text.bin").read_bytes())
