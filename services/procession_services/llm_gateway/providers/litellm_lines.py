@@ -5,6 +5,11 @@ take what they cannot parse for the beginning of something: the rest of the answ
 comment, which servers send to show that they live, did the same to Gemini's.
 """
 
+from typing import Final
+
+_SAYING_NOTHING: Final = (":", "id:", "retry:")
+"""How the lines of server-sent events begin that are for clients which connect again."""
+
 
 class LineDecoder:
     """In the place of httpx's: lines end at line feeds and carriage returns only, and comments are none."""
@@ -26,7 +31,7 @@ class LineDecoder:
             return []
         lines = ["".join(self._rest), *others]
         self._rest = [lines.pop()]
-        return [line for line in lines if not line.startswith(":")]
+        return [line for line in lines if not line.startswith(_SAYING_NOTHING)]
 
     def flush(self) -> list[str]:
         """Returns the line that nothing has ended."""

@@ -21,3 +21,7 @@ def test_any_split_of_the_text_gives_the_same_lines(lines: list[str], newline: s
     assert read == [line for line in lines if not line.startswith(":")]
     assert decoder.flush() == ["rest"]
     assert decoder.flush() == []
+
+
+def test_lines_for_clients_that_connect_again_are_none() -> None:
+    assert LineDecoder().decode("id: 7\nretry: 100\nevent: a\ndata: b\n\n") == ["event: a", "data: b", ""]
