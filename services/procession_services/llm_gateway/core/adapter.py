@@ -112,7 +112,7 @@ class ChunkAdapter:
         if choice.get("index"):
             choice = next((each for each in choices if not each.get("index")), {})
         reason = choice.get("finish_reason")
-        if reason and isinstance(reason, str) and self._reason in (None, "stop"):
+        if reason and isinstance(reason, str) and (reason != "stop" or self._reason is None):
             self._reason = reason  # some send "stop" with every event
         if not self._response_id:
             self._response_id = event.get("id") or ""

@@ -547,6 +547,21 @@ def test_a_provider_that_says_stop_all_the_time_is_heard_at_the_end() -> None:
 
 
 @pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        (("tool_calls", "content_filter"), "content-filter"),
+        (("tool_calls", "length"), "length"),
+        (("tool_calls", "stop"), "tool-calls"),
+        (("length", "stop"), "length"),
+    ],
+)
+def test_the_last_reason_that_says_something_counts(told: tuple[str, str], expected: str) -> None:
+    """Azure tells late that its filter stopped the answer, and LiteLLM makes up a reason for every call of Gemini."""
+    chunks = adapted(event(content="a"), *(event(finish=reason) for reason in told))
+    assert finish(chunks)["stepResult"] == {"reason": expected}
+
+
+@pytest.mark.parametrize(
     ("reports", "expected"),
     [
         ([], {"inputTokens": None, "outputTokens": None, "totalTokens": None}),
