@@ -12,10 +12,37 @@ from procession_services.llm_gateway.core.text import valid_unicode
 from procession_services.llm_gateway.core.tool_calls import ToolCallAssembler
 
 _WORDS: Final = {
-    "stop": ("stop", "STOP", "end_turn", "stop_sequence", "STOP_SEQUENCE", "COMPLETE"),
+    "stop": ("stop", "STOP", "end_turn", "stop_sequence", "STOP_SEQUENCE", "COMPLETE", "eos", "eos_token"),
     "tool-calls": ("tool_calls", "function_call", "tool_use", "TOOL_CALL"),
-    "length": ("length", "max_tokens", "MAX_TOKENS", "model_length", "model_context_window_exceeded"),
-    "content-filter": ("content_filter",),
+    "length": (
+        "length",
+        "max_tokens",
+        "MAX_TOKENS",
+        "model_length",
+        "model_context_window_exceeded",
+        "compaction",
+    ),
+    "content-filter": (
+        "content_filter",
+        "content_filtered",
+        "guardrail_intervened",
+        "refusal",
+        "sensitive",
+        "ERROR_TOXIC",
+        "SAFETY",
+        "RECITATION",
+        "LANGUAGE",
+        "OTHER",
+        "BLOCKLIST",
+        "PROHIBITED_CONTENT",
+        "SPII",
+        "ESCALATION",
+        "NO_IMAGE",
+        "IMAGE_SAFETY",
+        "IMAGE_PROHIBITED_CONTENT",
+        "IMAGE_RECITATION",
+        "IMAGE_OTHER",
+    ),
     "error": (
         "error",
         "ERROR",
@@ -36,6 +63,14 @@ _WHOLE: Final = frozenset({"stop", "tool-calls"})
 _YEAR_3000: Final = 32_503_680_000
 _ONLY_TEXT: Final = frozenset({"role", "content"})
 _BLOCK_IDS: Final = {"text": "txt", "reasoning": "rsn"}
+_CACHED: Final = ("prompt_tokens_details.cached_tokens", "cache_read_input_tokens", "prompt_cache_hit_tokens")
+_CACHE_CREATION: Final = (
+    "prompt_tokens_details.cache_creation_tokens",
+    "prompt_tokens_details.cache_write_tokens",
+    "prompt_tokens_details.cache_creation_input_tokens",
+    "cache_creation_input_tokens",
+)
+"""Where providers tell the tokens that came from their cache, and those that went there."""
 
 
 class ChunkAdapter:
@@ -56,6 +91,7 @@ class ChunkAdapter:
         self._block: tuple[str, str] | None = None
         self._signed = False
         self._numbers = {"text": 0, "reasoning": 0, "source": 0}
+        self._cited: set[str] = set()
         self._calls = ToolCallAssembler()
         self._reason: str | None = None
         self._usage: dict[str, int] = {}
@@ -76,11 +112,13 @@ class ChunkAdapter:
         if choice.get("index"):
             choice = next((each for each in choices if not each.get("index")), {})
         reason = choice.get("finish_reason")
-        if reason and isinstance(reason, str) and self._reason in (None, "stop"):
+        if reason and isinstance(reason, str) and (reason != "stop" or self._reason is None):
             self._reason = reason  # some send "stop" with every event
         if not self._response_id:
             self._response_id = event.get("id") or ""
         chunks = self._delta(choice.get("delta") or {})
+        if usage and event.get("citations"):  # they come with the usage: most events are not asked
+            chunks += self._citations(event)
         if not self._begun and (chunks or self._response_id):
             self._begun = True
             chunks.insert(0, self._response_metadata(event))
@@ -183,6 +221,15 @@ class ChunkAdapter:
             return []
         return self._url_source(annotation.get("url_citation") or annotation)
 
+    def _citations(self, event: dict[str, Any]) -> list[Chunk]:
+        """Take the pages that the whole answer rests on; Perplexity names them all again and again."""
+        titles = {str(page.get("url")): page.get("title") for page in _objects(event.get("search_results"))}
+        named = event["citations"] if isinstance(event["citations"], list) else []
+        urls = [url for url in named if isinstance(url, str) and url not in self._cited]
+        self._cited.update(urls)
+        sources = [self._url_source({"url": url, "title": titles.get(url)}) for url in dict.fromkeys(urls)]
+        return [chunk for source in sources for chunk in source]
+
     def _url_source(self, cited: dict[str, Any], **besides: Any) -> list[Chunk]:
         if not cited.get("url"):
             return []
@@ -267,17 +314,21 @@ def _tokens(value: Any) -> int | None:
         return None
 
 
+def _largest(usage: dict[str, int], names: tuple[str, ...]) -> int | None:
+    return max((usage[name] for name in names if name in usage), default=None)
+
+
 def _contract_usage(usage: dict[str, int]) -> dict[str, int | None]:
     """Return usage in the contract's words (R-US-1..3); what was not reported is None."""
     prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
     total = usage.get("total_tokens")
     if prompt is not None or completion is not None:
         total = max(total or 0, (prompt or 0) + (completion or 0))
+    apart = usage.get("reasoning_tokens") or None  # some have a zero there whatever they know
     details = {
-        "reasoningTokens": usage.get("completion_tokens_details.reasoning_tokens"),
-        "cachedInputTokens": usage.get("prompt_tokens_details.cached_tokens"),
-        "cacheCreationInputTokens": usage.get("prompt_tokens_details.cache_creation_tokens")
-        or usage.get("cache_creation_input_tokens"),
+        "reasoningTokens": usage.get("completion_tokens_details.reasoning_tokens", apart),
+        "cachedInputTokens": _largest(usage, _CACHED),
+        "cacheCreationInputTokens": _largest(usage, _CACHE_CREATION),
     }
     return {
         "inputTokens": prompt,

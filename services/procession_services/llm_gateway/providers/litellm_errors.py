@@ -23,7 +23,9 @@ _TIMEOUT: Final = frozenset(
 _NETWORK: Final = frozenset(
     {"builtins.ConnectionError", "socket.gaierror", "httpx.TransportError", "aiohttp.ClientError"}
 )
-_WRAPPING: Final = re.compile(r"^litellm\.\w+: (?:\w+(?:Error|Exception|Timeout): )*(?:\w+Exception - )?")
+_WRAPPING: Final = re.compile(
+    r"^(?:litellm\.\w+: (?:\w+(?:Error|Exception|Timeout): )*(?:\w+Exception - )?)?(?:[A-Z_]+ - )?"
+)
 _HEADERS: Final = ("retry-after", "retry-after-ms", "date")
 _MAX_DEPTH: Final = 20
 _CREDENTIAL: Final = re.compile("KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
@@ -32,6 +34,8 @@ _CARRIER: Final = re.compile(f"{_CREDENTIAL.pattern}|AUTH|COOKIE", re.IGNORECASE
 """What is in the name of such a header."""
 _SHORTEST_SECRET: Final = 8
 _SERVER_ERROR: Final = 500
+_QUOTED: Final = 1000
+"""Characters of a body in a form that nobody knows, which may be a page."""
 
 
 def provider_error(error: BaseException, call: ModelCall, *, begun: bool) -> ProviderError:
@@ -70,7 +74,7 @@ def _provider_error(error: BaseException, call: ModelCall, *, begun: bool) -> Pr
         return ProviderError(_broken(told, begun=begun), retryable=True, **facts, cause=root)
     payload = _payload(chain)
     said = {name: payload[name] for name in ("message", "code", "type", "status", "param") if name in payload}
-    message = _message(payload) or _plain(error)
+    message = _message(payload) or (_said(chain) or "")[:_QUOTED] or _plain(error)
     facts |= {"code": _word(payload.get("code")), "type": _word(payload.get("type") or payload.get("status"))}
     if kind == "stream":
         event = {"type": "error", "error": {**said, "message": message}}
@@ -134,23 +138,35 @@ def _status(chain: list[BaseException]) -> int | None:
 def _texts(chain: list[BaseException]) -> Iterator[str]:
     """Give the texts that may be the response's body, the most direct first."""
     for error in reversed(chain):
-        try:
-            text = getattr(getattr(error, "response", None), "text", None)
-        except RuntimeError:  # the body of a streamed response that nobody has read
-            text = None
-        for candidate in (text, getattr(error, "message", None)):
+        for candidate in (_response_text(error), getattr(error, "message", None)):
             if isinstance(candidate, str):
                 yield candidate
 
 
+def _response_text(error: BaseException) -> str | None:
+    try:
+        text = getattr(getattr(error, "response", None), "text", None)
+    except RuntimeError:  # the body of a streamed response that nobody has read
+        return None
+    return text if isinstance(text, str) else None
+
+
+def _said(chain: list[BaseException]) -> str | None:
+    """Return the body of the response as it is; proxies and web frameworks refuse in forms of their own."""
+    texts = (text.strip() for error in reversed(chain) if (text := _response_text(error)))
+    return next(filter(None, texts), None)
+
+
 def _body(chain: list[BaseException]) -> str | None:
-    return next((text for text in _texts(chain) if _json_object(text) is not None), None)
+    return next((text for text in _texts(chain) if _json_object(text) is not None), None) or _said(chain)
 
 
 def _payload(chain: list[BaseException]) -> dict[str, Any]:
     """Return the provider's error object, such as `{"message", "type", "code"}`; empty when there is none."""
     bodies = [body for error in reversed(chain) if isinstance(body := getattr(error, "body", None), dict)]
-    for found in (*bodies, *(_json_object(text) for text in _texts(chain))):
+    # LiteLLM puts the name of Amazon's exceptions before their body.
+    told = (_json_object(text) or _json_object(text.partition(" ")[2]) for text in _texts(chain))
+    for found in (*bodies, *told):
         inner = found.get("error", found) if found else None
         if isinstance(inner, str):
             return {"message": inner}
@@ -170,7 +186,7 @@ def _json_object(text: str) -> dict[str, Any] | None:
 
 
 def _message(payload: Mapping[str, Any]) -> str:
-    for name in ("message", "detail", "msg"):
+    for name in ("message", "Message", "detail", "msg"):
         if isinstance(payload.get(name), str):
             return str(payload[name])
     return ""

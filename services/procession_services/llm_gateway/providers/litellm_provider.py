@@ -29,6 +29,7 @@ from procession_services.llm_gateway.providers.direct import (
     with_media,
 )
 from procession_services.llm_gateway.providers.litellm_errors import provider_error
+from procession_services.llm_gateway.providers.litellm_lines import LineDecoder
 from procession_services.llm_gateway.providers.openai_events import END, openai_events
 from procession_services.runtime import garbage
 from procession_services.runtime.secrets import NO_KEY
@@ -45,6 +46,9 @@ _DONE: Final = {
     "tool_use": None,
 }
 """What some iterators make of the end of the stream; it says nothing about why the model stopped."""
+
+_TELLING: Final = ("text", "tool_use", "finish_reason", "usage")
+"""What a chunk of LiteLLM's says something by; it makes an empty one of every line that is no data."""
 
 _LITELLM_REASONS: Final = {
     "tool-calls": "tool_calls",
@@ -235,7 +239,7 @@ async def _within(
 def _event(item: Any, answer: Any) -> dict[str, Any] | None:
     """Return what a provider's iterator yielded as a `chat.completion.chunk`."""
     if isinstance(item, dict) and "is_finished" in item:
-        return None if item == _DONE else _generic_event(item)
+        return None if item == _DONE or not any(map(item.get, _TELLING)) else _generic_event(item)
     known = item if hasattr(item, "model_dump") else _unwrapped(item, answer)
     return known and dict(known.model_dump(exclude_none=True, warnings=False))
 
@@ -285,6 +289,7 @@ def _litellm() -> Any:
     # Imports mcp, and with it 24 MB, to find out that no tool is one of LiteLLM's MCP gateway.
     vars(responses)["_responses_try_dispatch_mcp_gateway"] = lambda **_: None
     limit_fetching()
+    vars(import_module("httpx._models"))["LineDecoder"] = LineDecoder
     ours = {word: _LITELLM_REASONS.get(reason, reason) for word, reason in REASONS.items()}
     known = vars(core_helpers)
     known["_FINISH_REASON_MAP"] = _Reasons({**known["_FINISH_REASON_MAP"], **ours})

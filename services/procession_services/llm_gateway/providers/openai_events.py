@@ -31,6 +31,8 @@ _STATUSES: Final = {
 }
 """Errors that Anthropic and OpenAI report in a stream that they have opened already."""
 _NAMED_ERROR: Final = (b"event: error", b"event:error")
+_ERROR_LINE: Final = b"error:"
+"""Where llama.cpp had its errors until September 2025: a field that server-sent events do not have."""
 _STATUS_DIGITS: Final = 3
 _AHEAD: Final = 4
 """The first events of a stream, which somebody waits for most: providers begin with up to three before the text."""
@@ -88,7 +90,7 @@ class EventReader:
         events: list[bytes] = []
         for line in self._lines(data):
             if line.startswith(b"data:"):
-                self._data.append(line[5:].removeprefix(b" "))
+                self._data.append(line[5:].lstrip())
             elif not line and self._data:
                 body, self._data = b"\n".join(self._data), []
                 if body.startswith(b"[DONE]"):
@@ -99,6 +101,9 @@ class EventReader:
                 events.append(body)
             elif line in _NAMED_ERROR:
                 self._is_error = True
+            elif line.startswith(_ERROR_LINE):
+                self._is_error = True
+                self._data.append(line.removeprefix(_ERROR_LINE).lstrip())
         return events
 
     def _lines(self, data: bytes) -> list[bytes]:
@@ -225,7 +230,8 @@ def json_parser(
 ) -> Callable[[bytes], dict[str, Any] | None]:
     """Decodes events and has `parse` read them; without it they are what we want already.
 
-    What it gives raises EventError where an event reports an error, and ValueError for one that is not JSON.
+    What it gives raises EventError where an event reports an error, and ValueError for one that is not JSON. An event
+    that holds nothing is a sign of life.
     """
 
     def parsed(body: bytes) -> dict[str, Any] | None:
@@ -234,22 +240,26 @@ def json_parser(
         try:
             event = orjson.loads(body)
         except orjson.JSONDecodeError as broken:
-            if not body.strip():
-                return None
-            event = _forgiven(body, broken)
+            event = forgiven(body, broken) if body.strip() else None
         if not isinstance(event, dict):
+            if not event:
+                return None
             raise EventError(f"an event is no object: {str(event)[:_QUOTED]}")
         if error := event.get("error"):
             raise EventError(error)
         if event.get("object") == "error" and not event.get("choices"):
             raise EventError(event)
-        return event if parse is None else parse(event)
+        return event if parse is None or not event else parse(event)
 
     return parsed
 
 
-def _forgiven(body: bytes, error: orjson.JSONDecodeError) -> Any:
-    """What other readers make of an event: some providers send half of a character, or NaN."""
+def forgiven(body: bytes, error: orjson.JSONDecodeError) -> Any:
+    """What other readers make of an event: some providers send half of a character, or NaN.
+
+    Raises:
+        JSONDecodeError: This error, where nobody could make anything of it.
+    """
     try:
         return parse_json(body.decode(errors="replace"), nan=True)
     except InvalidJsonError:

@@ -1,18 +1,27 @@
 """Bedrock's converse-stream: a signed request, and an answer in Amazon's binary event stream."""
 
 import json
+from collections.abc import Callable
 from functools import cache
 from typing import Any, Final
 
 import orjson
 
 from procession_services.llm_gateway.providers.direct.http import Request
-from procession_services.llm_gateway.providers.direct.lower import Target, dumped, has_remote_media, reused
-from procession_services.llm_gateway.providers.openai_events import EventError
+from procession_services.llm_gateway.providers.direct.lower import (
+    Parse,
+    Target,
+    dumped,
+    has_remote_media,
+    reused,
+)
+from procession_services.llm_gateway.providers.openai_events import EventError, forgiven
 
 _LENGTH: Final = 4
 """Bytes at the beginning of a frame that tell how long it is."""
 _MAX_FRAME: Final = 24 * 1024 * 1024
+_TELLING: Final = frozenset({"contentBlockIndex", "stopReason", "usage", "metrics", "trace"})
+"""What an event has that says something; of the others, one that begins a message is no reason to keep to it."""
 
 
 class FrameReader:
@@ -108,10 +117,18 @@ def request(target: Target) -> Request | None:
         url=call["api_base"],
         headers=dict(signed.headers),
         body=body.encode(),
-        parse=lambda frame: parse(_decoded(frame)),
+        parse=_parser(parse),
         reader=FrameReader,
         encoded=True,  # as it was signed
     )
+
+
+def _parser(parse: Parse) -> Callable[[bytes], dict[str, Any] | None]:
+    def parsed(frame: bytes) -> dict[str, Any] | None:
+        event = _decoded(frame)
+        return None if _TELLING.isdisjoint(event) else parse(event)
+
+    return parsed
 
 
 def _plain(event: dict[str, Any]) -> tuple[object, str] | None:
@@ -171,16 +188,21 @@ def _decoded(frame: bytes) -> dict[str, Any]:
     buffer.add_data(frame)
     message = next(buffer)
     headers = message.headers
-    if headers.get(":message-type") == "event":
-        event: dict[str, Any] = orjson.loads(message.payload)
-        return event
-    raise _error(headers, message.payload)
+    if headers.get(":message-type") != "event" or str(headers.get(":event-type")).endswith("Exception"):
+        raise _error(headers, message.payload)
+    event: dict[str, Any]
+    try:
+        event = orjson.loads(message.payload)
+    except orjson.JSONDecodeError as broken:
+        event = forgiven(message.payload, broken)
+    return event
 
 
 def _error(headers: dict[str, Any], payload: bytes) -> EventError:
     from litellm.llms.bedrock.common_utils import bedrock_stream_event_error_status  # noqa: PLC0415 - takes seconds
 
-    kind = headers.get(":exception-type") or headers.get(":error-code")
+    kinds = (":exception-type", ":error-code", ":event-type")
+    kind = next((headers[name] for name in kinds if name in headers), None)
     try:
         body = orjson.loads(payload)
     except ValueError:

@@ -1,7 +1,7 @@
 """Gemini of Google AI Studio; Vertex AI, with its access tokens, stays LiteLLM's."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -92,14 +92,23 @@ def _parser(iterator: Any, calculate_usage: Any) -> Parse:
     usage = _usage_reader(dumped(calculate_usage))
 
     def parse(event: dict[str, Any]) -> dict[str, Any] | None:
-        made = told(event)
         candidates = event.get("candidates") or []
+        for call in _calls(candidates):
+            call.setdefault("args", {})  # LiteLLM fails without; Google leaves out what is empty
+        made = told(event)
         if made and candidates and not any("finishReason" in candidate for candidate in candidates):
             for choice in made["choices"]:
                 choice.pop("finish_reason", None)
         return made
 
     return reused(parse, _plain, lambda event: {"usage": usage(event)} if "usageMetadata" in event else {})
+
+
+def _calls(candidates: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for candidate in candidates:
+        for part in (candidate.get("content") or {}).get("parts") or []:
+            if call := part.get("functionCall"):
+                yield call
 
 
 def _usage_reader(calculate: Parse) -> Callable[[dict[str, Any]], dict[str, Any] | None]:
@@ -138,7 +147,7 @@ def _plain(event: dict[str, Any]) -> tuple[object, str] | None:
     candidates = event.get("candidates") or []
     if not event.keys() <= _PLAIN or len(candidates) != 1 or not candidates[0].keys() <= {"content", "index"}:
         return None
-    parts = candidates[0].get("content", {}).get("parts") or []
+    parts = (candidates[0].get("content") or {}).get("parts") or []
     if len(parts) != 1 or not parts[0].keys() <= {"text", "thought"} or not parts[0].get("text"):
         return None
     about = (

@@ -447,6 +447,22 @@ def test_citations_become_sources() -> None:
     ]
 
 
+def test_pages_that_come_with_the_usage_become_sources_once() -> None:
+    found = [{"title": "X", "url": "https://x.org", "date": None}]
+    named: list[dict[str, Any]] = [
+        {"citations": ["https://x.org", "https://x.org"], "search_results": found},
+        {"citations": ["https://x.org", "https://y.org", {"url": 1}]},
+        {"citations": {"https://z.org": 1}},
+    ]
+    chunks = adapted(*({**event(content="a"), "usage": {"prompt_tokens": 1}, **pages} for pages in named))
+    assert payloads(chunks, "source") == [
+        {"id": "src-0", "sourceType": "url", "url": "https://x.org", "title": "X"},
+        {"id": "src-1", "sourceType": "url", "url": "https://y.org", "title": ""},
+    ]
+    told = ["text-start", "text-delta", "source", "text-delta", "source", "text-delta", "text-end"]
+    assert types(chunks) == told
+
+
 def test_content_may_be_a_list_of_parts() -> None:
     parts = [
         {"type": "text", "text": "a"},
@@ -510,7 +526,9 @@ def test_raw_events_on_demand() -> None:
         ("MAX_TOKENS", "length"),
         ("model_length", "length"),
         ("model_context_window_exceeded", "length"),
-        ("eos", "other"),
+        ("eos", "stop"),
+        ("sensitive", "content-filter"),
+        ("insufficient_system_resource", "other"),
         (None, "other"),
     ],
 )
@@ -526,6 +544,21 @@ def test_a_provider_that_says_stop_all_the_time_is_heard_at_the_end() -> None:
     )
     assert finish(chunks)["stepResult"] == {"reason": "length"}
     assert types(chunks) == ["text-start", "text-delta", "text-delta", "text-end"]
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        (("tool_calls", "content_filter"), "content-filter"),
+        (("tool_calls", "length"), "length"),
+        (("tool_calls", "stop"), "tool-calls"),
+        (("length", "stop"), "length"),
+    ],
+)
+def test_the_last_reason_that_says_something_counts(told: tuple[str, str], expected: str) -> None:
+    """Azure tells late that its filter stopped the answer, and LiteLLM makes up a reason for every call of Gemini."""
+    chunks = adapted(event(content="a"), *(event(finish=reason) for reason in told))
+    assert finish(chunks)["stepResult"] == {"reason": expected}
 
 
 @pytest.mark.parametrize(
@@ -566,6 +599,33 @@ def test_a_provider_that_says_stop_all_the_time_is_heard_at_the_end() -> None:
                 "cachedInputTokens": 8,
                 "cacheCreationInputTokens": 2,
             },
+        ),
+        (
+            [{"prompt_tokens": 10, "reasoning_tokens": 3, "prompt_cache_hit_tokens": 8}],
+            {
+                "inputTokens": 10,
+                "outputTokens": None,
+                "totalTokens": 10,
+                "reasoningTokens": 3,
+                "cachedInputTokens": 8,
+            },
+        ),
+        (
+            [{"prompt_tokens": 10, "reasoning_tokens": 0, "cache_read_input_tokens": 8}],
+            {"inputTokens": 10, "outputTokens": None, "totalTokens": 10, "cachedInputTokens": 8},
+        ),
+        *(
+            (
+                [{"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": 0, name: 2}}],
+                {
+                    "inputTokens": 10,
+                    "outputTokens": None,
+                    "totalTokens": 10,
+                    "cachedInputTokens": 0,
+                    "cacheCreationInputTokens": 2,
+                },
+            )
+            for name in ("cache_write_tokens", "cache_creation_input_tokens")
         ),
         (
             [{"prompt_tokens": "10", "completion_tokens": 5.0, "total_tokens": [1]}],

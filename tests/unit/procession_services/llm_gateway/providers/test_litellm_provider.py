@@ -9,12 +9,14 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from importlib import import_module
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from procession_schemas.chunks import Chunk
+from procession_services.llm_gateway.core.adapter import REASONS
 from procession_services.llm_gateway.core.call import ModelCall
 from procession_services.llm_gateway.core.failures import ProviderError
 from procession_services.llm_gateway.providers.litellm_provider import LiteLLMProvider
@@ -323,6 +325,12 @@ async def test_a_reason_that_litellm_does_not_know_is_no_stop(
     assert payload["argsText"] == '{"path":"/ho'
 
 
+def test_every_reason_that_litellm_knows_is_known_without_it() -> None:
+    core_helpers = import_module("litellm.litellm_core_utils.core_helpers")
+    unknown = set(core_helpers._FINISH_REASON_MAP) - REASONS.keys()
+    assert {word.lower() for word in unknown} == {"finish_reason_unspecified"}
+
+
 async def test_gemini(provider: LiteLLMProvider) -> None:
     def said(text: str, **more: Any) -> dict[str, Any]:
         candidate = {"content": {"parts": [{"text": text}], "role": "model"}, "index": 0, **more}
@@ -437,6 +445,7 @@ async def test_refusals(provider: LiteLLMProvider, model: str, status: int, retr
             [{"error": {"code": 429, "message": "quota", "status": "EXHAUSTED"}}],
             "quota",
         ),
+        ("bedrock/us.amazon.nova-lite-v1:0", 403, {"Message": "not authorized"}, "not authorized"),
     ],
 )
 async def test_the_message_is_the_providers_own(
@@ -445,6 +454,28 @@ async def test_the_message_is_the_providers_own(
     async with ModelServer(failure(status, body=body)) as server:
         error, _ = await failed(provider, call(server, model))
     assert (error.kind, error.status_code, error.message) == ("api", status, message)
+
+
+@pytest.mark.parametrize("model", [*COMPATIBLE, "anthropic/claude-sonnet-4-5", "gemini/gemini-2.5-flash"])
+@pytest.mark.parametrize(
+    "said",
+    ["upstream connect error", '"Unauthorized"', '{"detail":[{"loc":["body"],"msg":"field required"}]}'],
+)
+async def test_a_refusal_in_another_form_is_told_as_it_is(
+    provider: LiteLLMProvider, model: str, said: str
+) -> None:
+    async with ModelServer(Answer([said.encode()], 422, content_type="text/plain")) as server:
+        error, _ = await failed(provider, call(server, model))
+    assert (error.status_code, error.message, error.response_body) == (422, said, said)
+
+
+async def test_of_a_page_in_the_place_of_an_error_only_the_beginning_is_the_message(
+    provider: LiteLLMProvider,
+) -> None:
+    page = f"<html>{'busy ' * 500}</html>"
+    async with ModelServer(Answer([page.encode()], 502, content_type="text/html")) as server:
+        error, _ = await failed(provider, call(server))
+    assert (error.message, error.response_body) == (page[:1000], page)
 
 
 @pytest.mark.parametrize("model", COMPATIBLE)
@@ -482,8 +513,19 @@ async def test_an_error_event_keeps_its_code(provider: LiteLLMProvider) -> None:
         (b'{"choices":[{"delta":{"content":"a\xf0\x9f"}}]}', "a\ufffd"),
         (b'{"choices":[{"delta":{"content":"a"},"logprobs":NaN}]}', "a"),
         (b"", ""),
+        (b"null", ""),
+        (b"{}", ""),
+        (b' \t{"choices":[{"delta":{"content":"a"}}]} ', "a"),
     ],
-    ids=["half a surrogate pair", "half a character", "NaN", "nothing"],
+    ids=[
+        "half a surrogate pair",
+        "half a character",
+        "NaN",
+        "nothing",
+        "null",
+        "an empty object",
+        "more space",
+    ],
 )
 async def test_what_other_readers_forgive(provider: LiteLLMProvider, data: bytes, text: str) -> None:
     pieces = [b"data: " + data + b"\n\n", *sse(event(content="b", finish="stop"), "[DONE]")]

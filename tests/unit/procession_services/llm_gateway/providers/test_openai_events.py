@@ -54,6 +54,13 @@ def test_only_a_stream_may_begin_with_a_mark():
     assert reader.feed(BOM_UTF8 + b"data: 1\n\n" + BOM_UTF8 + b"data: 2\n\n") == [b"1"]
 
 
+@pytest.mark.parametrize("end", [b"data:[DONE]", b"data:  [DONE] "])
+def test_space_around_data_says_nothing(end):
+    reader = EventReader()
+    assert [orjson.loads(each) for each in reader.feed(b"data:   1  \n\n" + end + b"\n\n")] == [1]
+    assert reader.done
+
+
 def test_a_large_event_in_many_reads_is_put_together_once():
     line = b'data: "' + bytes(20_000_000) + b'"\n\n'
     reader, begun = EventReader(), time.process_time()
@@ -77,6 +84,11 @@ def test_an_event_that_is_named_an_error_is_marked(name):
         (b"3", False),
         (b"1", False),
     ]
+
+
+def test_an_error_may_be_a_field_of_its_own():
+    [event] = EventReader().feed(b'error: {"code": 400}\n\n')
+    assert (event, type(event)) == (b'{"code": 400}', ErrorData)
 
 
 def test_an_unfinished_event_is_not_given():

@@ -35,7 +35,7 @@ from tests.unit.procession_services.llm_gateway.providers.replay import (
 )
 
 WE_KNOW_MORE: Final[dict[tuple[str, str], dict[str, Any]]] = {
-    ("anthropic-error-first.sse", ANTHROPIC): {"kind": "api", "statusCode": 529, "isRetryable": True},
+    ("anthropic-error-first.sse", ANTHROPIC): {"statusCode": 529, "isRetryable": True},
     ("gemini-error-first.sse", GEMINI): {"code": "429"},
     ("gemini-error.sse", GEMINI): {"code": "503"},
     ("openai-error-first.sse", "hosted_vllm/demo"): {
@@ -60,7 +60,21 @@ async def test_both_ways_give_the_same(
         theirs.chunks[-1]["payload"]["stepResult"]["reason"] = "other"
     assert ours.chunks == theirs.chunks
     assert ours.said() == theirs.said() | WE_KNOW_MORE.get((name, model), {})
+    assert ours.failure.get("message") == theirs.failure.get("message")
     assert bool(ours.failure) == ("-error" in name)
+
+
+@pytest.mark.parametrize(("name", "model"), [(name, model) for name, model in TEXTS if model != BEDROCK])
+async def test_comments_and_what_only_looks_like_the_end_of_a_line(
+    direct: LiteLLMProvider, wrapped: LiteLLMProvider, name: str, model: str
+) -> None:
+    said = (
+        (RECORDED / name).read_text().replace(" Gott, ", "\u2028Gott\x85").replace("\n\n", "\n\n: alive\n\n")
+    )
+    answer = Answer([b": alive\n\n", said.encode()])
+    ours, theirs = [await outcome(provider, model, answer) for provider in (direct, wrapped)]
+    assert ours.chunks == theirs.chunks
+    assert ours.brief()[2] == ("text-delta", "\u2028Gott\x85")
 
 
 @pytest.mark.parametrize("name", STREAMS)
@@ -99,6 +113,17 @@ async def test_a_frame_that_never_ends(direct: LiteLLMProvider, wrapped: LiteLLM
         answer = await outcome(provider, BEDROCK, Answer([data], content_type=AMAZON))
         assert answer.said() == {"kind": "stream", "isRetryable": False}
         assert answer.brief()[-1] == ("text-delta", "日本 🙂")
+
+
+async def test_a_failure_before_anything_was_said_may_be_tried_again(
+    direct: LiteLLMProvider, wrapped: LiteLLMProvider
+) -> None:
+    text, failed = [(RECORDED / f"bedrock-{name}.bin").read_bytes() for name in ("text", "error-first")]
+    begin = text[: int.from_bytes(text[:4], "big")]
+    for provider in (direct, wrapped):
+        answer = await outcome(provider, BEDROCK, Answer([begin, failed], content_type=AMAZON))
+        assert answer.said() == {"kind": "api", "isRetryable": True, "statusCode": 429}
+        assert answer.chunks == []
 
 
 @pytest.mark.parametrize("place", [5, -4], ids=["head", "end"])

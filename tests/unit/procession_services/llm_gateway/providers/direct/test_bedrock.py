@@ -1,13 +1,15 @@
 """Amazon's event stream is cut into its frames, however the bytes arrive."""
 
+import struct
 import time
 from itertools import pairwise
+from zlib import crc32
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from procession_services.llm_gateway.providers.direct.bedrock import FrameReader
+from procession_services.llm_gateway.providers.direct.bedrock import FrameReader, _decoded
 from procession_services.llm_gateway.providers.openai_events import EventError
 
 
@@ -43,3 +45,39 @@ def test_a_stream_that_ends_within_a_frame_is_an_error():
 def test_what_cannot_be_a_length_is_an_error(length):
     with pytest.raises(EventError, match="no event stream"):
         FrameReader().feed(length)
+
+
+def message(payload, **headers):
+    """A whole frame with its checksums, as Amazon writes them."""
+    head = b"".join(
+        bytes([len(name) + 1])
+        + f":{name}".replace("_", "-").encode()
+        + b"\x07"
+        + struct.pack(">H", len(value))
+        + value
+        for name, value in headers.items()
+    )
+    prelude = struct.pack(">II", 16 + len(head) + len(payload), len(head))
+    whole = prelude + struct.pack(">I", crc32(prelude)) + head + payload
+    return whole + struct.pack(">I", crc32(whole))
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"message_type": b"exception", "exception_type": b"throttlingException"},
+        {"message_type": b"event", "event_type": b"throttlingException"},
+    ],
+    ids=["as an exception", "as an event"],
+)
+def test_an_exception_is_one_however_its_frame_is_called(headers):
+    with pytest.raises(EventError, match="slow down") as raised:
+        _decoded(message(b'{"message": "slow down"}', **headers))
+    assert (raised.value.status_code, raised.value.body["type"]) == (429, "throttlingException")
+
+
+def test_half_a_character_in_a_frame_is_forgiven():
+    frame = message(
+        rb'{"delta": {"text": "a\ud83d"}}', message_type=b"event", event_type=b"contentBlockDelta"
+    )
+    assert _decoded(frame) == {"delta": {"text": "a\ufffd"}}

@@ -91,3 +91,15 @@ def test_gemini_counts_tokens_without_asking(monkeypatch: pytest.MonkeyPatch) ->
         made = parsed(parse, {"candidates": [part], "responseId": "r", "usageMetadata": report})
         assert (made["usage"]["completion_tokens"], made["usage"]["total_tokens"]) == (number, 9 + number)
     assert asked <= 2
+
+
+def test_content_that_is_nothing_is_no_text() -> None:
+    candidate = {"content": None, "index": 0}
+    [choice] = parsed(reader(), {"candidates": [candidate], "responseId": "r"})["choices"]
+    assert "content" not in choice["delta"]
+
+
+def test_a_call_without_arguments_has_empty_ones() -> None:
+    candidate = {"content": {"parts": [{"functionCall": {"name": "f"}}], "role": "model"}, "index": 0}
+    [choice] = parsed(reader(), {"candidates": [candidate], "responseId": "r"})["choices"]
+    assert choice["delta"]["tool_calls"][0]["function"] == {"name": "f", "arguments": "{}"}

@@ -1,0 +1,39 @@
+"""The lines of a stream that LiteLLM reads itself.
+
+httpx ends a line wherever Python's `splitlines` does, U+2028 in the middle of a text included, and LiteLLM's readers
+take what they cannot parse for the beginning of something: the rest of the answer was lost, or what stood there. A
+comment, which servers send to show that they live, did the same to Gemini's.
+"""
+
+from typing import Final
+
+_SAYING_NOTHING: Final = (":", "id:", "retry:")
+"""How the lines of server-sent events begin that are for clients which connect again."""
+
+
+class LineDecoder:
+    """In the place of httpx's: lines end at line feeds and carriage returns only, and comments are none."""
+
+    def __init__(self) -> None:
+        self._rest: list[str] = []
+        self._returned = False
+
+    def decode(self, text: str) -> list[str]:
+        """Returns the lines that this text completes."""
+        if not text:
+            return []
+        if self._returned:
+            text = text.removeprefix("\n")
+        self._returned = text.endswith("\r")
+        first, *others = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+        self._rest.append(first)
+        if not others:
+            return []
+        lines = ["".join(self._rest), *others]
+        self._rest = [lines.pop()]
+        return [line for line in lines if not line.startswith(_SAYING_NOTHING)]
+
+    def flush(self) -> list[str]:
+        """Returns the line that nothing has ended."""
+        rest, self._rest = "".join(self._rest), []
+        return [rest] if rest else []
