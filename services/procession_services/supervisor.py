@@ -34,7 +34,8 @@ SERVICES: Final = (
 
 _SLOWEST: Final = "llm_gateway"
 """It loads LiteLLM, for seconds, so it is started first."""
-_READY_SECONDS: Final = 60.0
+_READY_SECONDS: Final = 300.0
+"""Longer than a service waits for what it needs before it ends and says what: one slow CPU starts all in a minute."""
 _DRAIN_SECONDS: Final = 25.0
 _BACKOFF: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _STABLE_SECONDS: Final = 30.0
