@@ -9,7 +9,7 @@ import pytest
 
 from procession_services.runtime.server_programs import packaged
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 
 async def start(*arguments):

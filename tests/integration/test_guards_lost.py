@@ -15,7 +15,6 @@ from tests.support.system import SERVICES, finished, running_system, text_of
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.chaos,
-    pytest.mark.timeout(240),
     pytest.mark.asyncio(loop_scope="session"),
 ]
 

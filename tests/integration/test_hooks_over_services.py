@@ -15,7 +15,7 @@ from tests.support.hooked import processor, same, tool
 from tests.support.raising import panics
 from tests.support.system import finished
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120), pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
 HELLO, DONE = {"chunks": ["Hel", "lo"]}, {"chunks": ["done"]}
 NOTE = {"role": "user", "content": "NOTE"}
 
