@@ -468,7 +468,7 @@ async def test_a_hook_that_never_ends_is_left_when_its_run_has_ended(run, monkey
     hooks: dict[str, Any] = {hook: hang}
     hanging = processor("p", **hooks)
     on_input = hook == "process_input"
-    told = await run(HELLO, i=[hanging] if on_input else [], o=[] if on_input else [hanging], timeout=1)
+    told = await run(HELLO, i=[hanging] if on_input else [], o=[] if on_input else [hanging], timeout=3)
     assert told.result.error.code == "DEADLINE_EXCEEDED"
     async with asyncio.timeout(30):
         await left.wait()
