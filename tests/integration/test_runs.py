@@ -179,7 +179,7 @@ async def test_a_factory_that_fails_ends_the_run(system):
 @pytest.mark.parametrize("chain", [[], ["upper"]])
 async def test_the_end_at_a_deadline_is_told_once(system, chain):
     """The gateway, whose command nobody wants any more, leaves it to the orchestrator that tells it."""
-    slow, agent = {"chunks": ["w "] * 100, "chunk_delay_ms": 40}, {"outputProcessors": chain}
+    slow, agent = {"chunks": ["w "] * 1000, "chunk_delay_ms": 40}, {"outputProcessors": chain}
 
     async def late():
         handle = await system.start(slow, agent=agent, timeout=1)
