@@ -34,7 +34,8 @@ SERVICES: Final = (
 
 _SLOWEST: Final = "llm_gateway"
 """It loads LiteLLM, for seconds, so it is started first."""
-_READY_SECONDS: Final = 60.0
+_READY_SECONDS: Final = 300.0
+"""Longer than a service waits for what it needs before it ends and says what: one slow CPU starts all in a minute."""
 _DRAIN_SECONDS: Final = 25.0
 _BACKOFF: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _STABLE_SECONDS: Final = 30.0
@@ -136,12 +137,17 @@ class Supervisor:
         return {c.name: c.process.pid for c in self._children if c.process and c.process.returncode is None}
 
     async def stop(self) -> None:
-        """Asks all processes to drain and end, and kills those that have not after the drain period."""
+        """Asks all processes to drain and end, and kills those that have not after the drain period.
+
+        One that is not ready has nothing to drain, and may be loading LiteLLM for seconds: it is killed at once.
+        """
         self._stopping = True
-        running = [c.process for c in self._children if c.process and c.process.returncode is None]
-        for process in running:
-            with contextlib.suppress(ProcessLookupError):
-                process.terminate()
+        running: list[asyncio.subprocess.Process] = []
+        for child in self._children:
+            if (process := child.process) and process.returncode is None:
+                running.append(process)
+                with contextlib.suppress(ProcessLookupError):
+                    (process.terminate if child.ready.is_set() else process.kill)()
         try:
             async with asyncio.timeout(self._drain_seconds):
                 await asyncio.gather(*(process.wait() for process in running))
@@ -171,6 +177,8 @@ class Supervisor:
         failures = 0
         while not self._stopping:
             await self._turns.acquire()
+            if self._stopping:  # whoever was stopped has given its turn to us
+                return
             started = clock()
             waiting = asyncio.create_task(self._give_turn(child))
             try:

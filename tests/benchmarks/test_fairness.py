@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.fairness import QUICK, measure
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 
 async def test_a_flood_is_answered_and_the_other_tenant_is_measured():

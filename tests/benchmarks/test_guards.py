@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.guards import QUICK, measure
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 
 async def test_every_way_is_measured():

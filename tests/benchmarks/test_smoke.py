@@ -33,7 +33,7 @@ def told(tmp_path_factory):
     return json.loads(file.read_text())
 
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 
 def test_every_run_ended_with_the_right_text(told):

@@ -12,7 +12,6 @@ SEED = 7
 @pytest.mark.integration
 @pytest.mark.chaos
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 async def test_nothing_is_lost_and_nothing_comes_twice(tmp_path):
     async with world(tmp_path) as made:
         figures = await chaos(made, runs=RUNS, seed=SEED, concurrency=6, pause=(0.5, 2.0))

@@ -21,7 +21,6 @@ pytestmark = [
     pytest.mark.integration,
     pytest.mark.chaos,
     pytest.mark.slow,
-    pytest.mark.timeout(180),
     pytest.mark.asyncio(loop_scope="session"),
 ]
 

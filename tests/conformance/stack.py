@@ -24,7 +24,7 @@ SERVICES: Final = (
     "tools",
 )  # fmt: skip
 ROOT: Final = Path(__file__).resolve().parents[2]
-_READY_SECONDS: Final = 60.0
+_READY_SECONDS: Final = 240.0
 _GRACE_SECONDS: Final = 10.0
 _TAIL: Final = 2000
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.conformance.check import HERE, check
 
-pytestmark = [pytest.mark.conformance, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.conformance, pytest.mark.slow]
 
 SCENARIOS = sorted(file.stem for file in (HERE / "scenarios").glob("*.json"))
 

@@ -14,7 +14,7 @@ from procession_services.runtime.settings import Settings
 from tests.support.system import SERVICES, finished, running_system, text_of
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration]
 
 
 @pytest.fixture

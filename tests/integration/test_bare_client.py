@@ -18,7 +18,6 @@ from tests.support.system import ROOT, SERVICES, running_system
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.timeout(120),
     pytest.mark.asyncio(loop_scope="session"),
 ]
 

@@ -12,7 +12,6 @@ pytestmark = [
     pytest.mark.integration,
     pytest.mark.chaos,
     pytest.mark.slow,
-    pytest.mark.timeout(120),
     pytest.mark.asyncio(loop_scope="session"),
 ]
 WORDS = [f"word{number} " for number in range(8)]

@@ -25,7 +25,6 @@ from tests.support.system import running_system
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.slow,
-    pytest.mark.timeout(180),
     pytest.mark.asyncio(loop_scope="session"),
 ]
 

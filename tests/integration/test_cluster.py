@@ -30,7 +30,6 @@ pytestmark = [
     pytest.mark.integration,
     pytest.mark.chaos,
     pytest.mark.slow,
-    pytest.mark.timeout(300),
     pytest.mark.asyncio(loop_scope="session"),
 ]
 

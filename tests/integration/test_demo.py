@@ -9,7 +9,7 @@ import pytest
 
 from procession_services.runtime.server_programs import packaged
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 
 async def start(*arguments):
@@ -145,7 +145,8 @@ async def test_closing_the_terminal_of_up_ends_it_in_order(tmp_path, monkeypatch
     assert entries(tmp_path) == []
 
 
-async def test_killing_the_supervisor_leaves_nothing_behind():
+async def test_killing_the_supervisor_leaves_no_process_behind(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # its data stay
     process = await start("up")
     assert process.stderr is not None
     while not (ready := await process.stderr.readline()).startswith(b"ready"):

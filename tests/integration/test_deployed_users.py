@@ -32,7 +32,6 @@ from tests.support.waiting import until
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.slow,
-    pytest.mark.timeout(120),
     pytest.mark.asyncio(loop_scope="session"),
 ]
 

@@ -10,7 +10,6 @@ from tests.support.system import SERVICES, finished, running_system, text_of
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.timeout(60),
     pytest.mark.asyncio(loop_scope="session"),
 ]
 

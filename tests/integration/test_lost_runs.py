@@ -19,7 +19,6 @@ pytestmark = [
     pytest.mark.integration,
     pytest.mark.chaos,
     pytest.mark.slow,
-    pytest.mark.timeout(120),
     pytest.mark.asyncio(loop_scope="session"),
 ]
 

@@ -9,7 +9,7 @@ from procession_schemas import subjects
 from procession_services.bus import Bus, Nearby
 from tests.support.system import SERVICES, finished, running_system, text_of
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120), pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
 CALL = {"tool_calls": [{"id": "c1", "name": "echo", "arguments": {"text": "x"}}]}
 
 

@@ -20,7 +20,6 @@ from tests.support.guarded import guarded_servers
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.slow,
-    pytest.mark.timeout(120),
     pytest.mark.asyncio(loop_scope="session"),
 ]
 

@@ -20,7 +20,6 @@ pytestmark = [
     pytest.mark.integration,
     pytest.mark.chaos,
     pytest.mark.slow,
-    pytest.mark.timeout(300),
     pytest.mark.asyncio(loop_scope="session"),
 ]
 

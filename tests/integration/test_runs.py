@@ -179,7 +179,7 @@ async def test_a_factory_that_fails_ends_the_run(system):
 @pytest.mark.parametrize("chain", [[], ["upper"]])
 async def test_the_end_at_a_deadline_is_told_once(system, chain):
     """The gateway, whose command nobody wants any more, leaves it to the orchestrator that tells it."""
-    slow, agent = {"chunks": ["w "] * 100, "chunk_delay_ms": 40}, {"outputProcessors": chain}
+    slow, agent = {"chunks": ["w "] * 1000, "chunk_delay_ms": 40}, {"outputProcessors": chain}
 
     async def late():
         handle = await system.start(slow, agent=agent, timeout=1)
@@ -343,7 +343,7 @@ async def test_a_run_that_was_cancelled_before_it_was_asked_for_calls_no_model(s
 
 async def test_a_run_ends_at_its_deadline(system):
     cancelled, asked = system.models.stats.cancelled, system.models.stats.requests
-    handle = await system.start({"chunks": ["late"], "delay_ms": 30_000}, timeout=3)
+    handle = await system.start({"chunks": ["late"], "delay_ms": 30_000}, timeout=6)
     await until(lambda: system.models.stats.requests == asked + 1)
     result, chunks = await finished(handle)
     assert (result.status, result.error.code) == ("failed", "DEADLINE_EXCEEDED")
@@ -353,9 +353,9 @@ async def test_a_run_ends_at_its_deadline(system):
 
 async def test_a_person_may_take_longer_than_the_run(system):
     call = {"tool_calls": [{"id": "c1", "name": "send-mail", "arguments": {"to": "ann"}}]}
-    handle = await system.start(call, DONE, agent={"tools": ["send-mail"]}, timeout=3)
+    handle = await system.start(call, DONE, agent={"tools": ["send-mail"]}, timeout=6)
     assert (await read(handle))[0].status == "suspended"
-    other, _ = await system.run({"chunks": ["late"], "delay_ms": 30_000}, timeout=3)
+    other, _ = await system.run({"chunks": ["late"], "delay_ms": 30_000}, timeout=6)
     assert other.error.code == "DEADLINE_EXCEEDED"
     await handle.approve("c1")
     result, _ = await finished(handle)

@@ -22,7 +22,6 @@ from tests.support.system import SERVICES, ServiceProcess, finished
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.slow,
-    pytest.mark.timeout(300),
     pytest.mark.asyncio(loop_scope="session"),
 ]
 

@@ -14,7 +14,7 @@ from procession_services.memory.stores.chroma import ChromaVectors
 from tests.support.probes import nats_answers
 from tests.support.servers import in_containers, own_chroma, own_servers
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration]
 
 INDEX = Index("tenant", "messages", lexical.ID, lexical.DIMENSION)
 

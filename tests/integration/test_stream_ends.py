@@ -14,7 +14,7 @@ from tests.support.hooked import processor, same, tool
 from tests.support.raising import PanicException
 from tests.support.system import finished
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(60), pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
 CALL = {"chunks": ["Hel", "lo"], "tool_calls": [{"id": "c", "name": "t", "arguments": {}}]}
 DONE = {"chunks": ["done"]}
 SURROGATE = "\ud800"

@@ -22,7 +22,6 @@ from tests.support.system import ROOT, SERVICES, finished, running_system
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.timeout(240),
     pytest.mark.asyncio(loop_scope="session"),
 ]
 

@@ -14,7 +14,6 @@ from tests.support.system import SERVICES, finished, running_system
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.timeout(120),
     pytest.mark.asyncio(loop_scope="session"),
 ]
 

@@ -22,7 +22,7 @@ from tests.support.certificates import certificate
 from tests.support.containers import Container
 from tests.support.servers import in_containers
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(60), pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
 
 INFRA = Path(__file__).resolve().parents[2] / "infra"
 

@@ -13,7 +13,7 @@ from procession_services.runtime.server_programs import Nats
 from procession_services.runtime.tasks import ended
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.integration]
 
 ACCOUNT = """
 accounts { procession { jetstream { max_streams: 6 }, users: [{ user: services, password: x }] } }

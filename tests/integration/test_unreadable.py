@@ -13,7 +13,6 @@ from tests.support.waiting import eventually
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.timeout(120),
     pytest.mark.asyncio(loop_scope="session"),
 ]
 

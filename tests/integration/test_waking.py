@@ -18,7 +18,6 @@ pytestmark = [
     pytest.mark.integration,
     pytest.mark.chaos,
     pytest.mark.slow,
-    pytest.mark.timeout(240),
     pytest.mark.asyncio(loop_scope="session"),
 ]
 

@@ -11,7 +11,7 @@ from procession_services.runs import reducer
 from tests.support.hooked import processor, same, tool
 from tests.support.system import finished
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(60), pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
 SAID, DONE = {"chunks": ["SEC", "RET"]}, {"chunks": ["done"]}
 CALL = {"tool_calls": [{"id": "c", "name": "t", "arguments": {}}]}
 REFUSED = {"error": {"status": 400, "message": "no"}}

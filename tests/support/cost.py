@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["seconds"]
+__all__ = ["growth", "seconds"]
 
 
 def seconds(work: Callable[[], Any]) -> float:
@@ -20,3 +20,8 @@ def seconds(work: Callable[[], Any]) -> float:
     finally:
         gc.enable()
     return best
+
+
+def growth(work: Callable[[int], Any], size: int) -> float:
+    """How many times as much work of this size costs as a quarter of it: about 4 if linear, 16 if quadratic."""
+    return seconds(lambda: work(size)) / (seconds(lambda: work(size // 4)) + 0.001)

@@ -15,7 +15,7 @@ from procession_services.runtime.telemetry.spans import Spans, new_tracer_provid
 
 __all__ = ["Kept", "observed"]
 
-_SECONDS = 10.0
+_SECONDS = 60.0
 
 
 class Kept(SpanExporter):

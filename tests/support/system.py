@@ -34,8 +34,8 @@ SERVICES: Final = (
 )  # fmt: skip
 PLUGINS: Final = ("tests.support.plugin", "tests.support.hooked")
 ROOT: Final = Path(__file__).resolve().parents[2]
-_READY_SECONDS: Final = 90.0
-_SECONDS: Final = 20.0
+_READY_SECONDS: Final = 240.0
+_SECONDS: Final = 60.0
 _numbers = itertools.count()
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 __all__ = ["eventually", "until"]
 
-_SECONDS = 20.0
+_SECONDS = 60.0
 _LOOK_SECONDS = 0.02
 
 

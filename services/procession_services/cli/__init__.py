@@ -32,6 +32,7 @@ __all__ = ["main"]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
     sys.path.insert(0, str(Path.cwd()))  # plugins are modules of the project one stands in
+    _open_what_was_closed()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # what a terminal has no letters for
@@ -54,6 +55,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _let_go(sys.stdout)
         _let_go(sys.stderr)
     return code
+
+
+def _open_what_was_closed() -> None:
+    """Has nobody behind what was closed (`>&-`), else a socket or a file would get its number."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115 - no path of ours
 
 
 def _let_go(stream: TextIO) -> None:

@@ -24,7 +24,7 @@ from procession_services.runtime.tasks import ended, repeated
 
 __all__ = ["EmbeddedServerError", "EmbeddedServers", "Endpoints", "OnLine", "embedded", "nobody"]
 
-_READY_SECONDS: Final = 20.0
+_READY_SECONDS: Final = 60.0
 _PROBE_SECONDS: Final = 1.0
 _POLL_SECONDS: Final = 0.01
 _GRACE_SECONDS: Final = 5.0

@@ -332,14 +332,11 @@ class RunStore:
         self.redis.later(what, "SET", _told_key(tenant, run), digest, "EX", self._told_ttl)
         self.redis.later(what, "ZREM", DEADLINES, f"{tenant} {run}")
 
-    async def next_deadline(self) -> tuple[int, str, str] | None:
-        """The earliest deadline (milliseconds since the epoch) with its tenant and run."""
-        found = await self.redis.zrange(DEADLINES, 0, 0, withscores=True)
-        if not found:
-            return None
-        member, score = found[0]
-        tenant, _, run = bytes(member).decode().partition(" ")
-        return int(score), tenant, run
+    async def next_deadlines(self, most: int) -> list[tuple[int, str, str]]:
+        """The earliest deadlines, `most` at most (milliseconds since the epoch), each with its tenant and run."""
+        found = await self.redis.zrange(DEADLINES, 0, most - 1, withscores=True)
+        named = ((int(score), bytes(member).decode().partition(" ")) for member, score in found)
+        return [(deadline, tenant, run) for deadline, (tenant, _, run) in named]
 
     async def at_work(self) -> list[tuple[str, str]]:
         """Tenant and run of all that have a deadline or a place, those that wait for a person among them."""

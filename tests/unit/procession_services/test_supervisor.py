@@ -10,6 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from procession_services.supervisor import SERVICES, StartError, Supervisor, system
+from tests.support.waiting import until
 
 NONE = dict.fromkeys(SERVICES, 0)
 
@@ -93,6 +94,17 @@ async def test_one_that_is_not_ready_in_time_is_named_and_stopped(environment, m
     with pytest.raises(StartError, match=r"not ready within 0.1 seconds: error_recovery"):
         await supervisor.__aenter__()
     assert supervisor.pids == {}
+
+
+async def test_who_stops_while_services_start_starts_no_more_and_waits_for_none(environment, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    supervisor = Supervisor(environment, replicas=NONE | {"error_recovery": 3})
+    entering = asyncio.create_task(supervisor.__aenter__())
+    await until(lambda: len(supervisor.pids) == 2)
+    entering.cancel()
+    await asyncio.wait([entering])
+    begun = [child.process for child in supervisor._children if child.process]
+    assert [process.returncode for process in begun] == [-signal.SIGKILL] * 2
 
 
 async def test_a_system_brings_its_own_servers(tmp_path):

@@ -26,7 +26,7 @@ from procession_services.runtime.embedded import Endpoints
 from tests.chaos.proxy import Proxy
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.integration]
 
 
 @asynccontextmanager

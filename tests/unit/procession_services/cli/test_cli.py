@@ -375,3 +375,12 @@ def test_results_that_cannot_be_written_are_a_failure():
     with open("/dev/full", "wb") as full:  # noqa: PTH123
         done = run_on(full, subprocess.PIPE, "processors")
     assert (done.returncode, done.stderr) == (1, b"procession: [Errno 28] No space left on device\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(["processors"], 0), (["check", "--agents", "none.yaml"], 2)]
+)
+def test_a_command_does_its_work_where_everything_is_closed(arguments, code):
+    command = [sys.executable, "-m", "procession_services", *arguments]
+    closed = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *command]
+    assert subprocess.run(closed, check=False).returncode == code

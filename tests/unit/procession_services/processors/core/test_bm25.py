@@ -1,13 +1,13 @@
 """BM25 as the reference has it (R-TS-3)."""
 
 import math
-import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from procession_services.processors.core.bm25 import LONGEST_QUERY, Index, query_tokens, rounded, tokens
+from tests.support.cost import growth
 
 WORDS = st.lists(st.sampled_from(["ab", "cd", "ef", "gh", "x"]), max_size=8).map(" ".join)
 
@@ -60,10 +60,8 @@ def test_ties_come_in_order():
 
 def test_a_long_query_is_read_in_part():
     assert len(query_tokens("ab " * 1_000_000)) < LONGEST_QUERY
-    index = Index(["ab cd"] * 1_000)
-    started = time.process_time()
-    index.search("ab " * 1_000_000)
-    assert time.process_time() - started < 5
+    index = Index(["ab cd"] * 100)
+    assert growth(lambda size: index.search("ab " * size), 1_000_000) < 2
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,12 @@
 """Repetitions of a text, word for word, in whatever pieces they come."""
 
-import time
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from procession.hold_back import TextHold
 from procession_services.processors.core.verbatim import Scanners, VerbatimScanner, verbatim_scanners
+from tests.support.cost import growth
 
 PROMPT = (
     "You are Ada, the support agent of Example Corp. Never tell anyone the discount code, and always answer in one "
@@ -117,11 +116,12 @@ class TestStreams:
 
 class TestCost:
     def test_a_long_prompt_and_a_long_text_cost_linear_time(self):
-        began = time.process_time()
-        scanner = VerbatimScanner(["word and again " * 20_000], 8)
-        found = scanner.scan("word and again other " * 20_000, 0, final=True)
-        assert found.matches == []
-        assert time.process_time() - began < 3
+        def scan(size):
+            scanner = VerbatimScanner(["word and again " * size], 8)
+            found = scanner.scan("word and again other " * size, 0, final=True)
+            assert found.matches == []
+
+        assert growth(scan, 20_000) < 12
 
     def test_a_run_of_the_same_word_is_one_match(self):
         scanner = VerbatimScanner(["no " * 1000], 8)
