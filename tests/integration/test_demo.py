@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from procession.client import Procession
+from procession_services.demo_model import serve
 from procession_services.runtime.server_programs import packaged
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180)]
@@ -143,6 +145,31 @@ async def test_closing_the_terminal_of_up_ends_it_in_order(tmp_path, monkeypatch
         assert await process.wait() == 0
         await gone(children)
     assert entries(tmp_path) == []
+
+
+@pytest.mark.parametrize(("drain", "most"), [("", 15.0), ("0.2", 4.5)])
+async def test_up_is_not_kept_from_its_end_by_an_answer_that_takes_longer(monkeypatch, drain, most):
+    async with await serve() as models:
+        models.scripts.add("long", [{"chunks": ["a "] * 1_000, "chunk_delay_ms": 50}])
+        monkeypatch.setenv("PROCESSION_API_BASE", f"http://127.0.0.1:{models.port}/v1")
+        monkeypatch.setenv("PROCESSION_MODEL", "openai/script:long")
+        monkeypatch.setenv("OPENAI_API_KEY", "unused")
+        if drain:
+            monkeypatch.setenv("PROCESSION_DRAIN_TIMEOUT", drain)
+        process = await start("up", "--together")
+        assert process.stderr is not None
+        while not (ready := await process.stderr.readline()).startswith(b"ready"):
+            assert ready
+        address = ready.decode().split()[2].rstrip(",")
+        async with Procession(address) as client:
+            handle = await client.start("Hi", agent={"name": "long", "model": "openai/script:long"})
+            chunks = handle.chunks(idle_timeout=20)
+            while (await anext(chunks))["type"] != "text-delta":
+                pass
+            process.send_signal(signal.SIGINT)
+            async with asyncio.timeout(most):
+                await process.communicate()
+    assert process.returncode == 0
 
 
 async def test_killing_the_supervisor_leaves_nothing_behind():
