@@ -337,7 +337,7 @@ class RunHandle:
         self._stale = True
         if not await self._silence.is_borne(patience, self._is_known):
             raise UnknownRunError(
-                f"nobody knows run {self.run_id} any more: NATS and Redis have lost their data; send the request again"
+                f"nobody knows run {self.run_id} any more: NATS and Redis have lost it; send the request again"
             )
 
     async def _is_known(self) -> bool:
@@ -345,7 +345,8 @@ class RunHandle:
         if self._outcome.result is not None:
             return True
         try:
-            return await self._link.knows(self._tenant, self.run_id, self._outcome.request)
+            accepted = await self._last("run.accepted")
+            return bool(accepted) or await self._link.knows(self._tenant, self.run_id, self._outcome.request)
         except UnreachableError:
             return True
 

@@ -150,10 +150,12 @@ async def test_who_waits_for_a_run_that_nobody_knows_any_more_is_told_so(service
     if accepted:
         await services.accept(handle.run_id)
         await services.chunks(handle.run_id, 0, "a")
-    services.forgotten.add(handle.run_id)
     chunks = aiter(handle)
     if accepted:
         assert texts([await anext(chunks)]) == ["a"]
+        events = subjects.event(services.tenant, handle.run_id, "run.accepted")
+        await services.nats.jetstream().purge_stream("EVENTS", subject=events)
+    services.forgotten.add(handle.run_id)
     with pytest.raises(UnknownRunError, match="NATS and Redis have lost"):
         await anext(chunks)
     with pytest.raises(UnknownRunError, match="NATS and Redis have lost"):
@@ -168,6 +170,15 @@ async def test_who_waits_for_a_run_that_is_known_goes_on_waiting(services, proce
         await services.asked.get()
     await answer(services, handle.run_id)
     assert (await waiting).text == "a"
+
+
+@pytest.mark.usefixtures("inquisitive")
+async def test_as_long_as_a_run_is_known_to_have_been_accepted_nobody_is_asked(services, procession):
+    handle = await procession.start("Hi", agent="demo")
+    await services.accept(handle.run_id)
+    with pytest.raises(TimeoutError):
+        await handle.result(timeout=1)
+    assert services.asked.empty()
 
 
 @pytest.mark.usefixtures("inquisitive")
