@@ -11,6 +11,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from random import random
 from typing import Any, Final, NoReturn
 
 import orjson
@@ -274,12 +275,16 @@ class StreamClient:
         moves = session.moving is not None and not session.moving.done()
         if session.inbox and session.outcome is None and not moves:
             session.lost = True
+            session.deaths += 1
             session.moving = asyncio.create_task(self._fail_over(session, gone=gone))
             session.moving.add_done_callback(lambda moving: _moved(session, moving))
         session.changed.set()
 
     async def _fail_over(self, session: Session, *, gone: bool) -> None:
         """Takes another lease; of the queue group when the replica has left it, since that takes one hop less."""
+        session.check_deaths()
+        if gone and session.pause:
+            await asyncio.sleep(session.pause * random())  # noqa: S311 - to part it from others
         if not session.held():
             raise LostError
         lost, began = session.replica, asyncio.get_running_loop().time()
