@@ -87,8 +87,18 @@ class Session:
         self.raw += [memoryview(orjson.dumps(chunk)).tobytes() for chunk in chunks]
 
     def left(self) -> None:
-        """Takes it that the attempt has failed, and that clients may have what came of it."""
+        """Takes it that the attempt has failed, and that clients may have what came of it.
+
+        Raises:
+            ProcessorError: The stream has cost as many replicas as it may.
+        """
         self.after = 0 if self.after is None else self.attempt
+        self.deaths += 1
+        if self.deaths >= MOST_DEATHS:
+            chain = ", ".join(ref.id for ref in self.processors)
+            told = f"{self.deaths} replicas were lost over one stream, none of which got further than those before"
+            why = f"which of {chain} ends or blocks its process?"
+            raise ProcessorError(f"{told}: {why}", processor_id="", hook="", code="WORK_FAILED")
 
     def resumed(self, disconnects: int) -> dict[str, Any]:
         """What a lease says where clients may have something of the stream; gets how often the sender was cut off."""
@@ -133,14 +143,6 @@ class Session:
         """
         late = self.deaths - _FEW_DEATHS
         return min(_FIRST_PAUSE * 2 ** (late - 1), _LONGEST_PAUSE) if late > 0 else 0.0
-
-    def check_deaths(self) -> None:
-        """Raises ProcessorError where it has cost as many replicas as it may."""
-        if self.deaths >= MOST_DEATHS:
-            chain = ", ".join(ref.id for ref in self.processors)
-            told = f"{self.deaths} replicas were lost over one stream, none of which got further than those before"
-            why = f"which of {chain} ends or blocks its process?"
-            raise ProcessorError(f"{told}: {why}", processor_id="", hook="", code="WORK_FAILED")
 
     def send_again(self, start: int) -> None:
         """Makes the chunks from number `start` on due: the replica has missed them."""

@@ -275,14 +275,13 @@ class StreamClient:
         moves = session.moving is not None and not session.moving.done()
         if session.inbox and session.outcome is None and not moves:
             session.lost = True
-            session.deaths += 1
             session.moving = asyncio.create_task(self._fail_over(session, gone=gone))
             session.moving.add_done_callback(lambda moving: _moved(session, moving))
         session.changed.set()
 
     async def _fail_over(self, session: Session, *, gone: bool) -> None:
         """Takes another lease; of the queue group when the replica has left it, since that takes one hop less."""
-        session.check_deaths()
+        session.left()
         if gone and session.pause:
             await asyncio.sleep(session.pause * random())  # noqa: S311 - to part it from others
         if not session.held():
@@ -290,7 +289,6 @@ class StreamClient:
         lost, began = session.replica, asyncio.get_running_loop().time()
         session.stalls += not gone
         telemetry.observer().failover()
-        session.left()
         await self._lease(session, None, asking=not gone)
         if session.outcome is not None:
             return

@@ -175,6 +175,21 @@ async def test_a_stream_that_ends_one_replica_after_the_other_fails_and_leaves_t
         await client.send(session, [])
 
 
+async def test_a_whole_stream_that_ends_each_replica_that_takes_it_fails(client, monkeypatch):
+    async def ends(subject, _body, _seconds):
+        if subject == subjects.offer("output_processors"):
+            return b'{"replica": "one"}'
+        raise RequestTimeoutError(subject)
+
+    monkeypatch.setattr(client._bus, "request", ends)
+    monkeypatch.setattr(streams, "_AGAIN_SECONDS", 0.0)
+    session = Session("s", [ProcessorRef(id="upper")], _lease, DictStore(), ended=True, well=True)
+    session.add([{"type": "text-delta"}])
+    with pytest.raises(ProcessorError, match="which of upper ends or blocks"):
+        await client._lease(session, None)
+    assert session.attempt == MOST_DEATHS
+
+
 @pytest.mark.parametrize("arriving", [True, False])
 async def test_a_stream_whose_replicas_end_while_it_gets_further_goes_on(client, monkeypatch, arriving):
     session = await _leased(client, monkeypatch, chunks=9)
