@@ -20,7 +20,7 @@ from typing import Final, Self
 
 from procession_services.runtime.embedded import OnLine, embedded, nobody
 
-__all__ = ["SERVICES", "StartError", "Supervisor", "System", "system"]
+__all__ = ["DRAIN_SECONDS", "SERVICES", "StartError", "Supervisor", "System", "system"]
 
 SERVICES: Final = (
     "orchestrator",
@@ -36,7 +36,10 @@ _SLOWEST: Final = "llm_gateway"
 """It loads LiteLLM, for seconds, so it is started first."""
 _READY_SECONDS: Final = 300.0
 """Longer than a service waits for what it needs before it ends and says what: one slow CPU starts all in a minute."""
-_DRAIN_SECONDS: Final = 25.0
+DRAIN_SECONDS: Final = 5.0
+"""Less than a service on its own gives: all stop together, so what is handed back waits until they start again."""
+_CLOSE_SECONDS: Final = 5.0
+"""How much longer a process may take to end."""
 _BACKOFF: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _STABLE_SECONDS: Final = 30.0
 _TAIL_LINES: Final = 15
@@ -67,7 +70,7 @@ class Supervisor:
         replicas: How many processes of a service; one where it is not named, 0 leaves it out.
         together: Services that `replicas` does not name share one process, which is called `together`.
         on_line: Gets what the processes write, and what becomes of them.
-        drain_seconds: How long a stopping process may take before it is killed.
+        drain_seconds: How long a stopping process gives work in flight; it is killed when it does not end soon after.
     """
 
     def __init__(
@@ -77,11 +80,12 @@ class Supervisor:
         replicas: Mapping[str, int] | None = None,
         together: bool = False,
         on_line: OnLine = nobody,
-        drain_seconds: float = _DRAIN_SECONDS,
+        drain_seconds: float = DRAIN_SECONDS,
     ) -> None:
-        self._environment = {**os.environ, **environment}
+        own = {"PROCESSION_DRAIN_TIMEOUT": str(drain_seconds)}
+        self._environment = {**os.environ, **environment, **own}
         self._on_line = on_line
-        self._drain_seconds = drain_seconds
+        self._ending_seconds = drain_seconds + _CLOSE_SECONDS
         self._stopping = False
         self._keepers: list[asyncio.Task[None]] = []
         # Starting is all CPU: more at once than there are processors only delays the longest one.
@@ -137,7 +141,7 @@ class Supervisor:
         return {c.name: c.process.pid for c in self._children if c.process and c.process.returncode is None}
 
     async def stop(self) -> None:
-        """Asks all processes to drain and end, and kills those that have not after the drain period.
+        """Asks all processes to drain and end, and kills those that have not in time.
 
         One that is not ready has nothing to drain, and may be loading LiteLLM for seconds: it is killed at once.
         """
@@ -149,7 +153,7 @@ class Supervisor:
                 with contextlib.suppress(ProcessLookupError):
                     (process.terminate if child.ready.is_set() else process.kill)()
         try:
-            async with asyncio.timeout(self._drain_seconds):
+            async with asyncio.timeout(self._ending_seconds):
                 await asyncio.gather(*(process.wait() for process in running))
         except TimeoutError:
             pass
@@ -269,7 +273,7 @@ async def system(
     replicas: Mapping[str, int] | None = None,
     together: bool = False,
     on_line: OnLine = nobody,
-    drain_seconds: float = _DRAIN_SECONDS,
+    drain_seconds: float = DRAIN_SECONDS,
 ) -> AsyncIterator[System]:
     """Runs the whole system for as long as the block lasts.
 
@@ -282,7 +286,7 @@ async def system(
         replicas: How many processes of a service.
         together: The others share one process.
         on_line: Gets what the processes write.
-        drain_seconds: How long a stopping process may take.
+        drain_seconds: How long a stopping process gives work in flight.
 
     Raises:
         EmbeddedServerError: NATS or Redis did not start.

@@ -28,7 +28,7 @@ async def misfortunes(
     """Has something happen again and again, `pause` seconds (least, most) apart, until it is cancelled.
 
     `kinds` are what it may be, with weights. What takes a while (a stopped or half-open replica) goes on beside the
-    next one.
+    next one. One process is always left alone: else nothing could get anywhere where they take long to start.
     """
     async with asyncio.TaskGroup() as group:
         while True:
@@ -41,7 +41,8 @@ async def misfortunes(
             replicas = [r for r in world.of(service) if kind != "half-open" or r.proxy]
             hit = {fault.pid for fault in world.current}
             replicas = [r for r in replicas if r.pid not in hit]
-            if sum(not r.healthy.is_set() for r in world.replicas) >= _DOWN:
+            up = [r for r in world.replicas if r.healthy.is_set()]
+            if len(world.replicas) - len(up) >= _DOWN or sum(r.pid not in hit for r in up) <= 1:
                 continue
             if replicas:
                 group.create_task(world.befall(kind, rng, rng.choice(replicas)))

@@ -4,9 +4,12 @@ import asyncio
 import os
 import signal
 import sys
+from contextlib import asynccontextmanager
 
 import pytest
 
+from procession.client import Procession
+from procession_services.demo_model import serve
 from procession_services.runtime.server_programs import packaged
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -143,6 +146,44 @@ async def test_closing_the_terminal_of_up_ends_it_in_order(tmp_path, monkeypatch
         assert await process.wait() == 0
         await gone(children)
     assert entries(tmp_path) == []
+
+
+@asynccontextmanager
+async def answering(monkeypatch, seconds):
+    """`up` in the middle of an answer that takes so long; gives the process and the run's handle."""
+    async with await serve() as models:
+        models.scripts.add("long", [{"chunks": ["a "] * (20 * seconds), "chunk_delay_ms": 50}])
+        monkeypatch.setenv("PROCESSION_API_BASE", f"http://127.0.0.1:{models.port}/v1")
+        monkeypatch.setenv("PROCESSION_MODEL", "openai/script:long")
+        monkeypatch.setenv("OPENAI_API_KEY", "unused")
+        process = await start("up", "--together")
+        assert process.stderr is not None
+        while not (ready := await process.stderr.readline()).startswith(b"ready"):
+            assert ready
+        address = ready.decode().split()[2].rstrip(",")
+        async with Procession(address) as client:
+            handle = await client.start("Hi", agent={"name": "long", "model": "openai/script:long"})
+            chunks = handle.chunks(idle_timeout=20)
+            while (await anext(chunks))["type"] != "text-delta":
+                pass
+            yield process, handle
+    assert process.returncode == 0
+
+
+async def test_up_is_not_kept_from_its_end_by_an_answer_that_takes_longer(monkeypatch):
+    async with answering(monkeypatch, 500) as (process, _):
+        process.send_signal(signal.SIGINT)
+        async with asyncio.timeout(18):  # a service on its own would give it 20
+            await process.communicate()
+
+
+async def test_up_gives_an_answer_the_time_that_is_set(monkeypatch):
+    monkeypatch.setenv("PROCESSION_DRAIN_TIMEOUT", "120")
+    async with answering(monkeypatch, 10) as (process, handle):
+        process.send_signal(signal.SIGINT)
+        ended = asyncio.create_task(process.communicate())  # who does not read keeps it from writing
+        assert (await handle.result()).text == "a " * 200
+        await ended
 
 
 async def test_killing_the_supervisor_leaves_no_process_behind(tmp_path, monkeypatch):

@@ -1,11 +1,13 @@
 """Redis is emptied, or comes back without its data, while runs are under way."""
 
+import asyncio
+
 import nats
 import pytest
 import pytest_asyncio
 from redis.asyncio import Redis
 
-from procession.client.errors import RunConflictError
+from procession.client.errors import RunConflictError, UnknownRunError
 from procession_schemas import subjects
 from procession_services.orchestrator.app import start as start_orchestrator
 from procession_services.orchestrator.lost_runs import LostRuns
@@ -95,6 +97,25 @@ async def test_what_redis_has_lost_soon_after_it_was_accepted_is_done_again(syst
     result, _ = await finished(handle)
     assert await gate.passes() == 2
     assert (result.status, result.text) == ("finished", "well")
+
+
+async def test_who_waits_for_a_run_that_nats_and_redis_have_lost_is_told_so(system, gate, monkeypatch):
+    monkeypatch.setattr("procession.client.handle._PROBE_SECONDS", 0.5)
+    monkeypatch.setattr("procession.client.silence._ASKED_SECONDS", 1.0)
+    handle = await system.start(
+        {"chunks": ["well"]}, agent={"inputProcessors": [gate.processor("processInput")]}
+    )
+    await gate.reached()
+    await settled(system)
+    waiting = asyncio.create_task(handle.result())
+    await asyncio.wait([waiting], timeout=4)
+    assert not waiting.done(), "a run that is known is waited for"
+    await empty(system)
+    async with await nats.connect(system.servers.nats_url) as connection:
+        for stream in ("RUNS", "WORK", "EVENTS", "CHUNKS"):
+            await connection.jetstream().purge_stream(stream)
+    with pytest.raises(UnknownRunError):
+        await asyncio.wait_for(waiting, 20)
 
 
 async def test_what_cannot_be_read_and_a_second_loss_keep_no_run_from_its_end(system, monkeypatch):

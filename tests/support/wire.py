@@ -25,6 +25,8 @@ class Services:
 
     def __init__(self, connection: Client, tenant: str) -> None:
         self.nats, self.tenant = connection, tenant
+        self.forgotten = set[str]()
+        self.asked: asyncio.Queue[str] = asyncio.Queue()
         self._requests: asyncio.Queue[Any] = asyncio.Queue()
         self._controls: asyncio.Queue[Any] = asyncio.Queue()
         self._moments = itertools.count()
@@ -38,7 +40,13 @@ class Services:
 
     async def _tell_backlog(self, message: Any) -> None:
         with contextlib.suppress(nats.errors.Error, TimeoutError):  # NATS is away; the client asks again
-            await message.respond(await backlog(self.nats.jetstream(), message.subject, message.data))
+            await message.respond(
+                await backlog(self.nats.jetstream(), self._knows, message.subject, message.data)
+            )
+
+    async def _knows(self, _tenant: str, run: str, _request: int | None) -> bool:
+        self.asked.put_nowait(run)
+        return run not in self.forgotten
 
     async def request(self) -> tuple[str, dict[str, Any]]:
         """The next request: its subject and its body."""

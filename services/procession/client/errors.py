@@ -62,7 +62,7 @@ class ChunksLostError(ProcessionError):
 
 
 class UnknownRunError(ProcessionError):
-    """No event of that run is stored: it was never accepted, or its events have expired."""
+    """No event of that run is stored: it was never accepted, has expired, or NATS and Redis have lost it."""
 
 
 class NotWaitingError(ProcessionError):

@@ -16,11 +16,13 @@ from procession.client.errors import (
     NotConnectedError,
     NotWaitingError,
     RunFailedError,
+    UnknownRunError,
     rejected,
 )
 from procession.client.link import Link, UnreachableError, weakly
 from procession.client.ordering import ChunkOrder
 from procession.client.outcome import Outcome
+from procession.client.silence import Silence
 from procession_schemas import subjects
 from procession_schemas.events import RequestRejected
 from procession_schemas.run import RunResult
@@ -68,6 +70,7 @@ class RunHandle:
         self._order = ChunkOrder(after or 0)
         self._from_retained = after == 0
         self._bell = Bell()
+        self._silence = Silence()
         self._doubted = weakly(self._doubt)
         self._subscriptions: list[Subscription] = []
         self._leave = weakref.finalize(self, link.forsake, self._doubted, self._subscriptions)
@@ -129,6 +132,7 @@ class RunHandle:
             ChunksLostError: Chunks are missing, and the stream that keeps them no longer has them.
             RunConflictError: The id belongs to a run with another request.
             LimitExceededError: The request was refused, because of a limit of the tenant or of the system.
+            UnknownRunError: Nobody knows the run any more: NATS and Redis have both lost their data.
             NotConnectedError: The client was closed.
         """
         return _Chunks(lambda: self._next(idle_timeout))
@@ -155,6 +159,7 @@ class RunHandle:
             RunFailedError: With `raise_on_error`, when the run was blocked, failed or cancelled.
             RunConflictError: The id belongs to a run with another request.
             LimitExceededError: The request was refused, because of a limit of the tenant or of the system.
+            UnknownRunError: Nobody knows the run any more: NATS and Redis have both lost their data.
             NotConnectedError: The client was closed.
         """
         outcome = self._outcome
@@ -326,8 +331,24 @@ class RunHandle:
         else:
             settled = (self._outcome.result is not None or self._order.ended) and not self._outcome.disputed
             patience = _SETTLE_SECONDS if settled else _PROBE_SECONDS
-        if not await self._bell.heard(patience):
-            self._stale = True
+        if await self._bell.heard(patience):
+            self._silence.broken()
+            return
+        self._stale = True
+        if not await self._silence.is_borne(patience, self._is_known):
+            raise UnknownRunError(
+                f"nobody knows run {self.run_id} any more: NATS and Redis have lost it; send the request again"
+            )
+
+    async def _is_known(self) -> bool:
+        """Whether the run has ended or may still do so, as far as anybody tells."""
+        if self._outcome.result is not None:
+            return True
+        try:
+            accepted = await self._last("run.accepted")
+            return bool(accepted) or await self._link.knows(self._tenant, self.run_id, self._outcome.request)
+        except UnreachableError:
+            return True
 
     async def _catch_up(self) -> bool:
         """Reads what the streams hold; False when they cannot be reached now."""

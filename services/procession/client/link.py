@@ -253,6 +253,20 @@ class Link:
             after = told["last"]
             yield after, told["batches"]
 
+    async def knows(self, tenant: str, run: str, request: int | None) -> bool:
+        """Whether anything is left of a run, whose request has that place in its stream, as the orchestrator tells.
+
+        Raises:
+            UnreachableError: It does not answer.
+        """
+        subject = subjects.api("orchestrator", tenant, "backlog")
+        body = json.dumps({"run": run, "known": True, "request": request}).encode()
+        try:
+            answer = await self._client.request_unless_lost(subject, body, seconds=_ACK_SECONDS)
+        except _UNREACHABLE as error:
+            raise UnreachableError from error
+        return bool(json.loads(answer.data).get("known", True))  # older ones do not say
+
     async def _on_error(self, error: Exception) -> None:
         self._trouble = error
         if isinstance(error, nats.errors.SlowConsumerError):

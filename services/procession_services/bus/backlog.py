@@ -4,6 +4,7 @@ JetStream's requests for messages by number say in their body whose messages the
 into. Here the tenant is a token of the request's subject, and its answer holds that tenant's chunks only.
 """
 
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import orjson
@@ -16,7 +17,10 @@ from procession_schemas.run import Failure
 from procession_schemas.validation import misfit
 from procession_services.bus.connection import Bus
 
-__all__ = ["Backlog", "backlog"]
+__all__ = ["Backlog", "Knows", "backlog"]
+
+Knows = Callable[[str, str, int | None], Awaitable[bool]]
+"""Tells of a tenant, a run, and the place of its request in RUNS, whether anything is left of the run."""
 
 _MESSAGES: Final = 256
 _BYTES: Final = 512 * 1024
@@ -25,10 +29,12 @@ _ENVELOPE: Final = 64
 
 
 class _Request(BaseModel):
-    """Which chunk batches: those of a run, from a number in the stream on."""
+    """Which chunk batches: those of a run, from a number in the stream on; or only whether it is `known`."""
 
     run: str
     after: int = Field(default=0, ge=0, lt=2**63)
+    known: bool = False
+    request: int | None = Field(default=None, ge=0, lt=2**63)
 
     @field_validator("run")
     @classmethod
@@ -39,21 +45,23 @@ class _Request(BaseModel):
 class Backlog:
     """Answers `procession.v1.api.orchestrator.<tenant>.backlog`."""
 
-    def __init__(self, bus: Bus) -> None:
-        self._bus = bus
+    def __init__(self, bus: Bus, knows: Knows) -> None:
+        self._bus, self._knows = bus, knows
 
     async def answer(self, subject: str, body: bytes) -> bytes:
         """The first chunk batches behind a number, as `backlog` gives them."""
         longest = min(_BYTES, self._bus.max_payload - _ENVELOPE)
-        return await backlog(self._bus.js, subject, body, longest=longest)
+        return await backlog(self._bus.js, self._knows, subject, body, longest=longest)
 
 
-async def backlog(js: JetStreamContext, subject: str, body: bytes, *, longest: int = _BYTES) -> bytes:
+async def backlog(
+    js: JetStreamContext, knows: Knows, subject: str, body: bytes, *, longest: int = _BYTES
+) -> bytes:
     """JSON: `batches`, oldest first, and `last`, the number of the last one in the stream; 0 when there is no more.
 
     They have at most `longest` bytes in all, except that there is always one: that was a message before, and fits.
     They come from the stream's leader: a copy may lag behind what was said of the run's end. A request that is none
-    finds nothing, and is told why in `error`.
+    finds nothing, and is told why in `error`. Who asks only whether the run is `known` gets that instead.
     """
     *_, tenant, _operation = subjects.parse(subject)
     try:
@@ -63,6 +71,9 @@ async def backlog(js: JetStreamContext, subject: str, body: bytes, *, longest: i
         return _refused(misfit(error))
     except subjects.InvalidSubjectError as error:
         return _refused(Failure(code="INVALID_REQUEST", message=str(error)))
+    if asked.known:
+        known = await knows(tenant, asked.run, asked.request)
+        return orjson.dumps({"last": 0, "batches": [], "known": known})
     last, size, batches = asked.after, 0, list[bytes]()
     while len(batches) < _MESSAGES:
         try:

@@ -349,6 +349,14 @@ class Bus:
         body: bytes | None = last.data
         return body
 
+    async def may_hold(self, stream: str, number: int) -> bool:
+        """Whether a stream may still have its message of that number: it is neither behind the first nor to come."""
+        try:
+            info = await self._retried(stream, lambda: self.js.stream_info(stream))
+        except NotFoundError:
+            return False
+        return bool(info.state.first_seq <= number <= info.state.last_seq)
+
     async def stored(self, stream: str, subject: str) -> AsyncIterator[tuple[str, bytes]]:
         """Subject and body of each message that a stream holds on a subject, oldest first, one question each."""
         number = 0

@@ -25,7 +25,7 @@ from procession_services.runtime import garbage
 from procession_services.runtime.agents import load_agents
 from procession_services.runtime.embedded import EmbeddedServerError
 from procession_services.runtime.settings import Settings
-from procession_services.supervisor import SERVICES, StartError, System, system
+from procession_services.supervisor import DRAIN_SECONDS, SERVICES, StartError, System, system
 
 __all__ = ["add_machine_commands"]
 
@@ -130,6 +130,7 @@ async def _started(stack: AsyncExitStack, options: argparse.Namespace, settings:
     embedded = options.embedded
     if embedded is None:
         embedded = "nats_url" not in settings.model_fields_set
+    drain = settings.drain_timeout if "drain_timeout" in settings.model_fields_set else DRAIN_SECONDS
     say("starting ...")
     return await stack.enter_async_context(
         system(
@@ -141,6 +142,7 @@ async def _started(stack: AsyncExitStack, options: argparse.Namespace, settings:
             replicas=dict(options.replicas),
             together=options.together,
             on_line=hear,
+            drain_seconds=drain,
         )
     )
 

@@ -8,6 +8,7 @@ from procession_schemas.agent import Agent
 from procession_services.bus.backlog import Backlog
 from procession_services.orchestrator.deadlines import Deadlines
 from procession_services.orchestrator.handlers import INTAKE, Orchestrator
+from procession_services.orchestrator.known import Known
 from procession_services.orchestrator.lapses import RUNS_CONSUMER, Lapses
 from procession_services.orchestrator.lost_runs import LostRuns
 from procession_services.orchestrator.places import PlaceKeeper
@@ -66,4 +67,5 @@ async def start(host: Host) -> None:
             give_up=orchestrator.give_up,
             concurrency=concurrency,
         )
-    await host.answer(subjects.api(SERVICE, "*", "backlog"), Backlog(host.bus).answer)
+    backlog = Backlog(host.bus, Known(host.store, host.bus).knows)
+    await host.answer(subjects.api(SERVICE, "*", "backlog"), backlog.answer)

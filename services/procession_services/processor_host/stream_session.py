@@ -8,6 +8,7 @@ from typing import Any, Final
 import orjson
 
 from procession.args import AbortSignal
+from procession.errors import ProcessorError
 from procession.services import KeyValueStore
 from procession_schemas.agent import ProcessorRef
 from procession_schemas.chunks import Chunk
@@ -18,6 +19,10 @@ WINDOW_BYTES: Final = 4 * 1024 * 1024
 """The same in bytes, for providers that send large chunks."""
 _DOUBLINGS: Final = 6
 """Of the time that a replica may stand still, at most."""
+MOST_DEATHS: Final = 10
+"""Replicas that a stream may cost: a processor that ends its process would end all of them, again and again."""
+_FEW_DEATHS: Final = 2
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 4.0
 
 
 @dataclass(slots=True)
@@ -46,6 +51,9 @@ class Session:
     replica: str | None = None
     stalls: int = 0
     """How often a replica that had it stood still."""
+    deaths: int = 0
+    """How many replicas that had it were lost, one after the other, of which none got further than those before."""
+    furthest: int = 0
     heard: float = 0.0
     lost: bool = False
     moving: "asyncio.Task[None] | None" = None
@@ -79,8 +87,18 @@ class Session:
         self.raw += [memoryview(orjson.dumps(chunk)).tobytes() for chunk in chunks]
 
     def left(self) -> None:
-        """Takes it that the attempt has failed, and that clients may have what came of it."""
+        """Takes it that the attempt has failed, and that clients may have what came of it.
+
+        Raises:
+            ProcessorError: The stream has cost as many replicas as it may.
+        """
         self.after = 0 if self.after is None else self.attempt
+        self.deaths += 1
+        if self.deaths >= MOST_DEATHS:
+            chain = ", ".join(ref.id for ref in self.processors)
+            told = f"{self.deaths} replicas were lost over one stream, none of which got further than those before"
+            why = f"which of {chain} ends or blocks its process?"
+            raise ProcessorError(f"{told}: {why}", processor_id="", hook="", code="WORK_FAILED")
 
     def resumed(self, disconnects: int) -> dict[str, Any]:
         """What a lease says where clients may have something of the stream; gets how often the sender was cut off."""
@@ -113,6 +131,18 @@ class Session:
         if count > self.acked:
             self.flying -= self.size(self.acked, min(count, self.sent))
             self.acked = count
+            if count > self.furthest or count == len(self.raw):
+                self.furthest, self.deaths = max(count, self.furthest), 0
+
+    @property
+    def pause(self) -> float:
+        """How many seconds it may have to wait for the next replica: longer, the more are gone.
+
+        Streams that one replica had go together to the next, and it may be another one of them that ends all. They part
+        as they wait for different times, and those that do no harm are acknowledged meanwhile.
+        """
+        late = self.deaths - _FEW_DEATHS
+        return min(_FIRST_PAUSE * 2 ** (late - 1), _LONGEST_PAUSE) if late > 0 else 0.0
 
     def send_again(self, start: int) -> None:
         """Makes the chunks from number `start` on due: the replica has missed them."""

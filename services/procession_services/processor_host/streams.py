@@ -11,6 +11,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from random import random
 from typing import Any, Final, NoReturn
 
 import orjson
@@ -287,12 +288,14 @@ class StreamClient:
 
     async def _fail_over(self, session: Session, *, gone: bool) -> None:
         """Takes another lease; of the queue group when the replica has left it, since that takes one hop less."""
+        session.left()
+        if gone and session.pause:
+            await asyncio.sleep(session.pause * random())  # noqa: S311 - to part it from others
         if not session.held():
             raise LostError
         lost, began = session.replica, asyncio.get_running_loop().time()
         session.stalls += not gone
         telemetry.observer().failover()
-        session.left()
         await self._lease(session, None, asking=not gone)
         if session.outcome is not None:
             return

@@ -8,15 +8,21 @@ once, with run id and call id as the key).
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Coroutine, Hashable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
+
+import orjson
 
 from procession.args import AbortSignal, RequestContext
 from procession.errors import ProcessionError
 from procession_schemas.chunks import Chunk
 from procession_services.tools.core.outcomes import Outcome
+
+_KEPT: Final = 256
+_KEPT_BYTES: Final = 32 * 1024 * 1024
 
 
 class Sink(Protocol):
@@ -39,10 +45,15 @@ class Ended:
 
 
 class Execution:
-    """A task that runs calls, and the log of the chunks that they write."""
+    """A task that runs calls, and the log of the chunks that they write.
+
+    Attributes:
+        size: Bytes of the log and of the outcomes as JSON; 0 before the calls have ended.
+    """
 
     def __init__(self, work: Callable[["Execution"], Coroutine[Any, Any, Ended]]) -> None:
         self.signal = AbortSignal()
+        self.size = 0
         self._log: list[Chunk] = []
         self._sent = 0
         self._readers = 0
@@ -50,10 +61,9 @@ class Execution:
         self._task = asyncio.create_task(work(self))
         self._task.add_done_callback(self._finish)
 
-    @property
-    def done(self) -> bool:
-        """Whether all calls have ended."""
-        return self._task.done()
+    def on_end(self, callback: Callable[[], None]) -> None:
+        """Calls back when all calls have ended."""
+        self._task.add_done_callback(lambda _task: callback())
 
     async def write(self, chunk: Chunk) -> None:
         """Logs a chunk and returns when it is sent; at once while no delivery listens."""
@@ -107,29 +117,35 @@ class Execution:
         self._changed = asyncio.Event()
 
     def _finish(self, task: "asyncio.Future[Ended]") -> None:
-        if not task.cancelled():
-            task.exception()  # seen, also when no delivery comes to hear of it
         self._wake()
+        self.size = len(orjson.dumps(self._log))
+        # seen, also when no delivery comes to hear of it
+        if not task.cancelled() and task.exception() is None:
+            self.size += len(orjson.dumps(task.result().outcomes))
 
 
 class Executions:
-    """The executions of this process by command; of finished ones only the newest `keep` are remembered."""
+    """The executions of this process by command; of finished ones those that ended last are remembered.
 
-    def __init__(self, keep: int = 256) -> None:
-        self._keep = keep
+    These are `keep` at most, and have `keep_bytes` together, or there is only one.
+    """
+
+    def __init__(self, keep: int = _KEPT, keep_bytes: int = _KEPT_BYTES) -> None:
+        self._keep, self._keep_bytes = keep, keep_bytes
         self._table: dict[Hashable, Execution] = {}
+        self._ended: deque[Hashable] = deque()
+        self._size = 0
 
     def join(self, key: Hashable, start: Callable[[], Execution]) -> Execution:
         """The execution of that command, started if it is not known here."""
         if key not in self._table:
-            self._forget()
-            self._table[key] = start()
+            execution = self._table[key] = start()
+            execution.on_end(lambda: self._remember(key, execution.size))
         return self._table[key]
 
-    def _forget(self) -> None:
-        """Makes room for one more; whatever still runs stays."""
-        while len(self._table) >= self._keep:
-            oldest = next((key for key, execution in self._table.items() if execution.done), None)
-            if oldest is None:
-                return
-            del self._table[oldest]
+    def _remember(self, key: Hashable, size: int) -> None:
+        """Takes it that an execution has ended, and forgets the oldest for it."""
+        self._ended.append(key)
+        self._size += size
+        while len(self._ended) > 1 and (len(self._ended) > self._keep or self._size > self._keep_bytes):
+            self._size -= self._table.pop(self._ended.popleft()).size

@@ -5,7 +5,7 @@ import gc
 
 import pytest
 
-from procession.client import RunConflictError
+from procession.client import RunConflictError, UnknownRunError
 from procession_schemas import subjects
 from procession_schemas.fingerprint import fingerprint
 from tests.support.waiting import until
@@ -135,3 +135,60 @@ async def test_the_end_of_our_request_that_could_not_run_is_ours(services, proce
 def failure(run, message):
     error = {"code": "X", "message": message}
     return {"runId": run, "agent": "demo", "status": "failed", "finishReason": "error", "error": error}
+
+
+@pytest.fixture
+def inquisitive(monkeypatch):
+    monkeypatch.setattr("procession.client.handle._PROBE_SECONDS", 0.1)
+    monkeypatch.setattr("procession.client.silence._ASKED_SECONDS", 0.2)
+
+
+@pytest.mark.usefixtures("inquisitive")
+@pytest.mark.parametrize("accepted", [True, False])
+async def test_who_waits_for_a_run_that_nobody_knows_any_more_is_told_so(services, procession, accepted):
+    handle = await procession.start("Hi", agent="demo")
+    if accepted:
+        await services.accept(handle.run_id)
+        await services.chunks(handle.run_id, 0, "a")
+    chunks = aiter(handle)
+    if accepted:
+        assert texts([await anext(chunks)]) == ["a"]
+        events = subjects.event(services.tenant, handle.run_id, "run.accepted")
+        await services.nats.jetstream().purge_stream("EVENTS", subject=events)
+    services.forgotten.add(handle.run_id)
+    with pytest.raises(UnknownRunError, match="NATS and Redis have lost"):
+        await anext(chunks)
+    with pytest.raises(UnknownRunError, match="NATS and Redis have lost"):
+        await handle.result()
+
+
+@pytest.mark.usefixtures("inquisitive")
+async def test_who_waits_for_a_run_that_is_known_goes_on_waiting(services, procession):
+    handle = await procession.start("Hi", agent="demo")
+    waiting = asyncio.create_task(handle.result())
+    for _ in range(4):
+        await services.asked.get()
+    await answer(services, handle.run_id)
+    assert (await waiting).text == "a"
+
+
+@pytest.mark.usefixtures("inquisitive")
+async def test_as_long_as_a_run_is_known_to_have_been_accepted_nobody_is_asked(services, procession):
+    handle = await procession.start("Hi", agent="demo")
+    await services.accept(handle.run_id)
+    with pytest.raises(TimeoutError):
+        await handle.result(timeout=1)
+    assert services.asked.empty()
+
+
+@pytest.mark.usefixtures("inquisitive")
+async def test_a_run_that_is_unknown_for_a_moment_is_not_given_up(services, procession):
+    handle = await procession.start("Hi", agent="demo")
+    waiting = asyncio.create_task(handle.result())
+    for _ in range(3):
+        services.forgotten.add(handle.run_id)
+        await services.asked.get()
+        services.forgotten.clear()
+        await services.asked.get()
+    await answer(services, handle.run_id)
+    assert (await waiting).text == "a"

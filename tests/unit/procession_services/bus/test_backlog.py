@@ -12,6 +12,10 @@ from procession_services.runtime.embedded import Endpoints
 from tests.support.wire import services_at
 
 
+async def nobody(_tenant: str, _run: str, _request: int | None) -> bool:
+    return False
+
+
 @pytest.mark.parametrize(
     ("body", "code", "field"),
     [
@@ -25,6 +29,7 @@ from tests.support.wire import services_at
         (b'{"run": "r", "after": -1}', "INVALID_REQUEST", "after"),
         (b'{"run": "r", "after": NaN}', "INVALID_REQUEST", "after"),
         (b'{"run": "r", "after": 9223372036854775808}', "INVALID_REQUEST", "after"),
+        (b'{"run": "r", "known": true, "request": -1}', "INVALID_REQUEST", "request"),
     ],
 )
 async def test_a_request_that_is_none_finds_nothing_and_is_told_why(
@@ -32,7 +37,7 @@ async def test_a_request_that_is_none_finds_nothing_and_is_told_why(
 ) -> None:
     unasked = cast("JetStreamContext", None)
     told: dict[str, Any] = orjson.loads(
-        await backlog(unasked, subjects.api("orchestrator", "acme", "backlog"), body)
+        await backlog(unasked, nobody, subjects.api("orchestrator", "acme", "backlog"), body)
     )
     assert (told["last"], told["batches"]) == (0, [])
     assert (told["error"]["code"], told["error"].get("field")) == (code, field)
@@ -47,7 +52,7 @@ async def test_an_answer_ends_before_the_batch_with_which_it_would_be_too_long(s
         while True:
             body = orjson.dumps({"run": "long", "after": after})
             subject = subjects.api("orchestrator", services.tenant, "backlog")
-            answer = await backlog(services.nats.jetstream(), subject, body, longest=2_000)
+            answer = await backlog(services.nats.jetstream(), nobody, subject, body, longest=2_000)
             page = orjson.loads(answer)
             if not page["last"]:
                 break

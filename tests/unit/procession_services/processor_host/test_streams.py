@@ -8,11 +8,13 @@ import orjson
 import pytest
 
 from procession.args import AbortSignal
+from procession.errors import ProcessorError
 from procession.testing.environment import DictStore
 from procession_schemas import subjects
+from procession_schemas.agent import ProcessorRef
 from procession_services.bus import Bus, LostError, NoResponderError, RequestTimeoutError
 from procession_services.processor_host import streams
-from procession_services.processor_host.stream_session import Session
+from procession_services.processor_host.stream_session import MOST_DEATHS, Session
 from procession_services.processor_host.streams import StreamClient
 from procession_services.runtime.tasks import ended
 from tests.chaos.proxy import Proxy
@@ -137,6 +139,79 @@ async def test_a_stream_that_goes_from_one_silent_replica_to_the_next_gives_each
     await client._lease(session, None)
     assert given == [2, 2, 4, 8, 16]
     assert (session.stalls, session.patience) == (4, 8)
+
+
+async def _leased(client, monkeypatch, chunks):
+    """A stream of so many chunks that a replica has; every replica takes it at once."""
+
+    async def taken(_subject, body, _seconds):
+        count = len(orjson.loads(body).get("chunks", ()))
+        return orjson.dumps({"replica": "one", "inbox": "there", "taken": count})
+
+    monkeypatch.setattr(client._bus, "request", taken)
+    monkeypatch.setattr(streams, "random", lambda: 0.001)
+    session = Session("s", [ProcessorRef(id="upper")], _lease, DictStore())
+    session.add([{"type": "text-delta"}] * chunks)
+    await client._lease(session, None)
+    return session
+
+
+async def _moves(client, session):
+    client._lose(session, gone=True)
+    await session.moving
+
+
+async def test_a_stream_that_ends_one_replica_after_the_other_fails_and_leaves_the_others_alone(
+    client, monkeypatch
+):
+    session = await _leased(client, monkeypatch, chunks=9)
+    for _ in range(MOST_DEATHS - 1):
+        await _moves(client, session)
+        session.acknowledge(0)
+    with pytest.raises(ProcessorError, match="which of upper ends or blocks") as raised:
+        await _moves(client, session)
+    assert raised.value.code == "WORK_FAILED"
+    with pytest.raises(ProcessorError, match="ends or blocks"):  # so the sender is told
+        await client.send(session, [])
+
+
+async def test_a_whole_stream_that_ends_each_replica_that_takes_it_fails(client, monkeypatch):
+    async def ends(subject, _body, _seconds):
+        if subject == subjects.offer("output_processors"):
+            return b'{"replica": "one"}'
+        raise RequestTimeoutError(subject)
+
+    monkeypatch.setattr(client._bus, "request", ends)
+    monkeypatch.setattr(streams, "_AGAIN_SECONDS", 0.0)
+    session = Session("s", [ProcessorRef(id="upper")], _lease, DictStore(), ended=True, well=True)
+    session.add([{"type": "text-delta"}])
+    with pytest.raises(ProcessorError, match="which of upper ends or blocks"):
+        await client._lease(session, None)
+    assert session.attempt == MOST_DEATHS
+
+
+@pytest.mark.parametrize("arriving", [True, False])
+async def test_a_stream_whose_replicas_end_while_it_gets_further_goes_on(client, monkeypatch, arriving):
+    session = await _leased(client, monkeypatch, chunks=9)
+    for number in range(3 * MOST_DEATHS):
+        if arriving:
+            session.add([{"type": "text-delta"}] * 2)
+            session.acknowledge(number + 1)
+        else:
+            session.acknowledge(9)
+        await _moves(client, session)
+    assert session.attempt == 3 * MOST_DEATHS + 1
+
+
+async def test_a_stream_waits_the_longer_for_a_replica_the_more_of_them_have_ended_over_it():
+    session = Session("s", [], _lease, DictStore())
+    session.add([{"type": "text-delta"}] * 3)
+    pauses = []
+    for session.deaths in range(1, MOST_DEATHS):
+        pauses.append(session.pause)
+    assert pauses == [0, 0, 0.25, 0.5, 1, 2, 4, 4, 4]
+    session.acknowledge(3)
+    assert session.pause == 0
 
 
 async def test_nothing_is_sent_while_a_stream_moves_that_moved_a_moment_ago(client, monkeypatch):

@@ -1036,6 +1036,33 @@ async def test_only_so_many_finished_commands_are_remembered_but_all_running_one
     assert slow.runs == 1
 
 
+async def test_what_long_commands_wrote_and_gave_is_not_remembered_for_as_many_of_them() -> None:
+    runs: list[str] = []
+
+    @tool
+    async def pour(context: ToolContext) -> str:
+        """Writes much, or gives it."""
+        runs.append(context.tool_call_id)
+        if context.tool_call_id == "writes":
+            await context.writer.write("x" * 600)
+        return "x" * 600 if context.tool_call_id == "gives" else "done"
+
+    def job(seq: int, how: str) -> FakeJob:
+        return FakeJob([pour], [call(how, "pour")], seq=seq)
+
+    executions = Executions(keep_bytes=1_000)
+    commands = [(1, "small"), (2, "writes"), (3, "gives")]
+    for each in [*commands, *reversed(commands)]:
+        await run_tools(OP, job(*each), executions)
+    assert runs == ["small", "writes", "gives", "writes", "small"], (
+        "the last is remembered, whatever its size"
+    )
+    runs.clear()
+    for each in [(1, "small"), (4, "small"), (5, "small"), (1, "small")]:
+        await run_tools(OP, job(*each), executions)
+    assert runs == ["small", "small"], "small ones are remembered beside each other"
+
+
 async def test_a_broken_way_to_the_client_leaves_the_calls_to_the_next_delivery() -> None:
     begun: list[int] = []
 

@@ -1,0 +1,30 @@
+"""When a client that hears nothing asks whether its run is still known, and when it believes that it is not."""
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+__all__ = ["Silence"]
+
+_ASKED_SECONDS: Final = 10.0
+_TIMES: Final = 2
+"""So often nobody must know the run: a system that has just come back may be about to."""
+
+
+class Silence:
+    """Adds up how long nothing was heard of a run."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._unknown = 0
+
+    def broken(self) -> None:
+        """Takes it that something was heard."""
+        self._seconds, self._unknown = 0.0, 0
+
+    async def is_borne(self, seconds: float, known: Callable[[], Awaitable[bool]]) -> bool:
+        """Takes it that nothing was heard for further seconds; False when nobody knows the run any more."""
+        self._seconds += seconds
+        if self._seconds >= _ASKED_SECONDS:
+            self._seconds = 0.0
+            self._unknown = 0 if await known() else self._unknown + 1
+        return self._unknown < _TIMES
