@@ -89,7 +89,7 @@ class Bus:
             disconnected_cb=self._disconnected,
             reconnected_cb=self._reconnected,
         )
-        self._nearby, self._own = nearby or Nearby(), set[str]()
+        self._nearby = nearby
         self.disconnects = 0
         self._back = asyncio.Event()
         self.on_reconnect: list[Callable[[], object]] = []
@@ -184,7 +184,7 @@ class Bus:
 
     async def publish(self, subject: str, body: bytes, *, reply: str = "") -> None:
         """Publishes without waiting for anybody (frames, signals); where NATS is away and its buffer full, for NATS."""
-        while not self._nearby.tell(subject, body, reply):
+        while not (self._nearby and self._nearby.tell(subject, body, reply)):
             try:
                 await self.client.publish(subject, body, reply=reply)
             except OutboundBufferLimitError:
@@ -195,7 +195,7 @@ class Bus:
 
     def post(self, subject: str, body: bytes) -> None:
         """Publishes at once, where nothing can wait: something small that may be lost."""
-        if not self._nearby.tell(subject, body, ""):
+        if not (self._nearby and self._nearby.tell(subject, body, "")):
             self.client.post(subject, body)
 
     async def publish_kept(self, subject: str, body: bytes, *, ask: bool = False) -> int:
@@ -243,7 +243,7 @@ class Bus:
             NoResponderError: Nobody listens there.
             RequestTimeoutError: No answer within `timeout` seconds.
         """
-        if self._nearby.has(subject):
+        if self._nearby and self._nearby.has(subject):
             return await self._nearby.ask(subject, body, timeout)
         try:
             headers = telemetry.observer().headers()
@@ -273,7 +273,7 @@ class Bus:
 
     def is_nearby(self, subject: str) -> bool:
         """Whether a service of this process listens there."""
-        return self._nearby.has(subject)
+        return self._nearby is not None and self._nearby.has(subject)
 
     async def subscribe(
         self, subject: str, callback: Callback, *, queue: str = "", own: bool = False
@@ -298,9 +298,8 @@ class Bus:
                 log.exception("a message on %s was not understood", message.subject)
 
         subscription = await self.client.listen(subject, on_message, queue=queue)
-        if own:
-            self._own.add(subject)
-            self._nearby.add(subject, callback)
+        if own and self._nearby:
+            self._nearby.add(subject, callback, self)
         return subscription
 
     async def serve_api(self, service: str, answer: Api) -> None:
@@ -322,18 +321,14 @@ class Bus:
 
     async def unsubscribe(self, subscription: Subscription) -> None:
         """Ends a subscription; what is on its way is still handed to its callback."""
-        self._disown(subscription.subject)
+        if self._nearby:
+            self._nearby.remove(subscription.subject, self)
         try:
             if self.client.is_connected:
                 async with asyncio.timeout(_ANSWER_SECONDS):
                     await subscription.drain()  # type: ignore[no-untyped-call]  # nats-py forgot
         except (TimeoutError, Error) as error:
             log.warning("cannot unsubscribe from %s: %r", subscription.subject, error)
-
-    def _disown(self, subject: str) -> None:
-        if subject in self._own:
-            self._own.remove(subject)
-            self._nearby.remove(subject)
 
     async def add_consumer(self, stream: str, config: ConsumerConfig) -> None:
         """Creates a durable consumer if it is missing, and its stream; waits while that has no leader."""
@@ -402,8 +397,8 @@ class Bus:
 
     async def close(self) -> None:
         """Sends what is buffered, where NATS answers, and closes."""
-        for subject in list(self._own):
-            self._disown(subject)
+        if self._nearby:
+            self._nearby.leave(self)
         if self._unconfirmed:
             self._unconfirmed.stop()
         if self._streams:

@@ -24,16 +24,22 @@ class Nearby:
     """
 
     def __init__(self) -> None:
-        self._listeners: dict[str, Callback] = {}
+        self._listeners: dict[str, tuple[Callback, object]] = {}
         self._numbers = itertools.count()
 
-    def add(self, subject: str, heard: Callback) -> None:
+    def add(self, subject: str, heard: Callback, owner: object) -> None:
         """Has a function hear what is told on a subject."""
-        self._listeners[subject] = heard
+        self._listeners[subject] = heard, owner
 
-    def remove(self, subject: str) -> None:
-        """Leaves it to NATS again."""
-        self._listeners.pop(subject, None)
+    def remove(self, subject: str, owner: object) -> None:
+        """Leaves a subject to NATS again, if it is the owner's."""
+        if subject in self._listeners and self._listeners[subject][1] is owner:
+            del self._listeners[subject]
+
+    def leave(self, owner: object) -> None:
+        """Leaves all of an owner's subjects to NATS again."""
+        for subject in list(self._listeners):
+            self.remove(subject, owner)
 
     def has(self, subject: str) -> bool:
         """Whether somebody listens here."""
@@ -50,7 +56,9 @@ class Nearby:
             RequestTimeoutError: None came within that time.
         """
         reply, answer = f"{_REPLIES}{next(self._numbers)}", asyncio.get_running_loop().create_future()
-        self.add(reply, lambda _subject, body, _reply: None if answer.done() else answer.set_result(body))
+        self.add(
+            reply, lambda _subject, body, _reply: None if answer.done() else answer.set_result(body), self
+        )
         try:
             self._hand(subject, body, reply, copy_context())
             async with asyncio.timeout(seconds):
@@ -58,7 +66,7 @@ class Nearby:
         except TimeoutError as error:
             raise RequestTimeoutError(subject) from error
         finally:
-            self.remove(reply)
+            self.remove(reply, self)
         return told
 
     def _hand(self, subject: str, body: bytes, reply: str, context: Context) -> bool:
@@ -69,13 +77,12 @@ class Nearby:
         return heard is not None
 
     def _listener(self, subject: str) -> Callback | None:
-        found, stem = self._listeners.get(subject), subject
-        for count in range(1, _WILDCARDS + 1):
-            if found is not None:
-                return found
+        stem = subject
+        for count in range(_WILDCARDS + 1):
+            if found := self._listeners.get(stem + ".*" * count):
+                return found[0]
             stem = stem.rpartition(".")[0]
-            found = self._listeners.get(stem + ".*" * count)
-        return found
+        return None
 
 
 def _hear(heard: Callback, subject: str, body: bytes, reply: str) -> None:

@@ -76,7 +76,8 @@ class _Process:
     def __init__(self, services: Mapping[str, Start], settings: Settings) -> None:
         self.live, self.stopping = asyncio.Event(), asyncio.Event()
         self.hosts: list[Host] = []
-        self._services, self._settings, self._nearby = services, settings, Nearby()
+        self._services, self._settings = services, settings
+        self._nearby = Nearby() if len(services) > 1 else None
 
     async def run(self) -> None:
         """Runs them until they are to stop; raises what keeps one of them from starting."""

@@ -16,7 +16,7 @@ def heard(nearby):
     """What is told on `here`, on `here.*` and on `here.*.*`."""
     told = []
     for stars in ("", ".*", ".*.*"):
-        nearby.add(f"here{stars}", lambda *message, at=stars: told.append((at, *message)))
+        nearby.add(f"here{stars}", lambda *message, at=stars: told.append((at, *message)), "us")
     return told
 
 
@@ -49,14 +49,16 @@ async def test_nobody_hears_what_nobody_listens_to(nearby, heard, subject):
 
 async def test_who_is_gone_hears_only_what_was_told_before(nearby, heard):
     nearby.tell("here", b"before", "")
-    nearby.remove("here")
+    nearby.remove("here", "somebody else")
+    assert nearby.has("here")
+    nearby.leave("us")
     assert not nearby.tell("here", b"after", "")
     await turn()
     assert [body for *_, body, _ in heard] == [b"before"]
 
 
 async def test_a_listener_that_fails_keeps_nobody_from_hearing(nearby, heard, caplog):
-    nearby.add("broken", lambda *_: 1 / 0)
+    nearby.add("broken", lambda *_: 1 / 0, "us")
     nearby.tell("broken", b"", "")
     nearby.tell("here", b"", "")
     await turn()
@@ -65,14 +67,14 @@ async def test_a_listener_that_fails_keeps_nobody_from_hearing(nearby, heard, ca
 
 
 async def test_an_answer_comes_back(nearby):
-    nearby.add("ask", lambda _subject, body, reply: nearby.tell(reply, body.upper(), ""))
+    nearby.add("ask", lambda _subject, body, reply: nearby.tell(reply, body.upper(), ""), "us")
     assert await nearby.ask("ask", b"what", 5) == b"WHAT"
     assert await asyncio.gather(*(nearby.ask("ask", b"%d" % n, 5) for n in range(3))) == [b"0", b"1", b"2"]
 
 
 async def test_who_waits_long_enough_for_an_answer_is_told_so_and_a_late_one_goes_nowhere(nearby):
     replies = []
-    nearby.add("ask", lambda _subject, _body, reply: replies.append(reply))
+    nearby.add("ask", lambda _subject, _body, reply: replies.append(reply), "us")
     with pytest.raises(RequestTimeoutError):
         await nearby.ask("ask", b"", 0.01)
     assert not nearby.has(replies[0])
@@ -87,7 +89,7 @@ async def test_only_who_answers_knows_what_who_asks_knows(nearby):
         found.append(known.get())
         nearby.tell(reply or "elsewhere", b"", "")
 
-    nearby.add("ask", look)
+    nearby.add("ask", look, "us")
     known.set("a trace")
     nearby.tell("ask", b"", "")
     await nearby.ask("ask", b"", 5)
@@ -99,6 +101,6 @@ async def test_the_first_answer_counts(nearby):
         nearby.tell(reply, b"first", "")
         nearby.tell(reply, b"second", "")
 
-    nearby.add("ask", twice)
+    nearby.add("ask", twice, "us")
     assert await nearby.ask("ask", b"", 5) == b"first"
     await turn()

@@ -370,7 +370,7 @@ def test_a_reader_who_has_had_enough_interrupts():
     assert (done.returncode, done.stderr) == (130, b"")
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux")  # noqa: PTH110 - no path of ours
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux alone has a device that is always full")  # noqa: PTH110 - no path of ours
 def test_results_that_cannot_be_written_are_a_failure():
     with open("/dev/full", "wb") as full:  # noqa: PTH123
         done = run_on(full, subprocess.PIPE, "processors")
