@@ -25,6 +25,7 @@ from procession_schemas import subjects
 from procession_services.bus.errors import NoResponderError, RequestTimeoutError, explained
 from procession_services.bus.inbox import Inbox
 from procession_services.bus.nearby import Callback, Nearby
+from procession_services.bus.stored import Stored
 from procession_services.bus.streams import Streams
 from procession_services.bus.unconfirmed import Unconfirmed
 from procession_services.runtime import telemetry
@@ -98,6 +99,7 @@ class Bus:
         self._streams: Streams | None = None
         self._unconfirmed: Unconfirmed | None = None
         self.client: NatsClient
+        self.stored: Stored
 
     @classmethod
     async def connect(
@@ -116,6 +118,7 @@ class Bus:
         """
         bus = cls(url, name, access, nearby)
         bus.client = cast("NatsClient", await bus._broker.connect())
+        bus.stored = Stored(bus.js, bus._retried)
         streams = Streams(bus.client, bus.js, create=create_streams, replicas=replicas)
         try:
             await bus._retried("the streams", streams.prepare, (*AWAY, APIError))
@@ -335,65 +338,10 @@ class Bus:
         what, away = f"consumer {config.durable_name}", (*AWAY, NotFoundError)
         await self._retried(what, lambda: self.js.add_consumer(stream, config), away)
 
-    async def last_body(self, stream: str, subject: str) -> bytes | None:
-        """The newest message that a stream holds on a subject; of its leader, since copies may lag behind."""
-        try:
-            last = await self._retried(subject, lambda: self.js.get_last_msg(stream, subject))
-        except NotFoundError:
-            return None
-        body: bytes | None = last.data
-        return body
-
-    async def may_hold(self, stream: str, number: int) -> bool:
-        """Whether a stream may still have its message of that number: it is neither behind the first nor to come."""
-        try:
-            info = await self._retried(stream, lambda: self.js.stream_info(stream))
-        except NotFoundError:
-            return False
-        return bool(info.state.first_seq <= number <= info.state.last_seq)
-
-    async def stored(self, stream: str, subject: str) -> AsyncIterator[tuple[str, bytes]]:
-        """Subject and body of each message that a stream holds on a subject, oldest first, one question each."""
-        number = 0
-        while True:
-            try:
-                message = await self._retried(
-                    subject,
-                    lambda: self.js.get_msg(stream, seq=number + 1, subject=subject, next=True),  # noqa: B023 - awaited here
-                )
-            except NotFoundError:
-                return
-            number = message.seq
-            yield message.subject, message.data
-
-    async def last_id(self, stream: str, subject: str) -> str | None:
-        """The id under which the newest message that a stream holds on a subject was published."""
-        try:
-            last = await self._retried(subject, lambda: self.js.get_last_msg(stream, subject))
-        except NotFoundError:
-            return None
-        return (last.headers or {}).get("Nats-Msg-Id")
-
-    async def is_served(self, stream: str, consumer: str) -> bool:
-        """Whether somebody asks for what the consumer has."""
-        try:
-            info = await self._retried(consumer, lambda: self.js.consumer_info(stream, consumer))
-        except NotFoundError:
-            return False
-        return bool(info.num_waiting)
-
     async def keep_streams(self) -> None:
         """Makes streams anew that are gone, where nobody would notice who may: until it is cancelled."""
         assert self._streams is not None
         await repeated("a look at the streams", _LOOK_SECONDS, self._streams.look)
-
-    async def consumer_lag(self, stream: str, consumer: str) -> tuple[int, int] | None:
-        """How many messages wait for a consumer, and how many it has in hand; None where NATS does not say."""
-        try:
-            info = await self.js.consumer_info(stream, consumer)
-        except (*AWAY, Error):
-            return None
-        return info.num_pending or 0, info.num_ack_pending or 0
 
     async def close(self) -> None:
         """Sends what is buffered, where NATS answers, and closes."""

@@ -22,11 +22,11 @@ class Known:
 
         What is left of none will never end: NATS and Redis have both come back without their data.
         """
-        if request is not None and await self._bus.may_hold("RUNS", request):
+        if request is not None and await self._bus.stored.may_hold("RUNS", request):
             return True
         if await self._store.load_state(tenant, run) is not None:
             return True
         for event in _EVENTS:
-            if await self._bus.last_body("EVENTS", subjects.event(tenant, run, event)) is not None:
+            if await self._bus.stored.last_body("EVENTS", subjects.event(tenant, run, event)) is not None:
                 return True
         return False

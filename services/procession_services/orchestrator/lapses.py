@@ -111,7 +111,7 @@ class Lapses:
     async def _changed(self, life: int, seen: bytes | None) -> None:
         if seen is None:
             self._emptied = asyncio.get_running_loop().time()
-            self._is_new = self._life == _NONE and await self._bus.is_served("RUNS", RUNS_CONSUMER)
+            self._is_new = self._life == _NONE and await self._bus.stored.is_served("RUNS", RUNS_CONSUMER)
             await self._redis.set(_LOOKING, life)
         if seen is None or int(seen) != life:
             self._watched = {each: _Watched() for each in await self._store.at_work()}
@@ -192,5 +192,5 @@ class Lapses:
 
     async def ended(self, tenant: str, run: str) -> RunResult | None:
         """What was told at the end of a run, if it was."""
-        body = await self._bus.last_body("EVENTS", subjects.event(tenant, run, "run.finished"))
+        body = await self._bus.stored.last_body("EVENTS", subjects.event(tenant, run, "run.finished"))
         return None if body is None else RunFinished.model_validate_json(body).result

@@ -46,7 +46,7 @@ class LostRuns:
         A request that NATS still has is handled again (docs/adr/0024): to be called when that has been done.
         """
         lost, batch = 0, list[tuple[str, bytes]]()
-        async for each in self._bus.stored("EVENTS", subjects.events("run.accepted")):
+        async for each in self._bus.stored.messages("EVENTS", subjects.events("run.accepted")):
             batch.append(each)
             if len(batch) == _AT_ONCE:
                 lost, batch = lost + await self._look_at(batch), []
@@ -86,7 +86,10 @@ class LostRuns:
         await self._driver.discard(tenant, run, left.line)
 
     async def _has_ended(self, tenant: str, run: str) -> bool:
-        return await self._bus.last_body("EVENTS", subjects.event(tenant, run, "run.finished")) is not None
+        return (
+            await self._bus.stored.last_body("EVENTS", subjects.event(tenant, run, "run.finished"))
+            is not None
+        )
 
     async def _tell(self, tenant: str, run: str, agent: str, fingerprint: str | None, why: Failure) -> None:
         await self._bus.publish(subjects.cancelled(tenant, run), b"")

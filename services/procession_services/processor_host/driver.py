@@ -192,7 +192,9 @@ class Driver:
         if state.sent is None or state.sent.service == LOCAL:
             return False
         subject = subjects.work(state.sent.service, state.tenant, state.run)
-        return await self._bus.last_id("WORK", subject) == _message_id(state, command(state, state.sent))
+        return await self._bus.stored.last_id("WORK", subject) == _message_id(
+            state, command(state, state.sent)
+        )
 
     async def _pass_turn(self, tenant: str, line: str) -> None:
         """Gives the first run in the line of the thread a place, unless it has one; doing it again is harmless."""

@@ -38,7 +38,7 @@ class Shown(NamedTuple):
 
 async def last_sent(bus: Bus, tenant: str, run: str, fence: int = 0) -> Shown:
     """What clients have of a run; nothing where none of it is of that fence."""
-    body = await bus.last_body("CHUNKS", subjects.chunk(tenant, run))
+    body = await bus.stored.last_body("CHUNKS", subjects.chunk(tenant, run))
     if body is None:
         return Shown()
     batch = orjson.loads(body)

@@ -17,16 +17,15 @@ from typing import Any, Final, NoReturn
 import orjson
 
 from procession.errors import ProcessorError
-from procession.response import REPLAYED
-from procession.services import KeyValueStore
 from procession_schemas import subjects
 from procession_schemas.agent import ProcessorRef
 from procession_schemas.chunks import Chunk
-from procession_schemas.work import ModelOp, Op
+from procession_schemas.work import Op
 from procession_services.bus import Bus, LostError, NoResponderError, RequestTimeoutError
-from procession_services.processor_host.carrying import carried, is_apart, unpacked
+from procession_services.processor_host.carrying import is_apart, unpacked
 from procession_services.processor_host.errors import Cancelled, Lent
 from procession_services.processor_host.job import Job
+from procession_services.processor_host.leases import lease_of, store_of
 from procession_services.processor_host.outcomes import raise_outcome, take_lent, take_outcome
 from procession_services.processor_host.stream_session import Session
 from procession_services.runtime import telemetry
@@ -122,8 +121,8 @@ class StreamClient:
         session = Session(
             token,
             processors,
-            partial(self._lease_of, job, processors, ops, token),
-            _store_of(job),
+            partial(lease_of, self._bus, job, processors, ops, id_=token, address=self._address),
+            store_of(job),
             replica=replica,
             signal=job.abort_signal,
             held=job.outbox.held,
@@ -140,25 +139,6 @@ class StreamClient:
             self.close(session)
             raise
         return session
-
-    async def _lease_of(
-        self, job: Job, processors: list[ProcessorRef], ops: Sequence[Op], id_: str
-    ) -> dict[str, Any]:
-        lease = {
-            "session": id_,
-            "kind": "model" if ops and isinstance(ops[0], ModelOp) else "side",
-            "acks": self._address,
-            "command": orjson.Fragment(job.command.model_copy(update={"ops": list(ops)}).to_json()),
-            "outSeq": job.outbox.next_seq,
-            "fence": job.outbox.fence,
-            "cancelled": job.abort_signal.aborted,
-            "processors": [ref.model_dump(by_alias=True) for ref in processors],
-        }
-        cached = job.ctx.cached
-        if cached is not None:  # whose chunks are what is streamed
-            cached = {key: cached[key] for key in REPLAYED if key in cached}
-        context = job.ctx.to_dict() | {"prompt": None, "cached": cached}
-        return lease | await carried(self._bus, _store_of(job), "context", context, id_)
 
     async def _lease(self, session: Session, replica: str | None, *, asking: bool = False) -> None:
         """Leases that replica, or any; after a failure, and when `asking`, one that says that it lives.
@@ -381,10 +361,6 @@ class StreamClient:
             patience = STALLED_SECONDS * session.patience
             if waiting and session.inbox and now - session.heard > patience:
                 self._lose(session, gone=False)
-
-
-def _store_of(job: Job) -> KeyValueStore:
-    return job.calls.environment.store(job.command.tenant)
 
 
 def _moved(session: Session, moving: "asyncio.Task[None]") -> None:

@@ -42,7 +42,7 @@ async def lag_watched(bus: Bus, consumers: Iterable[tuple[str, str]]) -> AsyncIt
 
     async def look() -> None:
         for stream, consumer in asked:
-            lag = await bus.consumer_lag(stream, consumer)
+            lag = await bus.stored.consumer_lag(stream, consumer)
             if lag is not None:
                 telemetry.observer().lag(stream, consumer, *lag)
 

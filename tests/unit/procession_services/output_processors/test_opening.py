@@ -37,7 +37,7 @@ async def test_chunks_that_nobody_can_make_again_are_taken_back(
         outbox = await Opener(host, nobody, nobody)._outbox(lease, command)
         await bus.flush()
         assert outbox.catching_up is held_back
-        mark = json.loads(await bus.last_body("CHUNKS", subject) or b"")
+        mark = json.loads(await bus.stored.last_body("CHUNKS", subject) or b"")
         assert (mark["fence"], mark["reset"]) == (FENCE + 2, 1 if held_back else 0)
     finally:
         await bus.close()

@@ -63,7 +63,7 @@ async def test_a_stream_that_could_not_be_opened_is_forgotten(client, monkeypatc
         calls=SimpleNamespace(environment=environment),
         command=SimpleNamespace(tenant="t"),
     )
-    monkeypatch.setattr(client, "_lease_of", lambda *_: _lease())
+    monkeypatch.setattr("procession_services.processor_host.streams.lease_of", lambda *_, **__: _lease())
     async with asyncio.timeout(10):
         with pytest.raises(LostError):
             await client.open(job, [])

@@ -1,0 +1,40 @@
+"""What the sender of a stream tells the replica that it asks for a lease."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from procession.response import REPLAYED
+from procession.services import KeyValueStore
+from procession_schemas.agent import ProcessorRef
+from procession_schemas.work import ModelOp, Op
+from procession_services.bus import Bus
+from procession_services.processor_host.carrying import carried
+from procession_services.processor_host.job import Job
+
+
+async def lease_of(
+    bus: Bus, job: Job, processors: list[ProcessorRef], ops: Sequence[Op], *, id_: str, address: str
+) -> dict[str, Any]:
+    """A lease of stream `id_` through these processors, to go on with `ops`; acknowledgements come to `address`."""
+    lease = {
+        "session": id_,
+        "kind": "model" if ops and isinstance(ops[0], ModelOp) else "side",
+        "acks": address,
+        "command": orjson.Fragment(job.command.model_copy(update={"ops": list(ops)}).to_json()),
+        "outSeq": job.outbox.next_seq,
+        "fence": job.outbox.fence,
+        "cancelled": job.abort_signal.aborted,
+        "processors": [ref.model_dump(by_alias=True) for ref in processors],
+    }
+    cached = job.ctx.cached
+    if cached is not None:  # whose chunks are what is streamed
+        cached = {key: cached[key] for key in REPLAYED if key in cached}
+    context = job.ctx.to_dict() | {"prompt": None, "cached": cached}
+    return lease | await carried(bus, store_of(job), "context", context, id_)
+
+
+def store_of(job: Job) -> KeyValueStore:
+    """Where what is too long for a message goes."""
+    return job.calls.environment.store(job.command.tenant)
