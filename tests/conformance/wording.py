@@ -11,7 +11,8 @@ takes from the recordings, so that a plain comparison works:
 `loosely` is applied to both sides of a comparison, where the reference's words cannot be found from ours:
 
 * the reference wraps the message of a failing hook into the story of its workflow engine;
-* how a value fails its schema is told by the validation library.
+* how a value fails its schema is told by the validation library;
+* an answer that ended badly, of which the provider says no more.
 """
 
 import json
@@ -46,6 +47,9 @@ _WRAPPED: Final = re.compile(
 )
 _INVALID: Final = re.compile(r"(Structured output validation failed|the answer is not JSON)\b.*", re.DOTALL)
 _FOREIGN_LIST: Final = re.compile(r"(Processor \S+ )?returned a MessageList .*", re.DOTALL)
+_ENDED: Final = re.compile(
+    r"(Agent stream finished with finishReason|the answer ended with finish reason) .*", re.DOTALL
+)
 _PLACES: Final = ("message", "error", "threw", "rejected")
 
 
@@ -74,6 +78,7 @@ def loosely(value: Any) -> Any:
     def reword(text: str, _place: str) -> str:
         text = _WRAPPED.sub(lambda match: match["told"], text)
         text = _FOREIGN_LIST.sub("<returned a foreign message list>", text)
+        text = _ENDED.sub("<the answer ended badly>", text)
         return _INVALID.sub("<the answer does not fit its schema>", text)
 
     return _mapped(value, reword)

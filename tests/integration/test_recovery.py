@@ -32,6 +32,27 @@ class TestStreamErrors:
         assert not any(chunk["type"] == "error" for chunk in chunks)
         assert "Hellx" not in str(system.requests(model)[1]["messages"])
 
+    @pytest.mark.parametrize(
+        "ended", [{"chunks": ["Hel", "lx"], "finish_reason": "error"}, {"finish_reason": "other"}]
+    )
+    @pytest.mark.parametrize("chain", [[], ["upper"]])
+    async def test_an_answer_that_ended_without_a_word_of_why_is_made_again(self, system, ended, chain):
+        model = system.script(ended, HELLO)
+        agent = {"model": model, "outputProcessors": chain, "errorProcessors": ["retry"]}
+        result, chunks = await system.run(agent=agent)
+        assert (result.status, result.text.lower(), result.retries) == ("finished", "hello you", 1)
+        reasons = [c["payload"]["stepResult"]["reason"] for c in chunks if c["type"] == "step-finish"]
+        assert reasons == ["retry", "stop"]
+
+    @pytest.mark.parametrize("chain", [[], ["upper"]])
+    async def test_it_ends_the_run_where_nobody_has_it_made_again(self, system, chain):
+        model = system.script({"chunks": ["Hel", "lx"], "finish_reason": "error"})
+        result, chunks = await system.run(agent={"model": model, "outputProcessors": chain})
+        assert (result.status, result.finish_reason, result.error.code) == ("failed", "error", "MODEL_FAILED")
+        assert result.error.message == "the answer ended with finish reason 'error', and no error was told"
+        assert [chunk["type"] for chunk in chunks].count("error") == 1
+        assert result.usage["inputTokens"]
+
     async def test_it_is_made_again_no_more_often_than_the_processor_says(self, system):
         model = system.script(BROKEN)
         result, chunks = await system.run(agent={"model": model, **retrying(maxRetries=2)})

@@ -11,6 +11,7 @@ from procession.response import ResponseCollector
 from procession_schemas import subjects
 from procession_schemas.generate import GenerateReply, GenerateRequest
 from procession_services.llm_gateway.core.call import ModelCall
+from procession_services.llm_gateway.core.ending import Ending
 from procession_services.llm_gateway.core.failures import ProviderError
 from procession_services.llm_gateway.providers import Provider
 from procession_services.llm_gateway.providers.retrying import stream_with_retries
@@ -60,8 +61,10 @@ class Generator:
             retries = int(request.model_settings.get("maxRetries") or 0)
         except (OverflowError, TypeError, ValueError):
             return GenerateReply(error="modelSettings.maxRetries must be a number")
-        collector = ResponseCollector(keep_chunks=True)
+        collector, ending = ResponseCollector(keep_chunks=True), Ending(call)
         async for chunks in stream_with_retries(self._provider, call, retries, asyncio.sleep):
+            if failure := ending.failure(chunks):
+                raise failure
             for chunk in chunks:
                 collector.arrived(chunk)
                 collector.passed(chunk)

@@ -21,6 +21,7 @@ from procession_schemas.chunks import HIDDEN_TYPES, Chunk
 from procession_schemas.run import ModelReport
 from procession_schemas.work import ModelOp, StepConfig, StepFacts
 from procession_services.llm_gateway.core.call import ModelCall
+from procession_services.llm_gateway.core.ending import Ending
 from procession_services.llm_gateway.core.failures import ProviderError
 from procession_services.llm_gateway.guards import Guards
 from procession_services.llm_gateway.providers import Provider
@@ -67,7 +68,7 @@ class ModelRunner:
         if cached is None and not self._provider.knows(call.model):
             raise _unknown_model(ctx.config)
         await job.outbox.flush()
-        answer = _Answer(op, job, self._streams)
+        answer = _Answer(op, job, self._streams, Ending(call))
         source = _guarded(_replay(cached) if cached is not None else self._live(call, op), ctx)
         if op.guards:
             source = self._guards.hold(
@@ -202,11 +203,11 @@ class _Answer:
     whole has taken it into the run and done what follows: `lent` is the outcome of that.
     """
 
-    def __init__(self, op: ModelOp, job: Job, streams: StreamClient) -> None:
+    def __init__(self, op: ModelOp, job: Job, streams: StreamClient, ending: Ending) -> None:
         self.started = self._was_cut = False
         self.failure: ProviderError | None = None
         self.lent: dict[str, Any] | None = None
-        self._op, self._job, self._streams = op, job, streams
+        self._op, self._job, self._streams, self._ending = op, job, streams, ending
         self._collector = ResponseCollector(keep_chunks=op.keep_chunks)
         self._objects = ObjectStream() if job.ctx.config.structured_output else None
         self._session: Session | None = None
@@ -215,15 +216,15 @@ class _Answer:
 
     @property
     def whole(self) -> bool:
-        """Whether the source has come to its end."""
+        """Whether the source has come to its end, and that is one of an answer."""
         ended_early = {"tripwire", "error"} & self._outcome().keys()
         return not (self._was_cut or self.failure or ended_early)
 
-    async def _open(self, chunks: list[Chunk], *, ended: bool) -> Session:
+    async def _open(self, chunks: list[Chunk], *, ended: bool, well: bool) -> Session:
         """Leases an output replica for a stream that begins so."""
         op, job = self._op, self._job
         session = await self._streams.open(
-            job, op.processors, job.ops_from(op), replica=op.replica, chunks=chunks, ended=ended
+            job, op.processors, job.ops_from(op), replica=op.replica, chunks=chunks, ended=ended, well=well
         )
         session.ended_early.add_done_callback(lambda _: self._cut())
         self._session = session
@@ -281,6 +282,7 @@ class _Answer:
     async def _pump(self, source: AsyncIterator[list[Chunk]]) -> None:
         async with aclosing(source) as chunks:  # type: ignore[type-var]  # an async generator
             async for batch in chunks:
+                self.failure = self._ending.failure(batch)
                 if not await self._send(batch):
                     return
 
@@ -288,13 +290,14 @@ class _Answer:
         self.started = self.started or len(chunks) > 1 or chunks[0]["type"] != "step-start"
         if self._op.processors:
             end = chunks[-1]["type"] == "finish"  # always the last one
+            well = end and self.failure is None
             if self._opening is None:
-                self._opening = asyncio.ensure_future(self._open(chunks, ended=end))
+                self._opening = asyncio.ensure_future(self._open(chunks, ended=end, well=well))
                 chunks = []
             session = self._session
             if session is None:
                 session = await asyncio.shield(self._opening)
-            return await self._streams.send(session, chunks, end=end, well=end)
+            return await self._streams.send(session, chunks, end=end, well=well)
         job = self._job
         for chunk in chunks:
             self._collector.arrived(chunk)

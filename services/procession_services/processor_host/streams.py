@@ -88,7 +88,7 @@ class StreamClient:
         Raises:
             Lent: It has; or a processor ended it early.
         """
-        session = await self.open(job, op.processors, job.ops_from(op), ended=True)
+        session = await self.open(job, op.processors, job.ops_from(op), ended=True, well=True)
         try:
             outcome = await self.finish(session)
         finally:
@@ -107,11 +107,12 @@ class StreamClient:
         replica: str | None = None,
         chunks: Sequence[Chunk] = (),
         ended: bool = False,
+        well: bool = False,
     ) -> Session:
         """Leases a replica, which goes on with `ops` when the stream has ended well; waits while there is none.
 
         The first `chunks` go with the lease, as far as they fit into a message; the others are due. A stream that has
-        `ended` has no more.
+        `ended` has no more, and has ended `well` or not.
 
         Raises:
             Cancelled: The run was cancelled while there was none.
@@ -128,7 +129,7 @@ class StreamClient:
             held=job.outbox.held,
             disconnects=self._bus.disconnects,
             ended=ended,
-            well=ended,
+            well=well,
         )
         session.add(chunks)
         self._sessions[session.id] = session

@@ -60,6 +60,8 @@ _WORDS: Final = {
 REASONS: Final = {word: reason for reason, words in _WORDS.items() for word in words}
 """What providers say about why the model stopped -> the contract's word; any other is `other`."""
 _WHOLE: Final = frozenset({"stop", "tool-calls"})
+_UNSAID: Final = frozenset({"error", "other"})
+"""Words of the contract that say less than the provider did."""
 _YEAR_3000: Final = 32_503_680_000
 _ONLY_TEXT: Final = frozenset({"role", "content"})
 _BLOCK_IDS: Final = {"text": "txt", "reasoning": "rsn"}
@@ -128,8 +130,9 @@ class ChunkAdapter:
         """Return the last chunks: the ends of what is still open, and `finish`."""
         reason = REASONS.get(self._reason or "", "other")
         metadata = {"providerMetadata": {self._provider: self._metadata}} if self._metadata else {}
+        said = {"rawReason": self._reason} if reason in _UNSAID and self._reason not in (None, reason) else {}
         payload = {
-            "stepResult": {"reason": reason},
+            "stepResult": {"reason": reason, **said},
             "output": {"usage": _contract_usage(self._usage)},
             "metadata": metadata,
         }

@@ -9,6 +9,9 @@ from procession_services.llm_gateway.generate import Generator
 
 
 class Provider:
+    def __init__(self, *chunks):
+        self.chunks = [*chunks]
+
     def knows(self, _model):
         return True
 
@@ -16,7 +19,7 @@ class Provider:
         return None
 
     async def stream(self, _call):
-        yield []
+        yield self.chunks
 
 
 class Ledger:
@@ -24,8 +27,8 @@ class Ledger:
         pass
 
 
-def generator():
-    provider: Any = Provider()
+def generator(*chunks):
+    provider: Any = Provider(*chunks)
     ledger: Any = Ledger()
     return Generator(provider, ledger, None, max_reply=10_000)
 
@@ -43,3 +46,14 @@ async def test_retries_that_are_no_number_are_told(retries):
 @pytest.mark.parametrize("retries", [b"null", b"2", b'"2"', b"0.5"])
 async def test_retries_that_are_a_number_are_taken(retries):
     assert (await answered(retries)).get("error") is None
+
+
+async def test_an_answer_that_ended_with_an_error_is_none():
+    text = {"type": "text-delta", "payload": {"id": "t", "text": '{"safe": true}'}}
+    finish = {"type": "finish", "payload": {"stepResult": {"reason": "error"}}}
+    body = b'{"model": "m/x", "prompt": [], "timeout": 5}'
+    answer = orjson.loads(
+        await generator(text, finish).answer("procession.v1.api.llm_gateway.t.generate", body)
+    )
+    assert answer["error"].startswith("m/x failed: the answer ended with finish reason 'error'")
+    assert not answer.get("text")

@@ -12,6 +12,8 @@ from procession.errors import ProcessorError
 from procession.message_list import MessageList
 from procession_schemas.agent import StructuredOutput
 from procession_schemas.work import ModelOp, StepConfig
+from procession_services.llm_gateway.core.call import ModelCall
+from procession_services.llm_gateway.core.ending import Ending
 from procession_services.llm_gateway.handlers import ModelRunner, _Answer, _guarded, _replay
 from tests.unit.procession.making import context
 
@@ -48,7 +50,7 @@ async def test_who_is_cancelled_while_a_cut_is_under_way_is_cancelled(cancelled)
     config = SimpleNamespace(structured_output=None)
     job: Any = SimpleNamespace(ctx=SimpleNamespace(config=config), abort_signal=signal, outbox=outbox)
     op: Any = SimpleNamespace(keep_chunks=False, processors=[])
-    answer = _Answer(op, job, None)  # type: ignore[arg-type]  # there are no processors to stream to
+    answer = _Answer(op, job, None, Ending(ModelCall(model="m/x", prompt=[])))  # type: ignore[arg-type]  # there are no processors to stream to
     task = asyncio.ensure_future(answer.take(source()))
     for _ in range(5):
         await asyncio.sleep(0)

@@ -492,6 +492,18 @@ def test_a_reason_that_is_no_word_is_none() -> None:
     assert finish(chunks)["stepResult"] == {"reason": "other"}
 
 
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("MALFORMED_FUNCTION_CALL", {"reason": "error", "rawReason": "MALFORMED_FUNCTION_CALL"}),
+        ("pause_turn", {"reason": "other", "rawReason": "pause_turn"}),
+        ("end_turn", {"reason": "stop"}),
+    ],
+)
+def test_what_the_provider_said_is_told_where_it_says_more(said: str, told: dict[str, str]) -> None:
+    assert finish(adapted(event(content="a", finish=said)))["stepResult"] == told
+
+
 def test_images_become_files() -> None:
     drawn = {"type": "image_url", "image_url": {"url": "data:image/webp;base64,QUJD"}}
     linked = {"type": "image_url", "image_url": {"url": "https://x.org/a.png"}}
@@ -533,9 +545,7 @@ def test_raw_events_on_demand() -> None:
     ],
 )
 def test_reasons(given_reason: str | None, expected: str) -> None:
-    assert finish(adapted(event(content="a"), event(finish=given_reason)))["stepResult"] == {
-        "reason": expected
-    }
+    assert finish(adapted(event(content="a"), event(finish=given_reason)))["stepResult"]["reason"] == expected
 
 
 def test_a_provider_that_says_stop_all_the_time_is_heard_at_the_end() -> None:
