@@ -53,6 +53,14 @@ class TestStreamErrors:
         assert [chunk["type"] for chunk in chunks].count("error") == 1
         assert result.usage["inputTokens"]
 
+    @pytest.mark.parametrize(
+        ("options", "status"), [({"retryUnknownErrors": True}, "finished"), ({}, "failed")]
+    )
+    async def test_it_does_not_count_as_an_error_that_passes_by_itself(self, system, options, status):
+        model = system.script({"finish_reason": "other"}, HELLO)
+        result, _ = await system.run(agent={"model": model, **retrying(**options)})
+        assert result.status == status
+
     async def test_it_is_made_again_no_more_often_than_the_processor_says(self, system):
         model = system.script(BROKEN)
         result, chunks = await system.run(agent={"model": model, **retrying(maxRetries=2)})
