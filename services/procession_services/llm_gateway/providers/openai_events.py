@@ -90,7 +90,14 @@ class EventReader:
         events: list[bytes] = []
         for line in self._lines(data):
             if line.startswith(b"data:"):
-                self._data.append(line[5:].lstrip())
+                told = line[5:].lstrip()
+                if self._data and _apart(self._data[-1], told):
+                    events.append(b"\n".join(self._data))
+                    self._data.clear()
+                    self.done = told.startswith(b"[DONE]")
+                    if self.done:
+                        break
+                self._data.append(told)
             elif not line and self._data:
                 body, self._data = b"\n".join(self._data), []
                 if body.startswith(b"[DONE]"):
@@ -134,6 +141,11 @@ class EventReader:
     def end(self) -> list[bytes]:
         """Returns the data of an event that only lacks its empty line."""
         return self.feed(b"\n\n")
+
+
+def _apart(data: bytes, following: bytes) -> bool:
+    """Whether lines of data are of two events: some write no empty lines, and in JSON no object follows another."""
+    return data.rstrip().endswith(b"}") and following.startswith((b"{", b"[DONE]"))
 
 
 async def event_batches(

@@ -74,6 +74,12 @@ def test_an_event_of_several_data_lines_is_one_event():
     assert EventReader().feed(b"data: {\ndata: }\n\n") == [b"{\n}"]
 
 
+def test_events_without_empty_lines_between_them_are_events():
+    reader = EventReader()
+    assert reader.feed(b'data: {"a":1}\ndata: {"b":\ndata: 2}\ndata: {"c":3}\n') == [b'{"a":1}', b'{"b":\n2}']
+    assert (reader.feed(b"data: [DONE]\n"), reader.done) == ([b'{"c":3}'], True)
+
+
 @pytest.mark.parametrize("name", [b"event: error\n", b"event:error\r\n"])
 def test_an_event_that_is_named_an_error_is_marked(name):
     other = b"event: delta\ndata: 1\n\n"
