@@ -44,7 +44,12 @@ def _take_part(parts: list[Part], part: Part) -> None:
     kind, invocation = part["type"], part.get("toolInvocation")
     known = find_part(parts, invocation["toolCallId"]) if invocation else None
     if invocation and known:
-        advance(known, invocation)
+        if not advance(known, invocation):
+            return
+        if not known["toolInvocation"].get("args"):
+            known["toolInvocation"]["args"] = invocation["args"]
+        if part.get("providerMetadata"):
+            known["providerMetadata"] = {**known.get("providerMetadata", {}), **part["providerMetadata"]}
     elif kind == STEP_START:
         if parts and parts[-1]["type"] != STEP_START:
             parts.append(part)
