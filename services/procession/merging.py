@@ -33,14 +33,15 @@ def merge(last: Message, message: Message) -> None:
     content, more = last["content"], message["content"]
     parts = content["parts"]
     for part in more["parts"]:
-        _take_part(parts, part)
+        _take_part(parts, part, more["parts"].count(part))
     if more.get("metadata"):
         content["metadata"] = {**content.get("metadata", {}), **more["metadata"]}
     if "content" in more:
         content["content"] = more["content"]
 
 
-def _take_part(parts: list[Part], part: Part) -> None:
+def _take_part(parts: list[Part], part: Part, times: int) -> None:
+    """Adds a part, unless it is there as many times as the message has it."""
     kind, invocation = part["type"], part.get("toolInvocation")
     known = find_part(parts, invocation["toolCallId"]) if invocation else None
     if invocation and known:
@@ -53,7 +54,7 @@ def _take_part(parts: list[Part], part: Part) -> None:
     elif kind == STEP_START:
         if parts and parts[-1]["type"] != STEP_START:
             parts.append(part)
-    elif part not in parts:
+    elif parts.count(part) < times:
         if kind == "text" and parts and parts[-1]["type"] == "tool-invocation":
             parts.append({"type": STEP_START})
         parts.append(part)

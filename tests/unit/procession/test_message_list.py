@@ -252,6 +252,10 @@ class TestMerging:
             text("so"),
         ]
 
+    def test_what_a_message_says_twice_stays_said_twice(self) -> None:
+        messages = empty().add([reply("a", "one"), reply("b", "ha", "ha"), reply("c", "ha")], "response")
+        assert texts_of(messages.get.all.db()) == ["onehaha"]
+
     def test_parts_are_not_doubled_and_metadata_is_merged(self) -> None:
         first = reply("a", "one", tool(), metadata={"x": 1, "y": 1})
         second = reply("b", "one", tool(), STEP, "two", metadata={"y": 2})
