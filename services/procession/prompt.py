@@ -90,7 +90,7 @@ def _tagged(message: Message, content: list[dict[str, Any]]) -> list[dict[str, A
     """What a model sees of a signal: its text in its tag, then whatever else it has (R-PRE-5)."""
     text = signals.rendered(message)
     others = [entry for entry in content if entry["type"] != "text"]
-    return [{"type": "text", "text": text}, *others] if text else others
+    return [{"type": "text", "text": text}, *others] if text.strip() else others
 
 
 def _turns(parts: Iterable[Part], waiting: Mapping[str, ToolInvocation]) -> Iterator[dict[str, Any]]:

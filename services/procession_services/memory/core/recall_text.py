@@ -10,7 +10,7 @@ from procession_schemas.messages import Message
 __all__ = ["indexed_text", "other_conversations", "question_of"]
 
 _ROLES: Final = ("system", "user", "assistant", "tool")
-_QUESTIONS: Final = frozenset({"user", "user-message"})
+_QUESTIONS: Final = ("user", "user-message")
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _NOON: Final = 12
 TAG: Final = "remembered_from_other_conversation"

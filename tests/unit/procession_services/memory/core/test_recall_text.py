@@ -26,6 +26,11 @@ def test_the_question_is_the_last_user_text():
     assert indexed_text(rows[0]) == "one\ntwo"
 
 
+def test_what_a_client_says_of_a_signal_may_be_anything():
+    signal = {"metadata": {"signal": {"type": {"a": 1}}}}
+    assert question_of([message("a", "one"), message("b", "x", role="signal", **signal)]) == "one"
+
+
 def test_all_texts_are_searched_and_indexed_not_the_last_one_of_the_flat_copy():
     """D-28, D-41."""
     row = message("a", "my dog is Rex|thanks", content="thanks")
