@@ -15,17 +15,23 @@ _FIXED: Final = frozenset({"toolCallId", "toolName", "args"})
 def may_merge(last: Message, message: Message) -> bool:
     """Tells whether an assistant message continues the last one of the conversation (R-ML-6).
 
-    Not when another thread is meant, the last one is sealed (`content.metadata.sealed`), is younger, or holds
-    nothing but data parts.
+    Not when another thread is meant, the last one is closed, is younger, or holds nothing but data parts.
     """
     content = last["content"]
     return (
         last["role"] == message["role"] == "assistant"
         and last.get("threadId") == message.get("threadId")
         and last["createdAt"] <= message["createdAt"]
-        and not content.get("metadata", {}).get("sealed")
+        and not _closed(content.get("metadata", {}))
         and not (content["parts"] and all(part["type"].startswith("data-") for part in content["parts"]))
     )
+
+
+def _closed(metadata: Mapping[str, Any]) -> bool:
+    """Whether nothing may be added: `sealed`, or what the reference writes into its messages."""
+    theirs = metadata.get("mastra")
+    marked = isinstance(theirs, Mapping) and (theirs.get("sealed") or theirs.get("responseBoundary"))
+    return bool(metadata.get("sealed") or marked)
 
 
 def merge(last: Message, message: Message) -> None:

@@ -194,6 +194,13 @@ class TestMerging:
             (reply("a", "one"), reply("b", "two"), "memory", True),
             (reply("a", "one"), reply("b", "two"), "response", False),
             (reply("a", "one", metadata={"sealed": True}), reply("b", "two"), "response", True),
+            (reply("a", "one", metadata={"mastra": {"sealed": True}}), reply("b", "two"), "response", True),
+            (
+                reply("a", "one", metadata={"mastra": {"responseBoundary": True}}),
+                reply("b", "two"),
+                "response",
+                True,
+            ),
             (reply("a", {"type": "data-x", "data": 1}), reply("b", "two"), "response", True),
             (
                 reply("a", "one") | {"threadId": "t1"},
@@ -208,6 +215,8 @@ class TestMerging:
             "memory",
             "merge=False",
             "sealed",
+            "sealed by the reference",
+            "a boundary of the reference",
             "data only",
             "other thread",
             "after a user",
