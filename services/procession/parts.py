@@ -38,6 +38,8 @@ _PROVIDER_OPTIONS: Final = (
     "experimental_providerMetadata",
 )
 """What the AI SDK calls what is for the provider, in its versions and kinds of parts."""
+_ABOUT_CALLS: Final = frozenset({"tool-approval-request", "tool-approval-response", "tool-error"})
+"""Parts of the AI SDK that begin like those of tools."""
 _UI_STATES: Final = {
     "input-streaming": "partial-call",
     "input-available": "call",
@@ -176,13 +178,19 @@ def _own_part(part: Any, where: str) -> Part:
 def _foreign_part(part: dict[str, Any], where: str) -> Part:
     kind = part["type"]
     reader = _READERS.get(kind)
-    if reader is None and (kind == "dynamic-tool" or kind.startswith("tool-")) and "toolCallId" in part:
+    if reader is None and _is_ui_tool(part):
         reader = _ui_tool
     read = reader(part, where) if reader else part
     options = next((part[key] for key in _PROVIDER_OPTIONS if part.get(key)), None)
     if reader and options:
         read["providerMetadata"] = options
     return _own_part(read, where)
+
+
+def _is_ui_tool(part: dict[str, Any]) -> bool:
+    """Whether it is a call in a UI message, whose type names the tool, and no other part about a call."""
+    named = part["type"] == "dynamic-tool" or part["type"].startswith("tool-")
+    return named and "toolCallId" in part and ("state" in part or part["type"] not in _ABOUT_CALLS)
 
 
 def _text(part: dict[str, Any], where: str) -> dict[str, Any]:

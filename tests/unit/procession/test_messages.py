@@ -309,6 +309,12 @@ class TestNormalise:
         alone = parts({"role": "tool", "content": [result]})
         assert alone == [tool(args={}, **outcome)]
 
+    def test_a_part_about_a_call_is_no_call(self) -> None:
+        asked = {"type": "tool-approval-request", "approvalId": "a", "toolCallId": "c1"}
+        assert parts({"role": "assistant", "content": [asked]}) == [asked]
+        named = {"type": "tool-error", "toolCallId": "c1", "state": "input-available", "input": {}}
+        assert parts({"role": "assistant", "parts": [named]}) == [tool(toolName="error", args={})]
+
     def test_a_joined_result_keeps_what_both_say_to_the_provider(self) -> None:
         call = {"type": "tool-call", "toolCallId": "c1", "toolName": "weather", "input": {"city": "Oslo"}}
         result = {"type": "tool-result", "toolCallId": "c1", "toolName": "weather", "output": 21}
