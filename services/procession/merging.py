@@ -15,17 +15,23 @@ _FIXED: Final = frozenset({"toolCallId", "toolName", "args"})
 def may_merge(last: Message, message: Message) -> bool:
     """Tells whether an assistant message continues the last one of the conversation (R-ML-6).
 
-    Not when another thread is meant, the last one is sealed (`content.metadata.sealed`), is younger, or holds
-    nothing but data parts.
+    Not when another thread is meant, the last one is closed, is younger, or holds nothing but data parts.
     """
     content = last["content"]
     return (
         last["role"] == message["role"] == "assistant"
         and last.get("threadId") == message.get("threadId")
         and last["createdAt"] <= message["createdAt"]
-        and not content.get("metadata", {}).get("sealed")
+        and not _closed(content.get("metadata", {}))
         and not (content["parts"] and all(part["type"].startswith("data-") for part in content["parts"]))
     )
+
+
+def _closed(metadata: Mapping[str, Any]) -> bool:
+    """Whether nothing may be added: `sealed`, or what the reference writes into its messages."""
+    theirs = metadata.get("mastra")
+    marked = isinstance(theirs, Mapping) and (theirs.get("sealed") or theirs.get("responseBoundary"))
+    return bool(metadata.get("sealed") or marked)
 
 
 def merge(last: Message, message: Message) -> None:
@@ -33,22 +39,28 @@ def merge(last: Message, message: Message) -> None:
     content, more = last["content"], message["content"]
     parts = content["parts"]
     for part in more["parts"]:
-        _take_part(parts, part)
+        _take_part(parts, part, more["parts"].count(part))
     if more.get("metadata"):
         content["metadata"] = {**content.get("metadata", {}), **more["metadata"]}
     if "content" in more:
         content["content"] = more["content"]
 
 
-def _take_part(parts: list[Part], part: Part) -> None:
+def _take_part(parts: list[Part], part: Part, times: int) -> None:
+    """Adds a part, unless it is there as many times as the message has it."""
     kind, invocation = part["type"], part.get("toolInvocation")
     known = find_part(parts, invocation["toolCallId"]) if invocation else None
     if invocation and known:
-        advance(known, invocation)
+        if not advance(known, invocation):
+            return
+        if not known["toolInvocation"].get("args"):
+            known["toolInvocation"]["args"] = invocation["args"]
+        if part.get("providerMetadata"):
+            known["providerMetadata"] = {**known.get("providerMetadata", {}), **part["providerMetadata"]}
     elif kind == STEP_START:
         if parts and parts[-1]["type"] != STEP_START:
             parts.append(part)
-    elif part not in parts:
+    elif parts.count(part) < times:
         if kind == "text" and parts and parts[-1]["type"] == "tool-invocation":
             parts.append({"type": STEP_START})
         parts.append(part)

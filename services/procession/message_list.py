@@ -103,10 +103,14 @@ class MessageList:
             raise InvalidMessageError(
                 "messages", f"is of type {type(likes).__name__}; give a message or a list of them"
             )
-        for message in [self._read(like, index, f"messages.{i}") for i, like in enumerate(likes)]:
+        read = [(like, self._read(like, index, f"messages.{i}")) for i, like in enumerate(likes)]
+        for like, message in read:
+            known = index.get(message["id"])
             if message["role"] == "system":
                 self._take_system(message, kind)
-            elif known := index.get(message["id"]):
+            elif known and _is_outcome(like) and known.message["role"] == "assistant":
+                _merge_into(known, message, kind)
+            elif known:
                 _replace(known, message, kind)
             elif not (merge and self._merge(message, kind)):
                 index[message["id"]] = self._append(message, kind)
@@ -422,6 +426,7 @@ class MessageList:
             defaults |= {key: value for key, value in known.message.items() if key != "content"}
         now = (lambda: str(known.message["createdAt"])) if known else self._stamp
         message = normalise(like, new_id=self._new_id, now=now, where=where)
+        self._last_stamp = max(self._last_stamp, message["createdAt"])
         present = {key: value for key, value in defaults.items() if value is not None}
         return cast("Message", {**present, **message})
 
@@ -443,8 +448,7 @@ class MessageList:
         last = self._ordered()[-1]
         if not may_merge(last.message, message):
             return False
-        merge(last.message, message)
-        last.source, last.saved = source, False
+        _merge_into(last, message, source)
         return True
 
     def _advance(self, call_id: str, update: Mapping[str, Any]) -> bool:
@@ -464,6 +468,19 @@ class MessageList:
 def _known(like: Any, index: Mapping[str, _Entry]) -> _Entry | None:
     message_id = like.get("id") if isinstance(like, Mapping) else None
     return index.get(message_id) if isinstance(message_id, str) else None
+
+
+def _is_outcome(like: Any) -> bool:
+    """Whether it is a message of tool results, which completes one with its id and does not replace it."""
+    return isinstance(like, Mapping) and like.get("role") == "tool"
+
+
+def _merge_into(entry: _Entry, message: Message, source: Source) -> None:
+    """Merges a message; what has to be saved stays so, whatever context comes to it."""
+    merge(entry.message, message)
+    if source != "context" or entry.source == "memory":
+        entry.source = source
+    entry.saved = False
 
 
 def _replace(entry: _Entry, message: Message, source: Source) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, cast
 
+from procession import flat_fields
 from procession.parts import (
     InvalidMessageError,
     copy_json,
@@ -31,6 +32,7 @@ __all__ = [
 
 _ROLES: Final = ("user", "assistant", "system", "tool", "signal")
 _END_OF_TIME: Final = "9999"  # a message after it could not get a later time
+_PROVIDER_OPTIONS: Final = ("providerOptions", "providerMetadata", "experimental_providerMetadata")
 _KEPT: Final = ("threadId", "resourceId", "type")
 
 
@@ -146,8 +148,8 @@ def normalise(
     """Returns a new stored message out of whatever stands for one.
 
     Understood are a string (a user message), `{"role", "content"}` with a string or with content parts of the
-    AI SDK or OpenAI, OpenAI's `tool_calls` and role `tool`, a UI message (`{"role", "parts"}`), and a full
-    message. A flat `content.content` without a text part becomes one (D-28).
+    AI SDK or OpenAI, OpenAI's `tool_calls` and role `tool`, a UI message (`{"role", "parts"}`, of AI SDK 4 with
+    fields beside them), and a full message. What only a flat field says becomes a part (D-28).
 
     Args:
         like: The message; it is copied, never kept.
@@ -193,11 +195,12 @@ def _content(like: Mapping[str, Any], where: str) -> dict[str, Any]:
     if like["role"] == "tool" and "tool_call_id" in like:
         return {"format": 2, "parts": [read_tool_answer(like, where)]}
     calls = read_tool_calls(like["tool_calls"], f"{where}.tool_calls") if like.get("tool_calls") else []
-    if content is None:
-        given = like.get("parts")
-        if isinstance(given, list):
-            return _with_metadata({"format": 2, "parts": read_foreign_parts(given, f"{where}.parts")}, like)
-        if not calls:
+    given, flat = like.get("parts"), None
+    if isinstance(given, list) and (given or not isinstance(content, list)):
+        # A UI message; AI SDK 4 gives the text of its parts once more.
+        flat, content, path = content, given, f"{where}.parts"
+    elif content is None:
+        if not calls and not any(like.get(field) for field in flat_fields.FIELDS):
             raise InvalidMessageError(
                 path, "is missing; give a string or a list of parts (an empty string is fine)"
             )
@@ -208,12 +211,13 @@ def _content(like: Mapping[str, Any], where: str) -> dict[str, Any]:
         raise InvalidMessageError(
             path, f"is of type {type(content).__name__}; give a string or a list of parts"
         )
-    return _with_metadata({"format": 2, "parts": [*read_foreign_parts(content, path), *calls]}, like)
+    parts = _with_flat_text([*read_foreign_parts(content, path), *calls], flat)
+    return _with_rest({"format": 2, "parts": flat_fields.unfolded(like, parts, where)}, like)
 
 
 def _full_content(content: Mapping[str, Any], where: str) -> dict[str, Any]:
     given, flat = content.get("parts"), content.get("content")
-    if given is None and flat is None:
+    if given is None and flat is None and not any(content.get(field) for field in flat_fields.FIELDS):
         raise InvalidMessageError(where, "has neither parts nor content; give a list of parts")
     if not isinstance(given, list | None):
         raise InvalidMessageError(f"{where}.parts", f"is of type {type(given).__name__}; give a list")
@@ -223,16 +227,29 @@ def _full_content(content: Mapping[str, Any], where: str) -> dict[str, Any]:
         raise InvalidMessageError(
             f"{where}.metadata", f"is of type {type(metadata).__name__}; give an object"
         )
-    parts = read_own_parts(given or [], f"{where}.parts")
-    if flat is not None and not any(part["type"] == "text" for part in parts):
-        parts.insert(0, Part(type="text", text=flat))
-    rest = {key: value for key, value in content.items() if value is not None and key != "parts"}
+    parts = _with_flat_text(read_own_parts(given or [], f"{where}.parts"), flat)
+    parts = flat_fields.unfolded(content, parts, where)
+    gone = ("parts", *flat_fields.FIELDS)
+    rest = {key: value for key, value in content.items() if value is not None and key not in gone}
     return copy_json(rest) | {"format": 2, "parts": parts}
 
 
-def _with_metadata(content: dict[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:
+def _with_flat_text(parts: list[Part], flat: Any) -> list[Part]:
+    """The flat text as a part in front, where no part is text; an empty one says nothing beside other parts."""
+    if not isinstance(flat, str) or any(part["type"] == "text" for part in parts) or (parts and not flat):
+        return parts
+    return [Part(type="text", text=flat), *parts]
+
+
+def _with_rest(content: dict[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:
+    """What a foreign message says beside its parts: metadata, annotations, and what is for the provider."""
     if isinstance(like.get("metadata"), Mapping):
         content["metadata"] = copy_json(dict(like["metadata"]))
+    if isinstance(like.get("annotations"), list):
+        content["annotations"] = copy_json(like["annotations"])
+    options = next((like[key] for key in _PROVIDER_OPTIONS if isinstance(like.get(key), Mapping)), None)
+    if options:
+        content["providerMetadata"] = copy_json(dict(options))
     return content
 
 

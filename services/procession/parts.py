@@ -10,7 +10,8 @@ from types import NoneType
 from typing import Any, Final, TypeVar, cast
 
 from procession.errors import ProcessionError
-from procession_schemas.messages import Part, ToolInvocation
+from procession.merging import advance
+from procession_schemas.messages import Part
 
 T = TypeVar("T")
 
@@ -30,6 +31,15 @@ _FIELDS: Final[dict[str, dict[str, tuple[type, ...]]]] = {
     "tool-invocation": {"toolInvocation": (dict,)},
 }
 """What readers of the own format rely on, per type of part."""
+_PROVIDER_OPTIONS: Final = (
+    "providerMetadata",
+    "callProviderMetadata",
+    "providerOptions",
+    "experimental_providerMetadata",
+)
+"""What the AI SDK calls what is for the provider, in its versions and kinds of parts."""
+_ABOUT_CALLS: Final = frozenset({"tool-approval-request", "tool-approval-response", "tool-error"})
+"""Parts of the AI SDK that begin like those of tools."""
 _UI_STATES: Final = {
     "input-streaming": "partial-call",
     "input-available": "call",
@@ -78,7 +88,7 @@ def read_own_parts(parts: list[Any], where: str) -> list[Part]:
 
 
 def read_foreign_parts(parts: list[Any], where: str) -> list[Part]:
-    """Translates content parts of the AI SDK, its UI messages or OpenAI; a tool result joins its call.
+    """Translates content parts of the AI SDK, its UI messages or OpenAI; a tool's result and its call become one.
 
     Raises:
         InvalidMessageError: A part is no object, has no type, or lacks what its type needs.
@@ -87,13 +97,11 @@ def read_foreign_parts(parts: list[Any], where: str) -> list[Part]:
     for i, part in enumerate(parts):
         read = _foreign_part(_typed(part, f"{where}.{i}"), f"{where}.{i}")
         invocation = read.get("toolInvocation")
-        call = _call_of(out, invocation["toolCallId"]) if invocation else None
-        if invocation is None or call is None:
+        known = _part_of(out, invocation["toolCallId"]) if invocation else None
+        if known is None:
             out.append(read)
         else:
-            call.update(
-                cast("ToolInvocation", invocation | {"args": call["args"], "toolName": call["toolName"]})
-            )
+            _join(known, read, asked=part["type"] == "tool-call")
     return out
 
 
@@ -136,12 +144,18 @@ def read_tool_answer(message: Mapping[str, Any], where: str) -> Part:
     )
 
 
-def _call_of(parts: list[Part], call_id: str) -> ToolInvocation | None:
-    for part in parts:
-        invocation = part.get("toolInvocation")
-        if invocation and invocation["toolCallId"] == call_id:
-            return invocation
-    return None
+def _part_of(parts: list[Part], call_id: str) -> Part | None:
+    return next((p for p in parts if p.get("toolInvocation", {}).get("toolCallId") == call_id), None)
+
+
+def _join(known: Part, read: Part, *, asked: bool) -> None:
+    """Makes one part of a call and its outcome, whichever stands first; arguments are those of the call."""
+    if asked:
+        call = read["toolInvocation"]
+        known["toolInvocation"].update({"args": call["args"], "toolName": call["toolName"]})
+    advance(known, read["toolInvocation"])
+    if "providerMetadata" in read:
+        known["providerMetadata"] = {**known.get("providerMetadata", {}), **read["providerMetadata"]}
 
 
 def _own_part(part: Any, where: str) -> Part:
@@ -164,13 +178,19 @@ def _own_part(part: Any, where: str) -> Part:
 def _foreign_part(part: dict[str, Any], where: str) -> Part:
     kind = part["type"]
     reader = _READERS.get(kind)
-    if reader is None and (kind == "dynamic-tool" or kind.startswith("tool-")) and "toolCallId" in part:
+    if reader is None and _is_ui_tool(part):
         reader = _ui_tool
     read = reader(part, where) if reader else part
-    options = part.get("providerMetadata") or part.get("providerOptions")
+    options = next((part[key] for key in _PROVIDER_OPTIONS if part.get(key)), None)
     if reader and options:
         read["providerMetadata"] = options
     return _own_part(read, where)
+
+
+def _is_ui_tool(part: dict[str, Any]) -> bool:
+    """Whether it is a call in a UI message, whose type names the tool, and no other part about a call."""
+    named = part["type"] == "dynamic-tool" or part["type"].startswith("tool-")
+    return named and "toolCallId" in part and ("state" in part or part["type"] not in _ABOUT_CALLS)
 
 
 def _text(part: dict[str, Any], where: str) -> dict[str, Any]:
@@ -181,7 +201,14 @@ def _reasoning(part: dict[str, Any], where: str) -> dict[str, Any]:
     if "reasoning" in part:
         return part
     text = _string(part, "text", where, empty=True)
-    return {"type": "reasoning", "reasoning": text, "details": [{"type": "text", "text": text}]}
+    detail = {"type": "text", "text": text}
+    if isinstance(part.get("signature"), str):
+        detail["signature"] = part["signature"]
+    return {"type": "reasoning", "reasoning": text, "details": [detail]}
+
+
+def _redacted(part: dict[str, Any], _where: str) -> dict[str, Any]:
+    return {"type": "reasoning", "reasoning": "", "details": [{"type": "redacted", "data": part.get("data")}]}
 
 
 def _image(part: dict[str, Any], where: str) -> dict[str, Any]:
@@ -244,7 +271,7 @@ def _ui_tool(part: dict[str, Any], where: str) -> dict[str, Any]:
         "state": _UI_STATES.get(state, state),
         "toolCallId": _string(part, "toolCallId", where),
         "toolName": part.get("toolName") or part["type"].removeprefix("tool-"),
-        "args": part.get("input", {}),
+        "args": part.get("input", part.get("rawInput", {})),
     }
     renamed = {"output": "result", "errorText": "errorText", "approval": "approval"}
     call |= {own: part[theirs] for theirs, own in renamed.items() if theirs in part}
@@ -265,6 +292,7 @@ def _source_url(part: dict[str, Any], _where: str) -> dict[str, Any]:
 _READERS: Final[dict[str, Callable[[dict[str, Any], str], dict[str, Any]]]] = {
     "text": _text,
     "reasoning": _reasoning,
+    "redacted-reasoning": _redacted,
     "image": _image,
     "image_url": _image_url,
     "file": _file,

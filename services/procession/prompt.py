@@ -4,12 +4,13 @@ Entries are `system` (text), `user` (text and file parts), `assistant` (text, re
 parts) and `tool` (tool-result parts). Nothing in a prompt is shared with the conversation (R-RQ-4).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from procession import signals
+from procession.merging import is_open
 from procession.parts import copy_json, media_type
-from procession_schemas.messages import Message, Part
+from procession_schemas.messages import Message, Part, ToolInvocation
 
 if TYPE_CHECKING:
     from procession.message_list import MessageList  # its `core()` views are made here
@@ -30,47 +31,81 @@ def to_prompt(messages: "MessageList") -> Prompt:
     entries = conversation_entries(messages.get.all.db())
     if entries and entries[0]["role"] == "assistant":
         entries.insert(0, {"role": "user", "content": [{"type": "text", "text": _OPENING}]})
+    system = messages.get_all_system_messages()
     return [
-        *({"role": "system", "content": m["content"]} for m in messages.get_all_system_messages()),
+        *({"role": "system", "content": m["content"]} for m in system if m["content"].strip()),
         *entries,
     ]
 
 
 def conversation_entries(messages: Iterable[Message]) -> Prompt:
     """Returns the entries of stored messages; messages of which a model sees nothing are left out."""
+    placed = list(signals.in_place(messages))
+    waiting = _waiting_calls(placed)
     entries: Prompt = []
-    for message in signals.in_place(messages):
+    for message in placed:
         parts = message["content"]["parts"]
         if message["role"] in ("user", signals.ROLE):
-            content = [entry for part in parts for entry in _content(part)]
+            content = [e for part in parts for e in _content(part) if e["type"] != "reasoning"]
             if message["role"] == signals.ROLE:
                 content = _tagged(message, content)
-            entries += [{"role": "user", "content": content}] if content else []
+            made: Prompt = [{"role": "user", "content": content}] if content else []
         else:
-            entries += _turns(parts)
+            made = list(_turns(parts, waiting))
+        options = message["content"].get("providerMetadata")
+        for entry in [entry for entry in made if entry["role"] != "tool"][-1:] if options else ():
+            entry["providerOptions"] = copy_json(options)
+        entries += made
+    _part_ids(entries)
     return entries
+
+
+def _waiting_calls(messages: Iterable[Message]) -> dict[str, ToolInvocation]:
+    """Calls without outcome, which stay out of the prompt; their outcome may be in another message (R-ML-7)."""
+    calls = [p["toolInvocation"] for m in messages for p in m["content"]["parts"] if "toolInvocation" in p]
+    return {call["toolCallId"]: call for call in calls if is_open(call)}
+
+
+def _part_ids(entries: Prompt) -> None:
+    """Gives a call whose id an earlier one has another id, and its result too: providers take an id only once."""
+    seen: set[str] = set()
+    own: dict[tuple[str, bool], list[str]] = {}
+    for entry in entries:
+        inline = entry["role"] == "assistant"  # where results of what the provider ran stand
+        if inline:
+            own = {}
+        for part in entry["content"]:
+            if part["type"] == "tool-call":
+                told, times = part["toolCallId"], 1
+                while part["toolCallId"] in seen:
+                    times += 1
+                    part["toolCallId"] = f"{told}_{times}"
+                seen.add(part["toolCallId"])
+                own.setdefault((told, bool(part.get("providerExecuted"))), []).append(part["toolCallId"])
+            elif part["type"] == "tool-result":
+                part["toolCallId"] = own[part["toolCallId"], inline].pop(0)
 
 
 def _tagged(message: Message, content: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What a model sees of a signal: its text in its tag, then whatever else it has (R-PRE-5)."""
     text = signals.rendered(message)
     others = [entry for entry in content if entry["type"] != "text"]
-    return [{"type": "text", "text": text}, *others] if text else others
+    return [{"type": "text", "text": text}, *others] if text.strip() else others
 
 
-def _turns(parts: Iterable[Part]) -> Iterator[dict[str, Any]]:
+def _turns(parts: Iterable[Part], waiting: Mapping[str, ToolInvocation]) -> Iterator[dict[str, Any]]:
     """Splits an assistant message: a step ends at `step-start` or where content follows tool results."""
     said: list[dict[str, Any]] = []
     results: list[dict[str, Any]] = []
     for part in parts:
         if part["type"] == "tool-invocation":
-            call, result = _tool(part)
+            call, result = _tool(part, waiting)
             if result is None:
                 continue
             said.append(call)
             (said if part.get("providerExecuted") else results).append(result)
             continue
-        content = [entry for entry in _content(part) if entry["type"] != "text" or entry["text"]]
+        content = _content(part)
         if part["type"] == "step-start" or (results and content):
             yield from _flush(said, results)
             said, results = [], []
@@ -86,16 +121,20 @@ def _flush(said: list[dict[str, Any]], results: list[dict[str, Any]]) -> Iterato
 
 
 def _content(part: Part) -> list[dict[str, Any]]:
-    """Returns what a model sees of a part that is no tool part; sources, errors and data are not for it."""
+    """Returns what a model sees of a part that is no tool part; sources, errors and data are not for it.
+
+    Nor are blank texts and files without data, which providers refuse.
+    """
     own: dict[str, Any] = copy_json(dict(part))
     options = {"providerOptions": own["providerMetadata"]} if own.get("providerMetadata") else {}
     match own["type"]:
         case "text":
-            return [{"type": "text", "text": own["text"], **options}]
+            return [{"type": "text", "text": own["text"], **options}] if own["text"].strip() else []
         case "reasoning":
             return [{**entry, **options} for entry in _reasoning(own)]
         case "file" | "image":
-            return [{**_file(own), **options}]
+            file = _file(own)
+            return [{**file, **options}] if file["data"] else []
         case _:
             return []
 
@@ -123,9 +162,12 @@ def _file(part: dict[str, Any]) -> dict[str, Any]:
     return entry | ({"filename": part["filename"]} if part.get("filename") else {})
 
 
-def _tool(part: Part) -> tuple[dict[str, Any], dict[str, Any] | None]:
+def _tool(part: Part, waiting: Mapping[str, ToolInvocation]) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """Returns the call and, if there is an outcome, the result entry."""
     invocation: dict[str, Any] = copy_json(dict(part["toolInvocation"]))
+    asked = waiting.get(invocation["toolCallId"])
+    if asked and not invocation.get("args"):  # a result that came by itself, such as that of a client's tool
+        invocation |= {"args": copy_json(asked["args"]), "toolName": asked["toolName"]}
     names = {"toolCallId": invocation["toolCallId"], "toolName": invocation["toolName"]}
     call = {"type": "tool-call", **names, "input": invocation.get("args")}
     if part.get("providerExecuted"):

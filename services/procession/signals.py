@@ -109,7 +109,8 @@ def rendered(message: Mapping[str, Any]) -> str:
     is none, as a recalled message may have it, leaves the text alone.
     """
     text, signal = contents(message), about(message)
-    tag = signal.get("tagName") or _TAGS.get(signal.get("type", ""), signal.get("type"))
+    kind = signal.get("type")
+    tag = signal.get("tagName") or (_TAGS.get(kind, kind) if isinstance(kind, str) else None)
     if not isinstance(tag, str) or not _NAME.fullmatch(tag):
         return text
     given = signal.get("attributes")

@@ -4,7 +4,7 @@ A state has an id on a thread. It is sent once as a snapshot, then as deltas, as
 messages that the model sees. What was sent is read from the conversation itself, so it needs no store.
 """
 
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Required, TypedDict
 
@@ -131,13 +131,18 @@ def sent_states(messages: Iterable[Message], state_id: str) -> list[SentState]:
     for message in messages:
         if message["role"] != signals.ROLE:
             continue
-        metadata = signals.about(message).get("metadata") or {}
-        state = metadata.get("state") or {}
+        metadata = _map(signals.about(message).get("metadata"))
+        state = _map(metadata.get("state"))
         if state.get("id") == state_id:
             rest = {key: value for key, value in metadata.items() if key != "state"}
             text = signals.contents(message)
             found.append(SentState(text, state.get("mode", "snapshot"), state.get("cacheKey", ""), rest))
     return found
+
+
+def _map(value: Any) -> Mapping[str, Any]:
+    """What a message says of itself may be a client's, and anything."""
+    return value if isinstance(value, Mapping) else {}
 
 
 def _signal(state_id: str, given: StateSignal) -> Signal:

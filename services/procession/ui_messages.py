@@ -45,7 +45,8 @@ def _part(part: Part) -> dict[str, Any]:
         case _:
             return own
     if own.get("providerMetadata"):
-        ui["providerMetadata"] = own["providerMetadata"]
+        called = own["type"] == "tool-invocation"
+        ui["callProviderMetadata" if called else "providerMetadata"] = own["providerMetadata"]
     return ui
 
 
@@ -66,7 +67,8 @@ def _file(part: dict[str, Any]) -> dict[str, Any]:
     data = str(part.get("data") or part.get("url") or part.get("image") or "")
     media = part.get("mimeType") or part.get("mediaType") or media_type(data, "application/octet-stream")
     url = data if data.startswith(("data:", "http://", "https://")) else f"data:{media};base64,{data}"
-    return {"type": "file", "url": url, "mediaType": media}
+    ui = {"type": "file", "url": url, "mediaType": media}
+    return ui | ({"filename": part["filename"]} if part.get("filename") else {})
 
 
 def _source(source: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Message history: what was said in a thread before, and what a run adds to it (R-ME-4, R-ME-5, builtins.md 13)."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -134,17 +135,23 @@ class MessageHistory(Processor[MessageHistoryOptions]):
         return await self._within(memory, here, budget, limit, boundary_of(hidden, budget))
 
     async def _within(
-        self, memory: Memory, here: Conversation, budget: HistoryBudget, limit: int | None, boundary: str
+        self,
+        memory: Memory,
+        here: Conversation,
+        budget: HistoryBudget,
+        limit: int | None,
+        boundary: "Boundary",
     ) -> list[Message]:
         """The newest messages, read page by page until the budget, the number or the thread is used up (R-HIST-6)."""
         found: list[Message] = []
         while True:
             page = await memory.store.recent(memory.tenant, here.thread, here.resource, PAGE, skip=len(found))
             found = [*page, *found]
-            visible = [message for message in found if message["createdAt"] > boundary]
+            visible = [message for message in found if boundary.shows(message)]
             enough = limit is not None and len(visible) >= limit
             used = sum(map(self.count_message, visible))
-            if enough or len(page) < PAGE or len(visible) < len(found) or used > budget.max_tokens:
+            behind = bool(found) and found[0]["createdAt"] < boundary.at
+            if enough or len(page) < PAGE or behind or used > budget.max_tokens:
                 return newest_units(visible, limit)
 
     def _limit(self, here: Conversation) -> int | None:
@@ -156,10 +163,26 @@ class MessageHistory(Processor[MessageHistoryOptions]):
         return DEFAULT_LAST_MESSAGES if here.last_messages is None else int(here.last_messages)
 
 
-def boundary_of(stored: Any, budget: HistoryBudget) -> str:
-    """The time up to which messages are hidden; it counts only for the limits it was made with (R-HIST-6)."""
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """Up to where a token budget has hidden messages: a time, and which of that time; None for all of them."""
+
+    at: str = ""
+    ids: Collection[str] | None = None
+
+    def shows(self, message: Message) -> bool:
+        """Whether it is behind the boundary."""
+        if message["createdAt"] != self.at or self.ids is None:
+            return message["createdAt"] > self.at
+        return message["id"] not in self.ids
+
+
+def boundary_of(stored: Any, budget: HistoryBudget) -> Boundary:
+    """What is hidden; it counts only for the limits it was made with (R-HIST-6)."""
     if not isinstance(stored, dict):
-        return ""
+        return Boundary()
     same = stored.get("maxTokens") == budget.max_tokens
     removed = budget.max_tokens * 0.25 if budget.at_max_remove_tokens is None else budget.at_max_remove_tokens
-    return str(stored.get("createdAt", "")) if same and stored.get("atMaxRemoveTokens") == removed else ""
+    if not same or stored.get("atMaxRemoveTokens") != removed:
+        return Boundary()
+    return Boundary(str(stored.get("createdAt", "")), stored.get("messageIds"))

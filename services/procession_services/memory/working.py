@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from procession.args import InputArgs
 from procession.message_list import MessageList
 from procession.processor import Options, Processor
+from procession.structured import schema_problem
 from procession_schemas.base import JsonObject
 from procession_schemas.memory import Scope, Template
 from procession_services.memory.core.templates import Template as Form
@@ -37,6 +38,9 @@ class NoteOptions(Options):
     def _check(self) -> Self:
         if self.template is not None and self.schema_ is not None:
             raise ValueError("give either a template or a schema")
+        if self.schema_ is not None and (problem := schema_problem(self.schema_)):
+            place, what = problem
+            raise ValueError(f"{'.'.join(['schema', *place])} {what}")
         return self
 
 

@@ -1,5 +1,6 @@
 """The tools with which a model changes its notes: `updateWorkingMemory` and `setWorkingMemory` (builtins.md 15.2)."""
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, ClassVar, Final
 
@@ -33,6 +34,11 @@ _VNEXT: Final[dict[str, Any]] = {
     },
     "required": ["newMemory"],
 }
+_DEFINITIONS: Final = ("$defs", "definitions")
+_WITHIN: Final = re.compile(r"#(/(?!\$defs/|definitions/)|$)")
+"""A reference into the schema that is none to a definition."""
+_STRICT: Final = frozenset({"required", "additionalProperties", "$id", "$schema"})
+"""What a change need not keep, and what a schema says as a document of its own."""
 Request = Callable[[str, bytes, float], Awaitable[bytes]]
 
 
@@ -98,8 +104,12 @@ class SetWorkingMemory(UpdateWorkingMemory):
 
 def _parameters(options: NoteToolOptions) -> dict[str, Any]:
     if options.schema_ is not None:
-        memory = {**_relaxed(options.schema_), "description": "What is new or has changed; the rest stays."}
-        return {"type": "object", "properties": {"memory": memory}}
+        memory = {
+            **_placed(_relaxed(options.schema_)),
+            "description": "What is new or has changed; the rest stays.",
+        }
+        shared = {key: memory.pop(key) for key in _DEFINITIONS if key in memory}
+        return {"type": "object", "properties": {"memory": memory}, **shared}
     if options.vnext:
         return _VNEXT
     memory = {"type": "string", "description": _WHOLE}
@@ -108,9 +118,28 @@ def _parameters(options: NoteToolOptions) -> dict[str, Any]:
 
 def _relaxed(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The schema of a change: every field may be left out, and may be null (R-WM-13)."""
-    made = {key: value for key, value in schema.items() if key not in ("required", "additionalProperties")}
+    made = {key: value for key, value in schema.items() if key not in _STRICT}
     if isinstance(schema.get("properties"), Mapping):
         made["properties"] = {name: _nullable(below) for name, below in schema["properties"].items()}
+    for key in _DEFINITIONS:
+        if isinstance(schema.get(key), Mapping):
+            made[key] = {
+                name: _relaxed(below) if isinstance(below, Mapping) else below
+                for name, below in schema[key].items()
+            }
+    return made
+
+
+def _placed(schema: Any) -> Any:
+    """The same below `memory`: definitions stay those of the whole, other references begin where the schema is now."""
+    if isinstance(schema, list):
+        return [_placed(below) for below in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    made = {key: _placed(below) for key, below in schema.items()}
+    told = schema.get("$ref")
+    if isinstance(told, str) and _WITHIN.match(told):
+        made["$ref"] = f"#/properties/memory{told[1:]}"
     return made
 
 

@@ -1,7 +1,7 @@
 """`memory-token-limiter`: keeps recalled history inside a token budget, for good (R-WIRE-6, R-HIST-6, R-TOKLIM-10).
 
-No model calls. What it removes stays removed in later turns: the time of the newest removed message is stored as the
-thread's boundary, and `message-history` reads no further back than that.
+No model calls. What it removes stays removed in later turns: time and ids of the newest removed messages are stored as
+the thread's boundary, and `message-history` reads no further back than that.
 """
 
 from typing import Any, Literal
@@ -56,6 +56,10 @@ class MemoryTokenLimiter(TokenLimiter):
         known = await args.services.store.get(key)
         limits = {"maxTokens": self.options.limit, "atMaxRemoveTokens": self.options.removed_tokens}
         newest = max(message["createdAt"] for message in gone)
+        ids = {message["id"] for message in gone if message["createdAt"] == newest}
         if isinstance(known, dict) and all(known.get(name) == value for name, value in limits.items()):
-            newest = max(newest, str(known.get("createdAt", "")))
-        await args.services.store.put(key, {**limits, "createdAt": newest})
+            before_that = str(known.get("createdAt", ""))
+            if before_that > newest:
+                return
+            ids.update(known.get("messageIds") or () if before_that == newest else ())
+        await args.services.store.put(key, {**limits, "createdAt": newest, "messageIds": sorted(ids)})

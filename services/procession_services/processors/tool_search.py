@@ -83,6 +83,7 @@ class _HelperOptions(Options):
     hidden: list[str] = Field(default_factory=list, description="Keys that are not found.")
     refused: list[str] = Field(default_factory=list, description="Keys that are not loaded.")
     search: SearchOptions = Field(default_factory=SearchOptions, description="How to search.")
+    offered: list[str] = Field(default_factory=list, description="Names that the step offers as loaded.")
 
 
 class _Helper(Tool):
@@ -98,6 +99,10 @@ class _Helper(Tool):
         """The names that are loaded."""
         options = self.options
         return LoadedNames(context.store, context.environment.now, ToolSearch.id, options.scope, options.ttl)
+
+    async def have(self, context: ToolContext) -> set[str]:
+        """The names that are loaded, and with `storage: context` those that messages in sight have loaded."""
+        return {*self.options.offered, *await self.loaded(context).names()}
 
 
 class SearchTools(_Helper):
@@ -119,8 +124,7 @@ class SearchTools(_Helper):
         hits = self.catalog.rank(query, options.search, filtered=options.filtered, hidden=options.hidden)
         if auto:
             hits = [hit for hit in hits if hit[0].key not in options.refused]
-            loaded = self.loaded(context)
-            have = await loaded.names()
+            loaded, have = self.loaded(context), await self.have(context)
             await loaded.add(entry.name for entry, _ in hits if entry.name not in have)
         return search_answer(query, hits, loaded=auto)
 
@@ -142,7 +146,7 @@ class LoadTool(_Helper):
     async def execute(self, args: Any, context: ToolContext) -> dict[str, Any]:
         """Returns `{success, message, toolName}` for one name, `{success, loaded, notFound, ...}` for a list."""
         options, loaded = self.options, self.loaded(context)
-        have = await loaded.names()
+        have = await self.have(context)
         done = load(args, self.catalog, have, filtered=options.filtered, refused=options.refused)
         await loaded.add(done.added)
         return done.answer
@@ -210,7 +214,7 @@ class ToolSearch(Processor[ToolSearchOptions]):
         own = {name: ref for name, ref in args.tools.items() if name not in resolved}
         loaded = await self._names(args, scope)
         offered = _offered(loaded, known, denied.get("active", []), filtered=self._filtered)
-        return {"tools": {**self._helpers(known, scope, denied), **own, **offered}}
+        return {"tools": {**self._helpers(known, scope, denied, loaded), **own, **offered}}
 
     @property
     def _filtered(self) -> bool:
@@ -242,12 +246,12 @@ class ToolSearch(Processor[ToolSearchOptions]):
             return False
 
     def _helpers(
-        self, known: _Known, scope: str, denied: dict[Phase, list[str]]
+        self, known: _Known, scope: str, denied: dict[Phase, list[str]], loaded: list[str]
     ) -> dict[str, dict[str, Any]]:
         """The refs of the helper tools, with all they need."""
         search = self.options.search
         shared: dict[str, Any] = {"scope": scope, "ttl": self.options.ttl_seconds, "filtered": self._filtered}
-        shared["refused"] = denied.get("load", [])
+        shared |= {"refused": denied.get("load", []), "offered": loaded}
         found = {"hidden": denied.get("search", []), "search": search.model_dump(by_alias=True)}
         helpers = {SEARCH: {"id": SEARCH, "options": {**shared, **found, "catalog": known.described}}}
         if not search.auto_load:
@@ -270,7 +274,7 @@ class ToolSearch(Processor[ToolSearchOptions]):
 
 def _lines(known: _Known, denied: list[str]) -> list[str]:
     return [
-        f"- `{entry['name']}`: {shortened(entry['description'])}"
+        f"- `{entry['name']}`: {shortened(entry['description'])}".removesuffix(": ")
         for entry in known.described
         if entry["key"] not in denied
     ]

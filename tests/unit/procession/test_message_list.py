@@ -146,6 +146,11 @@ class TestOrder:
         times = [m["createdAt"] for m in messages.get.all.db()]
         assert times == [LATER, "2026-01-31T12:00:01.001Z", "2026-01-31T12:00:01.002Z"]
 
+    def test_without_a_time_it_follows_those_of_the_same_call(self) -> None:
+        asked = {"role": "user", "content": "from a clock that is ahead", "createdAt": LATER}
+        messages = empty().add([asked, {"role": "assistant", "content": "yes"}, "thanks"], "input")
+        assert texts_of(messages.get.all.db()) == ["from a clock that is ahead", "yes", "thanks"]
+
     def test_history_loaded_later_sorts_before(self) -> None:
         messages = empty().add("now", "input").add([message("h", "before", at=EARLIER)], "memory")
         assert texts_of(messages.get.all.db()) == ["before", "now"]
@@ -189,6 +194,13 @@ class TestMerging:
             (reply("a", "one"), reply("b", "two"), "memory", True),
             (reply("a", "one"), reply("b", "two"), "response", False),
             (reply("a", "one", metadata={"sealed": True}), reply("b", "two"), "response", True),
+            (reply("a", "one", metadata={"mastra": {"sealed": True}}), reply("b", "two"), "response", True),
+            (
+                reply("a", "one", metadata={"mastra": {"responseBoundary": True}}),
+                reply("b", "two"),
+                "response",
+                True,
+            ),
             (reply("a", {"type": "data-x", "data": 1}), reply("b", "two"), "response", True),
             (
                 reply("a", "one") | {"threadId": "t1"},
@@ -203,6 +215,8 @@ class TestMerging:
             "memory",
             "merge=False",
             "sealed",
+            "sealed by the reference",
+            "a boundary of the reference",
             "data only",
             "other thread",
             "after a user",
@@ -225,6 +239,20 @@ class TestMerging:
         )
         assert messages.get.all.db()[0]["content"]["parts"] == [tool(state="result", result="warm")]
 
+    @pytest.mark.parametrize("source", ["input", "response", "memory"])
+    def test_context_that_is_merged_leaves_to_be_saved_what_was(self, source: Any) -> None:
+        messages = empty().add(reply("a", "one"), source).add(reply("b", "two"), "context")
+        assert texts_of(messages.get.all.db()) == ["onetwo"]
+        assert messages.source_of("a") == ("context" if source == "memory" else source)
+
+    def test_a_result_brings_arguments_and_metadata_that_its_call_lacks(self) -> None:
+        result = tool(state="result", result="warm") | {"providerMetadata": {"q": 2}}
+        started = tool(args={}) | {"providerMetadata": {"p": 1}}
+        messages = empty().add([reply("a", started), reply("b", result)], "input")
+        assert messages.get.all.db()[0]["content"]["parts"] == [
+            tool(state="result", result="warm") | {"providerMetadata": {"p": 1, "q": 2}}
+        ]
+
     def test_text_after_a_tool_starts_a_step(self) -> None:
         messages = empty().add([reply("a", tool(state="result", result=1)), reply("b", "so")], "response")
         assert messages.get.all.db()[0]["content"]["parts"] == [
@@ -232,6 +260,10 @@ class TestMerging:
             STEP,
             text("so"),
         ]
+
+    def test_what_a_message_says_twice_stays_said_twice(self) -> None:
+        messages = empty().add([reply("a", "one"), reply("b", "ha", "ha"), reply("c", "ha")], "response")
+        assert texts_of(messages.get.all.db()) == ["onehaha"]
 
     def test_parts_are_not_doubled_and_metadata_is_merged(self) -> None:
         first = reply("a", "one", tool(), metadata={"x": 1, "y": 1})
@@ -279,6 +311,15 @@ class TestKnownIds:
             assert part_of(messages)["result"] == "warm"
             assert texts_of(messages.get.all.db()) == ["edited"]
 
+    def test_results_with_the_id_of_their_call_complete_it(self) -> None:
+        messages = empty().add([reply("a", "let me see", tool()), message("b", "and?")], "input")
+        result = {"type": "tool-result", "toolCallId": "c1", "toolName": "weather", "output": "warm"}
+        messages.add({"id": "a", "role": "tool", "content": [result]}, "input")
+        assert messages.get.all.db()[0]["content"]["parts"] == [
+            text("let me see"),
+            tool(state="result", result="warm"),
+        ]
+
     def test_a_changed_copy_is_unsaved_again(self) -> None:
         messages = empty().add(message("a", "old"), "input")
         messages.drain_unsaved_messages()
@@ -300,9 +341,14 @@ class TestViews:
             "a",
             "one",
             tool(state="result", result={"t": 21}),
-            tool("c2"),
+            tool("c2") | {"providerMetadata": {"google": {"thoughtSignature": "s"}}},
             tool("c3", "output-error", errorText="no"),
-            {"type": "file", "data": "data:image/png;base64,QUJD", "mimeType": "image/png"},
+            {
+                "type": "file",
+                "data": "data:image/png;base64,QUJD",
+                "mimeType": "image/png",
+                "filename": "a.png",
+            },
             {"type": "reasoning", "reasoning": "hm", "details": [{"type": "text", "text": "hm"}]},
             {"type": "source", "source": {"sourceType": "url", "id": "s", "url": "https://x", "title": "X"}},
             STEP,
@@ -321,6 +367,8 @@ class TestViews:
             "input": {"city": "Oslo"},
             "output": {"t": 21},
         }
+        assert ui[0]["parts"][2]["callProviderMetadata"] == {"google": {"thoughtSignature": "s"}}
+        assert ui[0]["parts"][4]["filename"] == "a.png"
         assert empty().add(ui, "response").get.all.db() == [given_message]
 
     def test_a_ui_file_of_plain_base64_is_a_data_uri(self) -> None:

@@ -248,6 +248,39 @@ class TestNormalise:
                 {"type": "tool-call", "toolCallId": "c1", "toolName": "weather", "args": {"city": "Oslo"}},
                 tool(),
             ),
+            (
+                {"type": "reasoning", "text": "hm", "signature": "s"},
+                {
+                    "type": "reasoning",
+                    "reasoning": "hm",
+                    "details": [{"type": "text", "text": "hm", "signature": "s"}],
+                },
+            ),
+            (
+                {"type": "redacted-reasoning", "data": "xyz"},
+                {"type": "reasoning", "reasoning": "", "details": [{"type": "redacted", "data": "xyz"}]},
+            ),
+            (
+                {
+                    "type": "tool-weather",
+                    "toolCallId": "c1",
+                    "state": "input-available",
+                    "input": {"city": "Oslo"},
+                    "callProviderMetadata": {"google": {"thoughtSignature": "s"}},
+                },
+                tool() | {"providerMetadata": {"google": {"thoughtSignature": "s"}}},
+            ),
+            (
+                {
+                    "type": "dynamic-tool",
+                    "toolName": "weather",
+                    "toolCallId": "c1",
+                    "state": "output-error",
+                    "rawInput": "{oops",
+                    "errorText": "no JSON",
+                },
+                tool(state="output-error", args="{oops", errorText="no JSON"),
+            ),
             ({"type": "hologram", "beam": 7}, {"type": "hologram", "beam": 7}),
             ({"type": "data-x", "data": {"a": 1}}, {"type": "data-x", "data": {"a": 1}}),
         ],
@@ -272,8 +305,39 @@ class TestNormalise:
             tool(**outcome),
             text("so"),
         ]
+        assert parts({"role": "assistant", "content": [result, call]}) == [tool(**outcome)]
         alone = parts({"role": "tool", "content": [result]})
         assert alone == [tool(args={}, **outcome)]
+
+    def test_a_part_about_a_call_is_no_call(self) -> None:
+        asked = {"type": "tool-approval-request", "approvalId": "a", "toolCallId": "c1"}
+        assert parts({"role": "assistant", "content": [asked]}) == [asked]
+        named = {"type": "tool-error", "toolCallId": "c1", "state": "input-available", "input": {}}
+        assert parts({"role": "assistant", "parts": [named]}) == [tool(toolName="error", args={})]
+
+    def test_a_joined_result_keeps_what_both_say_to_the_provider(self) -> None:
+        call = {"type": "tool-call", "toolCallId": "c1", "toolName": "weather", "input": {"city": "Oslo"}}
+        result = {"type": "tool-result", "toolCallId": "c1", "toolName": "weather", "output": 21}
+        content = [call | {"providerOptions": {"p": 1}}, result | {"providerOptions": {"q": 2}}]
+        assert parts({"role": "assistant", "content": content}) == [
+            tool(state="result", result=21) | {"providerMetadata": {"p": 1, "q": 2}}
+        ]
+
+    def test_a_call_that_is_told_again_does_not_lose_its_result(self) -> None:
+        told = {"type": "tool-weather", "toolCallId": "c1", "input": {"city": "Oslo"}}
+        done = told | {"state": "output-available", "output": 21}
+        for again in (
+            [done, told | {"state": "input-available"}],
+            [told | {"state": "input-streaming"}, done],
+        ):
+            assert parts({"role": "assistant", "parts": again}) == [tool(state="result", result=21)]
+
+    @pytest.mark.parametrize("key", ["providerOptions", "providerMetadata", "experimental_providerMetadata"])
+    def test_what_a_message_says_to_the_provider_is_kept(self, key: Any) -> None:
+        message = {"role": "user", "content": "hi", key: {"p": {"cache": True}}, "annotations": [{"a": 1}]}
+        content = read(message)["content"]
+        assert content["providerMetadata"] == {"p": {"cache": True}}
+        assert content["annotations"] == [{"a": 1}]
 
     def test_openai_tool_calls(self) -> None:
         calls = [
@@ -455,6 +519,9 @@ message_likes = odd | st.fixed_dictionaries(
         "content": part_lists
         | st.fixed_dictionaries({"parts": part_lists}, optional={"content": odd, "metadata": odd}),
         "parts": part_lists,
+        "reasoning": odd,
+        "toolInvocations": odd | st.lists(invocations, max_size=2),
+        "experimental_attachments": odd | st.lists(st.fixed_dictionaries({"url": odd}), max_size=2),
         "tool_calls": odd | st.lists(st.fixed_dictionaries({"id": odd, "function": odd})),
         "tool_call_id": odd,
         "metadata": odd,

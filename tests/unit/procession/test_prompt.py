@@ -151,6 +151,65 @@ class TestParts:
         content = turns(text("a") | extra, done("x", part=extra))[0]["content"]
         assert [entry["providerOptions"] for entry in content] == [{"p": {"cache": True}}] * 2
 
+    def test_so_does_that_of_a_message_on_its_last_entry(self) -> None:
+        made = conversation(
+            ("user", [text("q")]), ("assistant", [done(1), text("so"), done(2, call_id="call_2")])
+        )
+        for message in made.get.all.db():
+            message["content"]["providerMetadata"] = {"p": {"cache": True}}  # type: ignore[typeddict-unknown-key]
+        entries = to_prompt(made)
+        assert [e["role"] for e in entries] == ["user", "assistant", "tool", "assistant", "tool"]
+        assert [e.get("providerOptions") for e in entries] == [
+            {"p": {"cache": True}}, None, None, {"p": {"cache": True}}, None,
+        ]  # fmt: skip
+
+
+class TestWhatProvidersRefuse:
+    @pytest.mark.parametrize("blank", ["", " \n", "\t"])
+    def test_blank_texts(self, blank: Any) -> None:
+        made = conversation(("user", [text(blank)]), ("user", [text(blank), text("q")]), system=[blank, "s"])
+        assert to_prompt(made) == [
+            {"role": "system", "content": "s"},
+            {"role": "user", "content": [text("q")]},
+        ]
+        assert turns(text(blank), done(1), text(blank), done(2, call_id="call_2")) == [
+            {"role": "assistant", "content": [call(), call("call_2")]},
+            {"role": "tool", "content": [answer({"type": "json", "value": n}, f"call_{n}") for n in (1, 2)]},
+        ]
+        assert turns(text(blank)) == []
+
+    def test_files_without_data(self) -> None:
+        assert turns({"type": "file", "mimeType": "image/png"}, {"type": "image"}, text("a")) == [
+            {"role": "assistant", "content": [text("a")]}
+        ]
+
+    def test_thoughts_of_a_user(self) -> None:
+        thought = {"type": "reasoning", "reasoning": "hm"}
+        assert to_prompt(conversation(("user", [thought]), ("user", [thought, text("q")]))) == [
+            {"role": "user", "content": [text("q")]}
+        ]
+
+    def test_the_id_of_a_call_twice(self) -> None:
+        made = conversation(
+            ("user", [text("q")]),
+            ("assistant", [done("one"), done("two")]),
+            ("user", [text("again")]),
+            ("assistant", [done("three"), tool("call_1", state="call"), done("four", call_id="call_1_2")]),
+        )
+        entries = [e for e in to_prompt(made) if e["role"] != "user"]
+        told = [[part["toolCallId"] for part in e["content"]] for e in entries]
+        assert told == [["call_1", "call_1_2"]] * 2 + [["call_1_3", "call_1_2_2"]] * 2
+        values = [part["output"]["value"] for e in entries if e["role"] == "tool" for part in e["content"]]
+        assert values == ["one", "two", "three", "four"]
+
+    def test_the_id_of_a_call_twice_where_the_provider_ran_one(self) -> None:
+        own = {"providerExecuted": True}
+        [said, results] = turns(done("mine"), done("its", part=own))
+        assert [(part["type"], part["toolCallId"]) for part in said["content"]] == [
+            ("tool-call", "call_1"), ("tool-call", "call_1_2"), ("tool-result", "call_1_2"),
+        ]  # fmt: skip
+        assert results["content"] == [answer({"type": "text", "value": "mine"})]
+
 
 class TestToolOutput:
     @pytest.mark.parametrize(
@@ -189,6 +248,25 @@ class TestToolOutput:
             {"role": "assistant", "content": [text("let me ")]}
         ]
         assert turns(tool(state=state)) == []
+
+    def test_a_result_in_another_message_is_told_with_the_arguments_of_its_call(self) -> None:
+        alone = {
+            "state": "result",
+            "toolCallId": "call_1",
+            "toolName": "unknown",
+            "args": {},
+            "result": "warm",
+        }
+        made = conversation(
+            ("user", [text("q")]),
+            ("assistant", [tool()]),
+            ("user", [text("and?")]),
+            ("assistant", [{"type": "tool-invocation", "toolInvocation": alone}]),
+        )
+        assert to_prompt(made)[2:] == [
+            {"role": "assistant", "content": [call()]},
+            {"role": "tool", "content": [answer({"type": "text", "value": "warm"})]},
+        ]
 
 
 class TestSteps:

@@ -204,6 +204,18 @@ def test_a_recalled_signal_with_an_impossible_tag_is_plain_text(name):
     assert signals.rendered(message) == "x"
 
 
+@pytest.mark.parametrize("kind", [{"a": 1}, ["user"], 7, None, ""])
+def test_a_recalled_signal_of_no_known_kind_is_plain_text(kind):
+    message: Any = signals.to_message({"contents": "x"})
+    message["content"]["metadata"]["signal"]["type"] = kind
+    assert signals.rendered(message) == "x"
+
+
+def test_a_signal_of_blank_text_is_not_for_the_model():
+    blank: Any = signals.to_message({"contents": " \n", "type": "user"})
+    assert to_prompt(conversation(({"id": "s", "createdAt": NOW, **blank}, "memory"))) == []
+
+
 def test_a_recalled_signal_is_rendered_like_a_fresh_one():
     stored = {"id": "s", **signals.to_message(REMINDER), "createdAt": NOW}
     assert to_prompt(conversation((stored, "memory"))) == [

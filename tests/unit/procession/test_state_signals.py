@@ -2,6 +2,8 @@
 
 from typing import Any, ClassVar
 
+import pytest
+
 from procession import StateSignal, StateSignalArgs, StateSignalProcessor
 from procession.processor import Hook
 from procession.signals import rendered
@@ -69,6 +71,14 @@ async def test_a_delta_alone_does_not_count_as_seen():
     await kit.input_step()
     assert (Page.seen[-1].has_snapshot, Page.seen[-1].current_cache_key) == (False, None)
     assert rendered(kit.messages[-1]) == "<page>snapshot b</page>"
+
+
+@pytest.mark.parametrize("about", [{"metadata": "x"}, {"metadata": {"state": "page"}}, {"metadata": [1]}])
+async def test_what_a_client_says_of_a_signal_may_be_anything(about: Any):
+    kit = kit_at("a")
+    kit.message_list.add({"role": "signal", "content": {"parts": [], "metadata": {"signal": about}}}, "input")
+    await kit.input_step()
+    assert rendered(kit.messages[-1]) == "<page>snapshot a</page>"
 
 
 async def test_states_of_others_are_not_its_own():

@@ -27,6 +27,9 @@ _AUDIO_FORMATS: Final = {"audio/mpeg": "mp3", "audio/mp3": "mp3", "audio/wav": "
 def openai_messages(prompt: list[dict[str, Any]], model: str = "") -> list[dict[str, Any]]:
     """Return the prompt as chat messages; the prompt itself is left as it is.
 
+    Left out is what would be a message of nothing, which providers refuse: thoughts without an answer, as of a model
+    that was cut off while it thought, and files of an assistant, which no chat message holds.
+
     Args:
         prompt: Entries of role system, user, assistant and tool.
         model: The model asked, `provider/name`, or the provider alone; it decides what is repeated of the reasoning.
@@ -40,9 +43,12 @@ def openai_messages(prompt: list[dict[str, Any]], model: str = "") -> list[dict[
         if role == "system":
             messages.append({"role": "system", "content": _text(content)})
         elif role == "user":
-            messages.append({"role": "user", "content": _user_content(content)})
+            if said := _user_content(content):
+                messages.append({"role": "user", "content": said})
         elif role == "assistant":
-            messages.append(_assistant(content, model))
+            message = _assistant(content, model)
+            if message["content"] or "tool_calls" in message:
+                messages.append(message)
         elif role == "tool":
             messages.extend(
                 _tool_message(part, model) for part in _parts(content) if part.get("type") == "tool-result"

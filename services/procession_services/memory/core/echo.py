@@ -105,6 +105,8 @@ def with_updates(stored: Message, incoming: Message) -> Message | None:
     whole: Message = copy_json(stored)
     for part in parts:
         known = find_part(whole["content"]["parts"], part["toolInvocation"]["toolCallId"])
-        if known is not None:
+        if known is None:
+            whole["content"]["parts"].append(copy_json(part))
+        else:
             advance(known, part["toolInvocation"])
     return whole

@@ -14,6 +14,9 @@ _SPACE: Final = re.compile(r"\s+")
 _APPEND: Final = "append-new-memory"
 _IRRELEVANT: Final = "replace-irrelevant-memory"
 _MISSING: Final = object()
+_NULL: Final = {"type": "null"}
+_DEEPEST: Final = 20
+"""References that one leads to the next."""
 
 
 class InvalidUpdateError(ValueError):
@@ -65,7 +68,7 @@ def merge_update(given: Mapping[str, Any], stored: str | None, schema: Mapping[s
             ) from error
     if not isinstance(payload, dict):
         raise InvalidUpdateError(f"`memory` is of type {type(payload).__name__}; give an object")
-    merged = _merged(_object(stored), _without_optional_nulls(payload, schema))
+    merged = _merged(_object(stored), _without_optional_nulls(payload, schema, schema))
     return Update(_compact(merged), _DONE)
 
 
@@ -90,16 +93,41 @@ def _merged(old: dict[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     return made
 
 
-def _without_optional_nulls(value: Any, schema: Any) -> Any:
+def _without_optional_nulls(value: Any, schema: Any, root: Mapping[str, Any]) -> Any:
     """Leaves out nulls of fields that need not be there: models write them for what they do not know."""
-    if not isinstance(value, dict) or not isinstance(schema, Mapping):
+    meant = _meant(schema, root)
+    if not isinstance(value, dict) or meant is None:
         return value
-    fields, needed = schema.get("properties") or {}, schema.get("required") or ()
+    fields, needed = meant.get("properties") or {}, meant.get("required") or ()
     return {
-        key: _without_optional_nulls(below, fields.get(key))
+        key: _without_optional_nulls(below, fields.get(key), root)
         for key, below in value.items()
         if below is not None or key not in fields or key in needed
     }
+
+
+def _meant(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The schema behind a reference, or the only alternative to null."""
+    for _ in range(_DEEPEST):
+        if not isinstance(schema, Mapping):
+            return None
+        others = [each for each in schema.get("anyOf") or schema.get("oneOf") or () if each != _NULL]
+        if isinstance(schema.get("$ref"), str):
+            schema = _at(schema["$ref"], root)
+        elif len(others) == 1:
+            schema = others[0]
+        else:
+            return schema
+    return None
+
+
+def _at(reference: str, root: Mapping[str, Any]) -> Any:
+    """What a reference such as `#/$defs/address` points to; None where that is not in the schema."""
+    place: Any = root
+    for step in reference.removeprefix("#").split("/")[1:]:
+        name = step.replace("~1", "/").replace("~0", "~")
+        place = place.get(name) if isinstance(place, Mapping) else None
+    return place
 
 
 def vnext_update(

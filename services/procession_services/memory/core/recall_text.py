@@ -10,7 +10,7 @@ from procession_schemas.messages import Message
 __all__ = ["indexed_text", "other_conversations", "question_of"]
 
 _ROLES: Final = ("system", "user", "assistant", "tool")
-_QUESTIONS: Final = frozenset({"user", "user-message"})
+_QUESTIONS: Final = ("user", "user-message")
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _NOON: Final = 12
 TAG: Final = "remembered_from_other_conversation"
@@ -36,10 +36,9 @@ def indexed_text(message: Message) -> str:
 
 
 def _joined(message: Message, separator: str) -> str:
+    """The texts of its parts; the flat copy, which has the last of them only, counts where no part is text (D-28)."""
     flat = message["content"].get("content")
-    if isinstance(flat, str) and flat:
-        return flat
-    return separator.join(_texts(message))
+    return separator.join(_texts(message)) or (flat if isinstance(flat, str) else "")
 
 
 def _texts(message: Mapping[str, Any]) -> list[str]:

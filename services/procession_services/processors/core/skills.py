@@ -8,6 +8,7 @@ from xml.sax.saxutils import escape
 
 import yaml
 
+from procession.json_values import text as text_of
 from procession_services.processors.core.bm25 import Index, rounded
 from procession_services.processors.core.tool_catalog import shortened, similar
 
@@ -60,15 +61,20 @@ def parse(text: str, path: str) -> tuple[Skill, str]:
         raise InvalidSkillError("has front matter that does not end; close it with `---`")
     try:
         front = yaml.safe_load("\n".join(lines[1:end]))
-    except yaml.YAMLError:
+    except Exception:  # noqa: BLE001 - what is no date, `!!bool x` and the like raise whatever
         raise InvalidSkillError("has front matter that is not YAML") from None
     if not isinstance(front, dict):
         raise InvalidSkillError("has front matter that is no mapping of names to values")
     name, description = front.get("name", path.rpartition("/")[2]), front.get("description", "")
-    if not isinstance(name, str) or not name.strip() or not isinstance(description, str):
+    if not _is_text(name) or not name.strip() or not _is_text(description):
         raise InvalidSkillError("names itself or describes itself by something else than text")
     body = "\n".join(lines[end + 1 :]).strip()
     return Skill(name.strip(), description.strip(), path, text=body), body
+
+
+def _is_text(value: Any) -> bool:
+    """Whether it is text that can travel: YAML's escapes make half characters, too."""
+    return isinstance(value, str) and text_of(value) == value
 
 
 def by_path(skills: Iterable[Skill]) -> list[Skill]:

@@ -173,7 +173,8 @@ def search_answer(query: str, hits: Sequence[tuple[Entry, float]], *, loaded: bo
     if not results:
         message = f'No tool fits "{query}". Try other keywords.'
     elif loaded:
-        message = f"{len(results)} tool(s) found and loaded; they can be called from the next step on."
+        names = ", ".join(entry.name for entry, _ in hits)
+        message = f"{len(results)} tool(s) found and loaded, to be called from the next step on: {names}"
     else:
         message = f"{len(results)} tool(s) found. Load those you need with {LOAD}, by their exact names."
     return {"results": results, "message": message}

@@ -409,6 +409,18 @@ async def test_a_boundary_hides_what_a_budget_has_cut(
         assert await one.recall() == seen
 
 
+async def test_a_boundary_hides_of_its_own_time_only_what_was_cut(
+    run: Make, store: RedisMessageStore, tenant: str
+) -> None:
+    at = message("m0")["createdAt"]
+    await store.save(tenant, "t", "r", [message(f"m{i}") | {"createdAt": at} for i in range(50)])
+    one = run(tokenLimit={"maxTokens": 100_000})
+    hidden = [f"m{i}" for i in range(45)]
+    told = {"maxTokens": 100_000, "atMaxRemoveTokens": 25_000, "createdAt": at, "messageIds": hidden}
+    await one.calls.environment.store(tenant).put("memory-token-limiter:boundary:r:t", told)
+    assert sorted(await one.recall()) == ["m45", "m46", "m47", "m48", "m49"]
+
+
 async def test_linked_messages_stay_together(run: Make, store: RedisMessageStore, tenant: str) -> None:
     call: dict[str, Any] = {
         "type": "tool-invocation",

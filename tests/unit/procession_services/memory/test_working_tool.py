@@ -2,10 +2,12 @@
 
 import orjson
 import pytest
-from jsonschema import validate
+from jsonschema import ValidationError, validate
 
 from procession.args import RequestContext
+from procession.errors import InvalidOptionsError
 from procession.tools import ToolContext
+from procession_services.memory.working import WorkingMemory
 from procession_services.memory.working_tool import SetWorkingMemory, UpdateWorkingMemory, WorkingMemoryError
 
 SCHEMA = {
@@ -43,6 +45,59 @@ def context(**memory):
 def test_a_change_need_not_have_every_field(change):
     """R-WM-10, R-WM-13."""
     validate(change, UpdateWorkingMemory({"schema": SCHEMA}).parameters)
+
+
+REFERRING = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "$id": "https://example.org/person",
+    "type": "object",
+    "properties": {
+        "home": {"$ref": "#/$defs/address"},
+        "work": {"anyOf": [{"$ref": "#/$defs/address"}, {"type": "null"}]},
+        "second": {"$ref": "#/properties/home"},
+        "friends": {"type": "array", "items": {"$ref": "#"}},
+    },
+    "required": ["home"],
+    "$defs": {
+        "address": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}, "near": {"$ref": "#/$defs/address"}},
+            "required": ["city"],
+        },
+        "anything": True,
+    },
+}
+
+
+def test_references_of_a_schema_still_lead_somewhere():
+    """As Pydantic and Zod write them."""
+    parameters = UpdateWorkingMemory({"schema": REFERRING}).parameters
+    near = {"near": {"near": None}}
+    validate(
+        {"memory": {"home": near, "work": near, "second": near, "friends": [{"home": near}]}}, parameters
+    )
+    for wrong in (
+        {"home": {"city": 1}},
+        {"second": {"city": 1}},
+        {"friends": [{"home": {"near": {"city": 1}}}]},
+    ):
+        with pytest.raises(ValidationError):
+            validate({"memory": wrong}, parameters)
+
+
+@pytest.mark.parametrize(
+    ("schema", "place"),
+    [
+        ({"type": "object", "properties": [1]}, "schema.properties"),
+        ({"type": "object", "required": 5}, "schema.required"),
+        ({"properties": {"a": {"enum": 5}}}, "schema.properties.a.enum"),
+    ],
+)
+def test_what_is_no_schema_is_refused_when_it_is_built(schema, place):
+    for kind in (WorkingMemory.build, UpdateWorkingMemory):
+        with pytest.raises(InvalidOptionsError) as caught:
+            kind({"schema": schema})
+        assert f"{place} is no JSON Schema" in str(caught.value)
 
 
 def test_the_forms():

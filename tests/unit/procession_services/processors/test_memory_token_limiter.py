@@ -42,9 +42,23 @@ async def test_the_newest_removed_message_is_the_boundary():
     assert 0 < len(left) < 6
     newest = int(left[0].removeprefix("m")) - 1
     boundary = {"maxTokens": 60, "atMaxRemoveTokens": 20, "createdAt": row(newest)["createdAt"]}
-    assert await store.get(KEY) == boundary
+    assert await store.get(KEY) == boundary | {"messageIds": [f"m{newest}"]}
     await trimmed(store, [row(0), *[row(n) for n in range(4, 9)]])
     assert (await store.get(KEY))["createdAt"] > boundary["createdAt"]
+
+
+async def test_of_messages_of_one_time_those_are_named_that_went():
+    store = DictStore()
+    at = row(0)["createdAt"]
+    rows = [row(n) | {"createdAt": at} for n in range(6)]
+    left = await trimmed(store, rows)
+    told = await store.get(KEY)
+    assert told["createdAt"] == at
+    assert sorted([*told["messageIds"], *left]) == [f"m{n}" for n in range(6)]
+    later = [r for r in rows if r["id"] in left] + [row(n) | {"createdAt": at} for n in range(10, 14)]
+    left = await trimmed(store, later)
+    gone = {*told["messageIds"], *(r["id"] for r in later)} - {*left}
+    assert sorted(gone) == (await store.get(KEY))["messageIds"]
 
 
 async def test_a_boundary_is_that_of_one_thread_whatever_its_ids_hold():

@@ -188,6 +188,26 @@ async def test_the_catalogue_names_what_may_be_found():
     assert "send_email" not in second
 
 
+async def test_a_tool_without_description_has_a_line_without_an_end():
+    talk = Conversation(tools={"ping": {"id": "ping"}}, injectCatalog=True)
+    system = (await talk.step()).system
+    assert system[1]["content"].splitlines()[-1] == "- `ping`"
+
+
+async def test_what_messages_in_sight_have_loaded_is_not_loaded_again():
+    talk = Conversation(storage="context")
+    done = {"state": "result", "toolCallId": "c", "toolName": "load_tool", "args": {}}
+    done["result"] = {"success": True, "loaded": ["weather"]}
+    kit = talk.kit()
+    kit.message_list.add(
+        {"role": "assistant", "content": {"parts": [{"type": "tool-invocation", "toolInvocation": done}]}},
+        "memory",
+    )
+    talk.kit = lambda *_args, **_context: kit  # type: ignore[method-assign]
+    answer = await talk.load("weather", "mail")
+    assert (answer["loaded"], answer["alreadyLoaded"], answer["loadedCount"]) == (["mail"], ["weather"], 1)
+
+
 async def test_a_name_in_the_messages_that_is_not_in_the_catalogue_is_ignored():
     """Messages may be the caller's: they can only name what was configured."""
     kit = Conversation(storage="context").kit()

@@ -91,7 +91,21 @@ def test_an_assistant_turn_of_calls_only_has_no_content() -> None:
     message = one({"role": "assistant", "content": [call]})
     assert message["content"] is None
     assert message["tool_calls"][0]["function"]["arguments"] == "{}"
-    assert one({"role": "assistant", "content": [{"type": "reasoning", "text": "hm"}]})["content"] == ""
+
+
+@pytest.mark.parametrize("provider", ["openai", "anthropic", "deepseek"])
+def test_a_message_of_nothing_is_left_out(provider: str) -> None:
+    thought = {"type": "reasoning", "text": "hm", "signature": "s"}
+    file = {"type": "file", "data": "QUJD", "mediaType": "image/png"}
+    nothing: list[dict[str, Any]] = [
+        {"role": "assistant", "content": [thought]},
+        {"role": "assistant", "content": [file]},
+        {"role": "assistant", "content": []},
+        {"role": "user", "content": []},
+        {"role": "user", "content": [thought]},
+    ]
+    asked: dict[str, Any] = {"role": "user", "content": [{"type": "text", "text": "hi"}]}
+    assert openai_messages([asked, *nothing], f"{provider}/x") == [{"role": "user", "content": "hi"}]
 
 
 def test_what_the_provider_ran_itself_is_not_repeated() -> None:

@@ -54,6 +54,27 @@ def test_merging():
     assert merged({}, name="Zoë") == '{"name":"Zoë"}'
 
 
+def test_nulls_behind_references_are_those_of_the_schema_meant():
+    """An optional field that is null changes nothing; a needed one that is null goes (R-WM-13)."""
+    address = {"type": "object", "properties": {"city": {}, "zip": {}}, "required": ["city"]}
+    schema = {
+        "type": "object",
+        "properties": {
+            "home": {"$ref": "#/$defs/a~1b"},
+            "work": {"anyOf": [{"$ref": "#/$defs/a~1b"}, {"type": "null"}]},
+            "gone": {"$ref": "#/$defs/missing"},
+            "loop": {"$ref": "#/properties/loop"},
+        },
+        "$defs": {"a/b": address},
+    }
+    there = {"city": "Oslo", "zip": "1"}
+    stored = json.dumps({"home": there, "work": there, "gone": {"x": 1}, "loop": {"x": 1}})
+    nulls = {"city": None, "zip": None}
+    given = {"home": nulls, "work": nulls, "gone": {"x": None}, "loop": {"x": None}}
+    text = merge_update({"memory": given}, stored, schema).text
+    assert json.loads(text or "") == {"home": {"zip": "1"}, "work": {"zip": "1"}, "gone": {}, "loop": {}}
+
+
 def test_a_payload_that_is_missing_changes_nothing():
     for given in ({}, {"memory": None}):
         assert (merge_update(given, "{}", SCHEMA).text, merge_update(given, "{}", SCHEMA).told) == (

@@ -26,6 +26,19 @@ def test_the_question_is_the_last_user_text():
     assert indexed_text(rows[0]) == "one\ntwo"
 
 
+def test_what_a_client_says_of_a_signal_may_be_anything():
+    signal = {"metadata": {"signal": {"type": {"a": 1}}}}
+    assert question_of([message("a", "one"), message("b", "x", role="signal", **signal)]) == "one"
+
+
+def test_all_texts_are_searched_and_indexed_not_the_last_one_of_the_flat_copy():
+    """D-28, D-41."""
+    row = message("a", "my dog is Rex|thanks", content="thanks")
+    assert question_of([row]) == "my dog is Rex thanks"
+    assert indexed_text(row) == "my dog is Rex\nthanks"
+    assert indexed_text(message("b", "", content="only flat")) == "only flat"
+
+
 def test_messages_of_other_threads_stand_by_day_a_line_each():
     """D-26."""
     told = other_conversations(

@@ -55,6 +55,10 @@ def test_the_directory_names_a_skill_that_does_not():
         ("---\nname: 1\n---\n", "else than text"),
         ("---\nname: ' '\n---\n", "else than text"),
         ("---\nname: x\ndescription: [y]\n---\n", "else than text"),
+        ("---\nname: x\ndescription: 2024-99-99\n---\n", "not YAML"),
+        ("---\nname: x\nuser: !!bool maybe\n---\n", "not YAML"),
+        ("---\nname: x\nsize: !!int ''\n---\n", "not YAML"),
+        ('---\nname: "\\ud800"\n---\n', "else than text"),
         ("---\nx: !!python/object/apply:os.system ['true']\n---\n", "not YAML"),
     ],
 )
