@@ -124,12 +124,16 @@ def _told(error: Any) -> list[str]:
         return [_line([*path, name], _type(properties.get(name)), "undefined") for name in missing]
     if error.validator == "type":
         return [_line(path, error.validator_value, _kind(error.instance))]
-    return [f"- {'.'.join(path)}: {error.message}"]
+    return [f"- {_place(path)}: {error.message}"]
 
 
 def _line(path: list[str], wanted: Any, got: str) -> str:
     wanted = " or ".join(wanted) if isinstance(wanted, list) else wanted or "a value"
-    return f"- {'.'.join(path)}: Invalid input: expected {wanted}, received {got}"
+    return f"- {_place(path)}: Invalid input: expected {wanted}, received {got}"
+
+
+def _place(path: list[str]) -> str:
+    return ".".join(path) or "root"
 
 
 def _type(schema: Any) -> Any:

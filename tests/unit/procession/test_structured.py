@@ -137,6 +137,10 @@ def test_each_wrong_field_is_named():
     ]
 
 
+def test_an_answer_that_is_wrong_as_a_whole_is_named_too():
+    assert "- root: Invalid input: expected object, received null" in str(parse_object("null", PERSON)[1])
+
+
 def test_other_rules_are_told_in_the_validators_words():
     _, problem = parse_object('{"n": 1}', {"properties": {"n": {"minimum": 5}}})
     assert "- n: 1 is less than the minimum of 5" in str(problem)
