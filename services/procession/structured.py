@@ -94,7 +94,7 @@ def _only_object(text: str) -> Any:
     """The object in a text that says more beside it ("Here it is: {...}"), or whose strings have line ends.
 
     A marker where there is none, where it is cut off, and where there are several: a guardrail's model may have quoted
-    one of the text that it judges (D-98).
+    one of the text that it judges (D-103).
     """
     start = text.find("{")
     if start < 0:

@@ -69,7 +69,7 @@ def weigh_message(message: Mapping[str, Any]) -> Weight:
             case "tool-invocation", "result":
                 weight.results += 1
                 _add_result(weight, invocation.get("result"))
-            case "tool-invocation", "output-error" | "output-denied":  # as prompts show them (D-97)
+            case "tool-invocation", "output-error" | "output-denied":  # as prompts show them (D-102)
                 weight.results += 1
                 told = (invocation.get("errorText"), (invocation.get("approval") or {}).get("reason"))
                 weight.texts += [text for text in told if text]
