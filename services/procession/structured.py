@@ -1,5 +1,6 @@
 """Structured output: the object grows while its text streams, and is validated at the end (R-SO-2)."""
 
+import json
 import re
 from typing import Any, Final
 
@@ -12,6 +13,8 @@ from procession_schemas.chunks import Chunk
 _OPENING: Final = re.compile(r"\s*```[a-zA-Z]*\s*")
 _CLOSING: Final = "```"
 _UNSET = object()
+_WORDY: Final = json.JSONDecoder(strict=False)
+"""Allows line ends in strings."""
 _EACH: Final = 16 * 1024
 """Characters up to which each delta may make an object; of a longer text, each that adds a sixty-fourth."""
 _STEPS: Final = 64
@@ -78,11 +81,29 @@ def parse_object(text: str, schema: dict[str, Any]) -> tuple[Any, str | None]:
     try:
         value = from_json(_strip(text), allow_inf_nan=False)
     except ValueError as error:
-        return None, f"the answer is not JSON: {error}"
+        value = _only_object(text)
+        if value is _UNSET:
+            return None, f"the answer is not JSON: {error}"
     problems = {line for error in Draft202012Validator(schema).iter_errors(value) for line in _told(error)}
     if problems:
         return None, "Structured output validation failed: " + "\n".join(sorted(problems))
     return value, None
+
+
+def _only_object(text: str) -> Any:
+    """The object in a text that says more beside it ("Here it is: {...}"), or whose strings have line ends.
+
+    A marker where there is none, where it is cut off, and where there are several: a guardrail's model may have quoted
+    one of the text that it judges (D-103).
+    """
+    start = text.find("{")
+    if start < 0:
+        return _UNSET
+    try:
+        value, end = _WORDY.raw_decode(text, start)
+        return _UNSET if "{" in text[end:] else from_json(json.dumps(value), allow_inf_nan=False)
+    except (ValueError, RecursionError):
+        return _UNSET
 
 
 def schema_problem(schema: dict[str, Any]) -> tuple[list[str], str] | None:
@@ -103,12 +124,16 @@ def _told(error: Any) -> list[str]:
         return [_line([*path, name], _type(properties.get(name)), "undefined") for name in missing]
     if error.validator == "type":
         return [_line(path, error.validator_value, _kind(error.instance))]
-    return [f"- {'.'.join(path)}: {error.message}"]
+    return [f"- {_place(path)}: {error.message}"]
 
 
 def _line(path: list[str], wanted: Any, got: str) -> str:
     wanted = " or ".join(wanted) if isinstance(wanted, list) else wanted or "a value"
-    return f"- {'.'.join(path)}: Invalid input: expected {wanted}, received {got}"
+    return f"- {_place(path)}: Invalid input: expected {wanted}, received {got}"
+
+
+def _place(path: list[str]) -> str:
+    return ".".join(path) or "root"
 
 
 def _type(schema: Any) -> Any:

@@ -63,7 +63,8 @@ class ClassifierOptions(StreamOptions):
     max_input_length: int | None = Field(
         default=None,
         ge=0,
-        description="Characters of a text that are sent: of a message its first, of a stream its last ones.",
+        description="Characters of a text that are sent: of a message its first, of a stream its last ones; about a "
+        "longer piece of a stream it asks part by part.",
     )
 
     @model_validator(mode="after")
@@ -174,10 +175,13 @@ class Classifier(Detector[ClassifierOptions]):
         return await self.each_message(args, judge)
 
     async def _piece(self, args: OutputStreamArgs, text: str, piece: str) -> Verdict:
-        limit = self.options.max_input_length
-        seen = text if limit is None else text[max(0, len(text) - limit) :]
-        call = await self._classify(args, seen, "stream")
-        return Verdict(None if call.filtered else piece, flagged=call.filtered or call.noted)
+        noted = False
+        for seen in _windows(text, len(text) - len(piece), self.options.max_input_length):
+            call = await self._classify(args, seen, "stream")
+            if call.filtered:
+                return Verdict(None, flagged=True)
+            noted = noted or call.noted
+        return Verdict(piece, flagged=noted)
 
     async def _classify(self, args: HookArgs, text: str, phase: Phase) -> Classification:
         call = Classification(phase, text, args.abort, args.services)
@@ -185,6 +189,14 @@ class Classifier(Detector[ClassifierOptions]):
         if reply is not None:
             await self.on_result(read_answers(reply, self.options.questions), call)
         return call
+
+
+def _windows(text: str, start: int, limit: int | None) -> list[str]:
+    """What is sent of a text whose end, from `start` on, is new: no more than `limit` at once, and all that is new."""
+    if not limit:
+        return [text if limit is None else ""]
+    ends = [*range(start + limit, len(text), limit), len(text)]
+    return [text[max(0, end - limit) : end] for end in ends]
 
 
 _PROMPT = """\

@@ -219,7 +219,7 @@ class PIIDetector(Detector[PIIDetectorOptions]):
             await self._found_locally(args, found)
         if self.options.model_types:
             stream = self._piecewise(args, vault)
-            chunks = [out for chunk in chunks for out in await stream.take(chunk)]
+            chunks = await stream.take_all(chunks)
             chunks += await stream.flush() if final else []
             if stream.tripped:
                 args.wake_after(0)

@@ -177,7 +177,7 @@ class SystemPromptScrubber(Detector[SystemPromptScrubberOptions]):
             _WHOLE if options.stream_mode is StreamMode.HOLD else options.piece_size,
             0,
         )
-        out = [each for chunk in chunks for each in await held.take(chunk)]
+        out = await held.take_all(chunks)
         if ended:
             out += await held.flush()
         if held.tripped:

@@ -28,6 +28,7 @@ _WINDOWS: Final = {
 }
 _GROUPS: Final = 10
 _DECIMALS: Final = 6
+_REACHED: Final = "Cost limit reached: {usage} of {limit} US dollars"
 
 
 class TokenCostControlOptions(Options):
@@ -51,7 +52,8 @@ class TokenCostControlOptions(Options):
         default="block", description="At the limit: end the run, or report a violation once a run and go on."
     )
     message: str | None = Field(
-        default=None, description="Text of the block or warning; `{usage}` and `{limit}` are filled in."
+        default=None,
+        description="Text for a cost over the limit, blocked or warned of; `{usage}` and `{limit}` are filled in.",
     )
     warn_at_percent: float | None = Field(
         default=None, gt=0, lt=100, description="Report a violation once a run at that part of the limit."
@@ -140,15 +142,13 @@ class TokenCostControl(Processor[TokenCostControlOptions]):
         usage = {"estimatedCost": cost, "costUnit": "usd"}
         report: dict[str, Any] = {**place, "threshold": "hard", **self._breakdown(spent)}
         if cost >= limit:
-            told = self._message("Cost limit reached: {usage} of {limit} US dollars", cost, limit)
+            told = _filled(self.options.message or _REACHED, cost, limit)
             if self.options.strategy == "block":
                 blocked = {"processorId": self.id, "usage": usage, "maxCost": limit, **report}
                 args.abort(told, metadata=blocked)
             await self._warn(args, told, usage, limit, report)
         elif percent is not None and cost >= limit * percent / 100:
-            told = self._message(
-                f"{percent:g}% of the cost limit reached: {{usage}} of {{limit}}", cost, limit
-            )
+            told = _filled(f"{percent:g}% of the cost limit reached: {{usage}} of {{limit}}", cost, limit)
             await self._warn(args, told, usage, limit, {**report, "threshold": "soft"})
         if spent.unpriced_calls and cost < limit:
             self._unknown(args, spent, place)
@@ -176,15 +176,15 @@ class TokenCostControl(Processor[TokenCostControlOptions]):
         told.append(what)
         return True
 
-    def _message(self, default: str, cost: float, limit: float) -> str:
-        """The text; the first of each placeholder is replaced, amounts have up to six decimals."""
-        text = self.options.message or default
-        return text.replace("{usage}", _amount(cost), 1).replace("{limit}", _amount(limit), 1)
-
     def _breakdown(self, spent: UsageSum) -> dict[str, Any]:
         if not self.options.include_breakdown or not spent.breakdown:
             return {}
         return {"breakdown": [_group(usage) for usage in spent.breakdown[:_GROUPS]]}
+
+
+def _filled(text: str, cost: float, limit: float) -> str:
+    """The text; the first of each placeholder is replaced, amounts have up to six decimals."""
+    return text.replace("{usage}", _amount(cost), 1).replace("{limit}", _amount(limit), 1)
 
 
 def _group(usage: ModelUsage) -> dict[str, Any]:

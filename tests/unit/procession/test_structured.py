@@ -55,6 +55,47 @@ def test_a_fence_around_the_object_is_no_part_of_it():
     assert parse_object('```json\n{"name": "x", "any": 1}\n```', PERSON) == ({"name": "x", "any": 1}, None)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        'Here it is: {"name": "x", "any": 1}',
+        '{"name": "x", "any": 1}\n\nIs there anything else?',
+        'Sure:\n```json\n{"name": "x", "any": 1}\n```\nNote that x is a guess.',
+        '\ufeff{"name": "x", "any": 1}',
+    ],
+)
+def test_words_around_the_object_are_no_part_of_it(text):
+    assert parse_object(text, PERSON) == ({"name": "x", "any": 1}, None)
+
+
+def test_line_ends_in_strings_are_taken_as_they_are():
+    assert parse_object('{"name": "a\n\tb", "any": 1}', PERSON) == ({"name": "a\n\tb", "any": 1}, None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'The text says {"name": "x", "any": 1}. I say {"name": "y", "any": 1}',
+        'Here: {"name": "x", "any": [1',
+        'Here: {"name": "x", "any": NaN}',
+        'Here: {"name": "\\ud800", "any": 1}',
+        "Here: " + '{"any":' * 100_000,
+        "Here: {x}",
+    ],
+)
+def test_several_objects_and_half_ones_are_no_answer(text):
+    value, problem = parse_object(text, PERSON)
+    assert (value, str(problem)[:22]) == (None, "the answer is not JSON")
+
+
+def test_a_search_for_the_object_costs_no_more_than_the_text():
+    def parse(size):
+        assert parse_object("Here: " + "{ " * size, PERSON)[1]
+        assert parse_object("x" * size + '{"name": 1}', PERSON)[1]
+
+    assert growth(parse, 1_000_000) < 12
+
+
 @given(st.text(st.sampled_from("` \n\tjsZ1{\u2003"), max_size=14))
 def test_a_fence_is_what_it_ever_was(text):
     assert _strip(text) == re.sub(r"^\s*```[a-zA-Z]*\s*\n?|\n?\s*```\s*$", "", text)
@@ -94,6 +135,10 @@ def test_each_wrong_field_is_named():
         "- any: Invalid input: expected a value, received undefined",
         "- name: Invalid input: expected string, received undefined",
     ]
+
+
+def test_an_answer_that_is_wrong_as_a_whole_is_named_too():
+    assert "- root: Invalid input: expected object, received null" in str(parse_object("null", PERSON)[1])
 
 
 def test_other_rules_are_told_in_the_validators_words():

@@ -1,7 +1,7 @@
 r"""Regular expressions of JavaScript in the syntax of the `regex` package, so that configurations carry over.
 
-Not the same: positions are code points (D-27), so `.` matches a character outside the BMP once; and in a class, `\S`
-takes spaces outside of ASCII too.
+Not the same: positions are code points (D-27), so `.` matches a character outside the BMP once; and in a pattern that
+names characters outside ASCII, flag `i` takes letters for the same that JavaScript so takes with flag `u` only.
 """
 
 import re
@@ -9,19 +9,36 @@ from dataclasses import dataclass
 
 import regex
 
-_SPACE = r"\t-\r \xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"
+_SPACE = r" \xa0\u1680\u2028\u2029\u202f\u205f\u3000\ufeff\u2000-\u200a\t-\r"
+_NO_SPACE = (
+    r"\x00-\x08\x0e-\x1f!-\x9f\xa1-\u167f\u1681-\u1fff\u200b-\u2027\u202a-\u202e\u2030-\u205e\u2060-\u2fff"
+    r"\u3001-\ufefe\uff00-\U0010ffff"
+)
+_SETS = {
+    "d": "0-9",
+    "D": r"\x00-/:-\U0010ffff",
+    "w": "_A-Za-z0-9",
+    "W": r"`\x00-/:-@\[-\^{-\U0010ffff",
+    "s": _SPACE,
+    "S": _NO_SPACE,
+}
+"""What stands in a class for an escape. Each ends with a range, so that a hyphen behind it is one, as in `[\\w-.]`."""
+_NO_LETTER = r"`\x00-/:-@\[-\^{-\u012f\u0132-\u017e\u0180-\u2129\u212b-\U0010ffff"
+"""`W` where case does not matter: without what is a letter of ASCII then (dotted and dotless i, long s, Kelvin)."""
 _BREAK = r"\n\r\u2028\u2029"
 _TOKEN = re.compile(
     r"\\u(?P<high>[dD][89abAB][0-9a-fA-F]{2})\\u(?P<low>[dD][c-fC-F][0-9a-fA-F]{2})"
     r"|\\u\{(?P<code>[0-9a-fA-F]+)\}"
     r"|\\u[0-9a-fA-F]{4}|\\x[0-9a-fA-F]{2}|\\c(?P<control>[A-Za-z])|\\k<(?P<back>\w+)>|\\[pP]\{[^}]*\}"
+    r"|(?P<hyphen>-(?=\\[dDsSwW]))"
     r"|\\(?P<escaped>[\s\S])"
     r"|(?P<group>\(\?<(?![=!]))"
     r"|(?P<empty>\[\^?\])"
     r"|(?P<quantifier>\{\d+(?:,\d*)?\})"
     r"|(?P<char>[\s\S])"
 )
-_PLAIN = frozenset("dDwWbBfnrtv123456789")
+_PLAIN = frozenset("fnrtv123456789")
+_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]|\\[pPu]|\\x[89a-fA-F]")
 _FLAGS = {"i": regex.IGNORECASE, "s": 0, "m": 0, "g": 0, "u": 0, "v": 0, "d": 0, "y": 0}
 
 
@@ -38,7 +55,7 @@ def translate(source: str, flags: str = "g") -> Translated:
     """Translates `/source/flags`.
 
     Raises:
-        ValueError: A flag is unknown, or cannot work here (`gy`).
+        ValueError: A flag is unknown, or cannot work here (`gy`), or a class holds another one (`v`).
     """
     if {"g", "y"} <= set(flags):
         raise ValueError(
@@ -50,7 +67,10 @@ def translate(source: str, flags: str = "g") -> Translated:
     pattern = _TOKEN.sub(translator.token, source)
     if "y" in flags:
         pattern = rf"\A(?:{pattern})"
-    return Translated(pattern, regex.ASCII | (regex.IGNORECASE if "i" in flags else 0), "g" in flags)
+    found = regex.IGNORECASE if "i" in flags else 0
+    if not _BEYOND_ASCII.search(source):  # with flag `i`, "k" is no Kelvin sign
+        found |= regex.ASCII
+    return Translated(pattern, found, "g" in flags)
 
 
 class _Translator:
@@ -58,7 +78,8 @@ class _Translator:
 
     def __init__(self, flags: str) -> None:
         self._in_class = False
-        self._fold = "i" in flags
+        self._nests = "v" in flags
+        self._sets = _SETS | ({"W": _NO_LETTER} if "i" in flags else {})
         self._outside = {
             "^": rf"(?<![^{_BREAK}])" if "m" in flags else r"\A",
             "$": rf"(?=[{_BREAK}]|\Z)" if "m" in flags else r"\Z",
@@ -79,6 +100,8 @@ class _Translator:
             return f"\\x{ord(found['control']) % 32:02x}"
         if found["back"]:
             return f"(?P={found['back']})"
+        if found["hyphen"]:
+            return r"\-"
         if found["escaped"]:
             return self._escaped(found["escaped"])
         if found["empty"] and self._in_class:
@@ -90,10 +113,12 @@ class _Translator:
         return self._char(text) if found["char"] else text
 
     def _escaped(self, char: str) -> str:
-        if char in "sS":
-            if not self._in_class:
-                return f"[{'^' * (char == 'S')}{_SPACE}]"
-            return _SPACE if char == "s" else r"\S"
+        if char in self._sets:
+            return (
+                self._sets[char] if self._in_class else f"[{'^' * char.isupper()}{self._sets[char.lower()]}]"
+            )
+        if char in "bB":
+            return rf"\{char}" if self._in_class else rf"(?a:\{char})"
         if char == "0":
             return r"\x00"
         if char in _PLAIN:
@@ -103,16 +128,9 @@ class _Translator:
     def _char(self, char: str) -> str:
         """A character as it stands in the pattern."""
         if self._in_class:
+            if self._nests and char == "[":
+                raise ValueError("a class in a class (flag 'v') does not work here; write one class")
             self._in_class = char != "]"
-            return rf"\{char}" if char in "[&~|" else self._cases(char)
+            return rf"\{char}" if char in "[&~|" else char
         self._in_class = char == "["
-        if char in self._outside:
-            return self._outside[char]
-        cased = self._cases(char)
-        return f"[{cased}]" if len(cased) > 1 else char
-
-    def _cases(self, char: str) -> str:
-        """A letter outside ASCII in both cases, where case does not matter: the ASCII flag folds the others only."""
-        if not self._fold or char.isascii():
-            return char
-        return "".join(dict.fromkeys(each for each in (char, char.lower(), char.upper()) if len(each) == 1))
+        return self._outside.get(char, char)

@@ -4,7 +4,7 @@ Pieces do not depend on how the provider cut its text, and a model is asked once
 belongs into `args.state`; nothing here waits, asks or tells the time.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -64,7 +64,7 @@ class JudgedStream:
         """Takes one chunk; returns those that go out now, in order.
 
         Raises:
-            TripWire: The judge aborted. Where pieces that had passed came in the same chunk, they go out first, and
+            TripWire: The judge aborted. Where something that had passed came in the same chunk, it goes out first, and
                 the next call raises: a client gets the same text however the provider cut it.
         """
         if part["type"] == "step-start":
@@ -84,7 +84,20 @@ class JudgedStream:
         )
         if self.mode == "observe":
             return [*out, *await self._observe(pieces, part)]
-        return [*out, *self._chunks(await self._pieces(pieces))]
+        try:
+            return [*out, *self._chunks(await self._pieces(pieces))]
+        except TripWire as tripwire:
+            return self._deferred(tripwire, out)
+
+    async def take_all(self, parts: Iterable[Chunk]) -> list[Chunk]:
+        """Takes several chunks that an earlier stage gives out at once; raises as `take` does."""
+        out: list[Chunk] = []
+        for part in parts:
+            try:
+                out += await self.take(part)
+            except TripWire as tripwire:
+                return self._deferred(tripwire, out)
+        return out
 
     async def flush(self) -> list[Chunk]:
         """Judges the rest and gives out all that is held; raises as `take` does."""
@@ -113,12 +126,16 @@ class JudgedStream:
             try:
                 texts += await self._piece(piece)
             except TripWire as tripwire:
-                if not texts:
-                    raise
-                self.state["tripped"] = [tripwire.reason, tripwire.retry, tripwire.metadata]
-                self.state["text"], self.state["waiting"] = "", []
-                break
+                return self._deferred(tripwire, texts)
         return texts
+
+    def _deferred(self, tripwire: TripWire, passed: list[Any]) -> list[Any]:
+        """What had passed before an abort; the next call raises that. Raises it at once where nothing had."""
+        if not passed:
+            raise tripwire
+        self.state["tripped"] = [tripwire.reason, tripwire.retry, tripwire.metadata]
+        self.state["text"], self.state["waiting"] = "", []
+        return passed
 
     def _raise_tripped(self) -> None:
         if "tripped" in self.state:

@@ -45,7 +45,10 @@ def fitted(prompt: Prompt, case: PromptCase) -> Prompt:
 
 
 def without_foreign_tools(prompt: Prompt, case: PromptCase) -> Prompt:
-    """Calls of tools that ran at another provider, and their results, wherever those stand (D-76)."""
+    """Calls of tools that ran at another provider, and their results, wherever those stand (D-76).
+
+    All with their ids: where a provider counts its ids anew in each turn, no call may stay without its result.
+    """
     target = family_of(case.model)
     foreign = {
         part.get("toolCallId")
@@ -57,12 +60,9 @@ def without_foreign_tools(prompt: Prompt, case: PromptCase) -> Prompt:
     if not foreign:
         return prompt
 
-    def stays(entry: Entry, part: Entry) -> bool:
-        if part.get("toolCallId") not in foreign:
-            return True
-        if part.get("type") == "tool-call":
-            return not _is_foreign_call(part, target or "")
-        return part.get("type") != "tool-result" or entry.get("role") not in ("assistant", "tool")
+    def stays(_entry: Entry, part: Entry) -> bool:
+        of_tool = part.get("type") in ("tool-call", "tool-result")
+        return not of_tool or part.get("toolCallId") not in foreign
 
     return _filtered(prompt, stays)
 

@@ -46,7 +46,7 @@ class Weight:
 
     def add_file(self, part: Mapping[str, Any]) -> None:
         """Adds a file."""
-        data = part.get("data") or part.get("url") or part.get("image")
+        data = next((part[name] for name in ("data", "url", "image") if part.get(name) is not None), None)
         self.media += media_tokens(data, part.get("mediaType") or part.get("mimeType"))
 
 
@@ -66,12 +66,17 @@ def weigh_message(message: Mapping[str, Any]) -> Weight:
         match part["type"], invocation.get("state"):
             case "text", _:
                 weight.texts.append(part["text"])
-            case "tool-invocation", "call" | "partial-call":
-                weight.texts.append(invocation["toolName"])
-                weight.add_value(invocation.get("args"))
             case "tool-invocation", "result":
                 weight.results += 1
                 _add_result(weight, invocation.get("result"))
+            case "tool-invocation", "output-error" | "output-denied":  # as prompts show them (D-102)
+                weight.results += 1
+                told = (invocation.get("errorText"), (invocation.get("approval") or {}).get("reason"))
+                weight.texts += [text for text in told if text]
+            case "tool-invocation", _:
+                weight.texts.append(invocation["toolName"])
+                if invocation.get("args") is not None:
+                    weight.add_value(invocation["args"])
             case "file", _:
                 weight.add_file(part)
             case _:
@@ -106,7 +111,8 @@ def weigh_entry(entry: Mapping[str, Any]) -> Weight:
                 weight.texts.append(part["text"])
             case "tool-call":
                 weight.texts.append(part["toolName"])
-                weight.add_value(part.get("input"))
+                if part.get("input") is not None:
+                    weight.add_value(part["input"])
             case "tool-result":
                 _add_output(weight, part["output"])
             case "file" | "image":

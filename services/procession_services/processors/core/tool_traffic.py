@@ -37,22 +37,18 @@ def without_calls(
     Args:
         prompt: Stays as it is.
         ids: Call ids.
-        stand_in: Gives the text that stands for a result part, None for none. It is put where the call was; where an
-            assistant's result has no call, in its own place.
+        stand_in: Gives the text that stands for a result part, empty or None for none. It is put where the call was;
+            where an assistant's result has no call, in its own place. Of calls that share an id each has its own.
     """
-    called = {part["toolCallId"] for part in tool_parts(prompt) if part["type"] == "tool-call"}
     texts = _stand_ins(prompt, ids, stand_in)
-
-    def left_of(part: dict[str, Any], role: str) -> list[dict[str, Any]]:
-        call_id = part.get("toolCallId") if part["type"] in _TOOL_PARTS else None
-        if call_id is None or call_id not in ids:
-            return [part]
-        stands_here = part["type"] == "tool-call" or (role == "assistant" and call_id not in called)
-        return [{"type": "text", "text": texts.pop(call_id)}] if stands_here and call_id in texts else []
-
     out = []
-    for entry in prompt:
-        parts = [left for part in _parts(entry) for left in left_of(part, entry["role"])]
+    for place, entry in enumerate(prompt):
+        parts = []
+        for index, part in enumerate(_parts(entry)):
+            if part["type"] not in _TOOL_PARTS or part["toolCallId"] not in ids:
+                parts.append(part)
+            elif (text := texts.get((place, index))) is not None:
+                parts.append({"type": "text", "text": text})
         if parts == _parts(entry):
             out.append(entry)
         elif parts:
@@ -62,15 +58,22 @@ def without_calls(
 
 def _stand_ins(
     prompt: Prompt, ids: Collection[str], stand_in: Callable[[dict[str, Any]], str | None]
-) -> dict[str, str]:
-    """The text for each call of which a result has one."""
-    texts: dict[str, str] = {}
-    for part in tool_parts(prompt):
-        call_id = part["toolCallId"]
-        if part["type"] == "tool-result" and call_id in ids and call_id not in texts:
+) -> dict[tuple[int, int], str]:
+    """The texts, by the entry and the part in whose place each stands."""
+    texts: dict[tuple[int, int], str] = {}
+    unanswered: dict[str, list[tuple[int, int]]] = {}
+    for place, entry in enumerate(prompt):
+        for index, part in enumerate(_parts(entry)):
+            if part["type"] not in _TOOL_PARTS or part["toolCallId"] not in ids:
+                continue
+            calls = unanswered.setdefault(part["toolCallId"], [])
+            if part["type"] == "tool-call":
+                calls.append((place, index))
+                continue
             text = stand_in(part)
-            if text is not None:
-                texts[call_id] = f"{part['toolName']} result:\n{text}"
+            at = calls.pop() if calls else (place, index) if entry["role"] == "assistant" else None
+            if text and at is not None:
+                texts[at] = f"{part['toolName']} result:\n{text}"
     return texts
 
 

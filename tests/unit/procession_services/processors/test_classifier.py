@@ -74,13 +74,30 @@ async def test_the_answer_is_asked_about_as_a_whole_too():
     assert (await kit([reply(1)], action("filter")).output_result("bad")).texts == []
 
 
+def asked(run):
+    """The texts that were asked about."""
+    return [request.prompt[1]["content"][0]["text"].split("\n")[1] for request in run.models.requests]
+
+
 async def test_a_long_text_is_cut_at_its_end_and_a_stream_at_its_beginning():
     run = kit([reply()], maxInputLength=3)
     await run.input("abcdef")
-    assert "\nabc\n" in run.models.requests[0].prompt[1]["content"][0]["text"]
-    run = kit([reply()], maxInputLength=3)
-    await run.stream(["abcdef"])
-    assert "\ndef\n" in run.models.requests[0].prompt[1]["content"][0]["text"]
+    assert asked(run) == ["abc"]
+    run = kit([reply(), reply()], maxInputLength=6, chunkWindow=1, pieceSize=1)
+    await run.stream(["One. ", "Two."])
+    assert asked(run) == ["One. ", ". Two."]
+
+
+async def test_of_a_long_piece_of_a_stream_nothing_goes_unread():
+    def judge(request):
+        return reply(1 if "bad" in request.prompt[1]["content"][0]["text"] else 0)
+
+    for text in ("bad and much more behind it", "much before it, bad and more", "at its end bad"):
+        assert (await kit(judge, action("block"), maxInputLength=5).stream([text])).deltas == []
+        assert (await kit(judge, action("filter"), maxInputLength=5).stream([text])).deltas == []
+    run = kit([reply()] * 3, maxInputLength=3)
+    assert (await run.stream(["abcdefgh"])).deltas == ["abcdefgh"]
+    assert asked(run) == ["abc", "def", "fgh"]
 
 
 TEXT = "All fine. Some law. All well. End"

@@ -55,6 +55,12 @@ class TestPrompt:
         apart = [ASKED, says(call), {"role": "tool", "content": [RESULT]}]
         assert await sent(apart, "gemini/gemini-2.5-pro") == [ASKED]
 
+    async def test_no_call_is_left_without_the_result_that_went_with_its_id(self):
+        foreign = {**CALL, "providerOptions": {"anthropic": {}}}
+        again = {**CALL, "providerExecuted": False}
+        prompt = [ASKED, says(foreign), says(text(), again), {"role": "tool", "content": [RESULT]}]
+        assert await sent(prompt, "openai/gpt-5") == [ASKED, says(text())]
+
     async def test_calls_of_our_own_tools_stay(self):
         call = {**CALL, "providerExecuted": False, "providerOptions": {"anthropic": {}}}
         prompt = [ASKED, says(call), {"role": "tool", "content": [RESULT]}]

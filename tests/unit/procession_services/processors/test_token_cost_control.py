@@ -165,6 +165,12 @@ async def test_the_text_has_rounded_amounts_in_the_first_placeholders():
     assert (await run.input_step()).tripwire.reason == "0.3 of 0.25; {usage}"
 
 
+async def test_the_text_is_of_the_limit_and_not_of_the_part_at_which_it_warns():
+    run = kit([("resource", "me", 0.5)], warnAtPercent=50, message="used up: {usage} of {limit}")
+    await run.input_step()
+    assert [violation.message for violation in run.violations] == ["50% of the cost limit reached: 0.5 of 1"]
+
+
 async def test_the_breakdown_names_the_dearest_ten_models():
     books = DictUsage()
     for number in range(12):

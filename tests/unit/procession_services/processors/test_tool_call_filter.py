@@ -104,6 +104,17 @@ async def test_a_result_of_the_provider_is_replaced_in_its_place():
     assert await filtered([said(marked, role="tool")], preserveModelOutput=True) == []
 
 
+async def test_calls_that_share_an_id_keep_their_own_outputs():
+    def marked(text):
+        return said(result("a", text=text, providerOptions={"mastra": {"modelOutput": text}}), role="tool")
+
+    prompt = [said(call("a")), marked("one"), said(call("a")), said(result("a"), role="tool")]
+    assert await filtered([*prompt, said(call("a")), marked("two")], preserveModelOutput=True) == [
+        said({"type": "text", "text": "search result:\none"}),
+        said({"type": "text", "text": "search result:\ntwo"}),
+    ]
+
+
 async def test_the_output_for_the_model_is_found_in_the_conversation():
     kit = ProcessorKit(ToolCallFilter, {"preserveModelOutput": True})
     done = {"state": "result", "toolCallId": "a", "toolName": "search", "args": {}, "result": "long " * 50}

@@ -49,6 +49,21 @@ def found(source, text, flags="g"):
         ("ab", "y", "abab", ["ab"]),
         ("b", "y", "ab", []),
         (r"}", "g", "}", ["}"]),
+        (r"\p{L}+", "gu", "größe 1 Ключ", ["größe", "Ключ"]),
+        (r"[\p{Lu}\d]+", "gu", "aÄЖ1٣", ["ÄЖ1"]),
+        (r"\P{L}+", "gu", "ö1", ["1"]),
+        (r"\p{Emoji_Presentation}", "gu", "a\U0001f600", ["\U0001f600"]),
+        (r"\p{Script=Cyrillic}+", "gu", "aЖя", ["Жя"]),
+        (r"[в-яё]+", "gi", "ЖЯЛ", ["ЖЯЛ"]),
+        (r"[\u0430-\u044f]+", "gi", "ЖЯ", ["ЖЯ"]),
+        (r"é\b\w\d", "g", "éa1 éa٣", ["éa1"]),
+        (r"é[\w-.]+", "g", "éa-.b é", ["éa-.b"]),
+        (r"[.-\w]+", "g", "a-./b", ["a-.", "b"]),
+        (r"[\s-_]+", "g", "a _-b", [" _-"]),
+        (r"[\S]+", "g", "a\u00a0b", ["a", "b"]),
+        (r"[\D]+|é", "g", "1٣é", ["٣é"]),
+        (r"[^\W\d]+|é", "g", "a1_é ö", ["a", "_", "é"]),
+        (r"[\W]+|é", "gi", "Iks-é\u0100", ["-é\u0100"]),
     ],
 )
 def test_it_matches_as_in_javascript(source, flags, text, matches):
@@ -58,6 +73,12 @@ def test_it_matches_as_in_javascript(source, flags, text, matches):
 def test_the_flag_g_decides_whether_all_matches_count():
     assert translate("a", "g").all_matches
     assert not translate("a", "").all_matches
+
+
+def test_a_class_in_a_class_is_refused_where_it_would_be_one():
+    assert found("[[a]", "[", "g") == ["["]
+    with pytest.raises(ValueError, match="class"):
+        translate(r"[\p{L}--[a-z]]", "v")
 
 
 @pytest.mark.parametrize("flags", ["x", "gq", "gy"])

@@ -161,3 +161,20 @@ async def test_nothing_more_goes_out_once_it_tripped():
     with pytest.raises(TripWire):
         await stream.take(delta("d. "))
     assert judge.judged == ["a. ", "bad. "]
+
+
+async def test_what_had_passed_goes_out_before_the_abort_that_comes_in_the_same_chunk():
+    chunks = [delta("First. ", "a"), delta("Fo", "a"), delta("This is bad. ", "b")]
+    letters = [delta(c, each["payload"]["id"]) for each in chunks for c in each["payload"]["text"]]
+    for cut in (chunks, letters):
+        out, tripwire = await played([*cut, FINISH], Judge("block"))
+        assert text_of(out) == "First. Fo"
+        assert tripwire is not None
+
+
+async def test_of_chunks_that_come_at_once_those_before_the_abort_go_out():
+    stream = JudgedStream({}, Judge("block"), "hold", 1, 0)
+    out = await stream.take_all([delta("Fine. "), {"type": "source", "payload": {}}, delta("It is bad. ")])
+    assert (text_of(out), out[-1]["type"], stream.tripped) == ("Fine. ", "source", True)
+    with pytest.raises(TripWire):
+        await stream.flush()

@@ -20,7 +20,7 @@ def message(*parts, role="assistant"):
 def call(name, args, **more):
     return {
         "type": "tool-invocation",
-        "toolInvocation": {"state": "call", "toolName": name, "args": args, **more},
+        "toolInvocation": {"state": "call", "toolName": name, "args": args} | more,
     }
 
 
@@ -29,6 +29,15 @@ def test_a_count_is_never_negative():
     assert weigh_message(message(call("getWeather", {"city": "Paris"}))).tokens(ESTIMATOR) == pytest.approx(
         1.8
     )
+
+
+def test_a_call_without_arguments_weighs_its_name():
+    named = {"type": "tool-call", "toolCallId": "c", "toolName": "now"}
+    for weight in (
+        weigh_message(message(call("now", None))),
+        weigh_entry({"role": "assistant", "content": [named]}),
+    ):
+        assert weight.tokens(ESTIMATOR) == pytest.approx(2 + 3.8)
 
 
 def test_a_vocabulary_takes_nothing_off_for_json():
@@ -41,11 +50,26 @@ def test_a_vocabulary_takes_nothing_off_for_json():
         ([{"type": "reasoning", "reasoning": "hm"}], 16.8),
         ([{"type": "file", "data": "https://example.com/x.pdf", "mimeType": "application/pdf"}], 263.8),
         ([{"type": "file", "url": "https://example.com/x.png", "mediaType": "image/png"}], 770.8),
+        ([{"type": "file", "data": "", "mimeType": "text/plain"}], 6.8),
         ([], 5.8),
     ],
 )
 def test_other_parts_count_as_json_and_files_as_files(parts, tokens):
     assert weigh_message(message(*parts)).tokens(ESTIMATOR) == pytest.approx(tokens)
+
+
+@pytest.mark.parametrize(
+    ("state", "more", "texts", "results"),
+    [
+        ("output-error", {"errorText": "no such city"}, ["no such city"], 1),
+        ("output-denied", {"approval": {"id": "a", "reason": "too dear"}}, ["too dear"], 1),
+        ("output-denied", {}, [], 1),
+        ("approval-requested", {}, ["getWeather", "Paris"], 0),
+    ],
+)
+def test_a_tool_call_weighs_what_a_prompt_shows_of_it(state, more, texts, results):
+    weight = weigh_message(message(call("getWeather", "Paris", toolCallId="c", state=state, **more)))
+    assert (weight.texts, weight.results) == (["assistant", *texts], results)
 
 
 @pytest.mark.parametrize(
