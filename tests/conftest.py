@@ -13,7 +13,7 @@ from tests.support.servers import running_servers
 for _name in [name for name in os.environ if name.startswith("PROCESSION_")]:
     del os.environ[_name]
 
-settings.register_profile("dev", max_examples=50)
+settings.register_profile("dev", max_examples=50, deadline=None)
 settings.register_profile("ci", max_examples=1000, deadline=None, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 

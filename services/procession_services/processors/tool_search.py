@@ -251,7 +251,9 @@ class ToolSearch(Processor[ToolSearchOptions]):
         """The refs of the helper tools, with all they need."""
         search = self.options.search
         shared: dict[str, Any] = {"scope": scope, "ttl": self.options.ttl_seconds, "filtered": self._filtered}
-        shared |= {"refused": denied.get("load", []), "offered": loaded}
+        shared["refused"] = denied.get("load", [])
+        if self.options.storage == "context":  # else the helpers find them where they keep what they load
+            shared["offered"] = loaded
         found = {"hidden": denied.get("search", []), "search": search.model_dump(by_alias=True)}
         helpers = {SEARCH: {"id": SEARCH, "options": {**shared, **found, "catalog": known.described}}}
         if not search.auto_load:
