@@ -32,8 +32,8 @@ ERROR_CODES: Final[dict[str, str]] = {
     "STORE_UNAVAILABLE": "Redis is away; the same request may come again.",
     "DEADLINE_EXCEEDED": "The run took longer than its timeout, or nobody decided about a tool call in time.",
     "MODEL_FAILED": "The provider failed, after all retries; `statusCode` and `isRetryable` say how.",
-    "AGENT_STREAM_ERROR": "The same where an answer ended badly, without a word of why: what error processors are told, "
-    "where clients are told `MODEL_FAILED`.",
+    "AGENT_STREAM_ERROR": "The same where an answer ended badly, without a word of why: error processors are told so, "
+    "clients `MODEL_FAILED`.",
     "PROCESSOR_FAILED": "A hook raised an exception; `processorId` and `hook` say where.",
     "PROCESSOR_TIMEOUT": "A hook took longer than its `timeout`.",
     "STRUCTURED_OUTPUT_FAILED": "The second model gave no object that fits.",
