@@ -78,7 +78,7 @@ class SystemMessage(TypedDict):
 class StepResult(TypedDict, total=False):
     """What one attempt of a step produced (core.md 7.6); `tripwire` only on a rejected one.
 
-    `segment` is the runtime's: which step of the run's message holds sources and files of this one.
+    `segment` is the runtime's: which step of the run's message is this one, where it has parts there.
     """
 
     stepNumber: int

@@ -159,7 +159,8 @@ class ResponseCollector:
     def parts(self) -> list[Part]:
         """The parts of the assistant message; a block takes its place when it ends, behind data written meanwhile.
 
-        Pieces are joined here, so that the cost stays linear.
+        Pieces are joined here, so that the cost stays linear. A text of which processors have left nothing is no part:
+        providers refuse an empty one in the next prompt.
         """
         parts = [*self._parts, *self._unplaced.values()]
         for part in parts:
@@ -171,7 +172,9 @@ class ResponseCollector:
                 texts = [d for d in part["details"] if d["type"] == "text"]
                 if texts:
                     texts[-1]["text"] = joined
-        return parts
+        return [
+            part for part in parts if part["type"] != "text" or part["text"] or "providerMetadata" in part
+        ]
 
     @property
     def text(self) -> str:

@@ -1,7 +1,8 @@
 """The step results of a run (core.md 7.6): what its context keeps of a step, and what hooks and clients get.
 
 A context is stored at every command, so a step keeps what nothing else holds. Its sources and files stay parts of the
-run's assistant message, and are read from there: what a processor takes out of the message is in no step.
+run's assistant message, and are read from there by its `segment`: what a processor takes out of the message is in no
+step. Its text is kept as it streamed, which is what hooks get; the run's result tells what is left of it (R-OR-5).
 """
 
 from collections.abc import Sequence
@@ -9,8 +10,6 @@ from typing import Any, cast
 
 from procession.context import RunContext
 from procession_schemas.messages import Part, StepResult
-
-_MEDIA = ("source", "file")
 
 
 def current_step(ctx: RunContext) -> StepResult:
@@ -65,13 +64,8 @@ def _flat_call(call: dict[str, Any]) -> dict[str, Any]:
 
 
 def _segment(ctx: RunContext) -> int | None:
-    """Which step of the message is the attempt's; None where it has neither sources nor files."""
-    if not ctx.messages.attempt_has_parts:
-        return None
-    segments = ctx.messages.response_steps()
-    if any(part["type"] in _MEDIA for part in segments[-1]):
-        return len(segments) - 1
-    return None
+    """Which step of the message is the attempt's; None where it has nothing there."""
+    return len(ctx.messages.response_steps()) - 1 if ctx.messages.attempt_has_parts else None
 
 
 def _with_media(step: StepResult, segments: list[list[Part]]) -> StepResult:

@@ -66,7 +66,9 @@ class Plan:
             **{name: self._refs(options[name], index) for name in _ARRAYS if options.get(name) is not None},
         }
         if options.get("prepareStep"):
-            request["prepareStep"] = self._ref(options["prepareStep"], index)
+            # A callback has the id `prepare-step`, and so a state of its own (R-IS-11).
+            callback = self._ref(options["prepareStep"], index)
+            request["prepareStep"] = {name: value for name, value in callback.items() if name != "as"}
         if "toolChoice" in options:
             request["toolChoice"] = tool_choice(options["toolChoice"])
         if "providerOptions" in options:

@@ -35,6 +35,7 @@ async def test_the_object_is_made_by_the_second_model_alone(system):
         ("object-result", ANN, origin),
     ]
     assert (result.status, result.text, result.object) == ("finished", "Ann is 30", ANN)
+    assert result.messages[-1]["content"]["metadata"]["structuredOutput"] == ANN
     assert text_of(chunks) == "Ann is 30"
     assert "response_format" not in str(system.requests(main))
     (report,) = [

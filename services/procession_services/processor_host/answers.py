@@ -48,6 +48,8 @@ def take_answer(job: Job, response: dict[str, Any], parts: list[Any]) -> None:
     )
     job.result.facts = facts_of(response, started=True)
     _structure(job, response)
+    if ctx.object is not None:
+        ctx.messages.append_response_parts([], metadata={"structuredOutput": ctx.object})
 
 
 def metadata_of(model: str) -> dict[str, Any]:

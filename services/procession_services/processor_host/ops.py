@@ -94,6 +94,7 @@ async def hook(op: work.HookOp, job: Job) -> None:
         case Hook.LLM_RESPONSE:
             await hooks.run_llm_response(ctx, links, calls, writer)
         case Hook.OUTPUT_STEP:
+            keep_pending(job)  # what processLLMResponse wrote
             await hooks.run_output_step(ctx, links, calls, writer)
         case Hook.OUTPUT_RESULT:
             keep_pending(job)

@@ -1,11 +1,12 @@
 """Compiles the final result of a run from its context (core.md 10.1)."""
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from procession.context import UNKNOWN_USAGE, RunContext, is_rejected
 from procession.processor import Hook
 from procession.steps import with_media
-from procession_schemas.messages import Message, StepResult
+from procession_schemas.messages import Message, Part, StepResult
 from procession_schemas.run import RunResult
 from procession_schemas.work import ResultOp
 
@@ -78,23 +79,68 @@ def _dicts(messages: list[Message]) -> list[dict[str, Any]]:
 
 
 def _final_text(op: ResultOp, ctx: RunContext, steps: list[dict[str, Any]]) -> str:
-    """The run's text; what the processors made of it at the end where that differs from what streamed (R-OR-5)."""
-    text = ctx.text()
+    """The run's text as processors have left it (R-OR-5), however the run ended; its steps are given theirs."""
+    _as_left(ctx, steps)
+    accepted = [(kept, step) for kept, step in zip(ctx.steps, steps, strict=True) if not is_rejected(kept)]
+    texts = [step.get("text", "") for _, step in accepted]
+    own, beside = _answers(ctx)
     if op.status == "cancelled":
-        return text + ctx.unaccepted_text()
-    response = [m for m in ctx.messages.get.response.db() if m["role"] == "assistant"]
-    processed = _text(response[-1]) if response else ""
-    if op.status != "finished" or processed == text:
-        return text
-    accepted = [step for step in steps if not is_rejected(step)]  # type: ignore[arg-type]  # copies of step results
-    if accepted:
-        earlier = "".join(step.get("text", "") for step in accepted[:-1])
-        accepted[-1]["text"] = processed.removeprefix(earlier)
+        return "".join(texts) + _unaccepted(ctx, beside)
+    last = beside or own
+    if op.status != "finished" or last is None or not accepted:
+        return "".join(texts)
+    kept, step = accepted[-1]
+    if last is own and "segment" in kept:
+        return "".join(texts)
+    # A processor's own message at the end, or a step that a service of the version before has accepted.
+    processed = _text(last)
+    step["text"] = processed.removeprefix("".join(texts[:-1]))
     return processed
 
 
-def _text(message: Any) -> str:
-    return "".join(p.get("text", "") for p in message["content"]["parts"] if p.get("type") == "text")
+def _as_left(ctx: RunContext, steps: list[dict[str, Any]]) -> None:
+    """Gives each accepted step the text that is left of it in the run's message.
+
+    Where processors have taken that away between two steps, it was begun anew: what came before keeps its text.
+    """
+    segments = ctx.messages.response_steps()
+    later: int | None = None
+    for kept, step in zip(reversed(ctx.steps), reversed(steps), strict=True):
+        if is_rejected(kept) or "segment" not in kept:
+            continue
+        at = kept["segment"]
+        if later is not None and at >= later:
+            return
+        later, step["text"] = at, _joined(segments[at] if at < len(segments) else [])
+
+
+def _answers(ctx: RunContext) -> tuple[Message | None, Message | None]:
+    """The run's own message, and one behind it that is not: a processor's, or what came before a cancellation."""
+    own: Message | None = None
+    beside: Message | None = None
+    for message in ctx.messages.get.response.db():
+        if message["id"] == ctx.message_id:
+            own, beside = message, None
+        elif message["role"] == "assistant":
+            beside = message
+    return own, beside
+
+
+def _unaccepted(ctx: RunContext, beside: Message | None) -> str:
+    """What is left of the answer that was cancelled, or whose tools were."""
+    if not ctx.unaccepted_text():
+        return ""
+    if ctx.messages.attempt_has_parts:
+        return _joined(ctx.messages.response_steps()[-1])
+    return _text(beside) if beside else ""
+
+
+def _text(message: Message) -> str:
+    return _joined(message["content"]["parts"])
+
+
+def _joined(parts: Iterable[Part]) -> str:
+    return "".join(part.get("text", "") for part in parts if part["type"] == "text")
 
 
 def _flat(steps: list[StepResult], key: str) -> list[dict[str, Any]]:

@@ -34,7 +34,7 @@ def call(call_id="c1", name="lookup", **more):
 def test_deltas_join_block_by_block(pieces):
     collector = collected(*(delta(text, block) for block, text in pieces))
     wanted = {b: "".join(t for block, t in pieces if block == b) for b, _ in pieces}
-    assert [part["text"] for part in collector.parts] == list(wanted.values())
+    assert [part["text"] for part in collector.parts] == [text for text in wanted.values() if text]
     assert collector.text == "".join(wanted.values())
 
 
@@ -54,6 +54,16 @@ def test_looking_does_not_end_a_block():
 
 def test_the_end_of_a_block_without_text_makes_no_part():
     assert collected(chunk("text-start", id="b"), chunk("text-end", id="b")).parts == []
+
+
+def test_a_text_that_processors_have_emptied_is_no_part():
+    """Providers refuse an empty one; what a provider says with it is kept."""
+    told = {"type": "text-delta", "payload": {"id": "b", "text": "", "providerMetadata": {"p": 1}}}
+    parts = collected(delta("", "a"), told, delta("", "c"), delta("left", "c")).parts
+    assert [(part["text"], part.get("providerMetadata")) for part in parts] == [
+        ("", {"p": 1}),
+        ("left", None),
+    ]
 
 
 def test_provider_metadata_of_a_text_is_kept():

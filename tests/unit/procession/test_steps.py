@@ -97,7 +97,7 @@ def test_calls_and_results_are_content():
 
 def test_an_ordinary_step_keeps_nothing_more():
     kept = step_of(context(), delta("hello"))
-    fields = "stepNumber stepType text toolCalls toolResults finishReason usage model warnings"
+    fields = "stepNumber stepType text toolCalls toolResults finishReason usage model warnings segment"
     assert set(kept) == set(fields.split())
 
 

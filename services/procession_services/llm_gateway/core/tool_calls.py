@@ -95,6 +95,8 @@ class ToolCallAssembler:
         function = delta.get("function") or {}
         name = function.get("name")
         call, chunks = self._find(delta, function), []
+        if call is not None and name and self._is_another(delta, call):
+            return []  # of calls with one id, the first counts (R-CH-6)
         if call is None:
             if delta.get("id") in self._ended or not (delta.get("id") or name):
                 return []  # an afterthought to a call that was complete
@@ -152,6 +154,11 @@ class ToolCallAssembler:
                 news = name and call.name and (name != call.name or function.get("arguments"))
                 return None if news and call.complete() else call
         return None
+
+    def _is_another(self, delta: dict[str, Any], call: _Call) -> bool:
+        """Whether a delta begins a second call with the id of one that is whole: it has an index of its own."""
+        indexes = [None, *(key for key, each in self._open if each is call)]
+        return delta.get("id") == call.id and delta.get("index") not in indexes and call.complete()
 
     def _begin(self, delta: dict[str, Any], response_id: str) -> _Call:
         call = _Call(id=delta.get("id") or f"{response_id or 'call'}-{self._begun}")

@@ -37,7 +37,95 @@ def test_a_blocked_run_tells_neither():
 def test_a_step_without_sources_is_told_as_it_is_kept(status):
     ctx = context()
     kept = step_of(ctx, delta("hello"))
-    assert result_of(ctx, status).steps == [kept]
+    assert result_of(ctx, status).steps == [{k: v for k, v in kept.items() if k != "segment"}]
+
+
+def shout(ctx):
+    """A processor that rewrites the run's message at the end."""
+    for message in ctx.messages.get.response.db():
+        for part in message["content"]["parts"]:
+            if part["type"] == "text":
+                part["text"] = part["text"].upper()
+
+
+def told(ctx, status="finished"):
+    result = result_of(ctx, status)
+    return result.text, [step["text"] for step in result.steps]
+
+
+@pytest.mark.parametrize("status", ["finished", "failed", "blocked"])
+def test_the_text_of_every_step_is_what_processors_left_of_it(status):
+    """R-OR-5, however the run ends: a run of several steps told what was taken out of the earlier ones."""
+    ctx = context()
+    step_of(ctx, delta("one "))
+    ctx.steps.append({"text": "", "finishReason": "retry"})
+    step_of(ctx, delta("two"))
+    shout(ctx)
+    assert told(ctx, status) == ("ONE TWO", ["ONE ", "", "TWO"])
+
+
+def test_what_streamed_is_kept_for_hooks():
+    ctx = context()
+    step_of(ctx, delta("one "))
+    shout(ctx)
+    assert ctx.text() == "one "
+
+
+def test_of_a_message_that_processors_removed_no_step_tells():
+    ctx = context()
+    step_of(ctx, delta("one "))
+    step_of(ctx, delta("two"))
+    ctx.messages.remove_by_ids([ctx.message_id])
+    assert told(ctx) == ("", ["", ""])
+
+
+def test_a_step_that_left_the_conversation_before_the_next_one_keeps_its_text():
+    """R-IS-9, R-FR-2: a processor that shortens the prompt takes nothing out of the answer."""
+    ctx = context()
+    step_of(ctx, delta("one "))
+    ctx.messages.remove_by_ids([ctx.message_id])
+    step_of(ctx, delta("two"))
+    shout(ctx)
+    assert told(ctx) == ("one TWO", ["one ", "TWO"])
+
+
+def test_a_message_that_a_processor_puts_last_is_the_text():
+    ctx = context()
+    step_of(ctx, delta("one"))
+    ctx.messages.add({"role": "assistant", "content": "instead"}, "response", merge=False)
+    assert told(ctx) == ("instead", ["instead"])
+
+
+def test_what_processors_left_of_a_cancelled_answer_is_its_text():
+    """It is a message of its own behind those of the steps."""
+    ctx = context()
+    step_of(ctx, delta("one "))
+    ctx.messages.begin_response(ctx.message_id)
+    ctx.response = {"text": "two"}
+    ctx.messages.add({"role": "assistant", "content": "two"}, "response", merge=False)
+    shout(ctx)
+    assert told(ctx, "cancelled") == ("ONE TWO", ["ONE "])
+    ctx.messages.remove_by_ids([ctx.messages.get.response.db()[-1]["id"]])
+    assert told(ctx, "cancelled") == ("ONE ", ["ONE "])
+
+
+def test_what_processors_left_of_an_answer_whose_tools_were_cancelled_is_its_text():
+    ctx = context()
+    step_of(ctx, delta("one "))
+    ctx.messages.begin_response(ctx.message_id)
+    ctx.response = {"text": "two"}
+    ctx.messages.append_response_parts([{"type": "text", "text": "two"}])
+    shout(ctx)
+    assert told(ctx, "cancelled") == ("ONE TWO", ["ONE "])
+
+
+def test_a_step_of_the_version_before_has_what_is_left_of_the_whole():
+    """It has no `segment`."""
+    ctx = context()
+    step_of(ctx, delta("one"))
+    del ctx.steps[0]["segment"]
+    shout(ctx)
+    assert told(ctx) == ("ONE", ["ONE"])
 
 
 def test_what_the_last_step_says_of_its_call_is_told():

@@ -254,6 +254,16 @@ def test_calls_that_share_an_index_are_told_apart_by_their_ids() -> None:
     ]
 
 
+@pytest.mark.parametrize("pieces", [["{}"], ["", '{"x"', ":2}"]])
+def test_of_two_calls_with_one_id_the_first_counts(pieces: list[str]) -> None:
+    """R-CH-6; the arguments of both together are no JSON."""
+    first, *rest = pieces
+    again = [call(1, name="f", id="c1", args=first), *(call(1, args=piece) for piece in rest)]
+    chunks = adapted(call(0, name="f", id="c1", args='{"x":1}'), *again, event(finish="tool_calls"))
+    assert types(chunks) == ["tool-call"]
+    assert payloads(chunks, "tool-call")[0]["args"] == {"x": 1}
+
+
 def test_calls_may_interleave() -> None:
     chunks = adapted(
         call(0, name="f", id="c1", args='{"a"'),
