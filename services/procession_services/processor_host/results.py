@@ -80,7 +80,7 @@ def _dicts(messages: list[Message]) -> list[dict[str, Any]]:
 
 def _final_text(op: ResultOp, ctx: RunContext, steps: list[dict[str, Any]]) -> str:
     """The run's text as processors have left it (R-OR-5), however the run ended; its steps are given theirs."""
-    _as_left(ctx, steps)
+    as_left = _as_left(ctx, steps)
     accepted = [(kept, step) for kept, step in zip(ctx.steps, steps, strict=True) if not is_rejected(kept)]
     texts = [step.get("text", "") for _, step in accepted]
     own, beside = _answers(ctx)
@@ -90,28 +90,35 @@ def _final_text(op: ResultOp, ctx: RunContext, steps: list[dict[str, Any]]) -> s
     if op.status != "finished" or last is None or not accepted:
         return "".join(texts)
     kept, step = accepted[-1]
-    if last is own and "segment" in kept:
+    if last is own and as_left and "segment" in kept:
         return "".join(texts)
-    # A processor's own message at the end, or a step that a service of the version before has accepted.
+    # A processor's message at the end, marks of its own, or a step that a service of the version before has accepted.
     processed = _text(last)
     step["text"] = processed.removeprefix("".join(texts[:-1]))
     return processed
 
 
-def _as_left(ctx: RunContext, steps: list[dict[str, Any]]) -> None:
+def _as_left(ctx: RunContext, steps: list[dict[str, Any]]) -> bool:
     """Gives each accepted step the text that is left of it in the run's message.
 
-    Where processors have taken that away between two steps, it was begun anew: what came before keeps its text.
+    Where processors have taken that away between two steps, it was begun anew: what came before keeps its text. False
+    where it has other steps than those, since a processor has put or taken a `step-start`: then all keep theirs.
     """
     segments = ctx.messages.response_steps()
-    later: int | None = None
+    at = len(segments) - (2 if ctx.messages.attempt_has_parts else 1)
+    left: list[tuple[dict[str, Any], str]] = []
     for kept, step in zip(reversed(ctx.steps), reversed(steps), strict=True):
         if is_rejected(kept) or "segment" not in kept:
             continue
-        at = kept["segment"]
-        if later is not None and at >= later:
-            return
-        later, step["text"] = at, _joined(segments[at] if at < len(segments) else [])
+        if segments and kept["segment"] != at:
+            if left and kept["segment"] > at:
+                break
+            return False
+        left.append((step, _joined(segments[at]) if segments else ""))
+        at -= 1
+    for step, text in left:
+        step["text"] = text
+    return True
 
 
 def _answers(ctx: RunContext) -> tuple[Message | None, Message | None]:

@@ -89,6 +89,19 @@ def test_a_step_that_left_the_conversation_before_the_next_one_keeps_its_text():
     assert told(ctx) == ("one TWO", ["one ", "TWO"])
 
 
+@pytest.mark.parametrize("when", [1, 2])
+def test_no_text_is_lost_where_a_processor_has_put_a_mark_between_steps(when):
+    ctx = context()
+    for number, text in enumerate(("one ", "two"), start=1):
+        step_of(ctx, delta(text))
+        if number == when:
+            parts = ctx.messages.get.response.db()[0]["content"]["parts"]
+            parts.insert(0, {"type": "step-start"})
+    assert told(ctx) == ("one two", ["one ", "two"])
+    ctx.messages.get.response.db()[0]["content"]["parts"][-1]["text"] = "TWO"
+    assert told(ctx) == ("one TWO", ["one ", "TWO"])
+
+
 def test_a_message_that_a_processor_puts_last_is_the_text():
     ctx = context()
     step_of(ctx, delta("one"))
