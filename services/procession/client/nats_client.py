@@ -195,7 +195,7 @@ class NatsClient(Client):
         """Sends what has waited for a connection, or for room in the socket's buffer."""
         self._sends = False
         line = self._line
-        if self._pending and self.is_connected and line is not None and (anyway or not line.full):
+        if self._pending and self.is_connected and line is not None and line.takes(anyway=anyway):
             waiting, self._pending, self._pending_data_size = b"".join(self._pending), [], 0
             line.write(waiting)
 
@@ -321,6 +321,10 @@ class _Line(asyncio.Protocol):
             self.data_received(read)
         if ended:
             self.eof_received()
+
+    def takes(self, *, anyway: bool) -> bool:
+        """Whether bytes may be written: to a socket that ends, which the client may learn later, they would be lost."""
+        return (anyway or not self.full) and not self._socket.is_closing()
 
     def data_received(self, data: bytes) -> None:
         """Hands on whole messages; keeps the rest."""

@@ -340,6 +340,18 @@ async def test_after_a_loss_of_the_connection_everybody_listens_and_what_was_sai
         assert heard.bodies.count(b"of no weight") == 0
 
 
+async def test_what_is_published_while_nobody_knows_yet_that_the_connection_is_lost_is_sent(servers, subject):
+    async with connected(servers.nats_url) as client:
+        heard = Heard()
+        await client.listen(subject, heard)
+        await client.flush()
+        line: Any = client._line
+        line._socket.abort()
+        assert client.is_connected
+        await client.publish(subject, b"not lost")
+        assert (await heard.some(1)) == [b"not lost"]
+
+
 async def test_what_is_answered_at_once_is_not_waited_for_when_the_connection_is_lost(
     proxy, servers, subject
 ):
