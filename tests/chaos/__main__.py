@@ -4,7 +4,9 @@ import argparse
 import asyncio
 import math
 import os
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 from tests.chaos.faults import CUT_OFF, FORGETFUL, MIXED
@@ -34,18 +36,27 @@ async def main() -> int:
     parser.add_argument(
         "--together", action="store_true", help="each process has all services; no gaps are measured"
     )
-    parser.add_argument("--logs", type=Path, help="directory for logs and data that stays")
+    parser.add_argument(
+        "--logs",
+        type=Path,
+        help="directory for logs and data that stays, as it does anyway if something is wrong",
+    )
     asked = parser.parse_args()
-    if asked.logs:
-        asked.logs.mkdir(parents=True, exist_ok=True)
+    logs = asked.logs or Path(tempfile.mkdtemp(prefix="chaos-"))
+    logs.mkdir(parents=True, exist_ok=True)
     rounds = {} if asked.together else {"kills": asked.kills, "stops": asked.stops}
-    async with world(asked.logs, TOGETHER if asked.together else APART) as made:
+    async with world(logs, TOGETHER if asked.together else APART) as made:
         figures = await chaos(
             made, runs=asked.runs, seed=asked.seed, concurrency=asked.concurrency, **rounds,
             seconds=asked.seconds, on_progress=progress, kinds=asked.kinds,
         )  # fmt: skip
+    wrong = any(figures.wrong.values())
+    if not (wrong or asked.logs):
+        shutil.rmtree(logs)
+    elif wrong:
+        sys.stderr.write(f"logs and data are in {logs}\n")
     tell(figures)
-    return int(any(figures.wrong.values()))
+    return int(wrong)
 
 
 def progress(count: int, ended: list[Outcome]) -> None:
