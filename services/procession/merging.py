@@ -39,15 +39,15 @@ def merge(last: Message, message: Message) -> None:
     content, more = last["content"], message["content"]
     parts = content["parts"]
     for part in more["parts"]:
-        _take_part(parts, part, more["parts"].count(part))
+        _take_part(parts, part, more["parts"])
     if more.get("metadata"):
         content["metadata"] = {**content.get("metadata", {}), **more["metadata"]}
     if "content" in more:
         content["content"] = more["content"]
 
 
-def _take_part(parts: list[Part], part: Part, times: int) -> None:
-    """Adds a part, unless it is there as many times as the message has it."""
+def _take_part(parts: list[Part], part: Part, told: list[Part]) -> None:
+    """Adds a part, unless it is there as many times as the message has told it."""
     kind, invocation = part["type"], part.get("toolInvocation")
     known = find_part(parts, invocation["toolCallId"]) if invocation else None
     if invocation and known:
@@ -60,7 +60,7 @@ def _take_part(parts: list[Part], part: Part, times: int) -> None:
     elif kind == STEP_START:
         if parts and parts[-1]["type"] != STEP_START:
             parts.append(part)
-    elif parts.count(part) < times:
+    elif parts.count(part) < told.count(part):
         if kind == "text" and parts and parts[-1]["type"] == "tool-invocation":
             parts.append({"type": STEP_START})
         parts.append(part)

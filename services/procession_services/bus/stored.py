@@ -1,6 +1,7 @@
 """What the streams hold, and how far their consumers are: asked of JetStream, whose leader answers."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from nats.errors import Error
@@ -44,11 +45,9 @@ class Stored:
         """Subject and body of each message that a stream holds on a subject, oldest first, one question each."""
         number = 0
         while True:
+            ask = partial(self._js.get_msg, stream, seq=number + 1, subject=subject, next=True)
             try:
-                message = await self._retried(
-                    subject,
-                    lambda: self._js.get_msg(stream, seq=number + 1, subject=subject, next=True),  # noqa: B023 - awaited here
-                )
+                message = await self._retried(subject, ask)
             except NotFoundError:
                 return
             number = message.seq

@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import DRAFT202012
+
 from procession_services.memory.core.templates import Template
 
 __all__ = ["InvalidUpdateError", "Update", "merge_update", "replace_update", "vnext_update"]
@@ -123,11 +127,11 @@ def _meant(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 def _at(reference: str, root: Mapping[str, Any]) -> Any:
     """What a reference such as `#/$defs/address` points to; None where that is not in the schema."""
-    place: Any = root
-    for step in reference.removeprefix("#").split("/")[1:]:
-        name = step.replace("~1", "/").replace("~0", "~")
-        place = place.get(name) if isinstance(place, Mapping) else None
-    return place
+    registry = Registry[Any]().with_resource("", DRAFT202012.create_resource(root))
+    try:
+        return registry.resolver().lookup(reference).contents
+    except Unresolvable:
+        return None
 
 
 def vnext_update(
