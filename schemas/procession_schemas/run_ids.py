@@ -1,4 +1,4 @@
-"""Which run a request is about."""
+"""Which run a request is about, and the id of what it answers."""
 
 from pydantic_core import from_json
 
@@ -20,3 +20,8 @@ def derived_id(message_id: str | None, sequence: int | str) -> str:
         return subjects.token(message_id or "", "run id")
     except subjects.InvalidSubjectError:
         return f"run-{sequence}"
+
+
+def answer_id(run_id: str) -> str:
+    """The id of the message with which the run answers."""
+    return f"msg-{run_id}"

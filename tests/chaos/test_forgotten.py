@@ -213,3 +213,34 @@ async def test_a_run_that_waited_for_a_person_waits_again(system, forgetful, gat
     await handle.approve("c1")
     result, chunks = await finished(handle)
     assert (result.status, result.text, text_of(chunks)) == ("finished", "done", "done")
+
+
+async def test_a_command_that_comes_again_takes_back_what_was_forgotten(system, forgetful, gate):
+    """Its acknowledgement was lost, so this is a second attempt; clients have seen what came after the first one."""
+    tools = [{"id": "echo", "requireApproval": True}]
+    agent = {"tools": tools, "outputProcessors": [gate.processor("processOutputStream")]}
+    async with await nats.connect(system.servers.nats_url) as connection:
+        everywhere = subjects.work("llm_gateway", system.client.tenant, "any").replace(".any", ".*")
+        sent = await connection.subscribe(everywhere)
+        asking = {**CALL, "chunks": ["look "]}
+        handle = await system.start(asking, SLOW, asking, SLOW, agent=agent)
+        await gate.reached()
+        forgetful.remember()
+        await gate.open()
+        assert (await handle.result()).status == "suspended"
+        await handle.approve("c1")
+        before = await texts(handle, 5)
+        await forgetful.forget()
+        await system.redis.hdel(run_key(system.client.tenant, handle.run_id), "claim")
+        command = await sent.next_msg()
+        await connection.jetstream().publish(command.subject, command.data)
+
+    async def told_again():
+        return await events(system, handle.run_id, "run.suspended") == 2
+
+    await eventually(told_again)
+    between = [chunk async for chunk in handle]
+    await handle.approve("c1")
+    result, after = await finished(handle)
+    told = text_of(before + between + after)
+    assert (result.status, result.text, told) == ("finished", f"look {TEXT}", f"look {TEXT}")

@@ -66,6 +66,8 @@ class Store:
     result: bytes | None = None
     out: int = 0
     life: int = 1
+    numbered_in: int = 1
+    """The life in which `out` got its number."""
     cancelled: bool = False
     listed: bool = False
     """Whether the run is on the list of deadlines."""
@@ -77,6 +79,7 @@ class Store:
         self.state, self.state_version = state, version + 1
         told = orjson.loads(state)
         self.out = told["seq"] if told.get("sent") else 0
+        self.numbered_in = 0 if told["leap"] else told["life"]
         self.listed = True
         return True
 
@@ -122,11 +125,12 @@ class ToolHost:
 
     def run(self, op: ToolsOp, command: WorkCommand, context: dict[str, Any]) -> list[dict[str, Any]]:
         """The calls of one response, one after another; gives those that wait for a person."""
-        if command.id not in self.rounds:
+        key = f"{command.version} {context['calls']} {op.decisions}"
+        if key not in self.rounds:
             outcomes = dict(context["outcomes"])
             waiting = self._round(op, context["calls"], outcomes)
-            self.rounds[command.id] = (outcomes, waiting)
-        context["outcomes"], waiting = copy.deepcopy(self.rounds[command.id])
+            self.rounds[key] = (outcomes, waiting)
+        context["outcomes"], waiting = copy.deepcopy(self.rounds[key])
         return waiting
 
     def _round(
@@ -156,6 +160,13 @@ class Services:
         self.store, self.guarded = store, guarded
         self.tools = ToolHost()
         self.model_calls = 0
+        self.begun = 0
+
+    def is_current(self, command: WorkCommand) -> bool:
+        """Whether it is what the run waits for."""
+        store = self.store
+        fits = command.version in (store.version, ANY_VERSION)
+        return store.state is not None and fits and command.seq == store.out
 
     def execute(
         self,
@@ -173,8 +184,10 @@ class Services:
         context = copy.deepcopy(store.context)
         if seq == command.seq and stored is not None:
             return stored, False
-        if store.state is None or command.version not in (version, ANY_VERSION) or command.seq != store.out:
+        if not self.is_current(command):
             return None, False
+        assert command.seq >= self.begun, f"command {command.seq} says what {self.begun} is believed rather"
+        self.begun = command.seq
         result = WorkResult(
             run=command.run,
             tenant=command.tenant,

@@ -209,6 +209,9 @@ class World:
 
     def _work(self, command: WorkCommand) -> Steps:
         version, stored = self.store.state_version, self.store.state
+        if self.services.is_current(command) and self.store.numbered_in != self.store.life:
+            yield from self._event(Forgotten(command.seq))
+            return
         reduced: list[tuple[RunState, list[Effect]]] = []
 
         def next_state(result: WorkResult) -> tuple[int, bytes] | None:
@@ -232,7 +235,9 @@ class World:
             yield from self._event(WorkResult.model_validate_json(counts))
 
     def _request(self, *, again: bool) -> Steps:
-        state = self.fresh.model_copy(deep=True, update={"life": self.store.life, "leap": again})
+        state = self.fresh.model_copy(
+            deep=True, update={"life": self.store.life, "leap": again or self.forgot}
+        )
         after, effects = (state, outstanding(state)) if state.queued else reduce_by_law(state, Started())
         yield
         known = self.state()

@@ -13,6 +13,7 @@ from procession.processor import Hook, Options, Processor
 from procession.services import conversation_key
 from procession_schemas.memory import HistoryBudget
 from procession_schemas.messages import Message
+from procession_schemas.run_ids import answer_id
 from procession_services.memory.core.echo import with_updates
 from procession_services.memory.core.storable import storable
 from procession_services.memory.core.units import newest_units, rough_tokens
@@ -68,7 +69,8 @@ class MessageHistory(Processor[MessageHistoryOptions]):
         """Adds the newest messages of the thread with source `memory`.
 
         The list leaves out system messages, and keeps its own copy of what the request brought (D-18), except that an
-        incoming copy that only tells outcomes of calls adds them to the stored message.
+        incoming copy that only tells outcomes of calls adds them to the stored message. An answer of this run itself,
+        saved before Redis forgot how far the run was, is none of before.
 
         Raises:
             MemoryScopeError: There is no store here.
@@ -80,7 +82,10 @@ class MessageHistory(Processor[MessageHistoryOptions]):
         if not here.read_only:
             await memory.store.create_thread(memory.tenant, here.thread, here.resource)
         given = {message["id"]: message for message in args.message_list.get.input.db()}
+        own = answer_id(args.run_id)
         for message in await self._recalled(args, memory, here):
+            if message["id"] == own:
+                continue
             whole = with_updates(message, given[message["id"]]) if message["id"] in given else None
             args.message_list.add(whole or message, "memory" if whole is None else "input")
         return args.message_list

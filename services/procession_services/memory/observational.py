@@ -92,7 +92,7 @@ class ObservationalMemory(Processor[ObservationalMemoryOptions]):
         observed, messages = await book.load()
         if not here.read_only:
             observed, messages = await self._in_time(args, book, observed, messages)
-        present = {message["id"] for message in args.messages}
+        present = {args.message_id, *(message["id"] for message in args.messages)}
         args.message_list.add([m for m in messages if m["id"] not in present], "memory")
         if self.options.temporal_markers:
             shown = args.message_list.get.all.db()

@@ -10,6 +10,7 @@ from procession.processor import Options, Processor
 from procession_schemas.base import JsonObject
 from procession_schemas.memory import MessageRange, Scope
 from procession_schemas.messages import Message
+from procession_schemas.run_ids import answer_id
 from procession_services.memory.core.recall_text import indexed_text, other_conversations, question_of
 from procession_services.memory.ports import EmbedderChangedError, VectorsUnavailableError
 from procession_services.memory.recall import Entry, IndexRef
@@ -63,7 +64,7 @@ class SemanticRecall(Processor[SemanticRecallOptions]):
         except Exception as error:  # noqa: BLE001 - embedder, index and store fail in many ways; none may end the run
             _warn(args, "nothing could be recalled by meaning", error)
             return messages
-        present = {message["id"] for message in messages.get.all.db()}
+        present = {answer_id(args.run_id), *(message["id"] for message in messages.get.all.db())}
         new = [message for message in found if message["id"] not in present and message["role"] != "system"]
         messages.add([message for message in new if message.get("threadId") == here.thread], "memory")
         others = [message for message in new if message.get("threadId") != here.thread]

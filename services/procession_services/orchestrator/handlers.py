@@ -1,7 +1,7 @@
 """Accepts or refuses run requests, and takes what people and the clock say into runs."""
 
 import asyncio
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from pydantic import ValidationError
@@ -11,7 +11,7 @@ from procession_schemas.agent import Agent
 from procession_schemas.events import RequestRejected, RunAccepted
 from procession_schemas.fingerprint import fingerprint
 from procession_schemas.run import Failure, RunRequest
-from procession_schemas.run_ids import asked_id, derived_id
+from procession_schemas.run_ids import answer_id, asked_id, derived_id
 from procession_schemas.validation import RefusedError, misfit
 from procession_schemas.work import Control, WorkResult
 from procession_services.bus import Delivery, HopelessError
@@ -81,7 +81,7 @@ class Orchestrator:
         """
         tenant, _ = _addressed(delivery)
         most = max(self._keeper.tenants.of(tenant).waiting_runs, _INTAKE_SHARE)
-        may_be_known = delivery.attempt > 1
+        may_be_known = delivery.attempt > 1 or self._may_be_forgotten(delivery)
         if not may_be_known and self._turns.waiting(tenant) >= most:
             await self._reject_unread(tenant, delivery)
             return
@@ -93,6 +93,11 @@ class Orchestrator:
                 return
             async with self._turns.turn(tenant):
                 admitted = await self._requested(delivery, leap=True)
+
+    def _may_be_forgotten(self, delivery: Delivery) -> bool:
+        """Whether the request is older than this life of Redis, so that somebody may have had it before."""
+        stored = datetime.fromisoformat(delivery.stored_at).timestamp()
+        return stored < self._store.life + 1
 
     async def _requested(self, delivery: Delivery, *, leap: bool) -> str | None:
         """Accepts a request, or answers why not; gives the id of a run that was admitted.
@@ -150,6 +155,7 @@ class Orchestrator:
             "plan": fresh.plan.stored,
             "deadline_ms": fresh.deadline_ms,
             "out": begun.seq,
+            "numbered_in": begun.life,
             "wanted": wanted(fresh.tenant, limits, self._settings.waiting_runs, seconds()),
             "line": line_of(fresh),
             "alone": bool(line and line.policy == "reject"),
@@ -186,7 +192,7 @@ class Orchestrator:
             plan=plan,
             open=first,
             line=line,
-            message_id=f"msg-{run_id}",
+            message_id=answer_id(run_id),
             fingerprint=digest,
             accepted_at=iso(at),
             traceparent=trace.traceparent,

@@ -312,6 +312,7 @@ def change(state: RunState, version: int, *, resumed: bool = False, with_plan: b
         resumed=resumed,
         plan=state.plan.stored if with_plan else b"",
         out=state.seq if state.sent else 0,
+        numbered_in=0 if state.leap else state.life,
     )
 
 

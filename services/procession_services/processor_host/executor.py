@@ -39,6 +39,7 @@ from procession_services.processor_host.ops import RUNNERS
 from procession_services.processor_host.outbox import Outbox, fence_of
 from procession_services.processor_host.violations import violation_sink
 from procession_services.processor_host.wire import failure_of, wire_failure, wire_tripwire
+from procession_services.runs.events import Forgotten
 from procession_services.runtime import telemetry
 from procession_services.runtime.clock import monotonic_ns, new_token
 from procession_services.runtime.store import RunStore, StoredContext
@@ -88,9 +89,11 @@ class Executor:
         """Runs the command, takes its result into the run, and sends what comes next.
 
         A command that was done before is not run again; one that the run has left behind only has it said again what
-        comes next. The first delivery leaves a command alone that somebody has (NATS forgets deliveries when it is
-        killed); a later one comes when that one has gone silent, and takes it over. Without a delivery it is the
-        caller's own, which NATS does not count: one that was begun too often ends its run.
+        comes next. Nor is one that got its number in another life of Redis, which may have forgotten that it was done,
+        and what came after it: it is sent anew, under a number that is greater than theirs. The first delivery leaves a
+        command alone that somebody has (NATS forgets deliveries when it is killed); a later one comes when that one has
+        gone silent, and takes it over. Without a delivery it is the caller's own, which NATS does not count: one that
+        was begun too often ends its run.
 
         Raises:
             LostError: Somebody else has the command, so this delivery says nothing more.
@@ -122,6 +125,9 @@ class Executor:
                     "command %s is stale: context %d, wanted %d", command.id, stored.version, command.version
                 )
                 await self.driver.again(command.tenant, command.run)
+                return
+            if stored.numbered_in not in (None, self.store.life):
+                await self.driver.event(command.tenant, command.run, Forgotten(command.seq))
                 return
             if delivery is None and stored.claims > self._max_deliver:
                 job = self._given_up(command, stored, signal)

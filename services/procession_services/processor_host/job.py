@@ -12,7 +12,8 @@ from procession.message_list import MessageList
 from procession.registry import Registry
 from procession_schemas.agent import ProcessorRef
 from procession_schemas.chunks import Chunk
-from procession_schemas.work import Op, WorkCommand, WorkResult
+from procession_schemas.run_ids import answer_id
+from procession_schemas.work import ANY_VERSION, Op, WorkCommand, WorkResult
 from procession_services.processor_host.instances import Instances
 from procession_services.processor_host.outbox import Outbox
 from procession_services.runtime.clock import now_iso
@@ -129,16 +130,17 @@ def restore(command: WorkCommand, data: dict[str, Any] | None, new_id: Callable[
 
 
 def id_maker(command: WorkCommand, place: str = "") -> Callable[[], str]:
-    """Message ids for one command: deterministic, so that a redelivery makes the same.
+    """Message ids for one command: deterministic, so that it makes the same when it is delivered, or sent, again.
 
     Whoever works on a part of the command elsewhere names its `place`: two makers of one place make the same ids.
     """
+    number = command.seq if command.version == ANY_VERSION else command.version + 1
     count = 0
 
     def new_id() -> str:
         nonlocal count
         count += 1
-        return f"msg-{command.run}-{command.seq}{place}-{count}"
+        return f"{answer_id(command.run)}-{number}{place}-{count}"
 
     return new_id
 

@@ -23,10 +23,10 @@ local function first(line)
   return run
 end
 -- Returns the runs that may begin because this one has given back its place, or nothing where nothing was saved.
-local function save(keys, version, state, deadline, member, ttl, done, plan, out, place)
+local function save(keys, version, state, deadline, member, ttl, done, plan, out, place, numbered_in)
   local have = tonumber(redis.call('HGET', keys[1], 'state_v') or '0')
   if have ~= tonumber(version) then return nil end
-  redis.call('HSET', keys[1], 'state_v', have + 1, 'state', state, 'out', out)
+  redis.call('HSET', keys[1], 'state_v', have + 1, 'state', state, 'out', out, 'numbered_in', numbered_in)
   if plan ~= '' then redis.call('HSET', keys[1], 'plan', plan) end
   redis.call('EXPIRE', keys[1], ttl)
   if done ~= '' then redis.call('HDEL', keys[1], 'ctx', 'ctx_result'); redis.call('DEL', keys[3])
@@ -75,9 +75,9 @@ return names
 )
 TAKE = """
 local fields = {'ctx_v', 'ctx_seq', 'ctx', 'ctx_result', 'cancelled', 'state_v', 'state', 'plan', 'out', 'claims',
-  'claim'}
+  'numbered_in', 'claim'}
 local have = redis.call('HMGET', KEYS[1], unpack(fields))
-local prefix, claims, claim = ARGV[1] .. ':', have[10], have[11]
+local prefix, claims, claim = ARGV[1] .. ':', have[10], have[12]
 have[10] = 0
 if tonumber(have[2] or '-1') < tonumber(ARGV[1]) and (have[9] or ARGV[1]) == ARGV[1] then
   local other = claim and string.sub(claim, 1, #prefix) == prefix and claim ~= prefix .. ARGV[2]

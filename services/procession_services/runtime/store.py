@@ -44,7 +44,8 @@ class StoredContext:
     """What Redis holds of a run's context; `result` answers command `seq`.
 
     `claims` is how often the command that it was taken for has been claimed, this time included; `out` is the
-    command that the run waits for, 0 where it waits for none, None in a run of the version before.
+    command that the run waits for, 0 where it waits for none, None in a run of the version before. `numbered_in`
+    is the life of the server in which that got its number, 0 where it is none of which this is known.
     """
 
     version: int
@@ -57,6 +58,7 @@ class StoredContext:
     plan: bytes | None = None
     out: int | None = None
     claims: int = 0
+    numbered_in: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,8 @@ class StateChange:
 
     The deadline is in milliseconds since the epoch. `line` is the key of a line that the run leaves, or with `resumed`
     goes to the head of. `plan` is given where none is stored. `out` is the number of the command that the run waits
-    for. A run that `waits` for a person gives back its place, and one that is `resumed` takes one.
+    for. A run that `waits` for a person gives back its place, and one that is `resumed` takes one. `numbered_in` is
+    the life of the server in which that command got its number.
     """
 
     version: int
@@ -89,6 +92,7 @@ class StateChange:
     plan: bytes = b""
     out: int = 0
     waits: bool = False
+    numbered_in: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +178,7 @@ class RunStore:
             None when another owner has claimed the command; with `anyway` the claim is taken over.
         """
         got = await self._take(keys=[run_key(tenant, run)], args=[seq, owner, "1" if anyway else ""])
-        return _stored(got[:10]) if isinstance(got, list) else None
+        return _stored(got[:11]) if isinstance(got, list) else None
 
     async def commit_context(
         self,
@@ -197,7 +201,7 @@ class RunStore:
             stale (another one has moved on) and must say nothing.
         """
         args: list[Any] = [version, seq, data, result, owner]
-        args += self._state_args(tenant, run, change) if change else ["", "", "", "", self._ttl, *[""] * 4]
+        args += self._state_args(tenant, run, change) if change else ["", "", "", "", self._ttl, *[""] * 5]
         done = await self._commit(keys=self._keys(tenant, run, change.line if change else ""), args=args)
         if isinstance(done, bytes):
             return Committed(done, state_saved=False)
@@ -234,6 +238,7 @@ class RunStore:
             change.plan,
             change.out,
             place,
+            change.numbered_in,
         ]
 
     def _lasts(self, deadline_ms: int) -> int:
@@ -249,6 +254,7 @@ class RunStore:
         plan: bytes,
         deadline_ms: int,
         out: int,
+        numbered_in: int,
         wanted: Wanted,
         line: str = "",
         alone: bool = False,
@@ -256,7 +262,8 @@ class RunStore:
     ) -> Admission:
         """Saves the state of a new run, unless its id is or was taken, a request was refused, or a limit is reached.
 
-        `out` is its first command, which it does not have yet where it is `queued`.
+        `out` is its first command, which it does not have yet where it is `queued`, and `numbered_in` the life of the
+        server in which that got its number.
 
         With a `line` the run joins it. Where others are in it, or there is no place, it is saved as `queued` instead;
         without that it is not admitted, and neither is one that wants to be `alone` in its line.
@@ -270,6 +277,7 @@ class RunStore:
             "1" if alone else "",
             plan,
             out,
+            numbered_in,
         ]
         match await self._admit(keys=self._keys(tenant, run, line), args=[*head, *wanted.arguments()]):
             case [b"known", *_] as known:
@@ -385,7 +393,7 @@ def _known(reply: list[Any] | None) -> Admission:
 def _stored(fields: list[Any]) -> StoredContext:
     version, seq, ctx, result, cancelled, *state = fields
     data = orjson.loads(ctx) if ctx else None
-    state_version, body, plan, out, claims = state or (None, None, None, None, 0)
+    state_version, body, plan, out, claims, numbered_in = state or (None, None, None, None, 0, None)
     return StoredContext(
         int(version or 0),
         -1 if seq is None else int(seq),
@@ -397,4 +405,5 @@ def _stored(fields: list[Any]) -> StoredContext:
         plan,
         None if out is None else int(out),
         claims,
+        None if numbered_in is None else int(numbered_in),
     )

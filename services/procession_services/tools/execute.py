@@ -2,10 +2,14 @@
 
 import asyncio
 import copy
+import hashlib
 import logging
 import traceback
+from collections.abc import Hashable
 from contextlib import AbstractAsyncContextManager
 from typing import Final, Protocol
+
+import orjson
 
 from procession.args import AbortSignal
 from procession.authors import is_ours
@@ -64,8 +68,7 @@ async def run_tools(op: ToolsOp, job: Job, executions: Executions = _EXECUTIONS)
         TripWire: An output processor aborted over a chunk that a tool wrote, or a tool raised it.
         ProcessorError: One failed over it.
     """
-    key = (job.command.tenant, job.command.id)
-    execution = executions.join(key, lambda: Execution(_Round(op, job).run))
+    execution = executions.join(_round_key(op, job), lambda: Execution(_Round(op, job).run))
     job.abort_signal.on_abort(execution.signal.abort)
     try:
         ended = await execution.follow(lambda: job.sink(op.processors))
@@ -79,6 +82,12 @@ async def run_tools(op: ToolsOp, job: Job, executions: Executions = _EXECUTIONS)
     job.result.facts.outcomes = len(ended.outcomes)
     if ended.waiting and not job.abort_signal.aborted:
         raise Suspended(copy.deepcopy(ended.waiting))
+
+
+def _round_key(op: ToolsOp, job: Job) -> Hashable:
+    """What makes it the same round, also as a command that was sent anew because Redis may have forgotten some."""
+    asked = orjson.dumps([(job.ctx.response or {}).get("toolCalls", []), op.decisions])
+    return job.command.tenant, job.command.run, job.command.version, hashlib.sha256(asked).digest()
 
 
 class _Round:

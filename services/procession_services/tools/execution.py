@@ -1,9 +1,9 @@
-"""The tool calls of one command while they run, apart from the delivery that started them.
+"""The tool calls of one round while they run, apart from the delivery that started them.
 
 A delivery may be lost in the middle: its acknowledgement came too late, or its handler was cancelled. The
-calls then run on, and the next delivery of the same command to this process joins them: it sends every
+calls then run on, and the next delivery of the same round to this process joins them: it sends every
 chunk from the first on, so that numbers come out the same, and gets the same outcomes. No tool runs twice
-for one command while the process lives; after a crash another process runs the calls again (at least
+for one round while the process lives; after a crash another process runs the calls again (at least
 once, with run id and call id as the key).
 """
 
@@ -125,7 +125,7 @@ class Execution:
 
 
 class Executions:
-    """The executions of this process by command; of finished ones those that ended last are remembered.
+    """The executions of this process by round; of finished ones those that ended last are remembered.
 
     These are `keep` at most, and have `keep_bytes` together, or there is only one.
     """
@@ -137,7 +137,7 @@ class Executions:
         self._size = 0
 
     def join(self, key: Hashable, start: Callable[[], Execution]) -> Execution:
-        """The execution of that command, started if it is not known here."""
+        """The execution of that round, started if it is not known here."""
         if key not in self._table:
             execution = self._table[key] = start()
             execution.on_end(lambda: self._remember(key, execution.size))

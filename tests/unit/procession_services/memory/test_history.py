@@ -14,6 +14,7 @@ from procession.message_list import MessageList
 from procession.messages import texts_of
 from procession.processor import Hook
 from procession.testing import environment
+from procession_schemas.run_ids import answer_id
 from procession_services.memory.core.times import to_iso
 from procession_services.memory.history import MessageHistory
 from procession_services.memory.input_filter import MemoryInputFilter
@@ -125,6 +126,21 @@ async def test_recalled_messages_are_not_saved_again(
     after = await stored(store, tenant)
     assert after[:2] == before
     assert texts_of(after) == ["q1", "a1", "q2"]
+
+
+async def test_a_run_that_is_done_again_recalls_neither_its_question_twice_nor_its_answer(
+    run: Make, store: RedisMessageStore, tenant: str
+) -> None:
+    await run().turn("before", "yes")
+    question = message("msg-run-1-1", "q")
+    for _ in range(2):
+        again = run()
+        again.list.add(question, "input")
+        assert await again.recall() == ["before", "yes", "q"]
+        again.list.begin_response(answer_id("run"))
+        again.list.append_response_parts([{"type": "text", "text": "a"}])
+        await again.finish()
+    assert texts_of(await stored(store, tenant)) == ["before", "yes", "q", "a"]
 
 
 async def test_two_runs_at_once_lose_nothing(run: Make, store: RedisMessageStore, tenant: str) -> None:

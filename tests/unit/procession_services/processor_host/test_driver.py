@@ -37,7 +37,7 @@ class Runs:
     async def admit(self, run: str) -> None:
         state = self.state(run)
         await self.store.admit(
-            self.tenant, run, state=state.to_json(), plan=state.plan.stored, deadline_ms=FAR, out=1,
+            self.tenant, run, state=state.to_json(), plan=state.plan.stored, deadline_ms=FAR, out=1, numbered_in=0,
             wanted=Wanted(waiting=99, crowd=99), line=line_of(state), queued=state.to_json(),
         )  # fmt: skip
 

@@ -36,8 +36,8 @@ class Thread:
 
     async def admit(self, run: str, *, alone: bool = False) -> Admission:
         return await self.store.admit(
-            self.tenant, run, state=b"begun", plan=b"plan", deadline_ms=FAR, out=1, wanted=Wanted(waiting=99, crowd=99),
-            line=self.line, alone=alone, queued=b"" if alone else b"waits",
+            self.tenant, run, state=b"begun", plan=b"plan", deadline_ms=FAR, out=1, numbered_in=7,
+            wanted=Wanted(waiting=99, crowd=99), line=self.line, alone=alone, queued=b"" if alone else b"waits",
         )  # fmt: skip
 
     async def state(self, run: str) -> bytes | None:
@@ -147,6 +147,21 @@ async def test_claims_of_a_command_are_counted_whatever_nats_says_of_its_deliver
     assert await claims(1, "d") == 3
     await thread.store.save_state(thread.tenant, "one", StateChange(1, b"next", FAR, False, out=2))
     assert await claims(2, "a") == 1
+
+
+async def test_it_is_known_in_which_life_of_redis_a_command_got_its_number(thread: Thread) -> None:
+    await thread.admit("one")
+
+    async def numbered_in(seq: int) -> int | None:
+        took = await thread.store.take_context(thread.tenant, "one", seq=seq, owner="me", anyway=True)
+        return None if took is None else took.numbered_in
+
+    assert await numbered_in(1) == 7
+    change = StateChange(1, b"next", FAR, False, out=2, numbered_in=8)
+    await thread.store.save_state(thread.tenant, "one", change)
+    assert await numbered_in(2) == 8
+    await thread.redis.hdel(run_key(thread.tenant, "one"), "numbered_in")
+    assert await numbered_in(2) is None, "as of a run of the version before"
 
 
 @pytest.mark.parametrize(("admitted", "seq"), [(True, 2), (False, 1)])

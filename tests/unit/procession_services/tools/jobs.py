@@ -30,6 +30,7 @@ class FakeJob:
         refs: list[ToolRef] | None = None,
         active: list[str] | None = None,
         seq: int = 1,
+        version: int = 1,
         fail: Exception | None = None,
     ) -> None:
         self.registry = Registry()
@@ -46,7 +47,7 @@ class FakeJob:
             "tenant": "acme",
             "seq": seq,
             "service": "tools",
-            "version": 1,
+            "version": version,
         }
         self.command = WorkCommand(**common, agent="demo", out_seq=0, message_id="m1", ops=[])
         self.result = WorkResult(**common, outcome="ok", out_seq=0)

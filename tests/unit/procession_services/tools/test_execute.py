@@ -926,7 +926,7 @@ class _Work:
         self.ended = asyncio.Event()
 
         @tool
-        async def work(context: ToolContext) -> int:
+        async def work(context: ToolContext, x: int = 0) -> int:
             """Works."""
             self.runs += 1
             await context.writer.write("half")
@@ -939,8 +939,8 @@ class _Work:
 
         self.tool = work
 
-    def job(self, seq: int = 1) -> FakeJob:
-        return FakeJob([self.tool], [call("c1", "work")], seq=seq)
+    def job(self, version: int = 1, *, seq: int = 1, **args: int) -> FakeJob:
+        return FakeJob([self.tool], [call("c1", "work", **args)], seq=seq, version=version)
 
 
 def outputs(job: FakeJob) -> list[Any]:
@@ -1010,27 +1010,43 @@ async def test_a_redelivery_of_a_suspended_command_waits_again_without_running()
     assert ran == [1]
 
 
-async def test_the_next_command_runs_its_own_calls_though_ids_repeat() -> None:
+async def test_a_command_that_is_sent_anew_under_another_number_joins_its_round() -> None:
     work, executions = _Work(), Executions()
     work.release.set()
-    for seq in (1, 2):
-        await run_tools(OP, work.job(seq), executions)
+    await run_tools(OP, work.job(seq=2), executions)
+    await run_tools(OP, again := work.job(seq=9_000), executions)
+    assert (work.runs, again.outcomes[0]["result"]) == (1, 1)
+
+
+async def test_the_next_round_runs_its_own_calls_though_ids_repeat() -> None:
+    work, executions = _Work(), Executions()
+    work.release.set()
+    for version in (1, 2):
+        await run_tools(OP, work.job(version), executions)
     assert work.runs == 2
 
 
-async def test_only_so_many_finished_commands_are_remembered_but_all_running_ones() -> None:
+async def test_calls_of_another_answer_are_run_though_redis_has_forgotten_the_first_one() -> None:
+    work, executions = _Work(), Executions()
+    work.release.set()
+    for number in (1, 2):
+        await run_tools(OP, work.job(x=number), executions)
+    assert work.runs == 2
+
+
+async def test_only_so_many_finished_rounds_are_remembered_but_all_running_ones() -> None:
     executions = Executions(keep=2)
     slow, quick = _Work(), _Work()
     quick.release.set()
-    running = asyncio.create_task(run_tools(OP, slow.job(seq=100), executions))
+    running = asyncio.create_task(run_tools(OP, slow.job(100), executions))
     await slow.running.wait()
-    for seq in range(5):
-        await run_tools(OP, quick.job(seq), executions)
-    await run_tools(OP, quick.job(seq=4), executions)
+    for version in range(5):
+        await run_tools(OP, quick.job(version), executions)
+    await run_tools(OP, quick.job(4), executions)
     assert quick.runs == 5, "the newest is remembered"
-    await run_tools(OP, quick.job(seq=0), executions)
+    await run_tools(OP, quick.job(0), executions)
     assert quick.runs == 6, "the oldest is not"
-    again = asyncio.create_task(run_tools(OP, slow.job(seq=100), executions))
+    again = asyncio.create_task(run_tools(OP, slow.job(100), executions))
     slow.release.set()
     await asyncio.gather(running, again)
     assert slow.runs == 1
@@ -1047,8 +1063,8 @@ async def test_what_long_commands_wrote_and_gave_is_not_remembered_for_as_many_o
             await context.writer.write("x" * 600)
         return "x" * 600 if context.tool_call_id == "gives" else "done"
 
-    def job(seq: int, how: str) -> FakeJob:
-        return FakeJob([pour], [call(how, "pour")], seq=seq)
+    def job(version: int, how: str) -> FakeJob:
+        return FakeJob([pour], [call(how, "pour")], version=version)
 
     executions = Executions(keep_bytes=1_000)
     commands = [(1, "small"), (2, "writes"), (3, "gives")]
