@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from tests.chaos.faults import CUT_OFF, FORGETFUL, MIXED
-from tests.chaos.runs import Outcome
+from tests.chaos.runs import KINDS, Outcome
 from tests.chaos.suite import Figures, chaos
 from tests.chaos.world import APART, TOGETHER, world
 
@@ -24,6 +24,14 @@ async def main() -> int:
     parser.add_argument("--kills", type=int, default=12, help="rounds of the gap measurement with kill -9")
     parser.add_argument("--stops", type=int, default=6, help="rounds of the gap measurement with SIGSTOP")
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no run after that time")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=KINDS,
+        default=KINDS,
+        metavar="KIND",
+        help=f"kinds of runs: {', '.join(KINDS)}",
+    )
     mix = parser.add_mutually_exclusive_group()
     mix.add_argument(
         "--forgetful", dest="kinds", action="store_const", const=FORGETFUL, default=MIXED,
@@ -49,6 +57,7 @@ async def main() -> int:
         figures = await chaos(
             made, runs=asked.runs, seed=asked.seed, concurrency=asked.concurrency, **rounds,
             seconds=asked.seconds, on_progress=progress, kinds=asked.kinds,
+            run_kinds=asked.only,
         )  # fmt: skip
     wrong = any(figures.wrong.values())
     if not (wrong or asked.logs):

@@ -6,11 +6,11 @@ from collections import Counter
 from typing import Any
 
 from procession_services.demo_model import Server
-from procession_services.demo_model.answers import Answer, Reply, ToolCall, Usage
+from procession_services.demo_model.answers import Answer, Hangup, Refusal, Reply, ToolCall, Usage
 
 __all__ = ["CountingModel", "words_of"]
 
-_ASKED = re.compile(r"\[run (?P<run>\S+) words (?P<words>\d+) pace (?P<pace>\d+)(?P<tool> tool)?\]")
+_ASKED = re.compile(r"\[run (?P<run>\S+) words (?P<words>\d+) pace (?P<pace>\d+)(?P<more> tool| fails)?\]")
 _USAGE = Usage(10, 10)
 
 
@@ -31,7 +31,9 @@ class CountingModel(Server):
         asked, step, heard = _read(body["messages"])
         run, count, pace = asked["run"], int(asked["words"]), int(asked["pace"]) / 1000
         self.calls[run, step] += 1
-        if asked["tool"] and step == 0:
+        if asked["more"] == " fails" and self.calls[run, step] == 1:
+            return Refusal(503, "overloaded") if count % 2 else Hangup()
+        if asked["more"] == " tool" and step == 0:
             return Reply(
                 usage=_USAGE,
                 tool_calls=(ToolCall(f"call-{run}", "chaos-trace", "{}"),),

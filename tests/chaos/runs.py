@@ -21,8 +21,12 @@ from tests.chaos.world import World
 __all__ = ["KINDS", "Outcome", "Reader", "conversation", "judge_calls"]
 
 _T = TypeVar("_T")
-KINDS: Final = ("plain", "straight", "tools", "asked", "history", "timed")
+KINDS: Final = (
+    "plain", "straight", "tools", "asked", "history", "timed", "fails", "cancelled", "queued",
+)  # fmt: skip
 _WITH_TOOL: Final = ("tools", "asked")
+_IN_THREAD: Final = ("history", "queued")
+_MORE: Final = {"tools": " tool", "asked": " tool", "fails": " fails"}
 CHAIN: Final = ["chaos-upper", "chaos-tally", "chaos-split"]
 _SECONDS: Final = 90.0
 _DROPS: Final = 0.6
@@ -37,6 +41,7 @@ class Outcome:
     run: str
     kind: str
     status: str = "lost"
+    ends: tuple[str, ...] = ("finished",)
     text: str = ""
     readers: dict[str, "Reader"] = field(default_factory=dict)
     wrong_text: int = 0
@@ -95,6 +100,13 @@ def agent_of(kind: str, trace: Path) -> Agent:
         "tools": {**chain, "tools": [tool]},
         "asked": {**chain, "tools": [{**tool, "requireApproval": True}]},
         "history": {**chain, "memory": {"lastMessages": 10}},
+        "queued": {**chain, "memory": {"lastMessages": 10}},
+        "cancelled": chain,
+        "fails": {
+            **chain,
+            "errorProcessors": [{"id": "stream-error-retry-processor", "options": {"maxRetries": 3}}],
+            "maxProcessorRetries": 3,
+        },
         "timed": {
             "outputProcessors": [
                 {"id": "batch-parts", "options": {"batchSize": 50, "maxWaitTime": 35}},
@@ -108,39 +120,66 @@ def agent_of(kind: str, trace: Path) -> Agent:
 async def conversation(
     world: World, client: Procession, kind: str, name: str, rng: random.Random
 ) -> list[Outcome]:
-    """One run, or two of one thread where the kind is `history`; judged."""
-    outcomes: list[Outcome] = []
-    heard, began = "", world.now
-    for turn in range(2 if kind == "history" else 1):
-        run = f"{name}-{turn}"
-        outcome = Outcome(run, kind)
-        outcomes.append(outcome)
-        count = rng.randint(20, 60)
-        text = _text(kind, words_of(run, count, heard))
-        options = {"memory": {"thread": name, "resource": "chaos"}} if kind == "history" else {}
-        pace = rng.choice((0, 5, 20, 40))
-        question = f"[run {run} words {count} pace {pace}{' tool' if kind in _WITH_TOOL else ''}]"
+    """One run, or two of one thread: one after the other (`history`) or at once (`queued`); judged."""
+    turns = [_Turn(world, client, kind, f"{name}-{turn}", rng) for turn in range(1 + (kind in _IN_THREAD))]
+    began = world.now
+    if kind == "queued":
+        await asyncio.gather(*(turn.play(name) for turn in turns))
+        turns.sort(key=lambda turn: not turn.is_first)
+    heard = ""
+    for at, turn in enumerate(turns):
+        if kind != "queued":
+            await turn.play(name)
+        if turn.outcome.status not in turn.outcome.ends:
+            return [turn.outcome for turn in (turns if kind == "queued" else turns[: at + 1])]
+        forgot = any(fault.kind == "forget" for fault in world.during(began, world.now))
+        if turn.outcome.text != turn.text(heard) and forgot:
+            heard = ""  # what was saved of the first run is forgotten
+        turn.judge(heard)
+        heard = turn.text(heard).strip()
+    return [turn.outcome for turn in turns]
+
+
+class _Turn:
+    """A run of a conversation, and what it must say."""
+
+    def __init__(
+        self, world: World, client: Procession, kind: str, run: str, rng: random.Random
+    ) -> None:  # fmt: skip
+        self._world, self._client, self._rng = world, client, random.Random(rng.random())
+        self._count, self._pace = self._rng.randint(20, 60), self._rng.choice((0, 5, 20, 40))
+        ends = ("cancelled", "finished") if kind == "cancelled" else ("finished",)
+        self.outcome = Outcome(run, kind, ends=ends)
+
+    async def play(self, thread: str) -> None:
+        """Has it run; whatever goes wrong is noted."""
+        outcome, world = self.outcome, self._world
+        options = {"memory": {"thread": thread, "resource": "chaos"}} if outcome.kind in _IN_THREAD else {}
+        question = f"[run {outcome.run} words {self._count} pace {self._pace}{_MORE.get(outcome.kind, '')}]"
         outcome.began = world.now
         try:
             async with asyncio.timeout(_SECONDS):
-                await _one(world, client, outcome, question, options, rng)
+                await _one(world, self._client, outcome, question, options, self._rng)
         except Exception as error:  # noqa: BLE001 - whatever it is, the run counts as lost and the others go on
             outcome.notes.append(f"client: {error!r}")
         outcome.seconds = world.now - outcome.began
-        if outcome.status != "finished":
-            break
-        if outcome.text != text and any(f.kind == "forget" for f in world.during(began, world.now)):
-            text = _text(kind, words_of(run, count))  # what was saved of the first run is forgotten
-        _judge(outcome, text)
-        heard = text.strip()
-    return outcomes
 
+    def text(self, heard: str = "") -> str:
+        """What it must say, where the assistant had said this before."""
+        words, kind = words_of(self.outcome.run, self._count, heard), self.outcome.kind
+        if kind == "straight":
+            return "".join(words)
+        return "".join(words).upper() if kind == "timed" else expected(words)
 
-def _text(kind: str, words: list[str]) -> str:
-    """What the chain of that kind makes of the words."""
-    if kind in ("plain", "history", *_WITH_TOOL):
-        return expected(words)
-    return "".join(words).upper() if kind == "timed" else "".join(words)
+    @property
+    def is_first(self) -> bool:
+        """Whether it has heard nothing before."""
+        return self.outcome.text == self.text()
+
+    def judge(self, heard: str) -> None:
+        """Holds what it said against what it must say, or the beginning of that where somebody cancelled it."""
+        text = self.text(heard)
+        _judge(self.outcome, text, whole=self.outcome.status != "cancelled")
 
 
 async def _one(  # noqa: PLR0917 - a run is all of it
@@ -149,6 +188,9 @@ async def _one(  # noqa: PLR0917 - a run is all of it
     agent = agent_of(outcome.kind, world.trace(outcome.run))
     handle = await _started(client, question, agent, outcome.run, options)
     reader = Reader()
+    if outcome.kind == "cancelled":
+        await reader.read(handle, limit=rng.randint(1, 80))
+        await _until_taken(handle.cancel, NotAcceptedError, NotConnectedError)
     while rng.random() < _DROPS and not await reader.read(handle, limit=rng.randint(1, 60)):
         await handle.close()
         handle = await _attached(client, outcome.run, handle.position)
@@ -173,14 +215,18 @@ async def _one(  # noqa: PLR0917 - a run is all of it
         outcome.readers["a late client"] = late
 
 
-def _judge(outcome: Outcome, text: str) -> None:
+def _judge(outcome: Outcome, text: str, *, whole: bool) -> None:
     """Holds the result and what clients have against the text."""
-    if outcome.text != text:
+
+    def is_right(told: str) -> bool:
+        return told == text if whole else text.startswith(told)
+
+    if not is_right(outcome.text):
         outcome.wrong_text += 1
         outcome.notes.append(f"the result has {outcome.text!r} for {text!r}")
     for who, reader in outcome.readers.items():
         numbers = [number for number, _ in reader.chunks]
-        if reader.text != text or numbers != sorted(set(numbers)):
+        if not is_right(reader.text) or numbers != sorted(set(numbers)):
             outcome.wrong_text += 1
             outcome.notes.append(f"{who} has {reader.text!r} for {text!r}; resets {reader.resets}")
         outcome.repeated += reader.repeated
@@ -188,7 +234,7 @@ def _judge(outcome: Outcome, text: str) -> None:
 
 
 async def judge_calls(world: World, outcome: Outcome) -> None:
-    """The model once a step, and once more for each gateway that was lost; the tool once for each host.
+    """The model once a step, and once more where it fails, and for each lost gateway; the tool once for each host.
 
     Either once more for each time that Redis has forgotten what came of it.
     """
@@ -196,7 +242,13 @@ async def judge_calls(world: World, outcome: Outcome) -> None:
     gateways = sum("llm_gateway" in fault.services for fault in befell)
     forgot = sum(fault.kind == "forget" for fault in befell)
     # A restarted NATS delivers again what a second gateway has from a dead one, and a third one takes it over.
-    allowed = 1 + gateways + (sum(fault.kind == "nats" for fault in befell) if gateways else 0) + forgot
+    allowed = (
+        1
+        + (outcome.kind == "fails")
+        + gateways
+        + (sum(fault.kind == "nats" for fault in befell) if gateways else 0)
+        + forgot
+    )
     for (run, step), count in world.model.calls.items():
         if run == outcome.run and count > allowed:
             outcome.model_extra += count - allowed

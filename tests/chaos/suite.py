@@ -4,13 +4,14 @@ import asyncio
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import nats
 
 from procession.client import Procession
 from procession_schemas import subjects
+from tests.chaos.evidence import keep_evidence
 from tests.chaos.faults import MIXED, misfortunes
 from tests.chaos.gaps import gaps, p99
 from tests.chaos.runs import KINDS, Outcome, conversation, judge_calls
@@ -19,6 +20,7 @@ from tests.chaos.world import World
 __all__ = ["Figures", "chaos"]
 
 _TENANT = "chaos"
+_EVIDENCE_SECONDS = 60.0
 Progress = Callable[[int, list[Outcome]], None]
 """Gets how many runs have ended, and those of the last ones about which there is something to say."""
 
@@ -41,7 +43,7 @@ class Figures:
         """Everything that must be 0."""
         outcomes = self.outcomes
         return {
-            "lost": sum(o.status != "finished" for o in outcomes),
+            "lost": sum(o.status not in o.ends for o in outcomes),
             "no_terminal": self.no_terminal,
             "two_terminals": self.two_terminals,
             "wrong_text": sum(o.wrong_text > 0 for o in outcomes),
@@ -77,11 +79,13 @@ async def chaos(
     seconds: float = math.inf,
     pause: tuple[float, float] = (1.0, 4.0),
     kinds: Mapping[str, int] = MIXED,
+    run_kinds: Sequence[str] = KINDS,
     on_progress: Progress = lambda _count, _ended: None,
 ) -> Figures:
     """Measures gaps, then has mixed runs under misfortunes; begins no run after `seconds`.
 
-    `pause` are the least and the most seconds between two misfortunes, `kinds` their weights.
+    `pause` are the least and the most seconds between two misfortunes, `kinds` their weights;
+    `run_kinds` are the kinds of runs, in turn.
     """
     rng = random.Random(seed)
     figures = Figures(seed)
@@ -90,7 +94,7 @@ async def chaos(
         figures.gaps_stop = await gaps(world, client, "stop", stops, rng, f"s{seed}")
         began = world.now
         trouble = asyncio.create_task(misfortunes(world, rng, pause, kinds))
-        await _mixed(world, client, figures, runs, concurrency, began + seconds, on_progress)
+        await _mixed(world, client, figures, runs, concurrency, began + seconds, on_progress, run_kinds)
         trouble.cancel()
         await asyncio.gather(trouble, return_exceptions=True)
         figures.seconds = world.now - began
@@ -103,7 +107,7 @@ async def chaos(
 
 async def _mixed(  # noqa: PLR0917 - what is asked of the suite
     world: World, client: Procession, figures: Figures, runs: int, concurrency: int, until: float,
-    on_progress: Progress,
+    on_progress: Progress, kinds: Sequence[str],
 ) -> None:  # fmt: skip
     numbers = iter(range(runs))
 
@@ -112,12 +116,24 @@ async def _mixed(  # noqa: PLR0917 - what is asked of the suite
             if len(figures.outcomes) >= runs or world.now > until:
                 return
             own = random.Random(f"{figures.seed}-{number}")
-            kind = KINDS[number % len(KINDS)]
+            kind = kinds[number % len(kinds)]
             ended = await conversation(world, client, kind, f"c{figures.seed}-{number}", own)
             figures.outcomes += ended
+            await _keep_evidence(world, ended)
             on_progress(len(figures.outcomes), [o for o in ended if o.notes])
 
     await asyncio.gather(*(work() for _ in range(concurrency)))
+
+
+async def _keep_evidence(world: World, ended: list[Outcome]) -> None:
+    for outcome in ended:
+        if outcome.status not in outcome.ends or outcome.wrong_text:
+            path = world.logs / f"{outcome.run}.evidence"
+            try:
+                async with asyncio.timeout(_EVIDENCE_SECONDS):
+                    await keep_evidence(world.servers.endpoints, outcome.run, path)
+            except Exception as error:  # noqa: BLE001 - it may be of a server that is being killed
+                outcome.notes.append(f"no evidence: {error!r}")
 
 
 async def _terminals(world: World, figures: Figures) -> None:

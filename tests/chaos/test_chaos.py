@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.chaos.evidence import keep_evidence
 from tests.chaos.suite import chaos
 from tests.chaos.world import world
 
@@ -15,6 +16,8 @@ SEED = 7
 async def test_nothing_is_lost_and_nothing_comes_twice(tmp_path):
     async with world(tmp_path) as made:
         figures = await chaos(made, runs=RUNS, seed=SEED, concurrency=6, pause=(0.5, 2.0))
+        some = figures.outcomes[0].run
+        await keep_evidence(made.servers.endpoints, some, evidence := tmp_path / "evidence")
     assert {name: count for name, count in figures.wrong.items() if count} == {}, [
         (outcome.run, outcome.kind, outcome.status, outcome.notes)
         for outcome in figures.outcomes
@@ -22,3 +25,7 @@ async def test_nothing_is_lost_and_nothing_comes_twice(tmp_path):
     ]
     assert len(figures.outcomes) >= RUNS
     assert sum(figures.faults.values()) >= 3
+    kept = evidence.read_text()
+    assert f"run:{some}" in kept
+    assert f"{some}.run.finished" in kept
+    assert f"chunk.chaos.{some} " in kept
