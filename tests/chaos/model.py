@@ -1,4 +1,4 @@
-"""The model: its answer follows from the request alone, and it counts how often it was asked for each step."""
+"""The model: it counts how often it was asked for each step of a run, and never says the same twice."""
 
 import hashlib
 import re
@@ -14,9 +14,9 @@ _ASKED = re.compile(r"\[run (?P<run>\S+) words (?P<words>\d+) pace (?P<pace>\d+)
 _USAGE = Usage(10, 10)
 
 
-def words_of(run: str, count: int, heard: str = "") -> list[str]:
-    """The pieces of an answer; `heard` is what was said before, of which it tells a digest."""
-    name = hashlib.blake2b(f"{run}|{heard}".encode(), digest_size=4).hexdigest()
+def words_of(run: str, count: int, heard: str = "", call: int = 1) -> list[str]:
+    """The pieces of the answer to that call; `heard` is what was said before, of which it tells a digest."""
+    name = hashlib.blake2b(f"{run}|{heard}|{call}".encode(), digest_size=4).hexdigest()
     return [f"{name}.{number} " for number in range(count)]
 
 
@@ -39,7 +39,7 @@ class CountingModel(Server):
                 tool_calls=(ToolCall(f"call-{run}", "chaos-trace", "{}"),),
                 finish_reason="tool_calls",
             )
-        return Reply(usage=_USAGE, text=words_of(run, count, heard), chunk_delay=pace)
+        return Reply(usage=_USAGE, text=words_of(run, count, heard, self.calls[run, step]), chunk_delay=pace)
 
 
 def _read(messages: list[dict[str, Any]]) -> tuple[re.Match[str], int, str]:

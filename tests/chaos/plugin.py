@@ -67,6 +67,46 @@ class Split(Processor[Options]):
         return [_with_text(part, text[:middle]), _with_text(part, text[middle:])]
 
 
+class Every(Processor[Options]):
+    """Has every hook, and notes in its state which ones were called; the last one tells it in the answer's metadata."""
+
+    id = "chaos-every"
+
+    def _note(self, args: Any, hook: str) -> None:
+        log = args.state.setdefault("log", [])
+        if log and log[-1][0] == hook:
+            log[-1][1] += 1
+        else:
+            log.append([hook, 1])
+
+    def process_input(self, args: Any) -> None:
+        self._note(args, "input")
+
+    def process_input_step(self, args: Any) -> None:
+        self._note(args, "inputStep")
+
+    def process_llm_request(self, args: Any) -> None:
+        self._note(args, "request")
+
+    def process_output_stream(self, args: Any) -> Any:
+        self._note(args, "stream")
+        return args.part
+
+    def process_llm_response(self, args: Any) -> None:
+        self._note(args, "response")
+
+    def process_output_step(self, args: Any) -> None:
+        self._note(args, "step")
+
+    def process_tool_result(self, args: Any) -> None:
+        self._note(args, "tool")
+
+    def process_output_result(self, args: Any) -> Any:
+        self._note(args, "result")
+        args.messages[-1]["content"].setdefault("metadata", {})["log"] = args.state["log"]
+        return args.messages
+
+
 class TraceOptions(Options):
     path: Path
 
@@ -85,6 +125,6 @@ class Trace(Tool):
 
 
 def register(registry: Registry) -> None:
-    for processor in (Upper, Tally, Split):
+    for processor in (Upper, Tally, Split, Every):
         registry.add_processor(processor)
     registry.add_tool(Trace)

@@ -22,13 +22,15 @@ __all__ = ["KINDS", "Outcome", "Reader", "conversation", "judge_calls"]
 
 _T = TypeVar("_T")
 KINDS: Final = (
-    "plain", "straight", "tools", "asked", "history", "timed", "fails", "cancelled", "queued",
+    "plain", "straight", "tools", "asked", "history", "timed", "fails", "cancelled", "queued", "every",
 )  # fmt: skip
-_WITH_TOOL: Final = ("tools", "asked")
+_WITH_TOOL: Final = ("tools", "asked", "every")
 _IN_THREAD: Final = ("history", "queued")
-_MORE: Final = {"tools": " tool", "asked": " tool", "fails": " fails"}
+_MORE: Final = {**dict.fromkeys(_WITH_TOOL, " tool"), "fails": " fails"}
 CHAIN: Final = ["chaos-upper", "chaos-tally", "chaos-split"]
 _SECONDS: Final = 90.0
+_BESIDE: Final = 5
+"""Chunks of a step that answers beside those of its text: where both begin and end, and what the model tells."""
 _DROPS: Final = 0.6
 _LATE: Final = 0.2
 _OTHERS: Final = 0.3
@@ -44,7 +46,9 @@ class Outcome:
     ends: tuple[str, ...] = ("finished",)
     text: str = ""
     readers: dict[str, "Reader"] = field(default_factory=dict)
+    log: list[list[Any]] = field(default_factory=list)
     wrong_text: int = 0
+    wrong_state: int = 0
     repeated: int = 0
     model_extra: int = 0
     tool_wrong: int = 0
@@ -102,6 +106,11 @@ def agent_of(kind: str, trace: Path) -> Agent:
         "history": {**chain, "memory": {"lastMessages": 10}},
         "queued": {**chain, "memory": {"lastMessages": 10}},
         "cancelled": chain,
+        "every": {
+            "inputProcessors": ["chaos-every"],
+            "outputProcessors": [*CHAIN, "chaos-every"],
+            "tools": [tool],
+        },
         "fails": {
             **chain,
             "errorProcessors": [{"id": "stream-error-retry-processor", "options": {"maxRetries": 3}}],
@@ -133,10 +142,8 @@ async def conversation(
         if turn.outcome.status not in turn.outcome.ends:
             return [turn.outcome for turn in (turns if kind == "queued" else turns[: at + 1])]
         forgot = any(fault.kind == "forget" for fault in world.during(began, world.now))
-        if turn.outcome.text != turn.text(heard) and forgot:
-            heard = ""  # what was saved of the first run is forgotten
-        turn.judge(heard)
-        heard = turn.text(heard).strip()
+        turn.judge([heard, ""] if forgot else [heard])  # what was saved of the first run may be forgotten
+        heard = turn.outcome.text.strip()
     return [turn.outcome for turn in turns]
 
 
@@ -164,22 +171,35 @@ class _Turn:
             outcome.notes.append(f"client: {error!r}")
         outcome.seconds = world.now - outcome.began
 
-    def text(self, heard: str = "") -> str:
-        """What it must say, where the assistant had said this before."""
-        words, kind = words_of(self.outcome.run, self._count, heard), self.outcome.kind
-        if kind == "straight":
-            return "".join(words)
-        return "".join(words).upper() if kind == "timed" else expected(words)
+    def _texts(self, heard: str) -> list[str]:
+        """What it may say, where the assistant had said this before: the model never says the same twice."""
+        outcome = self.outcome
+        calls = self._world.model.calls[outcome.run, int(outcome.kind in _WITH_TOOL)]
+        answers = [words_of(outcome.run, self._count, heard, call) for call in range(1, calls + 1)]
+        if outcome.kind == "straight":
+            return ["".join(words) for words in answers]
+        return ["".join(words).upper() if outcome.kind == "timed" else expected(words) for words in answers]
 
     @property
     def is_first(self) -> bool:
         """Whether it has heard nothing before."""
-        return self.outcome.text == self.text()
+        return self.outcome.text in self._texts("")
 
-    def judge(self, heard: str) -> None:
-        """Holds what it said against what it must say, or the beginning of that where somebody cancelled it."""
-        text = self.text(heard)
-        _judge(self.outcome, text, whole=self.outcome.status != "cancelled")
+    def judge(self, heard: list[str]) -> None:
+        """Holds what it said against what it may say, having heard one of these before."""
+        outcome = self.outcome
+        _judge(outcome, [text for each in heard for text in self._texts(each)])
+        if outcome.kind == "every" and outcome.log != (log := self._log()):
+            outcome.wrong_state += 1
+            outcome.notes.append(f"the state has {outcome.log} for {log}")
+
+    def _log(self) -> list[list[Any]]:
+        """What a processor with every hook notes in its state: which ones were called in turn, and how often."""
+        asking = [["inputStep", 1], ["request", 1]]
+        answered = [["response", 1], ["step", 1]]
+        called = [*asking, ["stream", _BESIDE - 2], *answered, ["tool", 1], ["stream", 2]]
+        words = [*asking, ["stream", self._count * 2 + _BESIDE], *answered, ["stream", 1]]
+        return [["input", 1], *called, *words, ["result", 1]]
 
 
 async def _one(  # noqa: PLR0917 - a run is all of it
@@ -202,6 +222,7 @@ async def _one(  # noqa: PLR0917 - a run is all of it
         await _decided(client, handle, result, rng)
         await reader.read(handle)
     await handle.close()
+    outcome.log = (result.messages or [{}])[-1].get("content", {}).get("metadata", {}).get("log", [])
     outcome.status, outcome.resets, outcome.text = result.status, reader.resets, result.text
     outcome.readers["the client"] = reader
     outcome.hosts = len({host for _, host in reader.arrivals if host})
@@ -215,20 +236,25 @@ async def _one(  # noqa: PLR0917 - a run is all of it
         outcome.readers["a late client"] = late
 
 
-def _judge(outcome: Outcome, text: str, *, whole: bool) -> None:
-    """Holds the result and what clients have against the text."""
+def _judge(outcome: Outcome, texts: list[str]) -> None:
+    """Holds the result against the texts that it may be, and what clients have against it.
 
-    def is_right(told: str) -> bool:
-        return told == text if whole else text.startswith(told)
+    Where somebody has cancelled the run, each has the beginning of one of them.
+    """
+    cut = outcome.status == "cancelled"
 
-    if not is_right(outcome.text):
+    def is_right(told: str, rights: list[str]) -> bool:
+        return any(text.startswith(told) if cut else told == text for text in rights)
+
+    if not is_right(outcome.text, texts):
         outcome.wrong_text += 1
-        outcome.notes.append(f"the result has {outcome.text!r} for {text!r}")
+        outcome.notes.append(f"the result has {outcome.text!r} for {texts!r}")
+    rights = texts if cut else [outcome.text]
     for who, reader in outcome.readers.items():
         numbers = [number for number, _ in reader.chunks]
-        if not is_right(reader.text) or numbers != sorted(set(numbers)):
+        if not is_right(reader.text, rights) or numbers != sorted(set(numbers)):
             outcome.wrong_text += 1
-            outcome.notes.append(f"{who} has {reader.text!r} for {text!r}; resets {reader.resets}")
+            outcome.notes.append(f"{who} has {reader.text!r} for {rights!r}; resets {reader.resets}")
         outcome.repeated += reader.repeated
     outcome.readers.clear()
 

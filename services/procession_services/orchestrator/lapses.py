@@ -154,9 +154,9 @@ class Lapses:
             return False
         if self._is_new:
             log.warning("Redis is empty, which is for the orchestrators to see to that were here before")
-        elif lost := await self._lost.end():
+        elif lost := await self._lost.end(self._life):
             log.warning("Redis was emptied: %d runs have ended with STATE_LOST", lost)
-        if self._emptied != emptied:
+        if self._emptied != emptied or self._store.life != self._life:
             return False
         self._emptied = None
         return True

@@ -40,22 +40,23 @@ class LostRuns:
     def __init__(self, store: RunStore, bus: Bus, driver: Driver) -> None:
         self._store, self._bus, self._driver = store, bus, driver
 
-    async def end(self) -> int:
+    async def end(self, life: int) -> int:
         """Ends all of them; returns how many there were.
 
-        A request that NATS still has is handled again (docs/adr/0024): to be called when that has been done.
+        A request that NATS still has is handled again (docs/adr/0024): to be called when that has been done in this
+        `life` of Redis. In the next one it may have forgotten again what was done.
         """
         lost, batch = 0, list[tuple[str, bytes]]()
         async for each in self._bus.stored.messages("EVENTS", subjects.events("run.accepted")):
             batch.append(each)
             if len(batch) == _AT_ONCE:
-                lost, batch = lost + await self._look_at(batch), []
-        return lost + await self._look_at(batch)
+                lost, batch = lost + await self._look_at(batch, life), []
+        return lost + await self._look_at(batch, life)
 
-    async def _look_at(self, accepted: list[tuple[str, bytes]]) -> int:
-        return sum(await asyncio.gather(*(self._end_one(subject, body) for subject, body in accepted)))
+    async def _look_at(self, accepted: list[tuple[str, bytes]], life: int) -> int:
+        return sum(await asyncio.gather(*(self._end_one(*each, life) for each in accepted)))
 
-    async def _end_one(self, subject: str, body: bytes) -> bool:
+    async def _end_one(self, subject: str, body: bytes, life: int) -> bool:
         """Ends a run if it is lost; says whether it was."""
         try:
             accepted = RunAccepted.model_validate_json(body)
@@ -65,6 +66,8 @@ class LostRuns:
         _, tenant, run, *_ = subjects.parse(subject)
         ended = await self._has_ended(tenant, run)
         if not ended and await self._store.load_state(tenant, run) is not None:
+            return False
+        if self._store.life != life:
             return False
         if not ended:
             await self._tell(tenant, run, accepted.agent, accepted.fingerprint, _LOST)

@@ -172,7 +172,7 @@ class Executor:
         if command.version == ANY_VERSION:
             await job.outbox.follow()
         elif attempt > 1:
-            await job.outbox.renew(attempt)
+            await job.outbox.renew(attempt, life=self.store.life if command.renewed else 0)
         await self._run_or_leave(job)
         if not job.outbox.held():
             raise LostError

@@ -11,6 +11,7 @@ from procession.errors import ProcessorError
 from procession_schemas import subjects
 from procession_schemas.chunks import Chunk
 from procession_services.bus import Bus, LostError
+from procession_services.runs.numbering import moment
 
 _ENVELOPE = 64
 """Bytes that the answer to a client that reads a stored batch has besides it."""
@@ -18,6 +19,8 @@ _ROOM = 1 << 20
 """Numbers for what a stream, or a command that is begun again, sends until it is done."""
 _TIMES = 1000
 """How often a command, or one stream of it, may be done anew."""
+_IN_A_SECOND = 8
+"""More attempts than a run has in a second."""
 
 
 def fence_of(seq: int, attempt: int = 0, stream: int = 0) -> int:
@@ -107,14 +110,16 @@ class Outbox:
         self._reset = self.next_seq = max(self.next_seq, sent.last + 1)
         await self.flush(mark=True)
 
-    async def renew(self, attempt: int = 0, stream: int = 0) -> None:
+    async def renew(self, attempt: int = 0, stream: int = 0, *, life: int = 0) -> None:
         """Has clients drop what they have of this work, and of those who do not know that it is ours.
 
         They may have more than CHUNKS, which a restart of NATS can make forget, and one that comes back says only how
-        far it was: so each attempt has numbers of its own, which are greater where its fence is greater.
+        far it was: so each attempt has numbers of its own, which are greater where its fence is greater. So has each
+        `life` of Redis, since the one before may have done the same in vain as often.
         """
         self._reset = self.next_seq
-        self.next_seq += (attempt * _TIMES + stream) * _ROOM
+        begun = moment(life) * _IN_A_SECOND * _TIMES * _ROOM
+        self.next_seq = max(self.next_seq, begun) + (attempt * _TIMES + stream) * _ROOM
         await self.flush(mark=True)
 
     async def mark(self) -> None:

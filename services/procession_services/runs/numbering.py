@@ -1,24 +1,30 @@
 """The numbers of a run's commands, from which their ids, claims and the fences of their chunks follow.
 
 They rise by one, until Redis begins another life. It may have forgotten commands then (docs/adr/0024), and some of a
-life that began a moment before: so a thousand are left out for each second of the day at which the new one began.
+life that began a moment before: so the first one has a thousand for each second of the week at which the new one began.
 """
 
 from typing import Final
 
 from procession_services.runs.state import RunState
 
-__all__ = ["SKIPPED", "number", "renumber"]
+__all__ = ["SKIPPED", "moment", "number", "renumber"]
 
 SKIPPED: Final = 1000
 """More commands than a run has in a second."""
-_DAY: Final = 86_400
+_WEEK: Final = 604_800
+"""Seconds. What is numbered by them stays below 2^53, up to which every language reads numbers of JSON as they are."""
+
+
+def moment(life: int) -> int:
+    """When in the week a life of Redis began: later for a later one, except over the end of a week."""
+    return life % _WEEK
 
 
 def number(state: RunState) -> None:
     """Numbers the next command."""
     if state.leap:
-        state.seq += SKIPPED * (1 + state.life % _DAY)
+        state.seq = SKIPPED + max(state.seq, SKIPPED * moment(state.life))
         state.leap, state.renewed = False, state.seq
     else:
         state.seq += 1
