@@ -112,7 +112,7 @@ class Executor:
                 command.run,
                 seq=command.seq,
                 owner=owner,
-                anyway=delivery is None or delivery.attempt > 1,
+                attempt=delivery.attempt if delivery else 0,
             )
             if stored is None:
                 raise LostError
@@ -166,8 +166,7 @@ class Executor:
         """Runs the operations; returns the job with its result."""
         if stored.cancelled:
             signal.abort()
-        # NATS may forget deliveries, and Redis claims, when they are killed.
-        attempt = max(delivery.attempt if delivery else 0, stored.claims) + command.renewed
+        attempt = stored.claims + command.renewed
         job = self._job(command, stored, signal, delivery, attempt)
         if command.version == ANY_VERSION:
             await job.outbox.follow()

@@ -43,9 +43,9 @@ def _told_key(tenant: str, run: str) -> str:
 class StoredContext:
     """What Redis holds of a run's context; `result` answers command `seq`.
 
-    `claims` is how often the command that it was taken for has been claimed, this time included; `out` is the
-    command that the run waits for, 0 where it waits for none, None in a run of the version before. `numbered_in`
-    is the life of the server in which that got its number, 0 where it is none of which this is known.
+    `claims` is how often the command that it was taken for has been claimed, this time included, or delivered, if that
+    is more. `out` is the command that the run waits for, 0 where it waits for none, None in a run of the version
+    before; `numbered_in` is the life of the server in which that got its number, 0 where nobody knows.
     """
 
     version: int
@@ -170,14 +170,16 @@ class RunStore:
         return _stored(await self.redis.hmget(run_key(tenant, run), fields))
 
     async def take_context(
-        self, tenant: str, run: str, *, seq: int, owner: str, anyway: bool
+        self, tenant: str, run: str, *, seq: int, owner: str, attempt: int = 0
     ) -> StoredContext | None:
         """The context, claimed for command `seq`: whatever another owner of the command does no longer counts.
 
+        `attempt` says how often the command was delivered; 0 where it is the caller's own.
+
         Returns:
-            None when another owner has claimed the command; with `anyway` the claim is taken over.
+            None for a first delivery where another owner has claimed the command; others take the claim over.
         """
-        got = await self._take(keys=[run_key(tenant, run)], args=[seq, owner, "1" if anyway else ""])
+        got = await self._take(keys=[run_key(tenant, run)], args=[seq, owner, attempt])
         return _stored(got[:11]) if isinstance(got, list) else None
 
     async def commit_context(

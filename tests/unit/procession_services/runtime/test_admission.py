@@ -33,6 +33,7 @@ TURN: dict[str, Any] = {
     "plan": b"plan",
     "deadline_ms": 99,
     "out": 1,
+    "numbered_in": 0,
     "wanted": OPEN,
     "queued": b"queued",
 }
@@ -60,7 +61,7 @@ class Office:
     async def ask(self, tenant: str, run: str, wanted: Wanted = OPEN, *, queue: bool = True) -> Admission:
         """A request, as the orchestrator handles it."""
         asked: dict[str, Any] = {
-            "state": b"begun", "plan": b"plan", "deadline_ms": 99, "out": 1, "wanted": wanted,
+            "state": b"begun", "plan": b"plan", "deadline_ms": 99, "out": 1, "numbered_in": 0, "wanted": wanted,
         }  # fmt: skip
         known = await self.store.admit(tenant, run, **asked)
         if known.waits and queue:
@@ -169,7 +170,7 @@ async def test_a_commit_that_ends_a_run_gives_its_place_to_the_next(office):
     await office.limit(in_all=1)
     await office.ask("a", "1")
     await office.ask("b", "1")
-    await office.store.take_context("a", "1", seq=1, owner="me", anyway=False)
+    await office.store.take_context("a", "1", seq=1, owner="me", attempt=1)
     done = await office.store.commit_context(
         "a", "1", version=0, seq=1, owner="me", data=b"{}", result=b"{}",
         change=StateChange(1, b"over", 99, finished=True),
@@ -386,6 +387,7 @@ async def test_a_run_that_wants_its_thread_alone_is_not_admitted_behind_another(
         "plan": b"plan",
         "deadline_ms": 99,
         "out": 1,
+        "numbered_in": 0,
         "wanted": OPEN,
         "line": line,
     }

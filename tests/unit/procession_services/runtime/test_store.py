@@ -104,7 +104,7 @@ async def test_a_run_leaves_with_the_save_that_ends_it_and_with_no_other(thread:
 
 async def test_a_run_leaves_with_the_commit_that_ends_it(thread: Thread) -> None:
     await thread.admit("one")
-    await thread.store.take_context(thread.tenant, "one", seq=1, owner="me", anyway=True)
+    await thread.store.take_context(thread.tenant, "one", seq=1, owner="me")
     done = await thread.store.commit_context(
         thread.tenant, "one", version=0, seq=1, owner="me", data=b"{}", result=b"{}",
         change=StateChange(1, b"done", FAR, True, thread.line),
@@ -127,7 +127,7 @@ async def test_a_run_that_goes_on_is_ahead_of_all(thread: Thread) -> None:
 async def test_who_has_begun_is_not_begun_again(thread: Thread) -> None:
     await thread.admit("one")
     await thread.admit("two")
-    await thread.store.take_context(thread.tenant, "one", seq=1, owner="me", anyway=True)
+    await thread.store.take_context(thread.tenant, "one", seq=1, owner="me")
     assert await thread.first() is None
     await thread.save("one", done=True)
     assert await thread.first() == "two"
@@ -139,12 +139,13 @@ async def test_who_has_begun_is_not_begun_again(thread: Thread) -> None:
 async def test_claims_of_a_command_are_counted_whatever_nats_says_of_its_deliveries(thread: Thread) -> None:
     await thread.admit("one")
 
-    async def claims(seq: int, owner: str, *, anyway: bool = True) -> int | None:
-        took = await thread.store.take_context(thread.tenant, "one", seq=seq, owner=owner, anyway=anyway)
+    async def claims(seq: int, owner: str, attempt: int = 0) -> int | None:
+        took = await thread.store.take_context(thread.tenant, "one", seq=seq, owner=owner, attempt=attempt)
         return None if took is None else took.claims
 
-    assert [await claims(1, "a"), await claims(1, "b"), await claims(1, "c", anyway=False)] == [1, 2, None]
-    assert await claims(1, "d") == 3
+    assert [await claims(1, "a", 1), await claims(1, "b"), await claims(1, "c", 1)] == [1, 2, None]
+    assert await claims(1, "d", 5) == 5, "it was delivered to some who died before they claimed it"
+    assert await claims(1, "e", 2) == 6, "and now NATS has forgotten that"
     await thread.store.save_state(thread.tenant, "one", StateChange(1, b"next", FAR, False, out=2))
     assert await claims(2, "a") == 1
 
@@ -153,7 +154,7 @@ async def test_it_is_known_in_which_life_of_redis_a_command_got_its_number(threa
     await thread.admit("one")
 
     async def numbered_in(seq: int) -> int | None:
-        took = await thread.store.take_context(thread.tenant, "one", seq=seq, owner="me", anyway=True)
+        took = await thread.store.take_context(thread.tenant, "one", seq=seq, owner="me")
         return None if took is None else took.numbered_in
 
     assert await numbered_in(1) == 7
@@ -171,9 +172,9 @@ async def test_a_command_that_the_run_does_not_wait_for_changes_nothing(
     """Redis may have forgotten the state that it followed from, or all of the run."""
     if admitted:
         await thread.admit("one")
-        await thread.store.take_context(thread.tenant, "one", seq=1, owner="first", anyway=True)
+        await thread.store.take_context(thread.tenant, "one", seq=1, owner="first")
     before = await thread.redis.hgetall(run_key(thread.tenant, "one"))
-    taken = await thread.store.take_context(thread.tenant, "one", seq=seq, owner="me", anyway=True)
+    taken = await thread.store.take_context(thread.tenant, "one", seq=seq, owner="me")
     assert taken is not None
     assert (taken.claims, taken.out) == (0, 1 if admitted else None)
     done = await thread.store.commit_context(
@@ -220,12 +221,12 @@ class TestTheEnd:
 
     async def begun(self, thread: Thread) -> StateChange:
         await thread.admit("one")
-        await thread.store.take_context(thread.tenant, "one", seq=1, owner="me", anyway=True)
+        await thread.store.take_context(thread.tenant, "one", seq=1, owner="me")
         await thread.store.commit_context(
             thread.tenant, "one", version=0, seq=1, owner="me", data=b'{"a":1}', result=b"{}",
             change=StateChange(1, b"going", FAR, False, out=2),
         )  # fmt: skip
-        await thread.store.take_context(thread.tenant, "one", seq=2, owner="me", anyway=True)
+        await thread.store.take_context(thread.tenant, "one", seq=2, owner="me")
         return StateChange(2, b"done", FAR, True, thread.line)
 
     async def end(self, thread: Thread, change: StateChange, *, owner: str = "me", seq: int = 2) -> Any:
@@ -278,7 +279,7 @@ async def test_a_run_is_kept_beyond_its_deadline_and_nothing_shortens_that_befor
     far = FAR / 1000 - time.time() - 60
     keys = [run_key(thread.tenant, "one"), f"{run_key(thread.tenant, 'one')}:parts"]
     await thread.store.append_parts(thread.tenant, "one", b"part")
-    await thread.store.take_context(thread.tenant, "one", seq=1, owner="me", anyway=True)
+    await thread.store.take_context(thread.tenant, "one", seq=1, owner="me")
     await thread.store.commit_context(
         thread.tenant, "one", version=0, seq=1, owner="me", data=b"{}", result=b"{}",
         change=StateChange(1, b"waits", FAR, False, thread.line, waits=True),
