@@ -67,6 +67,22 @@ class Split(Processor[Options]):
         return [_with_text(part, text[:middle]), _with_text(part, text[middle:])]
 
 
+class BlockOptions(Options):
+    at: int
+
+
+class Block(Processor[BlockOptions]):
+    """Blocks the answer at the word of that number."""
+
+    id = "chaos-block"
+
+    def process_output_stream(self, args: Any) -> Any:
+        part = args.part
+        if part["type"] == "text-delta" and f".{self.options.at} " in part["payload"]["text"]:
+            args.abort("enough")
+        return part
+
+
 class Every(Processor[Options]):
     """Has every hook, and notes in its state which ones were called; the last one tells it in the answer's metadata."""
 
@@ -125,6 +141,6 @@ class Trace(Tool):
 
 
 def register(registry: Registry) -> None:
-    for processor in (Upper, Tally, Split, Every):
+    for processor in (Upper, Tally, Split, Block, Every):
         registry.add_processor(processor)
     registry.add_tool(Trace)

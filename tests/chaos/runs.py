@@ -23,10 +23,16 @@ __all__ = ["KINDS", "Outcome", "Reader", "conversation", "judge_calls"]
 _T = TypeVar("_T")
 KINDS: Final = (
     "plain", "straight", "tools", "asked", "history", "timed", "fails", "cancelled", "queued", "every",
+    "blocked", "expires",
 )  # fmt: skip
 _WITH_TOOL: Final = ("tools", "asked", "every")
 _IN_THREAD: Final = ("history", "queued")
 _MORE: Final = {**dict.fromkeys(_WITH_TOOL, " tool"), "fails": " fails"}
+_ENDS: Final = {
+    "cancelled": ("cancelled", "finished"), "blocked": ("blocked",), "expires": ("failed", "finished"),
+}  # fmt: skip
+_BLOCKED_AT: Final = 15
+_EXPIRES_AFTER: Final = 1.0
 CHAIN: Final = ["chaos-upper", "chaos-tally", "chaos-split"]
 _SECONDS: Final = 90.0
 _BESIDE: Final = 5
@@ -66,6 +72,7 @@ class Reader:
         self.chunks: list[tuple[int, dict[str, Any]]] = []
         self.arrivals: list[tuple[float, int | None]] = []
         self.resets = 0
+        self.taken_back: list[str] = []
 
     async def read(self, handle: RunHandle, *, limit: int | None = None) -> bool:
         """Reads to the end, or until `limit` chunks were read; True at the end."""
@@ -74,6 +81,7 @@ class Reader:
             payload = chunk.get("payload") or {}
             if chunk["type"] == "reset":
                 self.resets += 1
+                self.taken_back.append(self.text)
                 self.chunks = [(n, c) for n, c in self.chunks if n < payload["from"]]
                 continue
             if chunk["type"] == "text-delta":
@@ -106,6 +114,15 @@ def agent_of(kind: str, trace: Path) -> Agent:
         "history": {**chain, "memory": {"lastMessages": 10}},
         "queued": {**chain, "memory": {"lastMessages": 10}},
         "cancelled": chain,
+        "expires": {**chain, "timeout": _EXPIRES_AFTER},
+        "blocked": {
+            "outputProcessors": [
+                "chaos-upper",
+                {"id": "chaos-block", "options": {"at": _BLOCKED_AT}},
+                "chaos-tally",
+                "chaos-split",
+            ]
+        },
         "every": {
             "inputProcessors": ["chaos-every"],
             "outputProcessors": [*CHAIN, "chaos-every"],
@@ -155,8 +172,7 @@ class _Turn:
     ) -> None:  # fmt: skip
         self._world, self._client, self._rng = world, client, random.Random(rng.random())
         self._count, self._pace = self._rng.randint(20, 60), self._rng.choice((0, 5, 20, 40))
-        ends = ("cancelled", "finished") if kind == "cancelled" else ("finished",)
-        self.outcome = Outcome(run, kind, ends=ends)
+        self.outcome = Outcome(run, kind, ends=_ENDS.get(kind, ("finished",)))
 
     async def play(self, thread: str) -> None:
         """Has it run; whatever goes wrong is noted."""
@@ -175,7 +191,8 @@ class _Turn:
         """What it may say, where the assistant had said this before: the model never says the same twice."""
         outcome = self.outcome
         calls = self._world.model.calls[outcome.run, int(outcome.kind in _WITH_TOOL)]
-        answers = [words_of(outcome.run, self._count, heard, call) for call in range(1, calls + 1)]
+        count = _BLOCKED_AT if outcome.kind == "blocked" else self._count
+        answers = [words_of(outcome.run, count, heard, call) for call in range(1, calls + 1)]
         if outcome.kind == "straight":
             return ["".join(words) for words in answers]
         return ["".join(words).upper() if outcome.kind == "timed" else expected(words) for words in answers]
@@ -226,7 +243,10 @@ async def _one(  # noqa: PLR0917 - a run is all of it
     outcome.status, outcome.resets, outcome.text = result.status, reader.resets, result.text
     outcome.readers["the client"] = reader
     outcome.hosts = len({host for _, host in reader.arrivals if host})
-    if result.error is not None:
+    if result.error is not None and not (
+        outcome.kind == "expires" and result.error.code == "DEADLINE_EXCEEDED"
+    ):
+        outcome.status = "lost"
         outcome.notes.append(f"error: {result.error}")
     if rng.random() < _LATE:
         late = Reader()
@@ -239,24 +259,28 @@ async def _one(  # noqa: PLR0917 - a run is all of it
 def _judge(outcome: Outcome, texts: list[str]) -> None:
     """Holds the result against the texts that it may be, and what clients have against it.
 
-    Where somebody has cancelled the run, each has the beginning of one of them.
+    Of a run that was cut off, each has the beginning of one of them, as what clients had to take back is in any case.
     """
-    cut = outcome.status == "cancelled"
-
-    def is_right(told: str, rights: list[str]) -> bool:
-        return any(text.startswith(told) if cut else told == text for text in rights)
-
-    if not is_right(outcome.text, texts):
+    cut = outcome.status != "finished"
+    rights = texts if cut else [outcome.text]
+    if not (_begins(outcome.text, texts) if cut else outcome.text in texts):
         outcome.wrong_text += 1
         outcome.notes.append(f"the result has {outcome.text!r} for {texts!r}")
-    rights = texts if cut else [outcome.text]
     for who, reader in outcome.readers.items():
         numbers = [number for number, _ in reader.chunks]
-        if not is_right(reader.text, rights) or numbers != sorted(set(numbers)):
+        right = _begins(reader.text, rights) if cut else reader.text in rights
+        if not right or numbers != sorted(set(numbers)):
             outcome.wrong_text += 1
             outcome.notes.append(f"{who} has {reader.text!r} for {rights!r}; resets {reader.resets}")
+        if wrong := [text for text in reader.taken_back if not _begins(text, texts)]:
+            outcome.wrong_text += 1
+            outcome.notes.append(f"{who} had {wrong!r}, the beginning of none of {texts!r}")
         outcome.repeated += reader.repeated
     outcome.readers.clear()
+
+
+def _begins(told: str, texts: list[str]) -> bool:
+    return any(text.startswith(told) for text in texts)
 
 
 async def judge_calls(world: World, outcome: Outcome) -> None:
