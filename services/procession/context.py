@@ -35,7 +35,7 @@ class RunContext:
     `steps` holds every attempt so far; a rejected one has `tripwire` or finish reason `retry` and is left out of what
     hooks get (R-AB-32). `response` is the attempt in hand, `outcomes` are what its tools gave, `pending_parts` are
     data chunks written before there is a response to keep them with (R-WR-8). `streams` counts the streams through the
-    output chain so far.
+    output chain so far, and `stream_ids` tells each from one that was in vain.
     """
 
     run_id: str
@@ -60,6 +60,12 @@ class RunContext:
     used_fallback: bool = False
     final: dict[str, Any] | None = None
     streams: int = 0
+    stream_ids: list[int] = field(default_factory=list)
+
+    def add_stream(self, id_: int) -> None:
+        """Takes it that a further stream went through the output chain."""
+        self.streams += 1
+        self.stream_ids.append(id_)
 
     def state(self, processor: str) -> State:
         """The state of a processor, made on first use (R-SS-1)."""
@@ -103,6 +109,7 @@ class RunContext:
             "usedFallback": self.used_fallback,
             "final": self.final,
             "streams": self.streams,
+            "streamIds": self.stream_ids,
         }
 
     def to_json(self, hook: str = "") -> bytes:
@@ -153,6 +160,7 @@ class RunContext:
             used_fallback=data["usedFallback"],
             final=data["final"],
             streams=data.get("streams", 0),
+            stream_ids=data.get("streamIds", []),
         )
 
 

@@ -159,7 +159,9 @@ async def conversation(
         if turn.outcome.status not in turn.outcome.ends:
             return [turn.outcome for turn in (turns if kind == "queued" else turns[: at + 1])]
         forgot = any(fault.kind == "forget" for fault in world.during(began, world.now))
-        turn.judge([heard, ""] if forgot else [heard])  # what was saved of the first run may be forgotten
+        others = [each.outcome.text.strip() for each in turns if each is not turn]
+        # What was saved of the first run may be forgotten; and of two at once, who was the first one.
+        turn.judge([heard, ""] if forgot else [heard], had=["", *others] if kind == "queued" else [heard, ""])
         heard = turn.outcome.text.strip()
     return [turn.outcome for turn in turns]
 
@@ -202,10 +204,11 @@ class _Turn:
         """Whether it has heard nothing before."""
         return self.outcome.text in self._texts("")
 
-    def judge(self, heard: list[str]) -> None:
-        """Holds what it said against what it may say, having heard one of these before."""
+    def judge(self, heard: list[str], *, had: list[str]) -> None:
+        """Holds what it said against what it may say, having heard one of these before, and what it took back, too."""
         outcome = self.outcome
-        _judge(outcome, [text for each in heard for text in self._texts(each)])
+        texts, begun = ([text for each in some for text in self._texts(each)] for some in (heard, had))
+        _judge(outcome, texts, begun)
         if outcome.kind == "every" and outcome.log != (log := self._log()):
             outcome.wrong_state += 1
             outcome.notes.append(f"the state has {outcome.log} for {log}")
@@ -256,10 +259,11 @@ async def _one(  # noqa: PLR0917 - a run is all of it
         outcome.readers["a late client"] = late
 
 
-def _judge(outcome: Outcome, texts: list[str]) -> None:
+def _judge(outcome: Outcome, texts: list[str], begun: list[str]) -> None:
     """Holds the result against the texts that it may be, and what clients have against it.
 
-    Of a run that was cut off, each has the beginning of one of them, as what clients had to take back is in any case.
+    Of a run that was cut off, each has the beginning of one of them. What clients had to take back is the beginning of
+    one of those that were `begun`.
     """
     cut = outcome.status != "finished"
     rights = texts if cut else [outcome.text]
@@ -272,15 +276,15 @@ def _judge(outcome: Outcome, texts: list[str]) -> None:
         if not right or numbers != sorted(set(numbers)):
             outcome.wrong_text += 1
             outcome.notes.append(f"{who} has {reader.text!r} for {rights!r}; resets {reader.resets}")
-        if wrong := [text for text in reader.taken_back if not _begins(text, texts)]:
+        if wrong := [text for text in reader.taken_back if not _begins(text, begun)]:
             outcome.wrong_text += 1
-            outcome.notes.append(f"{who} had {wrong!r}, the beginning of none of {texts!r}")
+            outcome.notes.append(f"{who} had {wrong!r}, the beginning of none of {begun!r}")
         outcome.repeated += reader.repeated
     outcome.readers.clear()
 
 
 def _begins(told: str, texts: list[str]) -> bool:
-    return any(text.startswith(told) for text in texts)
+    return any(text.startswith(told) for text in ("", *texts))
 
 
 async def judge_calls(world: World, outcome: Outcome) -> None:

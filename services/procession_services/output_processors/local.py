@@ -9,7 +9,7 @@ from procession.response import ResponseCollector
 from procession.stream import StreamChain
 from procession_schemas.agent import ProcessorRef
 from procession_schemas.chunks import Chunk
-from procession_services.output_processors.parts import PartsStore
+from procession_services.output_processors.parts import PartsStore, StreamPlace
 from procession_services.processor_host.job import Job
 
 
@@ -83,8 +83,8 @@ class LocalSinks:
         """The chain of these processors on the job's context."""
         command = job.command
         links = job.instances.links(processors, command.chain_places)
-        number = job.ctx.streams
-        parts = await self._parts.open(command.tenant, command.run, number, len(links))
+        place = StreamPlace.of(job.ctx)
+        parts = await self._parts.open(place, len(links))
         before = [len(received) for received in parts.lists[: len(links)]]
         options = {"links": links, "ctx": job.ctx, "calls": job.calls, "parts": parts.lists[: len(links)]}
         try:
@@ -93,5 +93,5 @@ class LocalSinks:
             await sink.end()
         finally:
             if self._logged and parts.grown(before):
-                job.ctx.streams = number + 1
-                await self._parts.save(command.tenant, command.run, number, parts, before)
+                job.ctx.add_stream(job.outbox.fence)
+                await self._parts.save(place, job.outbox.fence, parts, before)

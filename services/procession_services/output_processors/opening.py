@@ -17,7 +17,7 @@ from procession_schemas.agent import ProcessorRef
 from procession_schemas.chunks import Chunk
 from procession_schemas.work import ModelOp, WorkCommand
 from procession_services.output_processors.local import ToolResults
-from procession_services.output_processors.parts import PartsStore, RunParts
+from procession_services.output_processors.parts import PartsStore, RunParts, StreamPlace
 from procession_services.processor_host.carrying import unpacked
 from procession_services.processor_host.executor import Executor
 from procession_services.processor_host.job import Job, id_maker, restore
@@ -43,7 +43,7 @@ class Session:
     outbox: Outbox
     parts: RunParts
     before: list[int]
-    number: int
+    place: StreamPlace
     lent: dict[str, Any] | None
     """The request context and the messages as they were lent, of a side stream: its sender may change them, too."""
     first: dict[str, Any] | None = None
@@ -75,7 +75,8 @@ class Opener:
         refs = [ProcessorRef.model_validate(p) for p in lease["processors"]]
         links = self._executor.instances.links(refs, command.chain_places)
         ctx, outbox = await self._context(lease, command), await self._outbox(lease, command)
-        parts = await self._parts.open(command.tenant, command.run, ctx.streams, len(links))
+        place = StreamPlace.of(ctx)
+        parts = await self._parts.open(place, len(links))
         model = next((op for op in command.ops[:1] if isinstance(op, ModelOp)), None)
         calls = Calls(clock=monotonic_ns, abort_signal=AbortSignal(), environment=self._executor.environment)
         if lease.get("cancelled"):
@@ -99,7 +100,7 @@ class Opener:
             outbox=outbox,
             parts=parts,
             before=[len(received) for received in lists],
-            number=ctx.streams,
+            place=place,
             lent=None if command.ops else _copied(ctx),
             results=results,
         )

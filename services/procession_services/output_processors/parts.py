@@ -1,17 +1,19 @@
 """`streamParts` of every run that this replica works for (R-OS-6).
 
 They stay in memory and never travel; what one stream added is appended to a log in Redis, from which another replica
-catches up by reading the entries that it lacks. The streams of a run are numbered; whoever opens one knows its number,
-so a replica that had all before it asks nobody.
+catches up by reading the entries that it lacks. The streams of a run are numbered, and one that is made anew has
+another id; whoever opens one knows those before it, so a replica that had all of them asks nobody.
 """
 
 import asyncio
 import logging
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from typing import Self
 
 import orjson
 
+from procession.context import RunContext
 from procession.errors import ProcessorError
 from procession.processor import Hook
 from procession_schemas.chunks import Chunk
@@ -24,13 +26,33 @@ _HELD_BYTES = 16 * 1024 * 1024
 """JSON of the chunks of all runs that stay in memory; runs that were not worked on for longest go first."""
 
 
+@dataclass(frozen=True, slots=True)
+class StreamPlace:
+    """The place of a stream among those of its run: how many there were, and their ids where these are known."""
+
+    tenant: str
+    run: str
+    number: int
+    ids: tuple[int, ...]
+
+    @classmethod
+    def of(cls, ctx: RunContext) -> Self:
+        """The place of the next stream; a version before counted them without ids."""
+        ids = tuple(ctx.stream_ids) if len(ctx.stream_ids) == ctx.streams else ()
+        return cls(ctx.tenant, ctx.run_id, ctx.streams, ids)
+
+    def follows(self, stream: int, id_: int | None) -> bool:
+        """Whether that stream was before it, and was not in vain."""
+        return stream < self.number and (id_ is None or not self.ids or self.ids[stream] == id_)
+
+
 @dataclass(slots=True)
 class RunParts:
-    """What each stream processor of a run has received, by its place in the array."""
+    """What each stream processor of a run has received, by its place in the array; and the ids of streams by number."""
 
     lists: list[list[Chunk]] = field(default_factory=list)
     entries: int = 0
-    streams: set[int] = field(default_factory=set)
+    streams: dict[int, int | None] = field(default_factory=dict)
     size: int = 0
 
     def grown(self, before: list[int]) -> bool:
@@ -46,46 +68,51 @@ class PartsStore:
         self._runs: OrderedDict[tuple[str, str], RunParts] = OrderedDict()
         self._held = 0
 
-    async def open(self, tenant: str, run: str, number: int, links: int) -> RunParts:
-        """The parts before stream `number`; the caller appends to the lists and then calls `save` or `forget`."""
-        if (known := self._runs.get((tenant, run))) and max(known.streams, default=-1) >= number:
-            self.forget(tenant, run)  # a stream is made anew, and what it had received does not count
-        parts = self._runs.setdefault((tenant, run), RunParts())
-        self._runs.move_to_end((tenant, run))
+    async def open(self, place: StreamPlace, links: int) -> RunParts:
+        """The parts before that stream; the caller appends to the lists and then calls `save` or `forget`."""
+        run = place.tenant, place.run
+        known = self._runs.get(run)
+        if known and not all(place.follows(*stream) for stream in known.streams.items()):
+            self.forget(
+                *run
+            )  # a stream is made anew, or was elsewhere: what it had received here does not count
+        parts = self._runs.setdefault(run, RunParts())
+        self._runs.move_to_end(run)
         while len(parts.lists) < links:
             parts.lists.append([])
         until = asyncio.get_running_loop().time() + _PATIENCE_SECONDS
-        while not await self._complete(parts, tenant, run, number):
+        while not await self._complete(parts, place):
             if asyncio.get_running_loop().time() > until:
-                log.warning("streamParts of run %s are incomplete: their log is", run)
+                log.warning("streamParts of run %s are incomplete: their log is", place.run)
                 break
             await asyncio.sleep(_LOOK_SECONDS)  # whoever had the stream before is still writing
         return parts
 
-    async def _complete(self, parts: RunParts, tenant: str, run: str, number: int) -> bool:
-        if len(parts.streams) < number:
-            await self._catch_up(parts, tenant, run, number)
-        return len(parts.streams) >= number
+    async def _complete(self, parts: RunParts, place: StreamPlace) -> bool:
+        if len(parts.streams) < place.number:
+            await self._catch_up(parts, place)
+        return len(parts.streams) >= place.number
 
-    async def _catch_up(self, parts: RunParts, tenant: str, run: str, number: int) -> None:
-        raws = await self._store.load_parts(tenant, run, parts.entries)
+    async def _catch_up(self, parts: RunParts, place: StreamPlace) -> None:
+        raws = await self._store.load_parts(place.tenant, place.run, parts.entries)
         logged = [orjson.loads(raw) for raw in raws]
         parts.entries += len(logged)
-        self._hold(tenant, run, parts, sum(map(len, raws)))
-        latest = {entry["stream"]: entry for entry in logged}  # of one that was made anew
+        self._hold(place.tenant, place.run, parts, sum(map(len, raws)))
+        counting = [entry for entry in logged if place.follows(entry["stream"], entry.get("id"))]
+        latest = {entry["stream"]: entry for entry in counting}  # of one that was made anew
         for stream in sorted(latest):
-            if stream >= number or stream in parts.streams:
+            if stream in parts.streams:
                 continue
             entry = latest[stream]
-            parts.streams.add(stream)
+            parts.streams[stream] = entry.get("id")
             first = entry["lists"][0] if entry["lists"] else []
             for k, added in enumerate(entry["lists"]):
                 while len(parts.lists) <= k:
                     parts.lists.append([])
                 parts.lists[k].extend(first if added is None else added)
 
-    async def save(self, tenant: str, run: str, number: int, parts: RunParts, before: list[int]) -> None:
-        """Logs what stream `number` added after the lengths in `before`.
+    async def save(self, place: StreamPlace, id_: int, parts: RunParts, before: list[int]) -> None:
+        """Logs what the stream added after the lengths in `before`, under its id.
 
         Raises:
             ProcessorError: A chunk holds what is not JSON.
@@ -93,15 +120,15 @@ class PartsStore:
         lists = [parts.lists[k][start:] for k, start in enumerate(before)]
         compact = [None if k and added == lists[0] else added for k, added in enumerate(lists)]
         try:
-            entry = orjson.dumps({"stream": number, "lists": compact})
+            entry = orjson.dumps({"stream": place.number, "id": id_, "lists": compact})
         except TypeError as error:
             text = f"a chunk that a stream hook has got holds what is not JSON: {error}"
             raise ProcessorError(
                 text, processor_id="", hook=Hook.OUTPUT_STREAM.value, code="CHUNK_NOT_SENDABLE"
             ) from error
-        parts.streams.add(number)
-        self._hold(tenant, run, parts, len(entry))
-        await self._store.append_parts(tenant, run, entry)
+        parts.streams[place.number] = id_
+        self._hold(place.tenant, place.run, parts, len(entry))
+        await self._store.append_parts(place.tenant, place.run, entry)
 
     def _hold(self, tenant: str, run: str, parts: RunParts, size: int) -> None:
         """Counts what a run has come to hold, and drops others where all hold too much."""

@@ -163,9 +163,7 @@ class SessionServer:
         """
         logged = not _last(session) and session.parts.grown(session.before)
         if logged:  # the run may go on elsewhere as soon as its sender knows
-            await self._parts.save(
-                session.ctx.tenant, session.ctx.run_id, session.number, session.parts, session.before
-            )
+            await self._parts.save(session.place, session.outbox.fence, session.parts, session.before)
         done = self._outcome(session, logged=logged) | failed
         try:
             encoded(session.ctx.states, "states")  # what is told here would take a date, and make it a text
@@ -318,7 +316,8 @@ class SessionServer:
             told["lent"] = orjson.Fragment(job.result.to_json())
             told["usage"] = session.collector.usage
             if job.result.result is None or job.result.result.status == "suspended":
-                ctx.streams += logged
+                if logged:
+                    ctx.add_stream(session.outbox.fence)
                 told["context"] = ctx.to_dict()
             return told
         names = {link.id for link in session.chain.links}

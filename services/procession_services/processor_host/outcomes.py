@@ -28,7 +28,8 @@ def take_outcome(job: Job, outcome: dict[str, Any]) -> None:
         ctx.messages = MessageList.deserialize(outcome["messages"], new_id=job.new_id, now=now_iso)
     if changes := outcome.get("messageChanges"):
         ctx.messages.take_changes(changes)
-    ctx.streams += outcome["logged"]
+    if outcome["logged"]:
+        ctx.add_stream(outcome.get("fence", 0))
     if outcome["kind"] == "side":
         ctx.pending_parts.extend(outcome["parts"])
 
