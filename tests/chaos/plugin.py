@@ -2,8 +2,11 @@
 
 import asyncio
 import os
+import zlib
 from pathlib import Path
 from typing import Any
+
+import orjson
 
 from procession.processor import Options, Processor
 from procession.registry import Registry
@@ -20,6 +23,10 @@ def expected(words: list[str]) -> str:
         word.upper() + (f"#{number} " if number % _EVERY == 0 else "") for number, word in enumerate(words, 1)
     ]
     return "".join(tallied)
+
+
+def _digest(part: Any) -> int:
+    return zlib.crc32(orjson.dumps(part))
 
 
 def _with_text(part: Any, text: str, **more: Any) -> Any:
@@ -106,6 +113,10 @@ class Every(Processor[Options]):
 
     def process_output_stream(self, args: Any) -> Any:
         self._note(args, "stream")
+        seen = args.state.setdefault("seen", [])
+        seen.append(_digest(args.part))
+        if [_digest(part) for part in args.stream_parts] != seen:
+            self._note(args, "other streamParts")
         return args.part
 
     def process_llm_response(self, args: Any) -> None:

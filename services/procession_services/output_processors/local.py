@@ -9,8 +9,8 @@ from procession.response import ResponseCollector
 from procession.stream import StreamChain
 from procession_schemas.agent import ProcessorRef
 from procession_schemas.chunks import Chunk
-from procession_services.output_processors.parts import PartsStore, StreamPlace
-from procession_services.processor_host.job import Job
+from procession_services.output_processors.parts import PartsStore, RunParts, StreamPlace
+from procession_services.processor_host.job import Job, SinkFactory
 
 
 class ToolResults:
@@ -73,25 +73,37 @@ def _deliver(job: Job, results: ToolResults, chunk: Chunk) -> None:
 
 
 class LocalSinks:
-    """Makes local sinks; what goes through them is `logged` where the run may go on elsewhere."""
+    """Makes local sinks, each of which is a stream of its run."""
 
-    def __init__(self, parts: PartsStore, *, logged: bool = True) -> None:
-        self._parts, self._logged = parts, logged
+    def __init__(self, parts: PartsStore) -> None:
+        self._parts = parts
 
     @asynccontextmanager
     async def sink(self, job: Job, processors: list[ProcessorRef]) -> AsyncIterator[LocalSink]:
         """The chain of these processors on the job's context."""
-        command = job.command
-        links = job.instances.links(processors, command.chain_places)
         place = StreamPlace.of(job.ctx)
-        parts = await self._parts.open(place, len(links))
-        before = [len(received) for received in parts.lists[: len(links)]]
-        options = {"links": links, "ctx": job.ctx, "calls": job.calls, "parts": parts.lists[: len(links)]}
+        parts = await self._parts.open(place)
+        before = [len(received) for received in parts.of_first(len(processors))]
         try:
-            sink = LocalSink(job, options)
-            yield sink
-            await sink.end()
+            async with within(parts)(job, processors) as sink:
+                yield sink
         finally:
-            if self._logged and parts.grown(before):
+            if parts.grown(before):
                 job.ctx.add_stream(job.outbox.fence)
                 await self._parts.save(place, job.outbox.fence, parts, before)
+            else:
+                self._parts.keep(place, parts)
+
+
+def within(parts: RunParts) -> SinkFactory:
+    """Makes local sinks that are a part of the stream which has received these."""
+
+    @asynccontextmanager
+    async def sink(job: Job, processors: list[ProcessorRef]) -> AsyncIterator[LocalSink]:
+        links = job.instances.links(processors, job.command.chain_places)
+        received = parts.of_first(len(links))
+        sink = LocalSink(job, {"links": links, "ctx": job.ctx, "calls": job.calls, "parts": received})
+        yield sink
+        await sink.end()
+
+    return sink

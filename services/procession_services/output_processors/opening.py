@@ -76,7 +76,7 @@ class Opener:
         links = self._executor.instances.links(refs, command.chain_places)
         ctx, outbox = await self._context(lease, command), await self._outbox(lease, command)
         place = StreamPlace.of(ctx)
-        parts = await self._parts.open(place, len(links))
+        parts = await self._parts.open(place)
         model = next((op for op in command.ops[:1] if isinstance(op, ModelOp)), None)
         calls = Calls(clock=monotonic_ns, abort_signal=AbortSignal(), environment=self._executor.environment)
         if lease.get("cancelled"):
@@ -86,7 +86,7 @@ class Opener:
         objects = ObjectStream() if model is not None and ctx.config.structured_output else None
         results = ToolResults()
         deliver = deliverer(outbox, objects, results)
-        lists = parts.lists[: len(links)]
+        lists = parts.of_first(len(links))
         return Session(
             id=lease["session"],
             attempt=lease["attempt"],

@@ -55,64 +55,63 @@ class RunParts:
     streams: dict[int, int | None] = field(default_factory=dict)
     size: int = 0
 
+    def of_first(self, links: int) -> list[list[Chunk]]:
+        """The lists of so many processors."""
+        while len(self.lists) < links:
+            self.lists.append([])
+        return self.lists[:links]
+
     def grown(self, before: list[int]) -> bool:
         """Whether any list is longer than it was."""
         return any(len(self.lists[k]) > start for k, start in enumerate(before))
 
 
 class PartsStore:
-    """Keeps the parts of recent runs."""
+    """Keeps the parts of recent runs, each while no stream of the run has them."""
 
     def __init__(self, store: RunStore) -> None:
         self._store = store
         self._runs: OrderedDict[tuple[str, str], RunParts] = OrderedDict()
         self._held = 0
 
-    async def open(self, place: StreamPlace, links: int) -> RunParts:
-        """The parts before that stream; the caller appends to the lists and then calls `save` or `forget`."""
-        run = place.tenant, place.run
-        known = self._runs.get(run)
-        if known and not all(place.follows(*stream) for stream in known.streams.items()):
-            self.forget(
-                *run
-            )  # a stream is made anew, or was elsewhere: what it had received here does not count
-        parts = self._runs.setdefault(run, RunParts())
-        self._runs.move_to_end(run)
-        while len(parts.lists) < links:
-            parts.lists.append([])
+    async def open(self, place: StreamPlace) -> RunParts:
+        """The parts before that stream, which are its own: it appends to the lists, and then calls `save` or `keep`.
+
+        One that comes to no end calls neither; what it has received goes with it.
+        """
+        parts = self._taken(place)
+        if parts is None or not all(place.follows(*stream) for stream in parts.streams.items()):
+            parts = (
+                RunParts()
+            )  # a stream was made anew, maybe elsewhere: what it had received here does not count
         until = asyncio.get_running_loop().time() + _PATIENCE_SECONDS
-        while not await self._complete(parts, place):
+        while len(parts.streams) < place.number:
+            await self._catch_up(parts, place)
+            if len(parts.streams) >= place.number:
+                break
             if asyncio.get_running_loop().time() > until:
                 log.warning("streamParts of run %s are incomplete: their log is", place.run)
                 break
+            parts.entries = 0  # what seemed to be in vain may not be
             await asyncio.sleep(_LOOK_SECONDS)  # whoever had the stream before is still writing
         return parts
 
-    async def _complete(self, parts: RunParts, place: StreamPlace) -> bool:
-        if len(parts.streams) < place.number:
-            await self._catch_up(parts, place)
-        return len(parts.streams) >= place.number
-
     async def _catch_up(self, parts: RunParts, place: StreamPlace) -> None:
+        """Adds the streams that are logged, as far as there is none missing between them."""
         raws = await self._store.load_parts(place.tenant, place.run, parts.entries)
         logged = [orjson.loads(raw) for raw in raws]
         parts.entries += len(logged)
-        self._hold(place.tenant, place.run, parts, sum(map(len, raws)))
+        parts.size += sum(map(len, raws))
         counting = [entry for entry in logged if place.follows(entry["stream"], entry.get("id"))]
         latest = {entry["stream"]: entry for entry in counting}  # of one that was made anew
-        for stream in sorted(latest):
-            if stream in parts.streams:
-                continue
-            entry = latest[stream]
+        while entry := latest.get(stream := len(parts.streams)):
             parts.streams[stream] = entry.get("id")
-            first = entry["lists"][0] if entry["lists"] else []
-            for k, added in enumerate(entry["lists"]):
-                while len(parts.lists) <= k:
-                    parts.lists.append([])
-                parts.lists[k].extend(first if added is None else added)
+            lists = parts.of_first(len(entry["lists"]))
+            for received, added in zip(lists, entry["lists"], strict=True):
+                received.extend(entry["lists"][0] if added is None else added)
 
     async def save(self, place: StreamPlace, id_: int, parts: RunParts, before: list[int]) -> None:
-        """Logs what the stream added after the lengths in `before`, under its id.
+        """Logs what the stream added after the lengths in `before`, under its id, and keeps it.
 
         Raises:
             ProcessorError: A chunk holds what is not JSON.
@@ -126,21 +125,21 @@ class PartsStore:
             raise ProcessorError(
                 text, processor_id="", hook=Hook.OUTPUT_STREAM.value, code="CHUNK_NOT_SENDABLE"
             ) from error
-        parts.streams[place.number] = id_
-        self._hold(place.tenant, place.run, parts, len(entry))
         await self._store.append_parts(place.tenant, place.run, entry)
+        parts.streams[place.number] = id_
+        parts.size += len(entry)
+        self.keep(place, parts)
 
-    def _hold(self, tenant: str, run: str, parts: RunParts, size: int) -> None:
-        """Counts what a run has come to hold, and drops others where all hold too much."""
-        parts.size += size
-        if self._runs.get((tenant, run)) is not parts:
-            return
-        self._held += size
+    def keep(self, place: StreamPlace, parts: RunParts) -> None:
+        """Keeps them for the next stream of the run; drops those of others where all are too large."""
+        self._taken(place)
+        self._runs[place.tenant, place.run] = parts
+        self._held += parts.size
         while self._held > _HELD_BYTES and len(self._runs) > 1:
             _, oldest = self._runs.popitem(last=False)
             self._held -= oldest.size
 
-    def forget(self, tenant: str, run: str) -> None:
-        """Drops a run whose parts may be half-way; they are read again when needed."""
-        parts = self._runs.pop((tenant, run), None)
+    def _taken(self, place: StreamPlace) -> RunParts | None:
+        parts = self._runs.pop((place.tenant, place.run), None)
         self._held -= parts.size if parts else 0
+        return parts

@@ -16,7 +16,7 @@ from procession_schemas import subjects
 from procession_schemas.chunks import Chunk
 from procession_schemas.work import ModelOp, UnlessToolsOp, WorkCommand
 from procession_services.output_processors.endings import ending, unsendable
-from procession_services.output_processors.local import LocalSinks
+from procession_services.output_processors.local import within
 from procession_services.output_processors.opening import Opener, Session
 from procession_services.output_processors.parts import PartsStore
 from procession_services.processor_host.answers import take_answer
@@ -140,20 +140,13 @@ class SessionServer:
 
     async def _serve(self, session: Session) -> None:
         """Serves a stream and says what came of it."""
-        try:
-            with telemetry.observer().stream(session):
-                await self._serve_stream(session)
-        finally:
-            if _last(session):
-                self._parts.forget(session.ctx.tenant, session.ctx.run_id)
-
-    async def _serve_stream(self, session: Session) -> None:
-        failed = await self._tried(session, self._consume(session))
-        failed = await self._tried(session, session.outbox.flush()) | failed
-        if unsettled := await self._tried(session, self._settle(session, failed)):
-            # A failure is why nothing else can be told; an abort would go on without the state that is lost.
-            done = self._place(session) | (failed if "error" in failed else unsettled)
-            await self._tell_done(session, done)
+        with telemetry.observer().stream(session):
+            failed = await self._tried(session, self._consume(session))
+            failed = await self._tried(session, session.outbox.flush()) | failed
+            if unsettled := await self._tried(session, self._settle(session, failed)):
+                # A failure is why nothing else can be told; an abort would go on without the state that is lost.
+                done = self._place(session) | (failed if "error" in failed else unsettled)
+                await self._tell_done(session, done)
 
     async def _settle(self, session: Session, failed: dict[str, Any]) -> None:
         """Says what came of a stream, when what its processors have received is stored.
@@ -164,6 +157,8 @@ class SessionServer:
         logged = not _last(session) and session.parts.grown(session.before)
         if logged:  # the run may go on elsewhere as soon as its sender knows
             await self._parts.save(session.place, session.outbox.fence, session.parts, session.before)
+        elif not _last(session):
+            self._parts.keep(session.place, session.parts)
         done = self._outcome(session, logged=logged) | failed
         try:
             encoded(session.ctx.states, "states")  # what is told here would take a date, and make it a text
@@ -183,7 +178,6 @@ class SessionServer:
             await work
         except BaseException as error:  # whatever it is, the sender must not wait for ever
             if is_ours(error):
-                self._parts.forget(session.ctx.tenant, session.ctx.run_id)
                 raise
             if not isinstance(error, TripWire | ProcessorError):
                 log.exception("stream of %s failed", session.ctx.run_id)
@@ -249,7 +243,7 @@ class SessionServer:
             instances=self._executor.instances,
             outbox=session.outbox,
             result=self._executor.result_of(session.command, session.command.version + 1),
-            open_sink=LocalSinks(self._parts, logged=False).sink,
+            open_sink=within(session.parts),
             new_id=id_maker(session.command, ".lent"),
         )
         await self._executor.borrowed(job, {"model": take})

@@ -19,9 +19,10 @@ def place(run: str, *ids: int, known: bool = True) -> StreamPlace:
 
 async def has(replica: PartsStore, at: StreamPlace, id_: int, text: str) -> None:
     """Has the two processors of a stream receive a text there."""
-    parts = await replica.open(at, links=2)
-    before = [len(received) for received in parts.lists]
-    for received in parts.lists:
+    parts = await replica.open(at)
+    lists = parts.of_first(2)
+    before = [len(received) for received in lists]
+    for received in lists:
         received.append({"type": text})
     await replica.save(at, id_, parts, before)
 
@@ -40,7 +41,7 @@ async def test_a_stream_that_is_made_anew_counts_once_and_as_it_was_made_last(
         await has(first, place(run, 10, known=known), 20, "forgotten")
         await has(second, place(run, 10, known=known), 21, "two")
         for replica in (second, PartsStore(store)):
-            parts = await replica.open(place(run, 10, 21, known=known), links=2)
+            parts = await replica.open(place(run, 10, 21, known=known))
             assert parts.lists == [[{"type": "one"}, {"type": "two"}]] * 2
 
 
@@ -56,7 +57,7 @@ async def test_what_a_stream_received_that_was_in_vain_does_not_count_where_the_
         await has(second, place(run, 10), 21, "two")
         await has(first, place(run, 10), 20, "in vain")
         for replica in (first, PartsStore(store)):
-            parts = await replica.open(place(run, 10, 21), links=2)
+            parts = await replica.open(place(run, 10, 21))
             assert parts.lists == [[{"type": "one"}, {"type": "two"}]] * 2
 
 
@@ -66,14 +67,40 @@ async def test_what_runs_that_go_on_have_received_is_bounded(servers: Endpoints)
     async with connect(servers.redis_url) as redis:
         parts_store = PartsStore(RunStore(redis, ttl=60, finished_ttl=60, told_ttl=60))
         for run in names:
-            parts = await parts_store.open(place(run), links=2)
-            for received in parts.lists:
+            parts = await parts_store.open(place(run))
+            for received in parts.of_first(2):
                 received.append({"type": "file", "payload": {"data": "x" * 5_000_000}})
             await parts_store.save(place(run), 10, parts, [0, 0])
         assert [run for _, run in parts_store._runs] == names[-3:]
-        again = await parts_store.open(place(names[0], 10), links=2)
+        again = await parts_store.open(place(names[0], 10))
         assert [len(received) for received in again.lists] == [1, 1]
+        parts_store.keep(place(names[0], 10), again)
         assert [run for _, run in parts_store._runs] == [*names[-2:], names[0]]
-        for run in names:
-            parts_store.forget("t", run)
-        assert parts_store._held == 0
+        for run in names[-2:] + names[:1]:
+            await parts_store.open(place(run, 10))
+        assert parts_store._held == 0, "whoever has them counts them no more"
+
+
+async def test_two_streams_of_a_run_do_not_receive_what_is_the_others(servers: Endpoints) -> None:
+    """A sender that is cut off and the one who has its work may have the same replica at the same time."""
+    run = f"r-{secrets.token_hex(6)}"
+    async with connect(servers.redis_url) as redis:
+        replica = PartsStore(RunStore(redis, ttl=60, finished_ttl=60, told_ttl=60))
+        await has(replica, place(run), 10, "one")
+        cut_off, anew = [await replica.open(place(run, 10)) for _ in range(2)]
+        cut_off.of_first(2)[0].append({"type": "half of it"})
+        assert anew.lists == [[{"type": "one"}]] * 2
+
+
+async def test_a_stream_that_was_put_aside_as_one_in_vain_is_read_when_it_counts(servers: Endpoints) -> None:
+    run = f"r-{secrets.token_hex(6)}"
+    async with connect(servers.redis_url) as redis:
+        store = RunStore(redis, ttl=60, finished_ttl=60, told_ttl=60)
+        first, second = PartsStore(store), PartsStore(store)
+        await has(first, place(run), 10, "one")
+        await has(first, place(run, 10), 20, "two")
+        second.keep(
+            place(run, 10), await second.open(place(run, 10))
+        )  # its sender has gone to the first one before
+        parts = await second.open(place(run, 10, 20))
+        assert parts.lists == [[{"type": "one"}, {"type": "two"}]] * 2
