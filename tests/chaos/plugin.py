@@ -90,46 +90,40 @@ class Block(Processor[BlockOptions]):
         return part
 
 
+def _note(args: Any, hook: str) -> None:
+    log = args.state.setdefault("log", [])
+    if log and log[-1][0] == hook:
+        log[-1][1] += 1
+    else:
+        log.append([hook, 1])
+
+
+def _noting(hook: str) -> Any:
+    return lambda _self, args: _note(args, hook)
+
+
 class Every(Processor[Options]):
     """Has every hook, and notes in its state which ones were called; the last one tells it in the answer's metadata."""
 
     id = "chaos-every"
 
-    def _note(self, args: Any, hook: str) -> None:
-        log = args.state.setdefault("log", [])
-        if log and log[-1][0] == hook:
-            log[-1][1] += 1
-        else:
-            log.append([hook, 1])
-
-    def process_input(self, args: Any) -> None:
-        self._note(args, "input")
-
-    def process_input_step(self, args: Any) -> None:
-        self._note(args, "inputStep")
-
-    def process_llm_request(self, args: Any) -> None:
-        self._note(args, "request")
+    process_input = _noting("input")
+    process_input_step = _noting("inputStep")
+    process_llm_request = _noting("request")
+    process_llm_response = _noting("response")
+    process_output_step = _noting("step")
+    process_tool_result = _noting("tool")
 
     def process_output_stream(self, args: Any) -> Any:
-        self._note(args, "stream")
+        _note(args, "stream")
         seen = args.state.setdefault("seen", [])
         seen.append(_digest(args.part))
         if [_digest(part) for part in args.stream_parts] != seen:
-            self._note(args, "other streamParts")
+            _note(args, "other streamParts")
         return args.part
 
-    def process_llm_response(self, args: Any) -> None:
-        self._note(args, "response")
-
-    def process_output_step(self, args: Any) -> None:
-        self._note(args, "step")
-
-    def process_tool_result(self, args: Any) -> None:
-        self._note(args, "tool")
-
     def process_output_result(self, args: Any) -> Any:
-        self._note(args, "result")
+        _note(args, "result")
         args.messages[-1]["content"].setdefault("metadata", {})["log"] = args.state["log"]
         return args.messages
 

@@ -83,7 +83,7 @@ class LocalSinks:
         """The chain of these processors on the job's context."""
         place = StreamPlace.of(job.ctx)
         parts = await self._parts.open(place)
-        before = [len(received) for received in parts.of_first(len(processors))]
+        before = [len(received) for received in parts.lists_of(len(processors))]
         try:
             async with within(parts)(job, processors) as sink:
                 yield sink
@@ -101,7 +101,7 @@ def within(parts: RunParts) -> SinkFactory:
     @asynccontextmanager
     async def sink(job: Job, processors: list[ProcessorRef]) -> AsyncIterator[LocalSink]:
         links = job.instances.links(processors, job.command.chain_places)
-        received = parts.of_first(len(links))
+        received = parts.lists_of(len(links))
         sink = LocalSink(job, {"links": links, "ctx": job.ctx, "calls": job.calls, "parts": received})
         yield sink
         await sink.end()

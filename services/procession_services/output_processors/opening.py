@@ -86,7 +86,7 @@ class Opener:
         objects = ObjectStream() if model is not None and ctx.config.structured_output else None
         results = ToolResults()
         deliver = deliverer(outbox, objects, results)
-        lists = parts.of_first(len(links))
+        lists = parts.lists_of(len(links))
         return Session(
             id=lease["session"],
             attempt=lease["attempt"],

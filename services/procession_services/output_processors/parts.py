@@ -55,7 +55,7 @@ class RunParts:
     streams: dict[int, int | None] = field(default_factory=dict)
     size: int = 0
 
-    def of_first(self, links: int) -> list[list[Chunk]]:
+    def lists_of(self, links: int) -> list[list[Chunk]]:
         """The lists of so many processors."""
         while len(self.lists) < links:
             self.lists.append([])
@@ -81,9 +81,7 @@ class PartsStore:
         """
         parts = self._taken(place)
         if parts is None or not all(place.follows(*stream) for stream in parts.streams.items()):
-            parts = (
-                RunParts()
-            )  # a stream was made anew, maybe elsewhere: what it had received here does not count
+            parts = RunParts()  # a stream was made anew: what it had received here does not count
         until = asyncio.get_running_loop().time() + _PATIENCE_SECONDS
         while len(parts.streams) < place.number:
             await self._catch_up(parts, place)
@@ -101,12 +99,12 @@ class PartsStore:
         raws = await self._store.load_parts(place.tenant, place.run, parts.entries)
         logged = [orjson.loads(raw) for raw in raws]
         parts.entries += len(logged)
-        parts.size += sum(map(len, raws))
-        counting = [entry for entry in logged if place.follows(entry["stream"], entry.get("id"))]
-        latest = {entry["stream"]: entry for entry in counting}  # of one that was made anew
-        while entry := latest.get(stream := len(parts.streams)):
-            parts.streams[stream] = entry.get("id")
-            lists = parts.of_first(len(entry["lists"]))
+        counting = [n for n, entry in enumerate(logged) if place.follows(entry["stream"], entry.get("id"))]
+        latest = {logged[n]["stream"]: n for n in counting}  # of one that was made anew
+        while (n := latest.get(stream := len(parts.streams))) is not None:
+            entry = logged[n]
+            parts.streams[stream], parts.size = entry.get("id"), parts.size + len(raws[n])
+            lists = parts.lists_of(len(entry["lists"]))
             for received, added in zip(lists, entry["lists"], strict=True):
                 received.extend(entry["lists"][0] if added is None else added)
 

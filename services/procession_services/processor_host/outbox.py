@@ -11,7 +11,7 @@ from procession.errors import ProcessorError
 from procession_schemas import subjects
 from procession_schemas.chunks import Chunk
 from procession_services.bus import Bus, LostError
-from procession_services.runs.numbering import moment
+from procession_services.runs.numbering import second_of_week
 
 _ENVELOPE = 64
 """Bytes that the answer to a client that reads a stored batch has besides it."""
@@ -19,7 +19,7 @@ _ROOM = 1 << 20
 """Numbers for what a stream, or a command that is begun again, sends until it is done."""
 _TIMES = 1000
 """How often a command, or one stream of it, may be done anew."""
-_IN_A_SECOND = 8
+_ATTEMPTS_A_SECOND = 8
 """More attempts than a run has in a second."""
 
 
@@ -118,7 +118,7 @@ class Outbox:
         `life` of Redis, since the one before may have done the same in vain as often.
         """
         self._reset = self.next_seq
-        begun = moment(life) * _IN_A_SECOND * _TIMES * _ROOM
+        begun = second_of_week(life) * _ATTEMPTS_A_SECOND * _TIMES * _ROOM
         self.next_seq = max(self.next_seq, begun) + (attempt * _TIMES + stream) * _ROOM
         await self.flush(mark=True)
 

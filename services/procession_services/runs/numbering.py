@@ -8,7 +8,7 @@ from typing import Final
 
 from procession_services.runs.state import RunState
 
-__all__ = ["SKIPPED", "moment", "number", "renumber"]
+__all__ = ["SKIPPED", "number", "renumber", "second_of_week"]
 
 SKIPPED: Final = 1000
 """More commands than a run has in a second."""
@@ -16,7 +16,7 @@ _WEEK: Final = 604_800
 """Seconds. What is numbered by them stays below 2^53, up to which every language reads numbers of JSON as they are."""
 
 
-def moment(life: int) -> int:
+def second_of_week(life: int) -> int:
     """When in the week a life of Redis began: later for a later one, except over the end of a week."""
     return life % _WEEK
 
@@ -24,7 +24,7 @@ def moment(life: int) -> int:
 def number(state: RunState) -> None:
     """Numbers the next command."""
     if state.leap:
-        state.seq = SKIPPED + max(state.seq, SKIPPED * moment(state.life))
+        state.seq = SKIPPED + max(state.seq, SKIPPED * second_of_week(state.life))
         state.leap, state.renewed = False, state.seq
     else:
         state.seq += 1

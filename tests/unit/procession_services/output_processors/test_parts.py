@@ -20,7 +20,7 @@ def place(run: str, *ids: int, known: bool = True) -> StreamPlace:
 async def has(replica: PartsStore, at: StreamPlace, id_: int, text: str) -> None:
     """Has the two processors of a stream receive a text there."""
     parts = await replica.open(at)
-    lists = parts.of_first(2)
+    lists = parts.lists_of(2)
     before = [len(received) for received in lists]
     for received in lists:
         received.append({"type": text})
@@ -68,7 +68,7 @@ async def test_what_runs_that_go_on_have_received_is_bounded(servers: Endpoints)
         parts_store = PartsStore(RunStore(redis, ttl=60, finished_ttl=60, told_ttl=60))
         for run in names:
             parts = await parts_store.open(place(run))
-            for received in parts.of_first(2):
+            for received in parts.lists_of(2):
                 received.append({"type": "file", "payload": {"data": "x" * 5_000_000}})
             await parts_store.save(place(run), 10, parts, [0, 0])
         assert [run for _, run in parts_store._runs] == names[-3:]
@@ -88,7 +88,7 @@ async def test_two_streams_of_a_run_do_not_receive_what_is_the_others(servers: E
         replica = PartsStore(RunStore(redis, ttl=60, finished_ttl=60, told_ttl=60))
         await has(replica, place(run), 10, "one")
         cut_off, anew = [await replica.open(place(run, 10)) for _ in range(2)]
-        cut_off.of_first(2)[0].append({"type": "half of it"})
+        cut_off.lists_of(2)[0].append({"type": "half of it"})
         assert anew.lists == [[{"type": "one"}]] * 2
 
 
