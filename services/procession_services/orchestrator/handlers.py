@@ -81,12 +81,13 @@ class Orchestrator:
         """
         tenant, _ = _addressed(delivery)
         most = max(self._keeper.tenants.of(tenant).waiting_runs, _INTAKE_SHARE)
-        may_be_known = delivery.attempt > 1 or self._may_be_forgotten(delivery)
+        may_be_known = delivery.attempt > 1
         if not may_be_known and self._turns.waiting(tenant) >= most:
             await self._reject_unread(tenant, delivery)
             return
         async with self._turns.turn(tenant):
-            admitted = await self._requested(delivery, leap=may_be_known)
+            leap = may_be_known or self._may_be_forgotten(delivery)
+            admitted = await self._requested(delivery, leap=leap)
         while admitted is not None and not await self._lapses.kept():
             if await self._lapses.ended(tenant, admitted) is not None:
                 self._store.mark_told(tenant, admitted, fingerprint(delivery.subject, delivery.body))
