@@ -57,7 +57,8 @@ class ChunkBatch(WireModel):
     `seq` numbers the first chunk; numbers rise by one over the whole run, but jump behind a `reset`. They and `fence`
     want integers of 64 bits. A reader drops what it has seen (`seq + i <= last`) and knows a gap when `seq` is larger
     than it expects. `end` marks the last batch of a run: nothing follows it, unless the run waits for a person, in
-    which case it goes on behind it when it is resumed.
+    which case it goes on behind it when it is resumed, or who made it died before `run.finished` was told, in which
+    case all of the answer may be replaced.
     `reset` says that a service died and chunks from that number on are replaced. `fence` rises with each command of
     the run and each time that one is done anew: from the first number of a fence on, chunks of a smaller one come from
     somebody who has lost the run and does not know it yet; a reader drops them, or takes them back.

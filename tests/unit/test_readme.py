@@ -37,6 +37,7 @@ async def serve(services, *, run=None):
     await services.accept(run)
     await services.chunks(run, 0, "Hel")
     await services.chunks(run, 1, "lo", end=True)
+    await services.finish(run, "Hello")
 
 
 async def test_three_lines_stream_an_answer(servers, services, capsys):

@@ -34,7 +34,8 @@ _SETTLE_SECONDS: Final = 0.25
 _LOST_SECONDS: Final = 10.0
 """Chunks are lost when they have not come for so long: what an election swallows is sent again after 2.5 and 7 s."""
 _RESULT_SECONDS: Final = 3.0
-"""How long the end of the chunks waits for the result behind it, which says whether the run is suspended."""
+"""How often it is asked, behind the end of the chunks, whether the run is still known: until its result is there, which
+also says whether it waits, the answer may be made anew."""
 _SUSPENSION_SECONDS: Final = 10.0
 _HELD: Final = 4096
 """Chunks that wait for a slow reader; it fetches later ones when it gets there."""
@@ -304,7 +305,9 @@ class RunHandle:
             if self._order.ended and self._may_read:
                 ended_since = ended_since or clock()
                 if clock() > ended_since + _RESULT_SECONDS and not self._stale:
-                    return False
+                    if not await self._is_known():
+                        return False
+                    ended_since = clock()
             await self._advance()
         return True
 

@@ -45,6 +45,7 @@ async def test_three_lines_stream_an_answer(services, procession):
         await services.accept(run)
         await services.chunks(run, 0, "Hel", "lo")
         await services.chunks(run, 2, "!", end=True)
+        await services.finish(run, "Hello!")
         return subject, request
 
     serving = asyncio.create_task(serve())
@@ -98,6 +99,7 @@ async def test_chunks_that_come_twice_or_out_of_order_are_read_once_and_in_order
     await services.chunks(handle.run_id, 2, "c", "d", end=True)
     await services.chunks(handle.run_id, 0, "a", "b")
     await services.chunks(handle.run_id, 1, "b", "c")
+    await services.finish(handle.run_id, "abcd")
     assert await collect(handle) == ["a", "b", "c", "d"]
     assert handle.position == 4
 
@@ -234,6 +236,7 @@ async def test_a_client_that_comes_in_the_middle_gets_both_halves(services, proc
     chunks = aiter(handle)
     assert (await anext(chunks))["payload"]["text"] == "a"
     await services.chunks("mid-1", 1, "b", end=True)
+    await services.finish("mid-1", "ab")
     assert texts([chunk async for chunk in chunks]) == ["b"]
 
 
@@ -255,6 +258,7 @@ async def test_who_comes_back_takes_nothing_of_a_generation_that_was_superseded_
     chunks = aiter(handle)
     assert texts([await anext(chunks)]) == ["c"]
     await services.chunks("back-1", 3, "d", fence=3, end=True)
+    await services.finish("back-1", "abcd")
     assert texts([chunk async for chunk in chunks]) == ["d"]
 
 
@@ -271,6 +275,7 @@ async def test_an_end_that_comes_after_a_gap_in_the_connection_counts_when_what_
     handle._doubt()
     handle._on_chunks(b'{"seq":1,"chunks":[],"end":true,"fence":2}')
     await services.chunks(handle.run_id, 1, "b", fence=3, end=True)
+    await services.finish(handle.run_id, "ab")
     assert texts([chunk async for chunk in chunks]) == ["b"]
 
 

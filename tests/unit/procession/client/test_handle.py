@@ -140,6 +140,7 @@ def failure(run, message):
 @pytest.fixture
 def inquisitive(monkeypatch):
     monkeypatch.setattr("procession.client.handle._PROBE_SECONDS", 0.1)
+    monkeypatch.setattr("procession.client.handle._RESULT_SECONDS", 0.1)
     monkeypatch.setattr("procession.client.silence._ASKED_SECONDS", 0.2)
 
 
@@ -170,6 +171,30 @@ async def test_who_waits_for_a_run_that_is_known_goes_on_waiting(services, proce
         await services.asked.get()
     await answer(services, handle.run_id)
     assert (await waiting).text == "a"
+
+
+@pytest.mark.usefixtures("inquisitive")
+async def test_an_answer_that_is_made_anew_behind_its_end_is_read(services, procession):
+    """Who made the first one died before anybody knew the result."""
+    handle = await procession.start("Hi", agent="demo")
+    await services.accept(handle.run_id)
+    await services.chunks(handle.run_id, 0, "a", end=True, fence=1)
+    chunks = aiter(handle)
+    assert texts([await anext(chunks)]) == ["a"]
+    following = asyncio.create_task(anext(chunks))
+    await asyncio.wait([following], timeout=1)
+    await services.chunks(handle.run_id, 9, "b", end=True, fence=2, reset=0)
+    await services.finish(handle.run_id, "b")
+    assert (await following)["payload"] == {"from": 0}
+    assert texts([chunk async for chunk in chunks]) == ["b"]
+
+
+@pytest.mark.usefixtures("inquisitive")
+async def test_chunks_end_where_nobody_knows_their_run_any_more(services, procession):
+    handle = await procession.start("Hi", agent="demo")
+    services.forgotten.add(handle.run_id)
+    await services.chunks(handle.run_id, 0, "a", end=True)
+    assert texts([chunk async for chunk in handle]) == ["a"]
 
 
 @pytest.mark.usefixtures("inquisitive")
