@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tests.chaos.proxy import Proxy
-from tests.support.system import SERVICES, finished, running_system, text_of
+from tests.support.system import SERVICES, finished, numbered, running_system, text_of
 
 pytestmark = [
     pytest.mark.integration,
@@ -35,7 +35,7 @@ async def test_a_run_does_not_end_before_its_last_chunks_are_stored(servers, tmp
             slow = {"chunks": WORDS, "chunk_delay_ms": 30}
             handle = await system.start(slow, slow)
             chunks = []
-            async for chunk in handle:
+            async for chunk in numbered(handle):
                 chunks.append(chunk)
                 if chunk["type"] == "text-delta":
                     break

@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from procession_schemas import subjects
-from tests.support.system import SERVICES, finished, running_system, text_of
+from tests.support.system import SERVICES, finished, numbered, running_system, text_of
 
 pytestmark = [
     pytest.mark.integration,
@@ -40,7 +40,7 @@ async def test_chunks_that_time_has_made_are_taken_back_and_made_anew(system):
         model = system.script({"chunks": WORDS, "chunk_delay_ms": 30})
         handle = await system.start(agent={"model": model, "outputProcessors": [BATCHES, "upper"]})
         chunks, texts = [], 0
-        async for chunk in handle:
+        async for chunk in numbered(handle):
             chunks.append(chunk)
             texts += chunk["type"] == "text-delta"
             if texts == 10:

@@ -10,7 +10,7 @@ from procession_services.runtime.embedded import EmbeddedServers
 from procession_services.runtime.redis_client import connect
 from procession_services.runtime.store import run_key
 from tests.chaos.forgetful import Forgetful
-from tests.support.system import SERVICES, Gate, finished, running_system, text_of
+from tests.support.system import SERVICES, Gate, finished, numbered, running_system, text_of
 from tests.support.waiting import eventually
 
 pytestmark = [
@@ -68,7 +68,7 @@ def shown(chain):
 async def texts(handle, count):
     """The first chunks, until so many have text."""
     chunks = []
-    async for chunk in handle:
+    async for chunk in numbered(handle):
         chunks.append(chunk)
         count -= chunk["type"] == "text-delta"
         if not count:
@@ -239,7 +239,7 @@ async def test_a_command_that_comes_again_takes_back_what_was_forgotten(system, 
         return await events(system, handle.run_id, "run.suspended") == 2
 
     await eventually(told_again)
-    between = [chunk async for chunk in handle]
+    between = [chunk async for chunk in numbered(handle)]
     await handle.approve("c1")
     result, after = await finished(handle)
     told = text_of(before + between + after)

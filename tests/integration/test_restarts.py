@@ -15,7 +15,7 @@ from procession_services.processor_host.service import NotReachableError, hosted
 from procession_services.runtime.settings import Settings
 from procession_services.runtime.store import RunStore
 from tests.support.servers import own_servers
-from tests.support.system import SERVICES, finished, running_system, text_of
+from tests.support.system import SERVICES, finished, numbered, running_system, text_of
 from tests.support.waiting import eventually
 
 pytestmark = [
@@ -55,7 +55,7 @@ async def nats(servers):
 async def begun(handle):
     """The first chunks of a run, five of them text."""
     chunks = []
-    async for chunk in handle:
+    async for chunk in numbered(handle):
         chunks.append(chunk)
         if sum(each["type"] == "text-delta" for each in chunks) == 5:
             break

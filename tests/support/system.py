@@ -225,10 +225,24 @@ class System:
         return await finished(handle)
 
 
+class Numbered(dict[str, Any]):
+    """A chunk with its number, which jumps where work was begun anew before anything was seen of it."""
+
+    number: int
+
+
+async def numbered(handle: RunHandle) -> AsyncIterator[Numbered]:
+    """The chunks of a run, with their numbers."""
+    async for chunk in handle:
+        each = Numbered(chunk)
+        each.number = handle.position - 1
+        yield each
+
+
 async def finished(handle: RunHandle) -> Any:
     """The result and the chunks of a run; a run without end fails the test."""
     async with asyncio.timeout(_SECONDS):
-        chunks = [chunk async for chunk in handle]
+        chunks = [chunk async for chunk in numbered(handle)]
         result = await handle.result()
     await handle.close()
     return result, chunks
@@ -238,15 +252,13 @@ def deltas(chunks: list[dict[str, Any]]) -> list[str]:
     """The texts of the chunks that count: a reset takes back those from its number on."""
     counting: list[dict[str, Any]] = []
     numbers: list[int] = []
-    number = 0
-    for chunk in chunks:
+    for at, chunk in enumerate(chunks):
         if chunk["type"] == "reset":
             keep = sum(each < chunk["payload"]["from"] for each in numbers)
             del counting[keep:], numbers[keep:]
             continue
         counting.append(chunk)
-        numbers.append(number)
-        number += 1
+        numbers.append(getattr(chunk, "number", at))
     return [chunk["payload"]["text"] for chunk in counting if chunk["type"] == "text-delta"]
 
 
