@@ -2,10 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
-from contextvars import copy_context
-from threading import Thread, active_count
+from collections.abc import Mapping
 from typing import Any, Final
 
 import orjson
@@ -16,8 +13,9 @@ from procession.tools import Tool, ToolContext
 from procession_schemas.chunks import Chunk
 from procession_services.runtime import telemetry
 from procession_services.tools.execution import Execution
+from procession_services.tools.threads import Threads
 
-_MOST_THREADS: Final = 1_000
+_threads: Final = Threads()
 
 
 class ToolTimeoutError(Exception):
@@ -26,10 +24,6 @@ class ToolTimeoutError(Exception):
 
 class ToolResultError(Exception):
     """A tool returned or wrote what has no JSON form."""
-
-
-class TooManyThreadsError(Exception):
-    """Tools that do not return have taken all threads that they may have; the process should be restarted."""
 
 
 class CallWriter:
@@ -101,31 +95,8 @@ async def _invoke(tool: Tool, args: Any, context: ToolContext, seconds: float | 
 async def _execute(tool: Tool, args: Any, context: ToolContext) -> Any:
     if inspect.iscoroutinefunction(tool.execute):
         return await tool.execute(args, context)
-    result = await _in_thread(tool.execute, args, context)
+    result = await _threads.run(tool.execute, args, context)
     return await result if inspect.isawaitable(result) else result
-
-
-async def _in_thread(function: Callable[..., Any], *args: Any) -> Any:
-    """Runs a function in a thread of its own: one that never returns keeps no other call waiting, nor our end.
-
-    Raises:
-        TooManyThreadsError: So many do not return that there would soon be none for anybody.
-    """
-    if active_count() >= _MOST_THREADS:
-        raise TooManyThreadsError(f"{_MOST_THREADS} threads are in use by tools that do not return")
-    done: Future[Any] = Future()
-    done.set_running_or_notify_cancel()
-
-    def work() -> None:
-        try:
-            done.set_result(function(*args))
-        except (StopIteration, KeyboardInterrupt, GeneratorExit) as error:  # none of which would get through
-            done.set_exception(RuntimeError(f"the tool raised {type(error).__name__}"))
-        except BaseException as error:  # noqa: BLE001 - whatever it is, who waits is told
-            done.set_exception(error)
-
-    Thread(target=copy_context().run, args=(work,), name="procession-tool", daemon=True).start()
-    return await asyncio.wrap_future(done)
 
 
 def to_json(value: Any) -> Any:

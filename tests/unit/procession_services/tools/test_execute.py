@@ -17,7 +17,6 @@ from procession.tools import Tool, ToolContext, tool
 from procession_schemas.agent import ProcessorRef, ToolRef
 from procession_schemas.work import StepFacts, ToolsOp
 from procession_services.processor_host.errors import Suspended
-from procession_services.tools import calling
 from procession_services.tools.execute import CONCURRENCY, run_tools
 from procession_services.tools.execution import Executions
 from tests.support.raising import RAISED, panics
@@ -379,9 +378,7 @@ async def test_a_plain_function_that_takes_too_long_does_not_hold_the_run() -> N
     assert outcomes[0]["error"]["name"] == "ToolTimeoutError"
 
 
-async def test_plain_functions_that_never_return_keep_no_other_call_waiting(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_plain_functions_that_never_return_keep_no_other_call_waiting() -> None:
     release = threading.Event()
 
     @tool
@@ -399,14 +396,7 @@ async def test_plain_functions_that_never_return_keep_no_other_call_waiting(
         return "done"
 
     outcomes = await run(FakeJob([quick], [call("c1", "quick")]))
-    threads = [thread for thread in threading.enumerate() if thread.name == "procession-tool"]
     assert outcomes[0]["result"] == "done"
-    assert len(threads) >= 200
-    assert all(thread.daemon for thread in threads)  # so that the process can end
-
-    monkeypatch.setattr(calling, "_MOST_THREADS", threading.active_count())
-    outcomes = await run(FakeJob([quick], [call("c1", "quick")]))
-    assert outcomes[0]["error"]["name"] == "TooManyThreadsError"
     release.set()
 
 
