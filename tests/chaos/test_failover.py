@@ -60,6 +60,34 @@ async def test_chunks_that_time_has_made_are_taken_back_and_made_anew(system):
     assert len(system.requests(model)) == 1
 
 
+async def test_what_models_told_the_processors_of_a_dead_replica_is_not_asked_again(system):
+    process = await system.process("output_processors").start()
+    try:
+        await process.ready()
+        model = system.script({"chunks": WORDS, "chunk_delay_ms": 30})
+        rates = [f"rated{number} " for number in range(20)]
+        rater = system.script(*({"chunks": [rate]} for rate in rates))
+        chain = [{"id": "rated", "options": {"model": rater}}, "upper"]
+        handle = await system.start(agent={"model": model, "outputProcessors": chain})
+        texts = []
+        async for chunk in handle:
+            texts += [chunk["payload"]["text"]] if chunk["type"] == "text-delta" else []
+            if len(texts) == 32:
+                break
+        async with system.inside("output_processors"):
+            process.kill()
+            result, more = await finished(handle)
+    finally:
+        await process.stop()
+    expected = "".join(
+        word + (rates[number // 10 - 1] if number % 10 == 0 else "") for number, word in enumerate(WORDS, 1)
+    ).upper()
+    assert (result.text, "".join(texts) + text_of(more)) == (expected, expected)
+    assert "reset" not in [chunk["type"] for chunk in more]
+    assert len(system.requests(rater)) == 6
+    assert sum(report.model_calls for report in result.processors) == 6
+
+
 async def test_what_a_dead_replica_was_sent_is_shown_before_the_model_says_more(system):
     process = await system.process("output_processors").start()
     try:

@@ -8,6 +8,7 @@ from redis.asyncio import Redis
 
 from procession.processor import Hook, Options, Processor
 from procession.registry import Registry
+from procession.services import ModelRequest
 from procession.tools import Tool, ToolContext, tool
 from tests.support import quoting
 
@@ -75,6 +76,27 @@ class Upper(Processor[Options]):
         args.state["chunks"] = args.state.get("chunks", 0) + 1
         text = args.part["payload"]["text"].upper()
         return {**args.part, "payload": {**args.part["payload"], "text": text}}
+
+
+class RatedOptions(Options):
+    model: str
+
+
+class Rated(Processor[RatedOptions]):
+    """Has a model rate every tenth chunk of text, and writes behind it what that says."""
+
+    id: ClassVar[str] = "rated"
+
+    async def process_output_stream(self, args: Any) -> Any:
+        part = args.part
+        if part["type"] != "text-delta":
+            return part
+        count = args.state["chunks"] = args.state.get("chunks", 0) + 1
+        if count % 10:
+            return part
+        prompt = [{"role": "user", "content": part["payload"]["text"]}]
+        answer = await args.services.generate(ModelRequest(model=self.options.model, prompt=prompt))
+        return {**part, "payload": {**part["payload"], "text": part["payload"]["text"] + answer.text}}
 
 
 class Plodding(Processor[Options]):
@@ -340,6 +362,7 @@ def register(registry: Registry) -> None:
         Gate,
         MemoryGate,
         Upper,
+        Rated,
         Plodding,
         Blocking,
         Notes,

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import orjson
@@ -11,6 +11,7 @@ from procession.args import AbortSignal
 from procession.calls import Calls
 from procession.context import RunContext
 from procession.response import ResponseCollector
+from procession.services import Environment
 from procession.stream import StreamChain
 from procession.structured import ObjectStream
 from procession_schemas.agent import ProcessorRef
@@ -18,6 +19,7 @@ from procession_schemas.chunks import Chunk
 from procession_schemas.work import ModelOp, WorkCommand
 from procession_services.output_processors.local import ToolResults
 from procession_services.output_processors.parts import PartsStore, RunParts, StreamPlace
+from procession_services.output_processors.remembered import RememberedModels
 from procession_services.processor_host.carrying import unpacked
 from procession_services.processor_host.executor import Executor
 from procession_services.processor_host.job import Job, id_maker, restore
@@ -78,7 +80,9 @@ class Opener:
         place = StreamPlace.of(ctx)
         parts = await self._parts.open(place)
         model = next((op for op in command.ops[:1] if isinstance(op, ModelOp)), None)
-        calls = Calls(clock=monotonic_ns, abort_signal=AbortSignal(), environment=self._executor.environment)
+        calls = Calls(
+            clock=monotonic_ns, abort_signal=AbortSignal(), environment=self._environment(lease, ctx.tenant)
+        )
         if lease.get("cancelled"):
             calls.abort_signal.abort()
         calls.violation = violation_sink(self._executor.bus, command, ctx, f".{ctx.streams}")
@@ -104,6 +108,13 @@ class Opener:
             lent=None if command.ops else _copied(ctx),
             results=results,
         )
+
+    def _environment(self, lease: dict[str, Any], tenant: str) -> Environment:
+        """Ours, with the answers of models that the stream had before it came here."""
+        ours = self._executor.environment
+        moved = bool(lease.get("resume"))
+        models = RememberedModels(ours.models, ours.store(tenant), lease["session"], moved=moved)
+        return replace(ours, models=models)
 
     async def _outbox(self, lease: dict[str, Any], command: WorkCommand) -> Outbox:
         """Where the stream's chunks go; after a failover those that clients have are made again and held back.
