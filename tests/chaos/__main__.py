@@ -10,7 +10,8 @@ import tempfile
 from pathlib import Path
 
 from tests.chaos.faults import CUT_OFF, FORGETFUL, MIXED
-from tests.chaos.runs import KINDS, Outcome
+from tests.chaos.kinds import KINDS
+from tests.chaos.runs import Outcome
 from tests.chaos.suite import Figures, chaos
 from tests.chaos.world import APART, TOGETHER, world
 
@@ -28,7 +29,7 @@ async def main() -> int:
         "--only",
         nargs="+",
         choices=KINDS,
-        default=KINDS,
+        default=tuple(KINDS),
         metavar="KIND",
         help=f"kinds of runs: {', '.join(KINDS)}",
     )

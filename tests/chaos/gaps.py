@@ -4,7 +4,8 @@ import asyncio
 import random
 
 from procession.client import Procession
-from tests.chaos.runs import Reader, agent_of
+from tests.chaos.kinds import KINDS
+from tests.chaos.runs import Reader
 from tests.chaos.world import Replica, World
 
 __all__ = ["gaps", "p99"]
@@ -45,7 +46,7 @@ async def _round(world: World, client: Procession, kind: str, rng: random.Random
 
 
 async def _stream(world: World, client: Procession, run: str, reader: Reader) -> None:
-    agent = agent_of("plain", world.trace(run))
+    agent = KINDS["plain"].agent_of("plain", world.trace(run))
     handle = await client.start(f"[run {run} words {_WORDS} pace {_PACE}]", agent=agent, run_id=run)
     await reader.read(handle)
     await handle.close()

@@ -1,5 +1,6 @@
 """The kinds of runs: what each asks for, and what must come of it."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,44 +18,124 @@ class Kind:
 
     Attributes:
         agent: Its agent, without the tool.
-        tool: What its tool has beside the path of its trace; None for none.
         more: What its question asks of the model beside words.
-        calls: Of the tool, in one run.
-        thread: Its runs are two of one thread: one after the other, or `at once`.
+        tool: What its tool has beside the path of its trace; None for none.
+        calls: Calls of the tool in one run.
+        turns: Runs of one conversation.
+        at_once: They begin together, and not one after the other.
+        same: They ask the same, and get the same answer.
+        hears: Whether the model hears what was said in the thread before: `all`, `perhaps`, or not.
         ends: How its runs may end.
-        refusals: Calls of the model that are for nothing in each step, whatever happens.
+        refused: How often a step's model is asked for nothing.
+        words: How many of the model's words pass, where that is not all.
         told: What the output processors make of an answer that came in these pieces.
     """
 
     agent: Mapping[str, Any] = field(default_factory=dict)
-    tool: Mapping[str, Any] | None = None
     more: str = ""
+    tool: Mapping[str, Any] | None = None
     calls: int = 0
-    thread: str = ""
+    turns: int = 1
+    at_once: bool = False
+    same: bool = False
+    hears: str = ""
     ends: tuple[str, ...] = ("finished",)
-    refusals: int = 0
+    refused: int = 0
+    words: int | None = None
     told: Callable[[list[str]], str] = expected
 
     def agent_of(self, name: str, trace: Path) -> Agent:
         """The agent of one run, whose tool leaves its trace there."""
-        tools = (
-            [] if self.tool is None else [{"id": "chaos-trace", **self.tool, "options": {"path": str(trace)}}]
-        )
-        return Agent.model_validate(
-            {"name": f"chaos-{name}", "model": "openai/chaos", **self.agent, "tools": tools}
-        )
+        tool = {"id": "chaos-trace", "options": {"path": str(trace)}}
+        tools = [] if self.tool is None else [{**tool, **self.tool}]
+        fields = {"name": f"chaos-{name}", "model": "openai/chaos", **self.agent, "tools": tools}
+        return Agent.model_validate(fields)
 
 
-BLOCKED_AT: Final = 15
+def upper(words: list[str]) -> str:
+    """What `chaos-upper` makes of a text."""
+    return "".join(words).upper()
+
+
+def bare(text: str) -> str:
+    """A text without what `chaos-rate` has written into it."""
+    return re.sub("~[0-9]+~", "", text)
+
+
 _CHAIN: Final = ["chaos-upper", "chaos-tally", "chaos-split"]
 _STREAMED: Final = {"outputProcessors": _CHAIN}
+_BLOCKED_AT: Final = 15
+_SCHEMA: Final = {"type": "object", "properties": {"made": {"type": "integer"}}, "required": ["made"]}
 
-KINDS: Final = {
+KINDS: Final[Mapping[str, Kind]] = {
     "plain": Kind(_STREAMED),
     "straight": Kind(told="".join),
-    "tools": Kind(_STREAMED, {}, " tool", 1),
-    "steps": Kind(_STREAMED, {}, " steps", 3),
-    "asked": Kind(_STREAMED, {"requireApproval": True}, " tool", 1),
-    "history": Kind({**_STREAMED, "memory": {"lastMessages": 10}}, thread="in turn"),
-    "queued": Kind({**_STREAMED, "memory": {"lastMessages": 10}}, thread="at once"),
+    "tools": Kind(_STREAMED, " tool", {}, 1),
+    "steps": Kind(_STREAMED, " steps", {}, 3),
+    "asked": Kind(_STREAMED, " tool", {"requireApproval": True}, 1),
+    "history": Kind({**_STREAMED, "memory": {"lastMessages": 10}}, turns=2, hears="all"),
+    "queued": Kind({**_STREAMED, "memory": {"lastMessages": 10}}, turns=2, at_once=True, hears="all"),
+    "recalled": Kind(
+        {**_STREAMED, "memory": {"lastMessages": False, "semanticRecall": {"topK": 2}}},
+        turns=2,
+        hears="perhaps",
+    ),
+    "cached": Kind(
+        {
+            "inputProcessors": [{"id": "response-cache", "options": {"scope": None}}],
+            "outputProcessors": [
+                "chaos-upper"
+            ],  # which changes nothing where an answer goes through it again
+        },
+        turns=2,
+        same=True,
+        told=upper,
+    ),
+    "timed": Kind(
+        {
+            "outputProcessors": [
+                {"id": "batch-parts", "options": {"batchSize": 50, "maxWaitTime": 35}},
+                "chaos-upper",
+            ]
+        },
+        told=upper,
+    ),
+    "rated": Kind({"outputProcessors": [*_CHAIN, "chaos-rate"]}),
+    "object": Kind({**_STREAMED, "structuredOutput": {"schema": _SCHEMA, "model": "openai/maker"}}),
+    "fails": Kind(
+        {
+            **_STREAMED,
+            "errorProcessors": [{"id": "stream-error-retry-processor", "options": {"maxRetries": 3}}],
+            "maxProcessorRetries": 3,
+        },
+        " fails",
+        refused=1,
+    ),
+    "second": Kind({**_STREAMED, "model": [{"model": "openai/broken"}, {"model": "openai/chaos"}]}),
+    "again": Kind(
+        {"outputProcessors": ["chaos-upper", "chaos-again"], "maxProcessorRetries": 3}, refused=1, told=upper
+    ),
+    "guarded": Kind({**_STREAMED, "inputProcessors": ["chaos-guard"]}),
+    "objected": Kind(
+        {**_STREAMED, "inputProcessors": [{"id": "chaos-guard", "options": {"objects": True}}]},
+        ends=("blocked",),
+        words=0,
+    ),
+    "blocked": Kind(
+        {
+            "outputProcessors": [
+                "chaos-upper",
+                {"id": "chaos-block", "options": {"at": _BLOCKED_AT}},
+                "chaos-tally",
+                "chaos-split",
+            ]
+        },
+        ends=("blocked",),
+        words=_BLOCKED_AT,
+    ),
+    "cancelled": Kind(_STREAMED, ends=("cancelled", "finished")),
+    "expires": Kind({**_STREAMED, "timeout": 1.0}, ends=("failed", "finished")),
+    "every": Kind(
+        {"inputProcessors": ["chaos-every"], "outputProcessors": [*_CHAIN, "chaos-every"]}, " tool", {}, 1
+    ),
 }

@@ -10,6 +10,7 @@ import orjson
 
 from procession.processor import Options, Processor
 from procession.registry import Registry
+from procession.services import ModelRequest
 from procession.tools import Tool, ToolContext
 
 __all__ = ["expected", "register"]
@@ -90,6 +91,53 @@ class Block(Processor[BlockOptions]):
         return part
 
 
+class Rate(Processor[Options]):
+    """Has a model rate every tenth chunk of text, and writes behind it what that says: never the same twice."""
+
+    id = "chaos-rate"
+
+    async def process_output_stream(self, args: Any) -> Any:
+        part = args.part
+        if part["type"] != "text-delta":
+            return part
+        count = args.state["count"] = args.state.get("count", 0) + 1
+        if count % _EVERY:
+            return part
+        prompt = [{"role": "user", "content": part["payload"]["text"]}]
+        answer = await args.services.generate(ModelRequest(model="openai/rater", prompt=prompt))
+        return _with_text(part, part["payload"]["text"] + answer.text)
+
+
+class Again(Processor[Options]):
+    """Wants another answer than the first one."""
+
+    id = "chaos-again"
+
+    def process_output_step(self, args: Any) -> None:
+        if args.retry_count == 0:
+            args.abort("not this one", retry=True)
+
+
+class GuardOptions(Options):
+    objects: bool = False
+
+
+class Guard(Processor[GuardOptions]):
+    """Takes its time beside the model, and objects or not."""
+
+    id = "chaos-guard"
+    on_error = "fail"
+
+    @classmethod
+    def runs_parallel(cls, options: dict[str, Any]) -> bool:
+        return True
+
+    async def process_input(self, args: Any) -> None:
+        await asyncio.sleep(0.05)
+        if self.options.objects:
+            args.abort("not this question")
+
+
 def _note(args: Any, hook: str) -> None:
     log = args.state.setdefault("log", [])
     if log and log[-1][0] == hook:
@@ -146,6 +194,6 @@ class Trace(Tool):
 
 
 def register(registry: Registry) -> None:
-    for processor in (Upper, Tally, Split, Block, Every):
+    for processor in (Upper, Tally, Split, Block, Rate, Again, Guard, Every):
         registry.add_processor(processor)
     registry.add_tool(Trace)

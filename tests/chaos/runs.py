@@ -2,11 +2,10 @@
 
 import asyncio
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from procession.client import Procession
@@ -14,26 +13,13 @@ from procession.client.errors import NotAcceptedError, NotConnectedError, NotWai
 from procession.client.handle import RunHandle
 from procession_schemas.agent import Agent
 from procession_schemas.run import RunResult
+from tests.chaos.kinds import KINDS, bare
 from tests.chaos.model import words_of
-from tests.chaos.plugin import expected
 from tests.chaos.world import World
 
-__all__ = ["KINDS", "Outcome", "Reader", "conversation", "judge_calls"]
+__all__ = ["Outcome", "Reader", "conversation", "judge_calls"]
 
 _T = TypeVar("_T")
-KINDS: Final = (
-    "plain", "straight", "tools", "asked", "history", "timed", "fails", "cancelled", "queued", "every",
-    "blocked", "expires",
-)  # fmt: skip
-_WITH_TOOL: Final = ("tools", "asked", "every")
-_IN_THREAD: Final = ("history", "queued")
-_MORE: Final = {**dict.fromkeys(_WITH_TOOL, " tool"), "fails": " fails"}
-_ENDS: Final = {
-    "cancelled": ("cancelled", "finished"), "blocked": ("blocked",), "expires": ("failed", "finished"),
-}  # fmt: skip
-_BLOCKED_AT: Final = 15
-_EXPIRES_AFTER: Final = 1.0
-CHAIN: Final = ["chaos-upper", "chaos-tally", "chaos-split"]
 _SECONDS: Final = 90.0
 _BESIDE: Final = 5
 """Chunks of a step that answers beside those of its text: where both begin and end, and what the model tells."""
@@ -52,6 +38,7 @@ class Outcome:
     ends: tuple[str, ...] = ("finished",)
     text: str = ""
     readers: dict[str, "Reader"] = field(default_factory=dict)
+    object: Any = None
     log: list[list[Any]] = field(default_factory=list)
     wrong_text: int = 0
     wrong_state: int = 0
@@ -92,9 +79,25 @@ class Reader:
         return True
 
     @property
+    def attempts(self) -> list[str]:
+        """The texts that processors have rejected, and the one that the reader has at the end."""
+        texts = [""]
+        for _, chunk in self.chunks:
+            if chunk["type"] == "text-delta":
+                texts[-1] += chunk["payload"]["text"]
+            elif chunk["type"] == "step-finish" and chunk["payload"]["stepResult"]["reason"] == "retry":
+                texts.append("")
+        return texts
+
+    @property
     def text(self) -> str:
         """What the reader has at the end."""
-        return "".join(c["payload"]["text"] for _, c in self.chunks if c["type"] == "text-delta")
+        return self.attempts[-1]
+
+    @property
+    def objects(self) -> list[Any]:
+        """The whole objects that the reader has at the end."""
+        return [chunk["object"] for _, chunk in self.chunks if chunk["type"] == "object-result"]
 
     @property
     def repeated(self) -> int:
@@ -102,68 +105,44 @@ class Reader:
         return sum(count - 1 for count in Counter(self.text.split()).values() if count > 1)
 
 
-def agent_of(kind: str, trace: Path) -> Agent:
-    """The agent of a run of that kind, whose tool leaves its trace there."""
-    chain: dict[str, Any] = {"outputProcessors": CHAIN}
-    tool = {"id": "chaos-trace", "options": {"path": str(trace)}}
-    fields: dict[str, Any] = {
-        "plain": chain,
-        "straight": {},
-        "tools": {**chain, "tools": [tool]},
-        "asked": {**chain, "tools": [{**tool, "requireApproval": True}]},
-        "history": {**chain, "memory": {"lastMessages": 10}},
-        "queued": {**chain, "memory": {"lastMessages": 10}},
-        "cancelled": chain,
-        "expires": {**chain, "timeout": _EXPIRES_AFTER},
-        "blocked": {
-            "outputProcessors": [
-                "chaos-upper",
-                {"id": "chaos-block", "options": {"at": _BLOCKED_AT}},
-                "chaos-tally",
-                "chaos-split",
-            ]
-        },
-        "every": {
-            "inputProcessors": ["chaos-every"],
-            "outputProcessors": [*CHAIN, "chaos-every"],
-            "tools": [tool],
-        },
-        "fails": {
-            **chain,
-            "errorProcessors": [{"id": "stream-error-retry-processor", "options": {"maxRetries": 3}}],
-            "maxProcessorRetries": 3,
-        },
-        "timed": {
-            "outputProcessors": [
-                {"id": "batch-parts", "options": {"batchSize": 50, "maxWaitTime": 35}},
-                "chaos-upper",
-            ]
-        },
-    }[kind]
-    return Agent.model_validate({"name": f"chaos-{kind}", "model": "openai/chaos", **fields})
-
-
 async def conversation(
-    world: World, client: Procession, kind: str, name: str, rng: random.Random
+    world: World, client: Procession, name_of_kind: str, name: str, rng: random.Random
 ) -> list[Outcome]:
-    """One run, or two of one thread: one after the other (`history`) or at once (`queued`); judged."""
-    turns = [_Turn(world, client, kind, f"{name}-{turn}", rng) for turn in range(1 + (kind in _IN_THREAD))]
-    began = world.now
-    if kind == "queued":
+    """One run, or several of one thread: one after the other, or at once; judged."""
+    kind, began = KINDS[name_of_kind], world.now
+    turns = [_Turn(world, client, name_of_kind, f"{name}-{turn}", rng) for turn in range(kind.turns)]
+    if kind.same:
+        for turn in turns[1:]:
+            turn.asks = turns[0].asks
+    if kind.at_once:
         await asyncio.gather(*(turn.play(name) for turn in turns))
         turns.sort(key=lambda turn: not turn.is_first)
-    heard = ""
+    told = ""
     for at, turn in enumerate(turns):
-        if kind != "queued":
+        if not kind.at_once:
             await turn.play(name)
         if turn.outcome.status not in turn.outcome.ends:
-            return [turn.outcome for turn in (turns if kind == "queued" else turns[: at + 1])]
+            return [turn.outcome for turn in (turns if kind.at_once else turns[: at + 1])]
         forgot = any(fault.kind == "forget" for fault in world.during(began, world.now))
+        heard = [told] if kind.hears and told else [""]
+        if forgot or kind.hears == "perhaps":  # what was saved of the run before may be forgotten
+            heard = [*heard, ""]
         others = [each.outcome.text.strip() for each in turns if each is not turn]
-        # What was saved of the first run may be forgotten; and of two at once, who was the first one.
-        turn.judge([heard, ""] if forgot else [heard], had=["", *others] if kind == "queued" else [heard, ""])
-        heard = turn.outcome.text.strip()
+        turn.judge(heard, had=["", *others] if kind.at_once else [*heard, ""])
+        if kind.same and told not in ("", turn.outcome.text.strip()) and not forgot:
+            turn.outcome.wrong_text += 1
+            turn.outcome.notes.append(f"another answer than that of before, {told!r}: {turn.outcome.text!r}")
+        told = turn.outcome.text.strip()
     return [turn.outcome for turn in turns]
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What a run asks of the model: so many words for that name, with a pause of so many milliseconds."""
+
+    name: str
+    words: int
+    pace: int
 
 
 class _Turn:
@@ -173,14 +152,15 @@ class _Turn:
         self, world: World, client: Procession, kind: str, run: str, rng: random.Random
     ) -> None:  # fmt: skip
         self._world, self._client, self._rng = world, client, random.Random(rng.random())
-        self._count, self._pace = self._rng.randint(20, 60), self._rng.choice((0, 5, 20, 40))
-        self.outcome = Outcome(run, kind, ends=_ENDS.get(kind, ("finished",)))
+        self._kind = KINDS[kind]
+        self.asks = _Question(run, self._rng.randint(20, 60), self._rng.choice((0, 5, 20, 40)))
+        self.outcome = Outcome(run, kind, ends=self._kind.ends)
 
     async def play(self, thread: str) -> None:
         """Has it run; whatever goes wrong is noted."""
-        outcome, world = self.outcome, self._world
-        options = {"memory": {"thread": thread, "resource": "chaos"}} if outcome.kind in _IN_THREAD else {}
-        question = f"[run {outcome.run} words {self._count} pace {self._pace}{_MORE.get(outcome.kind, '')}]"
+        outcome, world, asks = self.outcome, self._world, self.asks
+        options = {"memory": {"thread": thread, "resource": "chaos"}} if self._kind.hears else {}
+        question = f"[run {asks.name} words {asks.words} pace {asks.pace}{self._kind.more}]"
         outcome.began = world.now
         try:
             async with asyncio.timeout(_SECONDS):
@@ -191,13 +171,10 @@ class _Turn:
 
     def _texts(self, heard: str) -> list[str]:
         """What it may say, where the assistant had said this before: the model never says the same twice."""
-        outcome = self.outcome
-        calls = self._world.model.calls[outcome.run, int(outcome.kind in _WITH_TOOL)]
-        count = _BLOCKED_AT if outcome.kind == "blocked" else self._count
-        answers = [words_of(outcome.run, count, heard, call) for call in range(1, calls + 1)]
-        if outcome.kind == "straight":
-            return ["".join(words) for words in answers]
-        return ["".join(words).upper() if outcome.kind == "timed" else expected(words) for words in answers]
+        kind, asks = self._kind, self.asks
+        count = asks.words if kind.words is None else kind.words
+        calls = self._world.model.calls[asks.name, kind.calls]
+        return [kind.told(words_of(asks.name, count, heard, call)) for call in range(1, calls + 1)] or [""]
 
     @property
     def is_first(self) -> bool:
@@ -218,14 +195,14 @@ class _Turn:
         asking = [["inputStep", 1], ["request", 1]]
         answered = [["response", 1], ["step", 1]]
         called = [*asking, ["stream", _BESIDE - 2], *answered, ["tool", 1], ["stream", 2]]
-        words = [*asking, ["stream", self._count * 2 + _BESIDE], *answered, ["stream", 1]]
+        words = [*asking, ["stream", self.asks.words * 2 + _BESIDE], *answered, ["stream", 1]]
         return [["input", 1], *called, *words, ["result", 1]]
 
 
 async def _one(  # noqa: PLR0917 - a run is all of it
     world: World, client: Procession, outcome: Outcome, question: str, options: Any, rng: random.Random
 ) -> None:  # fmt: skip
-    agent = agent_of(outcome.kind, world.trace(outcome.run))
+    agent = KINDS[outcome.kind].agent_of(outcome.kind, world.trace(outcome.run))
     handle = await _started(client, question, agent, outcome.run, options)
     reader = Reader()
     if outcome.kind == "cancelled":
@@ -244,6 +221,7 @@ async def _one(  # noqa: PLR0917 - a run is all of it
     await handle.close()
     outcome.log = (result.messages or [{}])[-1].get("content", {}).get("metadata", {}).get("log", [])
     outcome.status, outcome.resets, outcome.text = result.status, reader.resets, result.text
+    outcome.object = result.object
     outcome.readers["the client"] = reader
     outcome.hosts = len({host for _, host in reader.arrivals if host})
     if result.error is not None and not (
@@ -266,8 +244,8 @@ def _judge(outcome: Outcome, texts: list[str], begun: list[str]) -> None:
     one of those that were `begun`.
     """
     cut = outcome.status != "finished"
-    rights = texts if cut else [outcome.text]
-    if not (_begins(outcome.text, texts) if cut else outcome.text in texts):
+    rights, said = texts if cut else [outcome.text], bare(outcome.text)
+    if not (_begins(said, texts) if cut else said in texts):
         outcome.wrong_text += 1
         outcome.notes.append(f"the result has {outcome.text!r} for {texts!r}")
     for who, reader in outcome.readers.items():
@@ -276,9 +254,15 @@ def _judge(outcome: Outcome, texts: list[str], begun: list[str]) -> None:
         if not right or numbers != sorted(set(numbers)):
             outcome.wrong_text += 1
             outcome.notes.append(f"{who} has {reader.text!r} for {rights!r}; resets {reader.resets}")
-        if wrong := [text for text in reader.taken_back if not _begins(text, begun)]:
+        if wrong := [text for text in reader.taken_back if not _begins(bare(text), begun)]:
             outcome.wrong_text += 1
             outcome.notes.append(f"{who} had {wrong!r}, the beginning of none of {begun!r}")
+        if wrong := [text for text in reader.attempts[:-1] if bare(text) not in texts]:
+            outcome.wrong_text += 1
+            outcome.notes.append(f"{who} has {wrong!r} of rejected answers for {texts!r}")
+        if reader.objects != ([] if outcome.object is None else [outcome.object]):
+            outcome.wrong_text += 1
+            outcome.notes.append(f"{who} has the objects {reader.objects} for {outcome.object}")
         outcome.repeated += reader.repeated
     outcome.readers.clear()
 
@@ -298,7 +282,7 @@ async def judge_calls(world: World, outcome: Outcome) -> None:
     # A restarted NATS delivers again what a second gateway has from a dead one, and a third one takes it over.
     allowed = (
         1
-        + (outcome.kind == "fails")
+        + KINDS[outcome.kind].refused
         + gateways
         + (sum(fault.kind == "nats" for fault in befell) if gateways else 0)
         + forgot
@@ -307,14 +291,19 @@ async def judge_calls(world: World, outcome: Outcome) -> None:
         if run == outcome.run and count > allowed:
             outcome.model_extra += count - allowed
             outcome.notes.append(f"the model was asked {count} times for step {step}; {befell}")
-    if outcome.kind not in _WITH_TOOL or outcome.status != "finished":
+    wanted = KINDS[outcome.kind].calls
+    if not wanted or outcome.status != "finished":
         return
-    calls = [line.split() for line in world.trace(outcome.run).read_text().splitlines()]
-    ids, hosts = {call for call, _ in calls}, [host for _, host in calls]
     lost_hosts = sum("tools" in fault.services for fault in befell)
-    if len(ids) != 1 or len(hosts) - len(set(hosts)) > forgot or len(hosts) > 1 + lost_hosts + forgot:
+    hosts = defaultdict[str, list[str]](list)
+    for line in world.trace(outcome.run).read_text().splitlines():
+        call, host = line.split()
+        hosts[call].append(host)
+    if len(hosts) != wanted or any(
+        len(of) - len(set(of)) > forgot or len(of) > 1 + lost_hosts + forgot for of in hosts.values()
+    ):
         outcome.tool_wrong += 1
-        outcome.notes.append(f"calls of the tool: {calls}; {befell}")
+        outcome.notes.append(f"calls of the tool: {dict(hosts)}; {befell}")
 
 
 async def _started(client: Procession, question: str, agent: Agent, run: str, options: Any) -> RunHandle:

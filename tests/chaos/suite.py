@@ -14,7 +14,8 @@ from procession_schemas import subjects
 from tests.chaos.evidence import keep_evidence
 from tests.chaos.faults import MIXED, misfortunes
 from tests.chaos.gaps import gaps, p99
-from tests.chaos.runs import KINDS, Outcome, conversation, judge_calls
+from tests.chaos.kinds import KINDS
+from tests.chaos.runs import Outcome, conversation, judge_calls
 from tests.chaos.world import World
 
 __all__ = ["Figures", "chaos"]
@@ -80,7 +81,7 @@ async def chaos(
     seconds: float = math.inf,
     pause: tuple[float, float] = (1.0, 4.0),
     kinds: Mapping[str, int] = MIXED,
-    run_kinds: Sequence[str] = KINDS,
+    run_kinds: Sequence[str] = tuple(KINDS),
     on_progress: Progress = lambda _count, _ended: None,
 ) -> Figures:
     """Measures gaps, then has mixed runs under misfortunes; begins no run after `seconds`.
