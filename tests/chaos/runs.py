@@ -257,7 +257,7 @@ def _judge(outcome: Outcome, texts: list[str], begun: list[str]) -> None:
         if wrong := [text for text in reader.taken_back if not _begins(bare(text), begun)]:
             outcome.wrong_text += 1
             outcome.notes.append(f"{who} had {wrong!r}, the beginning of none of {begun!r}")
-        if wrong := [text for text in reader.attempts[:-1] if bare(text) not in texts]:
+        if wrong := [text for text in reader.attempts[:-1] if not _begins(bare(text), texts)]:
             outcome.wrong_text += 1
             outcome.notes.append(f"{who} has {wrong!r} of rejected answers for {texts!r}")
         if reader.objects != ([] if outcome.object is None else [outcome.object]):
