@@ -1,4 +1,4 @@
-"""How many paced streams one core carries: what serves them on one core, the model and the clients on another.
+"""One core for what serves, another for the model and the clients: a run alone, and how many paced streams it carries.
 
 The peer is one process, its client included, and has the first core for itself. More and more streams, on all sides
 in turn, until the p99 of the lag passes `LIMIT_MS`.
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from benchmarks.parts import Bench
+from benchmarks.parts import Bench, single
 from benchmarks.protocol import load, stream
 from benchmarks.records import Record, alone
 from benchmarks.sides import Sample, Side
@@ -20,7 +20,7 @@ LIMIT_MS: Final = 50.0
 
 
 async def pinned(bench: Bench) -> Record:
-    """Pins everybody, and raises the number of streams until each side has passed the limit."""
+    """Pins everybody, measures runs alone, and raises the number of streams until each side has passed the limit."""
     cores = sorted(os.sched_getaffinity(0))
     serving, asking = cores[0], cores[-1]
     _pin(bench, [serving], [asking])
@@ -30,18 +30,19 @@ async def pinned(bench: Bench) -> Record:
         for side in bench.sides:
             found[side.name] = {"most_streams": 0, "limit_ms": LIMIT_MS}
             bench.problems += (await side.measure(load(100, runs=200, concurrency=8))).outcome.problems
+        told = await single(bench)
         left = list(bench.sides)
         for streams in bench.size.pinned_streams:
-            told = await _level(bench, left, streams)
-            levels.append(told)
-            left = [side for side in left if told[side.name]["lag_p99_ms"]["median"] <= LIMIT_MS]
+            level = await _level(bench, left, streams)
+            levels.append(level)
+            left = [side for side in left if level[side.name]["lag_p99_ms"]["median"] <= LIMIT_MS]
             for side in left:
                 found[side.name]["most_streams"] = streams
             if not left:
                 break
     finally:
         _pin(bench, cores, cores)
-    return {"serving_core": serving, "asking_core": asking, "levels": levels, "found": found}
+    return {"serving_core": serving, "asking_core": asking, "single": told, "levels": levels, "found": found}
 
 
 async def _level(bench: Bench, sides: Iterable[Side], streams: int) -> Record:

@@ -88,8 +88,8 @@ def _about(told: dict[str, Any]) -> Iterator[str]:
     yield f"Medians of {told['size']['repetitions']} repetitions, [smallest - largest]."
 
 
-def _single(single: dict[str, Any]) -> Iterator[str]:
-    yield from ("", "### One run at a time (100 chunks)", "")
+def _single(single: dict[str, Any], where: str = "") -> Iterator[str]:
+    yield from ("", f"### One run at a time{where} (100 chunks)", "")
     sides = _sides(single, "wall_ms")
     rows = [[title, *(_cell(comparable(single, side, key)) for side in sides)] for title, key in _SINGLE]
     yield from _table(["", *sides.values()], rows)
@@ -101,6 +101,7 @@ def _single(single: dict[str, Any]) -> Iterator[str]:
 
 def _pinned(pinned: dict[str, Any]) -> Iterator[str]:
     columns = ("lag_p50_ms", "lag_p99_ms", "cpus", "foreign_cpus")
+    yield from _single(pinned["single"], " on one core")
     yield from ("", "### Streams of 50 chunks/s that one core carries", "")
     rows = [
         [str(level["streams"]), side, *(_cell(level[side][key]) for key in columns)]

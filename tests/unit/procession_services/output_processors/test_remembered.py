@@ -1,7 +1,11 @@
+import asyncio
+
 import pytest
+from redis.exceptions import RedisError
 
 from procession.services import ModelAnswer, ModelCallError, ModelRequest
 from procession.testing import DictStore, ScriptedModels
+from procession_services.output_processors import remembered
 from procession_services.output_processors.remembered import RememberedModels
 
 
@@ -80,3 +84,28 @@ async def test_of_two_replicas_that_have_asked_both_take_the_answer_that_was_fir
     new = RememberedModels(ScriptedModels(["new"]), store, "s1", moved=True)
     assert await ask(new, request()) == ["new"]
     assert await ask(old, request()) == ["new"]
+
+
+class Away(DictStore):
+    async def get(self, key):
+        raise RedisError(key)
+
+    async def put(self, key, value, **_how):
+        raise RedisError(key)
+
+
+class Silent(DictStore):
+    async def put(self, key, value, **_how):
+        await asyncio.Event().wait()
+
+
+async def test_without_redis_the_model_is_asked():
+    models = ScriptedModels(["1", "2"])
+    assert await ask(RememberedModels(models, Away(), "s1", moved=False), request()) == ["1"]
+    assert await ask(RememberedModels(models, Away(), "s1", moved=True), request()) == ["2"]
+
+
+async def test_a_redis_that_does_not_answer_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(remembered, "_PATIENCE_SECONDS", 0.01)
+    models = RememberedModels(ScriptedModels(["1"]), Silent(), "s1", moved=False)
+    assert await ask(models, request()) == ["1"]
