@@ -114,6 +114,14 @@ async def test_a_thread_is_found_in_its_resources_own_collection_beside_a_large_
     assert len(await found(vectors, "apples", "r", "a", top_k=4)) == 4
 
 
+async def test_what_is_like_nothing_else_is_found_beside_many_that_are_alike(vectors):
+    alike = [entry(f"m{n}", f"apples {n}", "a") for n in range(60)]
+    for number in range(100):
+        index = Index(f"tenant{number}", "messages", lexical.ID, lexical.DIMENSION)
+        await vectors.upsert(index, [*alike, entry("other", "pears", "b")])
+        assert await found(vectors, "apples", thread="b", top_k=4, index=index) == ["other"]
+
+
 async def test_an_index_of_an_earlier_version_is_the_first_level_of_a_new_one(vectors, monkeypatch):
     await vectors.ensure(INDEX)
     old = vectors._client.get_collection("procession.tenant.messages.index", embedding_function=None)

@@ -35,6 +35,10 @@ log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _SAFE: Final = re.compile(r"[A-Za-z0-9_-]{1,200}")
 _THREADS: Final = 8
+_NEIGHBOURS: Final = 64
+"""Links of a message in the index. With Chroma's 16 there may be no way to one that is like no other: it is not found,
+in 3 of 100 indexes of 61 messages. Nor are 14 in 100 of thousands that are much alike (1 with 64). No search takes
+longer."""
 _WIDER: Final = 10
 """So many times as much is asked for where a thread may be found without a filter."""
 _REFUSALS: Final = frozenset({"InvalidArgumentError", "InvalidDimensionException", "DuplicateIDError"})
@@ -325,7 +329,7 @@ def _created(client: Any, name: str, index: Index) -> Any:
         return client.create_collection(
             name,
             metadata={"index": index.name, "embedder": index.embedder, "dimension": index.dimension},
-            configuration={"hnsw": {"space": "cosine"}},
+            configuration={"hnsw": {"space": "cosine", "max_neighbors": _NEIGHBOURS}},
             embedding_function=None,
         )
     except Exception:
