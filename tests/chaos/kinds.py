@@ -9,7 +9,7 @@ from typing import Any, Final
 from procession_schemas.agent import Agent
 from tests.chaos.plugin import expected
 
-__all__ = ["KINDS", "Kind"]
+__all__ = ["KINDS", "Kind", "bare"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def upper(words: list[str]) -> str:
 
 
 def bare(text: str) -> str:
-    """A text without what `chaos-rate` has written into it."""
+    """A text without what `rated` has written into it."""
     return re.sub("~[0-9]+~", "", text)
 
 
@@ -83,9 +83,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "cached": Kind(
         {
             "inputProcessors": [{"id": "response-cache", "options": {"scope": None}}],
-            "outputProcessors": [
-                "chaos-upper"
-            ],  # which changes nothing where an answer goes through it again
+            "outputProcessors": ["chaos-upper"],  # it changes nothing where an answer comes again
         },
         turns=2,
         same=True,
@@ -100,7 +98,7 @@ KINDS: Final[Mapping[str, Kind]] = {
         },
         told=upper,
     ),
-    "rated": Kind({"outputProcessors": [*_CHAIN, "chaos-rate"]}),
+    "rated": Kind({"outputProcessors": [*_CHAIN, {"id": "rated", "options": {"model": "openai/rater"}}]}),
     "object": Kind({**_STREAMED, "structuredOutput": {"schema": _SCHEMA, "model": "openai/maker"}}),
     "fails": Kind(
         {

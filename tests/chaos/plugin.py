@@ -10,8 +10,8 @@ import orjson
 
 from procession.processor import Options, Processor
 from procession.registry import Registry
-from procession.services import ModelRequest
 from procession.tools import Tool, ToolContext
+from tests.support.plugin import Rated
 
 __all__ = ["expected", "register"]
 
@@ -89,23 +89,6 @@ class Block(Processor[BlockOptions]):
         if part["type"] == "text-delta" and f".{self.options.at} " in part["payload"]["text"]:
             args.abort("enough")
         return part
-
-
-class Rate(Processor[Options]):
-    """Has a model rate every tenth chunk of text, and writes behind it what that says: never the same twice."""
-
-    id = "chaos-rate"
-
-    async def process_output_stream(self, args: Any) -> Any:
-        part = args.part
-        if part["type"] != "text-delta":
-            return part
-        count = args.state["count"] = args.state.get("count", 0) + 1
-        if count % _EVERY:
-            return part
-        prompt = [{"role": "user", "content": part["payload"]["text"]}]
-        answer = await args.services.generate(ModelRequest(model="openai/rater", prompt=prompt))
-        return _with_text(part, part["payload"]["text"] + answer.text)
 
 
 class Again(Processor[Options]):
@@ -194,6 +177,6 @@ class Trace(Tool):
 
 
 def register(registry: Registry) -> None:
-    for processor in (Upper, Tally, Split, Block, Rate, Again, Guard, Every):
+    for processor in (Upper, Tally, Split, Block, Again, Guard, Rated, Every):
         registry.add_processor(processor)
     registry.add_tool(Trace)

@@ -80,7 +80,7 @@ class Reader:
 
     @property
     def attempts(self) -> list[str]:
-        """The texts that processors have rejected, and the one that the reader has at the end."""
+        """The texts that were rejected, empty where the model failed, and the one that the reader has at the end."""
         texts = [""]
         for _, chunk in self.chunks:
             if chunk["type"] == "text-delta":
@@ -174,7 +174,7 @@ class _Turn:
         kind, asks = self._kind, self.asks
         count = asks.words if kind.words is None else kind.words
         calls = self._world.model.calls[asks.name, kind.calls]
-        return [kind.told(words_of(asks.name, count, heard, call)) for call in range(1, calls + 1)] or [""]
+        return [kind.told(words_of(asks.name, count, heard, call)) for call in range(1, calls + 1)]
 
     @property
     def is_first(self) -> bool:
@@ -257,7 +257,7 @@ def _judge(outcome: Outcome, texts: list[str], begun: list[str]) -> None:
         if wrong := [text for text in reader.taken_back if not _begins(bare(text), begun)]:
             outcome.wrong_text += 1
             outcome.notes.append(f"{who} had {wrong!r}, the beginning of none of {begun!r}")
-        if wrong := [text for text in reader.attempts[:-1] if not _begins(bare(text), texts)]:
+        if wrong := [text for text in reader.attempts[:-1] if bare(text) not in ("", *texts)]:
             outcome.wrong_text += 1
             outcome.notes.append(f"{who} has {wrong!r} of rejected answers for {texts!r}")
         if reader.objects != ([] if outcome.object is None else [outcome.object]):

@@ -6,12 +6,9 @@ from concurrent.futures import Future
 from contextvars import copy_context
 from queue import SimpleQueue
 from threading import Thread, active_count
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 __all__ = ["Threads", "TooManyThreadsError"]
-
-_MOST_THREADS: Final = 1_000
-_MOST_IDLE: Final = 32
 
 _Orders: TypeAlias = SimpleQueue[Callable[[], None]]
 
@@ -28,7 +25,7 @@ class Threads:
     one takes 0.1 ms.
     """
 
-    def __init__(self, most: int = _MOST_THREADS, most_idle: int = _MOST_IDLE) -> None:
+    def __init__(self, most: int = 1_000, most_idle: int = 32) -> None:
         self._most = most
         self._most_idle = most_idle
         self._idle: list[_Orders] = []

@@ -44,9 +44,14 @@ async def test_few_idle_threads_are_kept() -> None:
 
 async def test_where_there_are_too_many_threads_only_those_that_are_idle_work() -> None:
     threads = Threads(most=threading.active_count() + 1)
-    release = threading.Event()
-    stuck = asyncio.ensure_future(threads.run(release.wait, 30))
-    await asyncio.sleep(0)
+    begun, release = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        begun.set()
+        release.wait(30)
+
+    stuck = asyncio.ensure_future(threads.run(wait))
+    await until(begun.is_set)
     with pytest.raises(TooManyThreadsError, match="threads are in use by tools that do not return"):
         await threads.run(str, 1)
     release.set()
