@@ -79,7 +79,8 @@ async def measure(size: Size) -> dict[str, Any]:
             sending = asyncio.create_task(flood.send(running.nats_url, agent))
             await flood.stored.wait()
             beside = await _runs(client, agent, size.beside, flood.over, problems)
-            await asyncio.wait_for(sending, _PATIENCE_SECONDS)
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                await sending
     if flood.told["lost"]:
         problems.append(f"{flood.told['lost']} requests of the flood were not answered")
     return {
@@ -136,7 +137,8 @@ class _Flood:
         self.told["sent_ms"] = round((time.perf_counter() - began) * 1e3)
         self.stored.set()
         try:
-            await asyncio.wait_for(self._over.wait(), _PATIENCE_SECONDS)
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                await self._over.wait()
         except TimeoutError:
             self.told["lost"] = self._open
         self.told["seconds"] = round(time.perf_counter() - began)

@@ -243,7 +243,10 @@ class NatsClient(Client):
     async def _connect_to_server(self, s: Srv) -> None:
         if isinstance(self._transport, TcpTransport):
             self._hang_up()  # nats-py leaves one open whose server has not greeted
-        await super()._connect_to_server(s)
+        await _cancellable(super()._connect_to_server(s))
+
+    async def _process_connect_init(self) -> None:
+        await _cancellable(super()._process_connect_init())
 
     def _hang_up(self) -> None:
         """Ends the connection at once, whether or not the server still reads or says anything."""
@@ -257,7 +260,9 @@ class NatsClient(Client):
         self._line = None
         for answer in self._unless_lost:
             _give_up(answer)
-        self._hang_up()  # nats-py waits until a server that is gone has read what was written
+        self._hang_up()
+        if isinstance(self._transport, TcpTransport):
+            self._transport = None  # nats-py waits until a server that is gone has read what was written
         await super()._attempt_reconnect()
 
     async def _flush_pending(self, force_flush: bool = False) -> Any:  # noqa: FBT001, FBT002 - nats-py's
@@ -273,6 +278,7 @@ class NatsClient(Client):
         await super()._send_ping(future)
 
     async def _close(self, status: int, do_cbs: bool = True) -> None:  # noqa: FBT001, FBT002 - nats-py's
+        await self._stop_reconnecting()
         for answer in self._asked.values():
             _give_up(answer, errors.ConnectionClosedError)
         self.send_waiting(anyway=True)
@@ -288,6 +294,13 @@ class NatsClient(Client):
             patience.cancel()
         self._listeners.clear()
         self._answers = ""
+
+    async def _stop_reconnecting(self) -> None:
+        """nats-py does not wait for the end, and what has connected meanwhile goes on without anybody."""
+        task = self._reconnection_task
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+            await asyncio.wait([task])
 
     def _remove_sub(self, sid: int, max_msgs: int = 0) -> None:
         super()._remove_sub(sid, max_msgs)
@@ -394,6 +407,18 @@ class _Line(asyncio.Protocol):
 def _give_up(answer: "asyncio.Future[Msg]", why: type[Exception] = errors.TimeoutError) -> None:
     if not answer.done():
         answer.set_exception(why)
+
+
+async def _cancellable(work: Awaitable[None]) -> None:
+    """Does work of nats-py's whose cancellation `asyncio.wait_for` of Python 3.11 may have swallowed."""
+    task = asyncio.current_task()
+    assert task is not None
+    before = task.cancelling()
+    try:
+        await work
+    finally:
+        if task.cancelling() > before:
+            raise asyncio.CancelledError
 
 
 def _run(work: Coroutine[Any, Any, _T]) -> _T:

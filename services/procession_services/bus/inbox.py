@@ -49,7 +49,8 @@ class Inbox:
             RequestTimeoutError: Nobody has said anything for so many seconds.
         """
         try:
-            message = await asyncio.wait_for(self._heard.get(), seconds)
+            async with asyncio.timeout(seconds):
+                message = await self._heard.get()
         except TimeoutError:
             raise RequestTimeoutError(self.address) from None
         if message.headers and message.headers.get("Status") == _NOBODY:

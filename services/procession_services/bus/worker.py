@@ -158,7 +158,8 @@ class Worker:
                 log.warning("%s: cannot ask for work, trying again: %r", self._durable, error)
                 self._doubt()
             try:
-                await asyncio.wait_for(self._wake.wait(), _PULL_SECONDS + _LATE_SECONDS)
+                async with asyncio.timeout(_PULL_SECONDS + _LATE_SECONDS):
+                    await self._wake.wait()
             except TimeoutError:
                 self._asked, self._doubtful = 0, True
 
@@ -192,7 +193,8 @@ class Worker:
         """Tells the server that work in flight is still worked on: now and again, and when it is back."""
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._back.wait(), self._ack_wait / 3)
+                async with asyncio.timeout(self._ack_wait / 3):
+                    await self._back.wait()
             self._back.clear()
             try:
                 if self._bus.client.is_connected and await self._heard():

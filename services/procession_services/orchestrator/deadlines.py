@@ -43,7 +43,8 @@ class Deadlines:
                 self._next = float("inf")
             wait = min(max(self._next - now().timestamp() * 1000, 0) / 1000, _LOOK_AGAIN_SECONDS)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._sooner.wait(), wait)
+                async with asyncio.timeout(wait):
+                    await self._sooner.wait()
 
     async def _look(self) -> None:
         while True:

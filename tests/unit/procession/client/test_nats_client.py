@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -550,6 +550,59 @@ async def test_a_client_whose_server_is_gone_can_be_closed(proxy, noticed):
     await client.close()
     assert client.is_closed
     assert not client.pending_data_size
+
+
+def begun(monkeypatch) -> asyncio.Event:
+    """Set when a client begins to connect."""
+    begins, connect = asyncio.Event(), TcpTransport.connect
+
+    async def connecting(*args: Any, **options: Any) -> None:
+        begins.set()
+        await connect(*args, **options)
+
+    monkeypatch.setattr(TcpTransport, "connect", connecting)
+    return begins
+
+
+@pytest.mark.parametrize("turns", range(16))
+@pytest.mark.parametrize("gone", [False, True])
+async def test_at_whatever_turn_of_the_loop_a_client_is_closed_nothing_of_it_goes_on(
+    monkeypatch, gone, turns
+):
+    client, again = NatsClient(), {"reconnect_time_wait": 0.02, "max_reconnect_attempts": -1}
+    async with AsyncExitStack() as stack:
+        port = await stack.enter_async_context(babbling(b"WHAT\r\n"))  # each connection is lost at once
+        await client.connect(f"nats://127.0.0.1:{port}", **again)
+        begins = begun(monkeypatch)
+        if gone:
+            await stack.aclose()
+            await begins.wait()
+            begins.clear()  # the first may have found it still
+        await begins.wait()
+        await turn(turns)
+        await client.close()
+    assert client.is_closed
+    assert not [task for task in asyncio.all_tasks() if "Client." in repr(task)]
+
+
+@pytest.mark.parametrize("turns", range(12))
+async def test_at_whatever_turn_of_the_loop_one_gives_up_connecting_it_ends(monkeypatch, turns):
+    async with deaf() as (port, _):
+        pass
+    begins, client = begun(monkeypatch), NatsClient()
+    connecting = asyncio.create_task(
+        client.connect(f"nats://127.0.0.1:{port}", reconnect_time_wait=0.02, max_reconnect_attempts=-1)
+    )
+    await begins.wait()
+    await turn(turns)
+    connecting.cancel()
+    await asyncio.wait([connecting])
+
+
+async def turn(times: int) -> None:
+    """Returns after so many turns of the loop."""
+    for _ in range(times):
+        await asyncio.sleep(0)
 
 
 async def test_what_the_server_says_right_behind_its_greeting_is_heard():
