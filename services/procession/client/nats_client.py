@@ -21,6 +21,8 @@ from nats.js.api import PubAck
 from nats.js.errors import APIError, NoStreamResponseError, ServerError, ServiceUnavailableError
 from nats.protocol.command import pub_cmd
 
+from procession.client.nats_line import NatsLine
+
 __all__ = ["AWAY", "NatsClient"]
 
 _T = TypeVar("_T")
@@ -30,9 +32,6 @@ AWAY: Final = (
 """What a question ends with while NATS, a stream, or whoever is asked, is not there: it may be put again."""
 _NOBODY: Final = "503"
 _API: Final = "$JS.API."
-_M: Final = ord("M")
-_H: Final = ord("H")
-_END: Final = b"\r\n"
 _LAST_SECONDS: Final = 2.0
 """How long a server may take to read the last of what a client has said that is closed."""
 
@@ -42,7 +41,7 @@ class NatsClient(Client):
 
     def __init__(self) -> None:
         super().__init__()
-        self._line: _Line | None = None
+        self._line: NatsLine | None = None
         self._listeners: dict[int, Callable[[Msg], None]] = {}
         self._numbers = itertools.count(1)
         self._asked: dict[str, asyncio.Future[Msg]] = {}
@@ -215,7 +214,7 @@ class NatsClient(Client):
         if not isinstance(self._transport, TcpTransport):  # a WebSocket, whose messages come by _process_msg
             await super()._read_loop()
             return
-        line = self._line = _Line(self, self._transport)
+        line = self._line = NatsLine(self._transport, self.hear, self.send_waiting)
         while isinstance(told := await line.control.get(), bytes):
             try:
                 await self._ps.parse(told)
@@ -305,103 +304,6 @@ class NatsClient(Client):
     def _remove_sub(self, sid: int, max_msgs: int = 0) -> None:
         super()._remove_sub(sid, max_msgs)
         self._listeners.pop(sid, None)
-
-
-class _Line(asyncio.Protocol):
-    """One connection, from its handshake on.
-
-    Attributes:
-        control: Lines that are not messages, for nats-py's parser, and at last why the connection has ended.
-        full: The socket's buffer has no room.
-        write: Writes bytes.
-    """
-
-    def __init__(self, client: NatsClient, transport: TcpTransport) -> None:
-        self.control: asyncio.Queue[bytes | Exception] = asyncio.Queue()
-        self.full = False
-        self._client = client
-        self._parts: list[bytes] = []
-        self._missing = 0
-        reader, writer = transport._io_reader, transport._io_writer  # noqa: SLF001 - there is no other way to them
-        assert reader is not None
-        assert writer is not None
-        self._socket = writer.transport
-        self.write = self._socket.write
-        self._stream: Any = self._socket.get_protocol()
-        self._socket.set_protocol(self)
-        read, ended = bytes(reader._buffer), reader._eof or self._socket.is_closing()  # type: ignore[attr-defined]  # noqa: SLF001
-        if read:
-            self.data_received(read)
-        if ended:
-            self.eof_received()
-
-    def takes(self, *, anyway: bool) -> bool:
-        """Whether bytes may be written: to a socket that ends, which the client may learn later, they would be lost."""
-        return (anyway or not self.full) and not self._socket.is_closing()
-
-    def data_received(self, data: bytes) -> None:
-        """Hands on whole messages; keeps the rest."""
-        if self._parts:
-            self._parts.append(data)
-            self._missing -= len(data)
-            if self._missing > 0:
-                return
-            data = b"".join(self._parts)
-            self._parts.clear()
-        try:
-            at = self._take(data)
-        except ValueError:
-            self.control.put_nowait(errors.ProtocolError())
-            self._socket.abort()  # what else may come would be read from the middle of something
-            return
-        if at < len(data):
-            self._parts.append(data[at:])
-
-    def _take(self, data: bytes) -> int:
-        """Hands on what is whole, and tells where the rest begins; ValueError: this is not NATS's protocol."""
-        at, size, hear = 0, len(data), self._client.hear
-        self._missing = 1
-        while (end := data.find(_END, at)) >= 0:
-            start = end + len(_END)
-            if data[at] == _M:
-                _, subject, sid, *reply, length = data[at:end].split()
-                body = start
-            elif data[at] == _H:
-                _, subject, sid, *reply, header, length = data[at:end].split()
-                body = start + int(header)
-            else:
-                self.control.put_nowait(data[at:start])
-                at = start
-                continue
-            stop = start + int(length)
-            if stop < body:
-                raise ValueError("a message that ends before it begins")
-            if stop + len(_END) > size:
-                self._missing = stop + len(_END) - size
-                break
-            hear(int(sid), subject, reply[0] if reply else b"", data[body:stop], data[start:body])
-            at = stop + len(_END)
-        return at
-
-    def pause_writing(self) -> None:
-        """The buffer is full."""
-        self.full = True
-        self._stream.pause_writing()
-
-    def resume_writing(self) -> None:
-        """There is room again."""
-        self.full = False
-        self._stream.resume_writing()
-        self._client.send_waiting()
-
-    def eof_received(self) -> None:
-        """The server has hung up."""
-        self.control.put_nowait(errors.UnexpectedEOF())
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The connection has ended; nats-py waits for it when it closes one."""
-        self._stream.connection_lost(exc)
-        self.control.put_nowait(exc or errors.UnexpectedEOF())
 
 
 def _give_up(answer: "asyncio.Future[Msg]", why: type[Exception] = errors.TimeoutError) -> None:

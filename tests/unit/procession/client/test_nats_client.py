@@ -12,15 +12,13 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from hypothesis import example, given
-from hypothesis import strategies as st
 from nats import errors
 from nats.aio.client import Client
 from nats.aio.transport import TcpTransport
 from nats.js.errors import BadRequestError, NoStreamResponseError
 
 from procession.client import nats_client
-from procession.client.nats_client import NatsClient, _Line
+from procession.client.nats_client import NatsClient
 from procession_services.runtime import embedded, server_programs
 from procession_services.runtime.embedded import Endpoints
 from tests.chaos.proxy import Proxy
@@ -638,55 +636,6 @@ async def test_over_a_web_socket_it_is_the_same(tmp_path, subject):
             assert [len(body) for body in heard.bodies] == [300_000]
     finally:
         await server.stop()
-
-
-# --- Pieces
-
-
-@given(
-    bodies=st.lists(st.tuples(st.binary(max_size=40), st.binary(max_size=20) | st.none()), max_size=6),
-    cuts=st.lists(st.integers(0, 400)),
-)
-@example(bodies=[(b"say\r\nMSG s 9 3\r\nabc\r\n", b"-ERR 'x'\r\n"), (b"behind", None)], cuts=list(range(90)))
-def test_messages_are_whole_wherever_the_bytes_were_cut(bodies, cuts):
-    said, expected = b"", []
-    for number, (body, header) in enumerate(bodies):
-        if header is None:
-            said += b"MSG s %d %d\r\n%s\r\n" % (number, len(body), body)
-        else:
-            said += b"HMSG s %d r %d %d\r\n%s%s\r\n" % (
-                number, len(header), len(header) + len(body), header, body,
-            )  # fmt: skip
-        said += b"PING\r\n"
-        expected.append((number, b"s", b"" if header is None else b"r", body, header or b""))
-    heard: list[Any] = []
-    line: Any = _Line(client=_Ear(heard), transport=_transport())
-    at = 0
-    for cut in [*sorted(cuts), len(said)]:
-        if at < cut <= len(said):
-            line.data_received(said[at:cut])
-            at = cut
-    assert heard == expected
-    assert [line.control.get_nowait() for _ in range(line.control.qsize())] == [b"PING\r\n"] * len(bodies)
-
-
-class _Ear(NatsClient):
-    def __init__(self, heard: list[Any]) -> None:
-        self._heard = heard
-
-    def hear(self, *message: Any) -> None:
-        self._heard.append(message)
-
-
-def _transport() -> Any:
-    """A connection of which nothing is there but its buffers."""
-    transport: Any = TcpTransport()
-    socket = SimpleNamespace(
-        write=None, get_protocol=lambda: None, set_protocol=lambda _: None, is_closing=lambda: False
-    )
-    transport._io_reader = SimpleNamespace(_buffer=b"", _eof=False)
-    transport._io_writer = SimpleNamespace(transport=socket)
-    return transport
 
 
 @pytest.mark.parametrize(

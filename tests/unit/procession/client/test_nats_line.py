@@ -1,0 +1,48 @@
+"""Messages are whole, wherever the bytes of a connection were cut."""
+
+from types import SimpleNamespace
+from typing import Any
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+from nats.aio.transport import TcpTransport
+
+from procession.client.nats_line import NatsLine
+
+
+@given(
+    bodies=st.lists(st.tuples(st.binary(max_size=40), st.binary(max_size=20) | st.none()), max_size=6),
+    cuts=st.lists(st.integers(0, 400)),
+)
+@example(bodies=[(b"say\r\nMSG s 9 3\r\nabc\r\n", b"-ERR 'x'\r\n"), (b"behind", None)], cuts=list(range(90)))
+def test_messages_are_whole_wherever_the_bytes_were_cut(bodies, cuts):
+    said, expected = b"", []
+    for number, (body, header) in enumerate(bodies):
+        if header is None:
+            said += b"MSG s %d %d\r\n%s\r\n" % (number, len(body), body)
+        else:
+            said += b"HMSG s %d r %d %d\r\n%s%s\r\n" % (
+                number, len(header), len(header) + len(body), header, body,
+            )  # fmt: skip
+        said += b"PING\r\n"
+        expected.append((number, b"s", b"" if header is None else b"r", body, header or b""))
+    heard: list[Any] = []
+    line = NatsLine(_transport(), lambda *message: heard.append(message), has_room=lambda: None)
+    at = 0
+    for cut in [*sorted(cuts), len(said)]:
+        if at < cut <= len(said):
+            line.data_received(said[at:cut])
+            at = cut
+    assert heard == expected
+    assert [line.control.get_nowait() for _ in range(line.control.qsize())] == [b"PING\r\n"] * len(bodies)
+
+
+def _transport() -> Any:
+    """A connection of which nothing is there but its buffers."""
+    transport: Any = TcpTransport()
+    socket = SimpleNamespace(
+        write=None, get_protocol=lambda: None, set_protocol=lambda _: None, is_closing=lambda: False
+    )
+    transport._io_reader = SimpleNamespace(_buffer=b"", _eof=False)
+    transport._io_writer = SimpleNamespace(transport=socket)
+    return transport
