@@ -22,7 +22,8 @@ class LeaseRequest(TypedDict):
     clients have is held back (`after`: the attempt that made it); with `anew` it is taken back and sent again, since
     time had a say in it; `chunks`, `e` and `g` are the first frame, with all raw chunks so far where the message can
     take them. `whole`: these are all, so the reply may wait a moment for the first answer, and bring it along.
-    `fence` is that of the chunk batches. `cancelled`: the run was, before this was asked.
+    `fence` is that of the chunk batches, the first of which replaces all chunks from `reset` on. `cancelled`: the run
+    was, before this was asked.
 
     Deprecated, from `messages` on: what leases said before they carried the context. Nobody reads it.
     """
@@ -37,6 +38,7 @@ class LeaseRequest(TypedDict):
     processors: list[JsonObject]
     outSeq: int
     fence: NotRequired[int]
+    reset: NotRequired[int]
     cancelled: NotRequired[bool]
     resume: NotRequired[bool]
     after: NotRequired[int]

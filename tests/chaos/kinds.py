@@ -11,6 +11,9 @@ from tests.chaos.plugin import expected
 
 __all__ = ["KINDS", "Kind", "bare"]
 
+_TEXT: Final = ("text-start", "text-delta", "text-end")
+_CALL: Final = ("tool-call", "tool-result")
+
 
 @dataclass(frozen=True, slots=True)
 class Kind:
@@ -29,6 +32,8 @@ class Kind:
         refused: How often a step's model is asked for nothing.
         words: How many of the model's words pass, where that is not all.
         told: What the output processors make of an answer that came in these pieces.
+        steps: What a client gets in each step between its start and its end; nothing of one whose model failed, and
+            that one it need not get either.
     """
 
     agent: Mapping[str, Any] = field(default_factory=dict)
@@ -43,6 +48,7 @@ class Kind:
     refused: int = 0
     words: int | None = None
     told: Callable[[list[str]], str] = expected
+    steps: tuple[tuple[str, ...], ...] = (_TEXT,)
 
     def agent_of(self, name: str, trace: Path) -> Agent:
         """The agent of one run, whose tool leaves its trace there."""
@@ -50,6 +56,14 @@ class Kind:
         tools = [] if self.tool is None else [{**tool, **self.tool}]
         fields = {"name": f"chaos-{name}", "model": "openai/chaos", **self.agent, "tools": tools}
         return Agent.model_validate(fields)
+
+    def shapes(self) -> list[list[str]]:
+        """The types of chunks that a client may get in turn, pieces of text as one."""
+        wholes = [self.steps, tuple(step for step in self.steps if step)]
+        return [
+            ["start", *(t for step in steps for t in ("step-start", *step, "step-finish")), "finish"]
+            for steps in wholes
+        ]
 
 
 def upper(words: list[str]) -> str:
@@ -70,9 +84,21 @@ _SCHEMA: Final = {"type": "object", "properties": {"made": {"type": "integer"}},
 KINDS: Final[Mapping[str, Kind]] = {
     "plain": Kind(_STREAMED),
     "straight": Kind(told="".join),
-    "tools": Kind(_STREAMED, " tool", {}, 1),
-    "steps": Kind(_STREAMED, " steps", {}, 3),
-    "asked": Kind(_STREAMED, " tool", {"requireApproval": True}, 1),
+    "tools": Kind(_STREAMED, " tool", {}, 1, steps=(_CALL, _TEXT)),
+    "steps": Kind(
+        _STREAMED,
+        " steps",
+        {},
+        3,
+        steps=(("tool-call", "tool-call", "tool-result", "tool-result"), _CALL, _TEXT),
+    ),
+    "asked": Kind(
+        _STREAMED,
+        " tool",
+        {"requireApproval": True},
+        1,
+        steps=(("tool-call", "tool-call-approval", "tool-result"), _TEXT),
+    ),
     "history": Kind({**_STREAMED, "memory": {"lastMessages": 10}}, turns=2, hears="all"),
     "queued": Kind({**_STREAMED, "memory": {"lastMessages": 10}}, turns=2, at_once=True, hears="all"),
     "recalled": Kind(
@@ -99,7 +125,10 @@ KINDS: Final[Mapping[str, Kind]] = {
         told=upper,
     ),
     "rated": Kind({"outputProcessors": [*_CHAIN, {"id": "rated", "options": {"model": "openai/rater"}}]}),
-    "object": Kind({**_STREAMED, "structuredOutput": {"schema": _SCHEMA, "model": "openai/maker"}}),
+    "object": Kind(
+        {**_STREAMED, "structuredOutput": {"schema": _SCHEMA, "model": "openai/maker"}},
+        steps=((*_TEXT, "object", "object-result"),),
+    ),
     "fails": Kind(
         {
             **_STREAMED,
@@ -108,10 +137,17 @@ KINDS: Final[Mapping[str, Kind]] = {
         },
         " fails",
         refused=1,
+        steps=((), _TEXT),
     ),
-    "second": Kind({**_STREAMED, "model": [{"model": "openai/broken"}, {"model": "openai/chaos"}]}),
+    "second": Kind(
+        {**_STREAMED, "model": [{"model": "openai/broken"}, {"model": "openai/chaos"}]},
+        steps=(("step-start", *_TEXT),),
+    ),
     "again": Kind(
-        {"outputProcessors": ["chaos-upper", "chaos-again"], "maxProcessorRetries": 3}, refused=1, told=upper
+        {"outputProcessors": ["chaos-upper", "chaos-again"], "maxProcessorRetries": 3},
+        refused=1,
+        told=upper,
+        steps=(_TEXT, _TEXT),
     ),
     "guarded": Kind({**_STREAMED, "inputProcessors": ["chaos-guard"]}),
     "objected": Kind(
@@ -134,6 +170,10 @@ KINDS: Final[Mapping[str, Kind]] = {
     "cancelled": Kind(_STREAMED, ends=("cancelled", "finished")),
     "expires": Kind({**_STREAMED, "timeout": 1.0}, ends=("failed", "finished")),
     "every": Kind(
-        {"inputProcessors": ["chaos-every"], "outputProcessors": [*_CHAIN, "chaos-every"]}, " tool", {}, 1
+        {"inputProcessors": ["chaos-every"], "outputProcessors": [*_CHAIN, "chaos-every"]},
+        " tool",
+        {},
+        1,
+        steps=(_CALL, _TEXT),
     ),
 }

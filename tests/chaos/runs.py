@@ -42,6 +42,7 @@ class Outcome:
     log: list[list[Any]] = field(default_factory=list)
     wrong_text: int = 0
     wrong_state: int = 0
+    wrong_chunks: int = 0
     repeated: int = 0
     model_extra: int = 0
     tool_wrong: int = 0
@@ -90,6 +91,15 @@ class Reader:
         return texts
 
     @property
+    def types(self) -> list[str]:
+        """The types of what the reader has at the end, pieces of text as one."""
+        types: list[str] = []
+        for _, chunk in self.chunks:
+            if chunk["type"] != "text-delta" or types[-1:] != ["text-delta"]:
+                types.append(chunk["type"])
+        return types
+
+    @property
     def text(self) -> str:
         """What the reader has at the end."""
         return self.attempts[-1]
@@ -133,7 +143,25 @@ async def conversation(
             turn.outcome.wrong_text += 1
             turn.outcome.notes.append(f"another answer than that of before, {told!r}: {turn.outcome.text!r}")
         told = turn.outcome.text.strip()
+    if kind.hears and not any(fault.kind == "forget" for fault in world.during(began, world.now)):
+        await _judge_thread(client, name, [turn.outcome for turn in turns])
     return [turn.outcome for turn in turns]
+
+
+async def _judge_thread(client: Procession, thread: str, outcomes: list[Outcome]) -> None:
+    """Each question and each answer is in the thread, once and in turn."""
+    page = await _until_taken(lambda: client.memory.messages(thread, "chaos"), NotAcceptedError)
+    said = [(message["role"], _text_in(message)) for message in page["messages"]]
+    answers = [text for role, text in said if role == "assistant"]
+    if [role for role, _ in said] != ["user", "assistant"] * len(outcomes) or answers != [
+        outcome.text for outcome in outcomes
+    ]:
+        outcomes[-1].wrong_state += 1
+        outcomes[-1].notes.append(f"the thread has {said}")
+
+
+def _text_in(message: dict[str, Any]) -> str:
+    return "".join(part["text"] for part in message["content"]["parts"] if part["type"] == "text")
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +291,9 @@ def _judge(outcome: Outcome, texts: list[str], begun: list[str]) -> None:
         if reader.objects != ([] if outcome.object is None else [outcome.object]):
             outcome.wrong_text += 1
             outcome.notes.append(f"{who} has the objects {reader.objects} for {outcome.object}")
+        if not cut and reader.types not in KINDS[outcome.kind].shapes():
+            outcome.wrong_chunks += 1
+            outcome.notes.append(f"{who} has {reader.types}")
         outcome.repeated += reader.repeated
     outcome.readers.clear()
 
@@ -274,7 +305,7 @@ def _begins(told: str, texts: list[str]) -> bool:
 async def judge_calls(world: World, outcome: Outcome) -> None:
     """The model once a step, and once more where it fails, and for each lost gateway; the tool once for each host.
 
-    Either once more for each time that Redis has forgotten what came of it.
+    Either once more for each time that Redis has forgotten what came of it, which may be that it was refused, too.
     """
     befell = world.during(outcome.began, outcome.began + outcome.seconds)
     gateways = sum("llm_gateway" in fault.services for fault in befell)
@@ -285,7 +316,7 @@ async def judge_calls(world: World, outcome: Outcome) -> None:
         + KINDS[outcome.kind].refused
         + gateways
         + (sum(fault.kind == "nats" for fault in befell) if gateways else 0)
-        + forgot
+        + forgot * (1 + KINDS[outcome.kind].refused)
     )
     for (run, step), count in world.model.calls.items():
         if run == outcome.run and count > allowed:

@@ -49,6 +49,7 @@ class Figures:
             "two_terminals": self.two_terminals,
             "wrong_text": sum(o.wrong_text > 0 for o in outcomes),
             "wrong_state": sum(o.wrong_state for o in outcomes),
+            "wrong_chunks": sum(o.wrong_chunks for o in outcomes),
             "repeated_chunks": sum(o.repeated for o in outcomes),
             "model_extra": sum(o.model_extra for o in outcomes),
             "tool_wrong": sum(o.tool_wrong for o in outcomes),
@@ -129,7 +130,9 @@ async def _mixed(  # noqa: PLR0917 - what is asked of the suite
 
 async def _keep_evidence(world: World, ended: list[Outcome]) -> None:
     for outcome in ended:
-        if outcome.status not in outcome.ends or outcome.wrong_text or outcome.wrong_state:
+        if outcome.status not in outcome.ends or (
+            outcome.wrong_text or outcome.wrong_state or outcome.wrong_chunks
+        ):
             path = world.logs / f"{outcome.run}.evidence"
             try:
                 async with asyncio.timeout(_EVIDENCE_SECONDS):

@@ -10,7 +10,7 @@ from procession_services.runtime.embedded import EmbeddedServers
 from procession_services.runtime.redis_client import connect
 from procession_services.runtime.store import run_key
 from tests.chaos.forgetful import Forgetful
-from tests.support.system import SERVICES, Gate, finished, numbered, running_system, text_of
+from tests.support.system import SERVICES, Gate, finished, kept, numbered, running_system, text_of
 from tests.support.waiting import eventually
 
 pytestmark = [
@@ -25,6 +25,8 @@ TEXT = "".join(WORDS)
 CALL = {"tool_calls": [{"id": "c1", "name": "echo", "arguments": {"text": "hi"}}]}
 SLOW = {"chunks": WORDS, "chunk_delay_ms": 40}
 THREAD = {"thread": "t", "resource": "r"}
+ASKED = ["start", "step-start", "tool-call", "tool-call-approval", "tool-result", "step-finish"]
+ANSWERED = ["step-start", "text-start", "text-delta", "text-end", "step-finish", "finish"]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -196,9 +198,9 @@ async def test_a_cancellation_that_was_forgotten_is_taken_again(system, forgetfu
     assert result.status == "cancelled"
 
 
-async def test_a_run_that_waited_for_a_person_waits_again(system, forgetful, gate):
+async def test_a_run_that_waited_for_a_person_waits_again(system, forgetful, gate, chain):
     tools = [{"id": "echo", "requireApproval": True}]
-    agent = {"tools": tools, "inputProcessors": [gate.processor("processInput")]}
+    agent = {"tools": tools, "inputProcessors": [gate.processor("processInput")], "outputProcessors": chain}
     handle = await system.start(CALL, CALL, {"chunks": ["done"]}, agent=agent)
     await gate.reached()
     forgetful.remember()
@@ -212,7 +214,30 @@ async def test_a_run_that_waited_for_a_person_waits_again(system, forgetful, gat
     await eventually(told_again)
     await handle.approve("c1")
     result, chunks = await finished(handle)
-    assert (result.status, result.text, text_of(chunks)) == ("finished", "done", "done")
+    done = "DONE" if chain else "done"
+    assert (result.status, result.text, text_of(chunks)) == ("finished", done, done)
+    assert [chunk["type"] for chunk in kept(chunks)] == [*ASKED, *ANSWERED]
+
+
+async def test_a_command_that_is_done_again_takes_back_nothing_of_what_it_streams(system, forgetful, gate):
+    """The end of a run that waits is said behind a stream that says what it replaces."""
+    asks = gate.processor("processOutputStream", part="tool-call-approval")
+    agent = {"tools": [{"id": "echo", "requireApproval": True}], "outputProcessors": [asks]}
+    handle = await system.start(CALL, {"chunks": ["done"]}, agent=agent)
+    await gate.reached()
+    forgetful.remember()
+    await gate.open()
+    assert (await handle.result()).status == "suspended"
+    await forgetful.forget()
+
+    async def told_again():
+        return await events(system, handle.run_id, "run.suspended") == 2
+
+    await eventually(told_again)
+    await handle.approve("c1")
+    result, chunks = await finished(handle)
+    assert result.status == "finished"
+    assert [chunk["type"] for chunk in kept(chunks)] == [*ASKED, *ANSWERED]
 
 
 async def test_a_command_that_comes_again_takes_back_what_was_forgotten(system, forgetful, gate):

@@ -141,3 +141,33 @@ async def test_what_is_taken_back_is_said_again_with_the_first_chunks(bus, batch
     told = [await batches.get() for _ in range(3)]
     assert [(len(batch["chunks"]), batch.get("reset")) for batch in told] == [(0, 5), (1, 5), (1, None)]
     assert told[0]["seq"] == told[1]["seq"]
+
+
+async def test_a_stream_says_what_the_command_replaces_and_the_command_does_not_say_it_again(bus, batches):
+    box = outbox(bus)
+    await box.renew(2)
+    assert box.reset == 5
+    stream = Outbox(bus, "acme", "r1", box.next_seq, live=True, reset=box.reset)
+    stream.put(*named("one"))
+    await stream.flush()
+    box.go_on_behind(stream.next_seq, stream.fence)
+    box.put(*named("two"))
+    await box.flush(end=True)
+    told = [await batches.get() for _ in range(3)]
+    assert [(len(batch["chunks"]), batch.get("reset")) for batch in told] == [(0, 5), (1, 5), (1, None)]
+    client = ChunkOrder(after=5)
+    for batch in told:
+        client.add(batch)
+    got = []
+    while chunk := client.pop():
+        got.append(chunk["payload"]["text"])
+    assert got == ["one", "two"]
+
+
+async def test_behind_a_stream_of_which_nothing_came_the_command_says_what_it_replaces(bus, batches):
+    box = outbox(bus)
+    await box.renew(2)
+    box.go_on_behind(box.next_seq, box.fence)
+    box.put(*named("one"))
+    await box.flush()
+    assert [(await batches.get()).get("reset") for _ in range(2)] == [5, 5]

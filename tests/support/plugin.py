@@ -28,11 +28,12 @@ class GateOptions(Options):
     redis: str
     key: str
     hooks: frozenset[Hook]
+    part: str = "text-delta"
     at: int = 0
 
 
 class Gate(Processor[GateOptions]):
-    """Waits in the hooks that the options name; in the stream at the text chunk of that number."""
+    """Waits in the hooks that the options name; in the stream at the chunk of that type and number."""
 
     id: ClassVar[str] = "gate"
 
@@ -50,7 +51,7 @@ class Gate(Processor[GateOptions]):
         return {"retry": args.retry_count == 0}
 
     async def process_output_stream(self, args: Any) -> Any:
-        if args.part["type"] == "text-delta":
+        if args.part["type"] == self.options.part:
             seen = args.state.get("seen", 0)
             args.state["seen"] = seen + 1
             if seen == self.options.at:

@@ -26,7 +26,17 @@ from procession_services.runtime.embedded import Endpoints
 from procession_services.runtime.redis_client import RedisClient, connect
 from procession_services.runtime.settings import Settings
 
-__all__ = ["ROOT", "SERVICES", "Gate", "ServiceProcess", "System", "deltas", "running_system", "text_of"]
+__all__ = [
+    "ROOT",
+    "SERVICES",
+    "Gate",
+    "ServiceProcess",
+    "System",
+    "deltas",
+    "kept",
+    "running_system",
+    "text_of",
+]
 
 SERVICES: Final = (
     "orchestrator", "input_processors", "llm_gateway", "output_processors", "error_recovery", "memory",
@@ -47,9 +57,9 @@ class Gate:
         self.key = f"gate:{os.getpid()}:{next(_numbers)}"
         self.options = {"redis": url, "key": self.key}
 
-    def processor(self, *hooks: str, kind: str = "gate", at: int = 0) -> dict[str, Any]:
+    def processor(self, *hooks: str, kind: str = "gate", **options: Any) -> dict[str, Any]:
         """A reference to the processor that waits in these hooks."""
-        return {"id": kind, "options": {**self.options, "hooks": list(hooks), "at": at}}
+        return {"id": kind, "options": {**self.options, "hooks": list(hooks), **options}}
 
     async def reached(self) -> int:
         """Waits until somebody comes; returns the id of its process."""
@@ -248,8 +258,8 @@ async def finished(handle: RunHandle) -> Any:
     return result, chunks
 
 
-def deltas(chunks: list[dict[str, Any]]) -> list[str]:
-    """The texts of the chunks that count: a reset takes back those from its number on."""
+def kept(chunks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The chunks that count: a reset takes back those from its number on."""
     counting: list[dict[str, Any]] = []
     numbers: list[int] = []
     for at, chunk in enumerate(chunks):
@@ -259,7 +269,12 @@ def deltas(chunks: list[dict[str, Any]]) -> list[str]:
             continue
         counting.append(chunk)
         numbers.append(getattr(chunk, "number", at))
-    return [chunk["payload"]["text"] for chunk in counting if chunk["type"] == "text-delta"]
+    return counting
+
+
+def deltas(chunks: list[dict[str, Any]]) -> list[str]:
+    """The texts of the chunks that count."""
+    return [chunk["payload"]["text"] for chunk in kept(chunks) if chunk["type"] == "text-delta"]
 
 
 def text_of(chunks: list[dict[str, Any]]) -> str:

@@ -122,14 +122,19 @@ class Opener:
         Where time has had a say in what the last replica sent, nothing can be held back: clients get all of it anew.
         """
         tenant, run, start, fence = command.tenant, command.run, lease["outSeq"], lease.get("fence", 0)
+        reset = lease.get("reset")
         if not lease.get("resume"):
-            return Outbox(self._bus, tenant, run, start, live=command.stream, fence=fence)
+            return Outbox(self._bus, tenant, run, start, live=command.stream, fence=fence, reset=reset)
         anew, suppress = lease.get("anew", False), -1
         if not anew:
             shown = await last_sent(self._bus, tenant, run, fence + lease.get("after", 0))
             anew, suppress = shown.timed, -1 if shown.timed else shown.last
         fence += lease["attempt"]
-        outbox = Outbox(self._bus, tenant, run, start, live=command.stream, suppress=suppress, fence=fence)
+        if suppress >= start:
+            reset = None  # what clients have of the stream said so
+        outbox = Outbox(
+            self._bus, tenant, run, start, live=command.stream, suppress=suppress, fence=fence, reset=reset
+        )
         if anew:
             outbox.timed = True  # the numbers are others, too
             await outbox.renew(stream=lease["attempt"])

@@ -28,6 +28,8 @@ async def lease_of(
         "cancelled": job.abort_signal.aborted,
         "processors": [ref.model_dump(by_alias=True) for ref in processors],
     }
+    if job.outbox.reset is not None:
+        lease["reset"] = job.outbox.reset
     cached = job.ctx.cached
     if cached is not None:  # whose chunks are what is streamed
         cached = {key: cached[key] for key in REPLAYED if key in cached}

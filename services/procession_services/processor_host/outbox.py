@@ -55,8 +55,9 @@ class Outbox:
     """Numbers chunks and publishes whatever is ready as one batch.
 
     `suppress` is the last number that clients already have: after a failover the same chunks are made again and held
-    back up to it. `fence` says whose chunks count where two have made some of the same number. `timed`: what is sent
-    from here on nobody would make again.
+    back up to it. `fence` says whose chunks count where two have made some of the same number. `reset`: the next chunks
+    replace all from that number on; None where that was said. `timed`: what is sent from here on nobody would make
+    again.
     """
 
     def __init__(
@@ -69,14 +70,15 @@ class Outbox:
         live: bool,
         suppress: int = -1,
         fence: int = 0,
+        reset: int | None = None,
         held: Callable[[], bool] = lambda: True,
     ) -> None:
         self.next_seq = next_seq
         self.fence = fence
+        self.reset = reset
         self.held = held
         self.timed = False
         self._end: int | None = None
-        self._reset: int | None = None
         self._bus, self._run, self._live, self._suppress = bus, run, live, suppress
         self._whose = tenant, run
         self._subject = subjects.chunk(tenant, run)
@@ -107,7 +109,7 @@ class Outbox:
         Clients drop what they get later from that somebody.
         """
         sent = await last_sent(self._bus, *self._whose)
-        self._reset = self.next_seq = max(self.next_seq, sent.last + 1)
+        self.reset = self.next_seq = max(self.next_seq, sent.last + 1)
         await self.flush(mark=True)
 
     async def renew(self, attempt: int = 0, stream: int = 0, *, life: int = 0) -> None:
@@ -117,10 +119,16 @@ class Outbox:
         far it was: so each attempt has numbers of its own, which are greater where its fence is greater. So has each
         `life` of Redis, since the one before may have done the same in vain as often.
         """
-        self._reset = self.next_seq
+        self.reset = self.next_seq if self.reset is None else self.reset
         begun = second_of_week(life) * _ATTEMPTS_A_SECOND * _TIMES * _ROOM
         self.next_seq = max(self.next_seq, begun) + (attempt * _TIMES + stream) * _ROOM
         await self.flush(mark=True)
+
+    def go_on_behind(self, next_seq: int, fence: int) -> None:
+        """Goes on behind what a stream has sent for us, which has said what it replaces, if it was anything."""
+        if next_seq > self.next_seq:
+            self.reset = None
+        self.next_seq, self.fence = next_seq, max(self.fence, fence)
 
     async def mark(self) -> None:
         """Says that what is not sent yet comes from here, whatever the one before us may still say."""
@@ -143,10 +151,10 @@ class Outbox:
             return
         ready, self._ready = self._ready, []
         marks: dict[str, Any] = {"end": True} if end else {}
-        if self._reset is not None:
-            marks["reset"] = self._reset
+        if self.reset is not None:
+            marks["reset"] = self.reset
         if ready:
-            self._reset = None
+            self.reset = None
         await self._publish(self.next_seq - len(ready), ready, marks)
 
     async def ended(self) -> None:

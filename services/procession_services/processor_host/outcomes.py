@@ -46,8 +46,7 @@ def _take_context(context: RequestContext, outcome: dict[str, Any]) -> None:
 
 def _take_stream(job: Job, outcome: dict[str, Any], reports: list[HookReport]) -> None:
     """Goes on behind the chunks that the replica has sent, and adds its tallies to ours."""
-    job.outbox.next_seq = outcome["outSeq"]
-    job.outbox.fence = max(job.outbox.fence, outcome.get("fence", 0))
+    job.outbox.go_on_behind(outcome["outSeq"], outcome.get("fence", 0))
     job.result.replica = outcome["replica"]
     for report in reports:
         key = (report.processor, report.hook)
