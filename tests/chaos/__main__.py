@@ -92,6 +92,8 @@ def tell(figures: Figures) -> None:
     for outcome in figures.outcomes:
         if outcome.model_extra or outcome.tool_wrong:
             complain(outcome)
+    for name in figures.hung:
+        sys.stderr.write(f"{name} hears nothing any more\n")
     happened = ", ".join(f"{count} x {name}" for name, count in sorted(figures.faults.items()))
     times = sorted(outcome.seconds for outcome in figures.outcomes) or [0.0]
     resets = sum(outcome.resets for outcome in figures.outcomes)

@@ -34,6 +34,7 @@ class Figures:
     outcomes: list[Outcome] = field(default_factory=list)
     no_terminal: int = 0
     two_terminals: int = 0
+    hung: list[str] = field(default_factory=list)
     gaps_kill: list[float] = field(default_factory=list)
     gaps_stop: list[float] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
@@ -53,6 +54,7 @@ class Figures:
             "repeated_chunks": sum(o.repeated for o in outcomes),
             "model_extra": sum(o.model_extra for o in outcomes),
             "tool_wrong": sum(o.tool_wrong for o in outcomes),
+            "hung": len(self.hung),
         }
 
     def line(self) -> str:
@@ -85,7 +87,7 @@ async def chaos(
     run_kinds: Sequence[str] = tuple(KINDS),
     on_progress: Progress = lambda _count, _ended: None,
 ) -> Figures:
-    """Measures gaps, then has mixed runs under misfortunes; begins no run after `seconds`.
+    """Measures gaps, then has mixed runs under misfortunes, then ends all services; begins no run after `seconds`.
 
     `pause` are the least and the most seconds between two misfortunes, `kinds` their weights;
     `run_kinds` are the kinds of runs, in turn.
@@ -105,6 +107,7 @@ async def chaos(
     for outcome in figures.outcomes:
         await judge_calls(world, outcome)
     await _terminals(world, figures)
+    figures.hung = await world.end()
     return figures
 
 

@@ -10,7 +10,7 @@ import tempfile
 from asyncio.subprocess import Process
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -39,6 +39,8 @@ _LARGE: Final = "llm_gateway"
 _PAUSE_SECONDS: Final = 0.2
 """Before a replica that has ended is started again; the supervisor waits as long."""
 _LOOK_SECONDS: Final = 0.05
+_END_SECONDS: Final = 60.0
+"""More than a service gives what it works on (`drain_timeout`)."""
 _FORGOTTEN_SECONDS: Final = (0.05, 1.9)
 """What Redis may put off to write while it syncs its file."""
 
@@ -162,12 +164,34 @@ class World:
         nursery.stdin.write(json.dumps(asked).encode() + b"\n")
         return (await _told(nursery))["pid"]
 
-    async def _stop(self) -> None:
-        """Ends all; what is forked ends with its parent."""
+    async def end(self) -> list[str]:
+        """Ends every replica as a deployment does; gives the names of those that hear nothing any more."""
+        await self._leave()
+        ends: dict[str, asyncio.Task[None]] = {}
+        for replica in self.replicas:
+            if replica.proxy is not None:
+                replica.proxy.cut()
+            with suppress(ProcessLookupError):
+                for number in (signal.SIGTERM, signal.SIGCONT):  # it may have been stopped just now
+                    os.kill(replica.pid, number)
+                ends[replica.name] = asyncio.create_task(_ended(replica.pid))
+        if ends:
+            await asyncio.wait(ends.values(), timeout=_END_SECONDS)
+        hung = [name for name, ended in ends.items() if not ended.done()]
+        for ended in ends.values():
+            ended.cancel()
+        return hung
+
+    async def _leave(self) -> None:
+        """Starts no replica any more."""
         self._closing = True
         for keeper in self._keepers:
             keeper.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
+
+    async def _stop(self) -> None:
+        """Ends all; what is forked ends with its parent."""
+        await self._leave()
         for nursery in self._nurseries:
             nursery.kill()
             await nursery.wait()

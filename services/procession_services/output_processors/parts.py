@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
 import orjson
 
@@ -48,7 +48,10 @@ class StreamPlace:
 
 @dataclass(slots=True)
 class RunParts:
-    """What each stream processor of a run has received, by its place in the array; and the ids of streams by number."""
+    """What each stream processor of a run has received, by its place in the array; and the ids of streams by number.
+
+    There are none without those before them.
+    """
 
     lists: list[list[Chunk]] = field(default_factory=list)
     entries: int = 0
@@ -60,6 +63,13 @@ class RunParts:
         while len(self.lists) < links:
             self.lists.append([])
         return self.lists[:links]
+
+    def add(self, entry: dict[str, Any], size: int) -> None:
+        """Adds the next stream, as it was logged in so many bytes."""
+        self.streams[entry["stream"]] = entry.get("id")
+        self.size += size
+        for received, added in zip(self.lists_of(len(entry["lists"])), entry["lists"], strict=True):
+            received.extend(entry["lists"][0] if added is None else added)
 
     def grown(self, before: list[int]) -> bool:
         """Whether any list is longer than it was."""
@@ -82,31 +92,32 @@ class PartsStore:
         parts = self._taken(place)
         if parts is None or not all(place.follows(*stream) for stream in parts.streams.items()):
             parts = RunParts()  # a stream was made anew: what it had received here does not count
-        until = asyncio.get_running_loop().time() + _PATIENCE_SECONDS
+        clock = asyncio.get_running_loop().time
+        until = clock() + _PATIENCE_SECONDS
         while len(parts.streams) < place.number:
-            await self._catch_up(parts, place)
-            if len(parts.streams) >= place.number:
-                break
-            if asyncio.get_running_loop().time() > until:
+            lost = clock() > until
+            if lost:
                 log.warning("streamParts of run %s are incomplete: their log is", place.run)
-                break
-            parts.entries = 0  # what seemed to be in vain may not be
-            await asyncio.sleep(_LOOK_SECONDS)  # whoever had the stream before is still writing
+            await self._catch_up(parts, place, lost=lost)
+            if len(parts.streams) < place.number:
+                parts.entries = 0  # what seemed to be in vain may not be
+                await asyncio.sleep(_LOOK_SECONDS)  # whoever had the stream before is still writing
         return parts
 
-    async def _catch_up(self, parts: RunParts, place: StreamPlace) -> None:
-        """Adds the streams that are logged, as far as there is none missing between them."""
+    async def _catch_up(self, parts: RunParts, place: StreamPlace, *, lost: bool) -> None:
+        """Adds the streams that are logged, up to one that is missing; where that is `lost`, also those behind it."""
         raws = await self._store.load_parts(place.tenant, place.run, parts.entries)
         logged = [orjson.loads(raw) for raw in raws]
         parts.entries += len(logged)
         counting = [n for n, entry in enumerate(logged) if place.follows(entry["stream"], entry.get("id"))]
         latest = {logged[n]["stream"]: n for n in counting}  # of one that was made anew
-        while (n := latest.get(stream := len(parts.streams))) is not None:
-            entry = logged[n]
-            parts.streams[stream], parts.size = entry.get("id"), parts.size + len(raws[n])
-            lists = parts.lists_of(len(entry["lists"]))
-            for received, added in zip(lists, entry["lists"], strict=True):
-                received.extend(entry["lists"][0] if added is None else added)
+        while (stream := len(parts.streams)) < place.number:
+            if (n := latest.get(stream)) is not None:
+                parts.add(logged[n], len(raws[n]))
+            elif lost:
+                parts.streams[stream] = None
+            else:
+                return
 
     async def save(self, place: StreamPlace, id_: int, parts: RunParts, before: list[int]) -> None:
         """Logs what the stream added after the lengths in `before`, under its id, and keeps it.

@@ -104,3 +104,22 @@ async def test_a_stream_that_was_put_aside_as_one_in_vain_is_read_when_it_counts
         )  # its sender has gone to the first one before
         parts = await second.open(place(run, 10, 20))
         assert parts.lists == [[{"type": "one"}, {"type": "two"}]] * 2
+
+
+@pytest.mark.timeout(30)
+async def test_a_stream_that_the_log_has_lost_is_missing_and_nothing_else(
+    servers: Endpoints, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As when Redis comes back as it was a moment ago; it is waited for once."""
+    run = f"r-{secrets.token_hex(6)}"
+    async with connect(servers.redis_url) as redis:
+        store = RunStore(redis, ttl=60, finished_ttl=60, told_ttl=60)
+        replica = PartsStore(store)
+        await has(replica, place(run), 10, "one")
+        await has(replica, place(run, 10, 20), 30, "three")
+        await has(replica, place(run, 10, 20, 30), 40, "four")
+        assert caplog.text.count("are incomplete") == 1
+        for each in (replica, PartsStore(store)):
+            parts = await each.open(place(run, 10, 20, 30, 40))
+            assert parts.lists == [[{"type": "one"}, {"type": "three"}, {"type": "four"}]] * 2
+        assert caplog.text.count("are incomplete") == 2
