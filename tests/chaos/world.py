@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -208,6 +209,7 @@ class World:
         services = replica.services if replica else ()
         running = Fault(kind, services, replica.pid if replica else 0, self.now, float("inf"))
         self.current.append(running)
+        self._note("begins", running, replica)
         try:
             match kind:
                 case "nats":
@@ -223,8 +225,15 @@ class World:
                     assert replica is not None
                     await self._hit(kind, rng, replica)
         finally:
+            self._note("has ended", running, replica)
             self.current.remove(running)
             self.faults.append(Fault(kind, services, running.pid, running.began, self.now + ACK_WAIT))
+
+    def _note(self, what: str, fault: Fault, replica: Replica | None) -> None:
+        """Writes it beside the services' logs, with a time as they have."""
+        at = datetime.now().astimezone().isoformat(" ", "milliseconds")
+        with (self.logs / "faults.log").open("a") as out:
+            out.write(f"{at} {fault.kind} {replica.name if replica else ''} ({fault.pid}) {what}\n")
 
     def trace(self, run: str) -> Path:
         """Where the tool of a run notes its calls."""
