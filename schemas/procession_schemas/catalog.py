@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from procession_schemas import admin, embed, events, generate, guard, leases, remote_tools, subjects
+from procession_schemas import admin, embed, events, generate, guard, leases, offers, remote_tools, subjects
 from procession_schemas.base import JsonObject
 from procession_schemas.chunks import ChunkBatch
 from procession_schemas.run import RunRequest
@@ -181,7 +181,7 @@ CATALOG: Final[tuple[Row, ...]] = (
         "Asks all input replicas who can judge after one has fallen silent; the first answer counts.",
     ),
     Row(
-        "guard.offered", guard.GuardOffer, "_INBOX.{request}", None,
+        "guard.offered", offers.ReplicaOffer, "_INBOX.{request}", None,
         ("input_processors",), ("llm_gateway",),
         "A replica that lives.",
         reply=True,
@@ -196,7 +196,18 @@ CATALOG: Final[tuple[Row, ...]] = (
         "generate.request", generate.GenerateRequest,
         _pattern(subjects.api, "llm_gateway", "{tenant}", "generate"), None,
         _ASKING, ("llm_gateway",),
-        "A question of a processor or a tool to a model.",
+        "A question of a processor or a tool to a model; with a replica's id behind it, for that one.",
+    ),
+    Row(
+        "generate.offer", None, _pattern(subjects.offer, "llm_gateway"), None,
+        _ASKING, ("llm_gateway",),
+        "Asks all gateways who can ask the model after one has fallen silent; the first answer counts.",
+    ),
+    Row(
+        "generate.offered", offers.ReplicaOffer, "_INBOX.{request}", None,
+        ("llm_gateway",), _ASKING,
+        "A replica that lives.",
+        reply=True,
     ),
     Row(
         "generate.reply", generate.GenerateReply, "_INBOX.{request}", None,

@@ -1,7 +1,6 @@
 """One question to a model, asked by a service on behalf of a processor: request and reply, never stored.
 
-Subject `procession.v1.api.llm_gateway.<tenant>.generate`. While the answer takes long, nothing is sent; the asker
-gives up after its own timeout.
+Subject `procession.v1.api.llm_gateway.<tenant>.generate`. The asker gives up after its own timeout.
 """
 
 from pydantic import Field
@@ -21,6 +20,11 @@ class GenerateRequest(WireModel):
     model_settings: JsonObject = Field(default_factory=dict)
     provider_options: JsonObject = Field(default_factory=dict)
     timeout: float = Field(default=30, gt=0, description="Seconds that the gateway may take.")
+    beats: str | None = Field(
+        default=None,
+        description="A subject that wants an empty message twice a second until the reply: whoever asks takes "
+        "silence for death, and asks another gateway too.",
+    )
 
 
 class GenerateReply(WireModel):

@@ -30,12 +30,6 @@ class GuardRequest(WireModel):
     )
 
 
-class GuardOffer(WireModel):
-    """A replica that lives."""
-
-    replica: str = Field(description="The token behind the subject of a request that only this replica gets.")
-
-
 class GuardReply(WireModel):
     """The verdict: neither `tripwire` nor `error` means that the guard agrees."""
 

@@ -55,7 +55,8 @@ def _publishes(service: str) -> Iterator[str]:
     if service in _JUDGES:
         yield f"{ROOT}.violation.*.*"
     if service in _MODEL_USERS:
-        yield f"{ROOT}.api.llm_gateway.*.generate"
+        yield from (f"{ROOT}.api.llm_gateway.*.generate", f"{ROOT}.api.llm_gateway.*.generate.*")
+        yield f"{ROOT}.offer.llm_gateway"
     yield from _EXTRA_PUBLISHES.get(service, ())
 
 
@@ -127,6 +128,8 @@ _EXTRA_SUBSCRIBES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "llm_gateway": (
         f"{ROOT}.api.llm_gateway.*.generate",
+        f"{ROOT}.api.llm_gateway.*.generate.*",
+        f"{ROOT}.offer.llm_gateway",
         f"{ROOT}.api.llm_gateway.*.embed",
         subjects.admin("models"),
     ),

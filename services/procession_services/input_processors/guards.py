@@ -1,10 +1,7 @@
 """Answers the gateway: what an input guardrail says that runs beside the model call."""
 
-import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from functools import partial
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import orjson
@@ -23,16 +20,15 @@ from procession_schemas import subjects
 from procession_schemas.guard import GuardReply, GuardRequest
 from procession_schemas.run import Failure
 from procession_schemas.work import WorkCommand
+from procession_services.bus.alive import beating
 from procession_services.processor_host.executor import Executor
 from procession_services.processor_host.job import id_maker, restore
 from procession_services.processor_host.violations import violation_sink
 from procession_services.processor_host.wire import wire_failure, wire_tripwire
 from procession_services.runtime.clock import monotonic_ns, now_iso
-from procession_services.runtime.tasks import repeated
 
 log = logging.getLogger(__name__)
 CHANGED: Final = "PARALLEL_PROCESSOR_CHANGED_INPUT"
-_BEAT_SECONDS: Final = 0.5
 
 
 class GuardAnswers:
@@ -51,7 +47,7 @@ class GuardAnswers:
             return _told("INTERNAL", f"the request cannot be read: {error.error_count()} errors")
         _, _, tenant, *_ = subjects.parse(subject)
         try:
-            async with self._beating(request.beats):
+            async with beating(self._publish, request.beats):
                 reply = await self._judge(request, request.command.model_copy(update={"tenant": tenant}))
             told = reply.to_json()
         except BaseException as error:  # whatever it is, the gateway must not wait for it
@@ -62,20 +58,6 @@ class GuardAnswers:
         if len(told) > self._max_reply:
             return _told("INTERNAL", f"the reply has {len(told)} bytes; the broker takes {self._max_reply}")
         return told
-
-    @asynccontextmanager
-    async def _beating(self, subject: str | None) -> AsyncIterator[None]:
-        """Says for the length of the block that somebody is at it."""
-        if not subject:
-            yield
-            return
-        beats = asyncio.create_task(
-            repeated("a sign of life", _BEAT_SECONDS, partial(self._publish, subject, b""))
-        )
-        try:
-            yield
-        finally:
-            beats.cancel()
 
     async def _judge(self, request: GuardRequest, command: WorkCommand) -> GuardReply:
         executor, reply = self._executor, GuardReply()

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import orjson
@@ -10,6 +11,7 @@ from pydantic import ValidationError
 from procession.response import ResponseCollector
 from procession_schemas import subjects
 from procession_schemas.generate import GenerateReply, GenerateRequest
+from procession_services.bus.alive import beating
 from procession_services.llm_gateway.core.call import ModelCall
 from procession_services.llm_gateway.core.ending import Ending
 from procession_services.llm_gateway.core.failures import ProviderError
@@ -26,8 +28,17 @@ BUSY = GenerateReply(error="the llm_gateway has too many open questions; ask aga
 class Generator:
     """Asks the provider on behalf of processors."""
 
-    def __init__(self, provider: Provider, ledger: Ledger, api_base: str | None, *, max_reply: int) -> None:
-        self._provider, self._ledger, self._api_base, self._max_reply = provider, ledger, api_base, max_reply
+    def __init__(
+        self,
+        provider: Provider,
+        ledger: Ledger,
+        publish: Callable[[str, bytes], Awaitable[None]],
+        api_base: str | None,
+        *,
+        max_reply: int,
+    ) -> None:
+        self._provider, self._ledger, self._publish = provider, ledger, publish
+        self._api_base, self._max_reply = api_base, max_reply
         self._gate = asyncio.Semaphore(CONCURRENCY)
 
     async def answer(self, subject: str, body: bytes) -> bytes:
@@ -37,10 +48,14 @@ class Generator:
         except ValidationError as error:
             return GenerateReply(error=f"the request cannot be read: {error.error_count()} errors").to_json()
         try:
-            async with asyncio.timeout(request.timeout), self._gate:
+            async with (
+                beating(self._publish, request.beats),
+                asyncio.timeout(request.timeout),
+                self._gate,
+            ):
                 reply = await self._ask(request)
                 if reply.error is None:
-                    *_, tenant, _ = subjects.parse(subject)
+                    _, _, tenant, *_ = subjects.parse(subject)
                     self._ledger.add(tenant, {}, request.model, reply.usage, reply.cost)
         except TimeoutError:
             reply = GenerateReply(error=f"{request.model} gave no answer within {request.timeout:g} s")

@@ -12,12 +12,12 @@ from procession.authors import is_cancelled
 from procession.calls import Tally
 from procession.errors import ProcessorError, TripWire
 from procession.processor import Hook
-from procession_schemas import subjects
 from procession_schemas.agent import ProcessorRef
 from procession_schemas.chunks import Chunk
-from procession_schemas.guard import GuardOffer, GuardReply, GuardRequest
+from procession_schemas.guard import GuardReply, GuardRequest
 from procession_schemas.work import Guard
-from procession_services.bus import Bus, Inbox, NoResponderError, RequestTimeoutError
+from procession_services.bus import Bus, Inbox
+from procession_services.bus.alive import first_answer
 from procession_services.processor_host.job import Job
 from procession_services.processor_host.outcomes import raise_outcome
 
@@ -29,12 +29,6 @@ HELD: Final = 1024
 """Reads of an answer that may wait for the verdict; then the provider has to wait."""
 _GRACE_SECONDS: Final = 1.0
 """How much later than the guard's own service we give up: it knows the guard's policy."""
-_AGAIN_SECONDS: Final = 0.1
-_SILENT_SECONDS: Final = 2.0
-"""How long a guard's replica may be silent, which says twice a second that it lives."""
-_OFFER_SECONDS: Final = 0.5
-_REPLICAS: Final = 3
-"""How many replicas are asked at most; the first verdict counts."""
 _KEPT_SECONDS: Final = 300.0
 _Held = asyncio.Queue[list[Chunk] | BaseException | None]
 
@@ -130,35 +124,16 @@ class Guards:
             raise _failed(ref, f"the verdict of {ref.instance} cannot be read: {error}") from error
 
     async def _told(self, ref: ProcessorRef, tenant: str, body: bytes, inbox: Inbox) -> bytes:
-        """What the first replica says that says anything; one that falls silent is taken for dead.
-
-        Waits while no replica is up. Each one that is asked may take as long as the guard may.
-        """
-        limit, anybody = _seconds(ref) + _GRACE_SECONDS, subjects.api(SERVICE, tenant, "guard")
-        asked = 1
+        """The verdict. Each replica that is asked may take as long as the guard may."""
+        limit, clock = _seconds(ref) + _GRACE_SECONDS, asyncio.get_running_loop().time
         async with asyncio.timeout(limit) as time:
-            await inbox.ask(anybody, body)
-            while True:
-                try:
-                    if told := await inbox.heard(_SILENT_SECONDS):
-                        return told
-                except NoResponderError:
-                    await asyncio.sleep(_AGAIN_SECONDS)
-                    await inbox.ask(anybody, body)
-                except RequestTimeoutError:
-                    if asked < _REPLICAS and (replica := await self._living()):
-                        log.warning("no sign of life of %s, asking replica %s", ref.instance, replica)
-                        asked += 1
-                        time.reschedule(asyncio.get_running_loop().time() + limit)
-                        await inbox.ask(subjects.api(SERVICE, tenant, "guard", replica), body)
-
-    async def _living(self) -> str | None:
-        """A replica that answers now: the queue group might choose one that stands still."""
-        try:
-            offer = await self._bus.request(subjects.offer(SERVICE), b"", _OFFER_SECONDS)
-        except (NoResponderError, RequestTimeoutError):
-            return None
-        return GuardOffer.model_validate_json(offer).replica
+            return await first_answer(
+                self._bus,
+                inbox,
+                (SERVICE, tenant, "guard"),
+                lambda: body,
+                on_another=lambda: time.reschedule(clock() + limit),
+            )
 
 
 def _seconds(ref: ProcessorRef) -> float:

@@ -19,6 +19,7 @@ from procession.errors import ProcessionError, address
 from procession.registry import Registry
 from procession.services import Environment
 from procession_schemas import subjects
+from procession_schemas.offers import ReplicaOffer
 from procession_schemas.run import Failure
 from procession_schemas.work import WorkCommand
 from procession_services.bus import Bus, Delivery, Nearby, Worker
@@ -148,6 +149,23 @@ class Host:
                 await ended(*late)
 
         self.on_drain.append(drain)
+
+    async def answer_alive(
+        self, operation: str, answer: Callable[[str, bytes], Awaitable[bytes]], *, busy: bytes
+    ) -> None:
+        """Answers an operation of the service's API that takes a while, as `answer`; see `bus.alive`.
+
+        Whoever hears nothing from one replica asks which ones live, and then one of these.
+        """
+        replica = self.settings.replica
+        offer = ReplicaOffer(replica=replica).to_json()
+
+        async def live(_subject: str, _body: bytes) -> bytes:
+            return offer
+
+        await self.answer(subjects.api(self.service, "*", operation), answer, busy=busy)
+        await self.answer(subjects.api(self.service, "*", operation, replica), answer, busy=busy)
+        await self.answer(subjects.offer(self.service), live, everybody=True)
 
     def executor(
         self,

@@ -11,7 +11,7 @@ from procession.registry import Registry
 from procession_schemas.agent import ProcessorRef
 from procession_schemas.guard import GuardReply, GuardRequest
 from procession_schemas.work import Guard, WorkCommand
-from procession_services.input_processors import guards
+from procession_services.bus import alive
 from procession_services.input_processors.guards import GuardAnswers
 from procession_services.processor_host.executor import Executor
 from procession_services.processor_host.instances import Instances
@@ -108,7 +108,7 @@ async def test_garbage_is_told_too():
 async def test_whoever_judges_goes_on_saying_so_after_one_time_that_it_could_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(guards, "_BEAT_SECONDS", 0)
+    monkeypatch.setattr(alive, "_BEAT_SECONDS", 0)
     beats = list[str]()
 
     async def publish(subject: str, _body: bytes) -> None:

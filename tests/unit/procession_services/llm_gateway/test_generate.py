@@ -23,14 +23,21 @@ class Provider:
 
 
 class Ledger:
-    def add(self, *_booked):
-        pass
+    def __init__(self):
+        self.tenants = []
+
+    def add(self, tenant, *_booked):
+        self.tenants.append(tenant)
 
 
-def generator(*chunks):
+async def nowhere(_subject, _body):
+    pass
+
+
+def generator(*chunks, ledger=None):
     provider: Any = Provider(*chunks)
-    ledger: Any = Ledger()
-    return Generator(provider, ledger, None, max_reply=10_000)
+    booked: Any = ledger or Ledger()
+    return Generator(provider, booked, nowhere, None, max_reply=10_000)
 
 
 async def answered(retries):
@@ -57,3 +64,11 @@ async def test_an_answer_that_ended_with_an_error_is_none():
     )
     assert answer["error"].startswith("m/x failed: the answer ended with finish reason 'error'")
     assert not answer.get("text")
+
+
+@pytest.mark.parametrize("replica", ["", ".gateway-2"])
+async def test_what_an_answer_costs_is_booked_for_the_tenant_whoever_was_asked(replica):
+    ledger = Ledger()
+    body = b'{"model": "m/x", "prompt": [], "timeout": 5}'
+    await generator(ledger=ledger).answer(f"procession.v1.api.llm_gateway.t.generate{replica}", body)
+    assert ledger.tenants == ["t"]

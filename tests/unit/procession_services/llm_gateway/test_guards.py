@@ -12,7 +12,8 @@ from procession.context import RunContext
 from procession.errors import ProcessorError, TripWire
 from procession.message_list import MessageList
 from procession_schemas.agent import ProcessorRef
-from procession_schemas.guard import GuardOffer, GuardReply, GuardRequest
+from procession_schemas.guard import GuardReply, GuardRequest
+from procession_schemas.offers import ReplicaOffer
 from procession_schemas.run import Failure, HookReport, Tripwire
 from procession_schemas.work import Guard, WorkCommand, WorkResult
 from procession_services.bus import NoResponderError, RequestTimeoutError
@@ -47,7 +48,7 @@ class Bus:
         assert subject == "procession.v1.offer.input_processors"
         if isinstance(self.living, Exception):
             raise self.living
-        return bytes(GuardOffer(replica=self.living).to_json())
+        return bytes(ReplicaOffer(replica=self.living).to_json())
 
 
 class Inbox:

@@ -1,0 +1,84 @@
+"""Questions that take a while: who works on one says that it lives; where that falls silent, another is asked."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Final
+
+from procession_schemas import subjects
+from procession_schemas.offers import ReplicaOffer
+from procession_services.bus.connection import Bus
+from procession_services.bus.errors import NoResponderError, RequestTimeoutError
+from procession_services.bus.inbox import Inbox
+from procession_services.runtime.tasks import repeated
+
+log = logging.getLogger(__name__)
+_BEAT_SECONDS: Final = 0.5
+_SILENT_SECONDS: Final = 2.0
+"""How long a replica may be silent, which says twice a second that it lives."""
+_OFFER_SECONDS: Final = 0.5
+_AGAIN_SECONDS: Final = 0.1
+_REPLICAS: Final = 3
+"""How many replicas are asked at most; the first answer counts."""
+
+
+@asynccontextmanager
+async def beating(
+    publish: Callable[[str, bytes], Awaitable[None]], subject: str | None
+) -> AsyncIterator[None]:
+    """Says for the length of the block that somebody is at it."""
+    if not subject:
+        yield
+        return
+    beats = asyncio.create_task(repeated("a sign of life", _BEAT_SECONDS, partial(publish, subject, b"")))
+    try:
+        yield
+    finally:
+        beats.cancel()
+
+
+async def first_answer(
+    bus: Bus,
+    inbox: Inbox,
+    at: tuple[str, str, str],
+    body: Callable[[], bytes],
+    on_another: Callable[[], object] = lambda: None,
+) -> bytes:
+    """What the first replica says that says anything; one that falls silent is taken for dead.
+
+    Waits while no replica is up, for as long as it is let.
+
+    Args:
+        bus: Where replicas that live are looked for.
+        inbox: Where answers and signs of life are heard.
+        at: The service, the tenant and the operation that is asked for.
+        body: Gives the question, which names the inbox as the place for signs of life.
+        on_another: Called when another replica is asked than the one that was.
+    """
+    service = at[0]
+    anybody, asked = subjects.api(*at), 1
+    await inbox.ask(anybody, body())
+    while True:
+        try:
+            if told := await inbox.heard(_SILENT_SECONDS):
+                return told
+        except NoResponderError:
+            await asyncio.sleep(_AGAIN_SECONDS)
+            await inbox.ask(anybody, body())
+        except RequestTimeoutError:
+            if asked < _REPLICAS and (replica := await _living(bus, service)):
+                log.warning("no sign of life of %s (%s), asking replica %s", service, at[2], replica)
+                asked += 1
+                on_another()
+                await inbox.ask(subjects.api(*at, replica), body())
+
+
+async def _living(bus: Bus, service: str) -> str | None:
+    """A replica that answers now: the queue group might choose one that stands still."""
+    try:
+        offer = await bus.request(subjects.offer(service), b"", _OFFER_SECONDS)
+    except (NoResponderError, RequestTimeoutError):
+        return None
+    return ReplicaOffer.model_validate_json(offer).replica
