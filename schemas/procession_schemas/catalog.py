@@ -201,7 +201,7 @@ CATALOG: Final[tuple[Row, ...]] = (
     Row(
         "generate.offer", None, _pattern(subjects.offer, "llm_gateway"), None,
         _ASKING, ("llm_gateway",),
-        "Asks all gateways who can ask the model after one has fallen silent; the first answer counts.",
+        "Asks all gateways who can ask a model, for vectors too, after one has fallen silent; the first answer counts.",
     ),
     Row(
         "generate.offered", offers.ReplicaOffer, "_INBOX.{request}", None,
@@ -218,7 +218,7 @@ CATALOG: Final[tuple[Row, ...]] = (
     Row(
         "embed.request", embed.EmbedRequest, _pattern(subjects.api, "llm_gateway", "{tenant}", "embed"), None,
         ("memory",), ("llm_gateway",),
-        "Texts that semantic recall wants as vectors.",
+        "Texts that semantic recall wants as vectors; with a replica's id behind it, for that one.",
     ),
     Row(
         "embed.reply", embed.EmbedReply, "_INBOX.{request}", None,

@@ -17,6 +17,9 @@ class EmbedRequest(WireModel):
         default_factory=dict, description="Passed on to LiteLLM, such as `dimensions`."
     )
     timeout: float = Field(default=30, gt=0, description="Seconds that the gateway may take.")
+    beats: str | None = Field(
+        default=None, description="As that of a question to a model: `generate.request`."
+    )
 
 
 class EmbedReply(WireModel):

@@ -22,6 +22,8 @@ _OFFER_SECONDS: Final = 0.5
 _AGAIN_SECONDS: Final = 0.1
 _REPLICAS: Final = 3
 """How many replicas are asked at most; the first answer counts."""
+Body = Callable[[float, str | None], bytes]
+"""Gives a question, to be answered in so many seconds, with signs of life to that subject until then."""
 
 
 @asynccontextmanager
@@ -73,6 +75,23 @@ async def first_answer(
                 asked += 1
                 on_another()
                 await inbox.ask(subjects.api(*at, replica), body())
+
+
+async def answer_within(bus: Bus, at: tuple[str, str, str], seconds: float, body: Body) -> bytes:
+    """What any replica answers to a question of that service, tenant and operation; see `first_answer`.
+
+    Raises:
+        TimeoutError: There was no answer within that time, from nobody.
+    """
+    if bus.is_nearby(subject := subjects.api(*at)):
+        try:
+            return await bus.request(subject, body(seconds, None), seconds)
+        except (NoResponderError, RequestTimeoutError):
+            raise TimeoutError from None
+    clock = asyncio.get_running_loop().time
+    until = clock() + seconds
+    async with asyncio.timeout_at(until), bus.inbox() as inbox:
+        return await first_answer(bus, inbox, at, lambda: body(max(0.001, until - clock()), inbox.address))
 
 
 async def _living(bus: Bus, service: str) -> str | None:

@@ -104,7 +104,12 @@ _EXTRA_PUBLISHES: Final[dict[str, tuple[str, ...]]] = {
         *(f"{ROOT}.answers.{holder}.*.*" for holder in _STREAM_HOLDERS),
         *_answers(*_STREAM_HOLDERS),
     ),
-    "memory": (f"{ROOT}.api.llm_gateway.*.embed", *_TO_CLIENTS, *_answers("tools")),
+    "memory": (
+        f"{ROOT}.api.llm_gateway.*.embed",
+        f"{ROOT}.api.llm_gateway.*.embed.*",
+        *_TO_CLIENTS,
+        *_answers("tools"),
+    ),
     "tools": (f"{ROOT}.api.memory.*.update-note", "tool.>"),
 }
 
@@ -131,6 +136,7 @@ _EXTRA_SUBSCRIBES: Final[dict[str, tuple[str, ...]]] = {
         f"{ROOT}.api.llm_gateway.*.generate.*",
         f"{ROOT}.offer.llm_gateway",
         f"{ROOT}.api.llm_gateway.*.embed",
+        f"{ROOT}.api.llm_gateway.*.embed.*",
         subjects.admin("models"),
     ),
     "output_processors": (

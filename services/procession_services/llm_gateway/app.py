@@ -30,13 +30,10 @@ async def start(host: Host) -> None:
     host.on_stop += [provider.aclose, streams.stop]
     await host.work_on_commands(streams.sink, {"model": runner.run}, streams.lend)
     await offer_places(host)
-    generator = Generator(
-        models, host.ledger, host.bus.publish, host.settings.api_base, max_reply=host.bus.max_payload
-    )
+    base, limit = host.settings.api_base, host.bus.max_payload
+    generator = Generator(models, host.ledger, host.bus.publish, base, max_reply=limit)
+    embeddings = EmbeddingAnswers(provider, host.ledger, host.bus.publish, base, max_reply=limit)
     await host.answer_alive("generate", generator.answer, busy=GENERATOR_BUSY)
-    embeddings = EmbeddingAnswers(
-        provider, host.ledger, host.settings.api_base, max_reply=host.bus.max_payload
-    )
-    await host.answer(subjects.api(SERVICE, "*", "embed"), embeddings.answer, busy=EMBEDDINGS_BUSY)
+    await host.answer_alive("embed", embeddings.answer, busy=EMBEDDINGS_BUSY)
     checked = ModelsAnswers(host.admin, provider, provider.missing_keys)
     await host.answer(subjects.admin("models"), checked.answer)

@@ -4,11 +4,13 @@ import asyncio
 import base64
 import sys
 from array import array
+from collections.abc import Awaitable, Callable
 
 from pydantic import ValidationError
 
 from procession_schemas import subjects
 from procession_schemas.embed import EmbedReply, EmbedRequest
+from procession_services.bus.alive import beating
 from procession_services.llm_gateway.core.failures import ProviderError
 from procession_services.llm_gateway.providers.litellm_embeddings import embed
 from procession_services.llm_gateway.providers.litellm_provider import LiteLLMProvider
@@ -25,9 +27,16 @@ class EmbeddingAnswers:
     """Asks the provider; what it costs is booked for the tenant."""
 
     def __init__(
-        self, provider: LiteLLMProvider, ledger: Ledger, api_base: str | None, *, max_reply: int
+        self,
+        provider: LiteLLMProvider,
+        ledger: Ledger,
+        publish: Callable[[str, bytes], Awaitable[None]],
+        api_base: str | None,
+        *,
+        max_reply: int,
     ) -> None:
-        self._provider, self._ledger, self._api_base, self._max_reply = provider, ledger, api_base, max_reply
+        self._provider, self._ledger, self._publish = provider, ledger, publish
+        self._api_base, self._max_reply = api_base, max_reply
         self._gate = asyncio.Semaphore(CONCURRENCY)
 
     async def answer(self, subject: str, body: bytes) -> bytes:
@@ -37,14 +46,18 @@ class EmbeddingAnswers:
         except ValidationError as error:
             return EmbedReply(error=f"the request cannot be read: {error.error_count()} errors").to_json()
         try:
-            async with asyncio.timeout(request.timeout), self._gate:
+            async with (
+                beating(self._publish, request.beats),
+                asyncio.timeout(request.timeout),
+                self._gate,
+            ):
                 reply = await self._ask(request)
         except TimeoutError:
             return EmbedReply(error=f"{request.model} gave no answer within {request.timeout:g} s").to_json()
         except ProviderError as error:
             return EmbedReply(error=_told(request.model, error)).to_json()
         if reply.error is None:
-            *_, tenant, _ = subjects.parse(subject)
+            _, _, tenant, *_ = subjects.parse(subject)
             self._ledger.add(tenant, {}, request.model, reply.usage, reply.cost)
         told = reply.to_json()
         if len(told) > self._max_reply:

@@ -8,6 +8,7 @@ from typing import Any, Final
 import orjson
 
 from procession_schemas.work import HookOp
+from procession_services.bus.alive import answer_within
 from procession_services.memory.api import handle
 from procession_services.memory.embedders import Embedders
 from procession_services.memory.health import vector_problems
@@ -59,7 +60,7 @@ async def _recall(host: Host, store: RedisMessageStore) -> Recall | None:
         return None
     settings = host.settings
     jobs = RedisJobs(host.redis, settings.replica)
-    embedders = Embedders(settings.embedder, host.bus.request, settings.onnx_path)
+    embedders = Embedders(settings.embedder, partial(answer_within, host.bus), settings.onnx_path)
     host.admin.checks.append(partial(vector_problems, vectors, embedders, settings))
     recall = Recall(
         vectors,

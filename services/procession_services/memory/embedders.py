@@ -9,9 +9,8 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from procession_schemas import subjects
 from procession_schemas.embed import EmbedReply, EmbedRequest
-from procession_services.bus import NoResponderError, RequestTimeoutError
+from procession_services.bus.alive import Body
 from procession_services.memory.core import lexical
 from procession_services.memory.recall import Embedder, EmbeddingError
 from procession_services.memory.stores.onnx import OnnxEmbedder, missing_weights
@@ -21,8 +20,8 @@ __all__ = ["AUTO", "Embedders", "GatewayEmbedder", "LexicalEmbedder", "fallback_
 log = logging.getLogger(__name__)
 AUTO: Final = "auto"
 _SECONDS: Final = 30.0
-Request = Callable[[str, bytes, float], Awaitable[bytes]]
-"""Subject, body and seconds to the reply's body; raises NoResponderError or RequestTimeoutError."""
+Request = Callable[[tuple[str, str, str], float, Body], Awaitable[bytes]]
+"""Service, tenant and operation, seconds and question to the answer; raises TimeoutError: `bus.alive.answer_within`."""
 
 
 def local_default(weights: Path | None) -> str:
@@ -61,14 +60,19 @@ class GatewayEmbedder:
 
     async def embed(self, texts: Sequence[str], *, tenant: str) -> list[list[float]]:
         """Implements `Embedder.embed`."""
-        body = EmbedRequest(model=self.id, texts=list(texts), options=self._options).to_json()
+
+        def body(seconds: float, beats: str | None) -> bytes:
+            return EmbedRequest(
+                model=self.id, texts=list(texts), options=self._options, timeout=seconds, beats=beats
+            ).to_json()
+
         try:
-            answer = await self._request(subjects.api("llm_gateway", tenant, "embed"), body, _SECONDS)
+            answer = await self._request(("llm_gateway", tenant, "embed"), _SECONDS, body)
             reply = EmbedReply.model_validate_json(answer)
-        except NoResponderError:
-            raise EmbeddingError("no llm_gateway is up") from None
-        except RequestTimeoutError:
-            raise EmbeddingError(f"{self.id} gave no answer within {_SECONDS:g} s") from None
+        except TimeoutError:
+            raise EmbeddingError(
+                f"{self.id} gave no answer within {_SECONDS:g} s; is llm_gateway up?"
+            ) from None
         except ValidationError as error:
             raise EmbeddingError(
                 "the llm_gateway's reply cannot be read; is it of another version?"

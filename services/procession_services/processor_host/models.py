@@ -1,14 +1,13 @@
 """Model calls of processors, from their service to the LLM gateway."""
 
-import asyncio
+from functools import partial
 
 from pydantic import ValidationError
 
 from procession.services import ModelAnswer, ModelCallError, ModelRequest
-from procession_schemas import subjects
 from procession_schemas.generate import GenerateReply, GenerateRequest
-from procession_services.bus import Bus, NoResponderError, RequestTimeoutError
-from procession_services.bus.alive import first_answer
+from procession_services.bus import Bus
+from procession_services.bus.alive import answer_within
 
 
 class GatewayModels:
@@ -23,28 +22,16 @@ class GatewayModels:
         Raises:
             ModelCallError: No answer came, whatever the reason.
         """
+        body = partial(self._body, request)
         try:
-            return _answer(await self._told(request, tenant))
-        except (TimeoutError, NoResponderError, RequestTimeoutError):
+            told = await answer_within(self._bus, ("llm_gateway", tenant, "generate"), request.timeout, body)
+        except TimeoutError:
             raise ModelCallError(
                 f"{request.model} gave no answer within {request.timeout:g} s; is llm_gateway up?"
             ) from None
+        return _answer(told)
 
-    async def _told(self, request: ModelRequest, tenant: str) -> bytes:
-        at = ("llm_gateway", tenant, "generate")
-        if self._bus.is_nearby(subject := subjects.api(*at)):
-            return await self._bus.request(subject, self._body(request, request.timeout), request.timeout)
-        clock = asyncio.get_running_loop().time
-        until = clock() + request.timeout
-        async with asyncio.timeout_at(until), self._bus.inbox() as inbox:
-            return await first_answer(
-                self._bus,
-                inbox,
-                at,
-                lambda: self._body(request, max(0.001, until - clock()), inbox.address),
-            )
-
-    def _body(self, request: ModelRequest, seconds: float, beats: str | None = None) -> bytes:
+    def _body(self, request: ModelRequest, seconds: float, beats: str | None) -> bytes:
         body = GenerateRequest(
             model=request.model,
             prompt=request.prompt,

@@ -87,6 +87,7 @@ class Host:
         self.workers: list[Worker] = []
         self.consumers: list[tuple[str, str]] = []
         self.on_drain: list[_Step] = []
+        self._offers = False
         self.on_stop: list[_Step] = [self.redis.settled]
 
     async def add_worker(self, **options: Any) -> Worker:
@@ -158,14 +159,14 @@ class Host:
         Whoever hears nothing from one replica asks which ones live, and then one of these.
         """
         replica = self.settings.replica
-        offer = ReplicaOffer(replica=replica).to_json()
-
-        async def live(_subject: str, _body: bytes) -> bytes:
-            return offer
-
         await self.answer(subjects.api(self.service, "*", operation), answer, busy=busy)
         await self.answer(subjects.api(self.service, "*", operation, replica), answer, busy=busy)
-        await self.answer(subjects.offer(self.service), live, everybody=True)
+        if not self._offers:
+            self._offers = True
+            await self.answer(subjects.offer(self.service), self._offer, everybody=True)
+
+    async def _offer(self, _subject: str, _body: bytes) -> bytes:
+        return bytes(ReplicaOffer(replica=self.settings.replica).to_json())
 
     def executor(
         self,
