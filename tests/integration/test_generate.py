@@ -9,7 +9,7 @@ from procession.services import ModelCallError, ModelRequest
 from procession_schemas import subjects
 from procession_schemas.generate import GenerateReply, GenerateRequest
 from procession_schemas.offers import ReplicaOffer
-from procession_services.bus import Bus, alive
+from procession_services.bus import Bus, RequestTimeoutError, alive
 from procession_services.processor_host.models import GatewayModels
 from procession_services.runtime.embedded import EmbeddedServers
 from tests.support.system import System
@@ -105,3 +105,15 @@ async def test_a_gateway_that_takes_its_time_is_asked_once(system, models, monke
     model = system.script({"chunks": ["slow"], "delay_ms": 1500}, {"chunks": ["asked again"]})
     answer = await models.generate(request(model), tenant="acme")
     assert (answer.text, len(system.requests(model))) == ("slow", 1)
+
+
+async def test_a_service_that_comes_up_late_is_waited_for(servers):
+    bus = await Bus.connect(servers.nats_url, "test")
+    subject = subjects.api("nobody", "t", "late")
+    with pytest.raises(RequestTimeoutError):
+        await alive.request_when_up(bus, subject, b"?", 0.3)
+    asking = asyncio.create_task(alive.request_when_up(bus, subject, b"?", 20))
+    await asyncio.wait([asking], timeout=0.3)
+    await bus.subscribe(subject, lambda _subject, _body, reply: bus.post(reply, b"here"))
+    assert await asking == b"here"
+    await bus.close()

@@ -94,6 +94,23 @@ async def answer_within(bus: Bus, at: tuple[str, str, str], seconds: float, body
         return await first_answer(bus, inbox, at, lambda: body(max(0.001, until - clock()), inbox.address))
 
 
+async def request_when_up(bus: Bus, subject: str, body: bytes, seconds: float) -> bytes:
+    """As `Bus.request`; while nobody listens there, it waits.
+
+    Raises:
+        RequestTimeoutError: There was no answer within that time, from nobody.
+    """
+    clock = asyncio.get_running_loop().time
+    until = clock() + seconds
+    while True:
+        try:
+            return await bus.request(subject, body, max(0.001, until - clock()))
+        except NoResponderError:
+            if clock() + _AGAIN_SECONDS >= until:
+                raise RequestTimeoutError(subject) from None
+        await asyncio.sleep(_AGAIN_SECONDS)
+
+
 async def _living(bus: Bus, service: str) -> str | None:
     """A replica that answers now: the queue group might choose one that stands still."""
     try:

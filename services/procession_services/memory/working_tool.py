@@ -8,6 +8,7 @@ import orjson
 
 from procession.tools import Tool, ToolContext
 from procession_schemas import subjects
+from procession_services.bus import RequestTimeoutError
 from procession_services.memory.notes import NoteToolOptions
 from procession_services.memory.scope import place
 
@@ -40,6 +41,7 @@ _WITHIN: Final = re.compile(r"#(/(?!\$defs/|definitions/)|$)")
 _STRICT: Final = frozenset({"required", "additionalProperties", "$id", "$schema"})
 """What a change need not keep, and what a schema says as a document of its own."""
 Request = Callable[[str, bytes, float], Awaitable[bytes]]
+"""Subject, body and seconds to the reply's body; raises RequestTimeoutError."""
 
 
 class WorkingMemoryError(Exception):
@@ -90,7 +92,12 @@ class UpdateWorkingMemory(Tool):
 
         class Connected(cls):  # type: ignore[misc, valid-type]  # the class it was asked of
             async def _ask(self, subject: str, body: bytes) -> dict[str, Any]:
-                reply: dict[str, Any] = orjson.loads(await request(subject, body, _SECONDS))
+                try:
+                    reply: dict[str, Any] = orjson.loads(await request(subject, body, _SECONDS))
+                except RequestTimeoutError:
+                    raise WorkingMemoryError(
+                        f"the memory service gave no answer within {_SECONDS:g} s"
+                    ) from None
                 return reply
 
         return Connected

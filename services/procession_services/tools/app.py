@@ -1,5 +1,8 @@
 """The tools service, put together."""
 
+from functools import partial
+
+from procession_services.bus.alive import request_when_up
 from procession_services.processor_host.service import Host
 from procession_services.processor_host.streams import StreamClient
 from procession_services.tools.execute import run_tools
@@ -18,5 +21,5 @@ async def start(host: Host) -> None:
         if connected := getattr(
             kind, "connected", None
         ):  # a tool of another service, which it asks over the bus
-            host.registry.add_tool(connected(host.bus.request))
+            host.registry.add_tool(connected(partial(request_when_up, host.bus)))
     await host.work_on_commands(streams.sink, {"tools": run_tools}, streams.lend)

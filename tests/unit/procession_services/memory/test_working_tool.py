@@ -7,6 +7,7 @@ from jsonschema import ValidationError, validate
 from procession.args import RequestContext
 from procession.errors import InvalidOptionsError
 from procession.tools import ToolContext
+from procession_services.bus import RequestTimeoutError
 from procession_services.memory.working import WorkingMemory
 from procession_services.memory.working_tool import SetWorkingMemory, UpdateWorkingMemory, WorkingMemoryError
 
@@ -120,6 +121,14 @@ async def test_ids_come_from_the_run_and_never_from_the_model():
     [(subject, body)] = asked
     assert subject == "procession.v1.api.memory.acme.update-note"
     assert (body["thread"], body["resource"], body["options"]["scope"]) == ("t", "r", "thread")
+
+
+async def test_a_memory_service_that_does_not_answer_is_told_to_the_model():
+    async def silent(subject, _body, _seconds):
+        raise RequestTimeoutError(subject)
+
+    with pytest.raises(WorkingMemoryError, match="the memory service gave no answer within 10 s"):
+        await UpdateWorkingMemory.connected(silent)().execute({"memory": "x"}, context())
 
 
 async def test_refusals_reach_the_model():
