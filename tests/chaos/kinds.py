@@ -23,6 +23,8 @@ class Kind:
         agent: Its agent, without the tool.
         more: What its question asks of the model beside words.
         tool: What its tool has beside the path of its trace; None for none.
+        asks: The tool asks for data, and runs again with these.
+        streams: It sends chunks.
         calls: Calls of the tool in one run.
         turns: Runs of one conversation.
         at_once: They begin together, and not one after the other.
@@ -39,6 +41,8 @@ class Kind:
     agent: Mapping[str, Any] = field(default_factory=dict)
     more: str = ""
     tool: Mapping[str, Any] | None = None
+    asks: bool = False
+    streams: bool = True
     calls: int = 0
     turns: int = 1
     at_once: bool = False
@@ -52,7 +56,7 @@ class Kind:
 
     def agent_of(self, name: str, trace: Path) -> Agent:
         """The agent of one run, whose tool leaves its trace there."""
-        tool = {"id": "chaos-trace", "options": {"path": str(trace)}}
+        tool = {"id": "chaos-trace", "options": {"path": str(trace), "asks": self.asks}}
         tools = [] if self.tool is None else [{**tool, **self.tool}]
         fields = {"name": f"chaos-{name}", "model": "openai/chaos", **self.agent, "tools": tools}
         return Agent.model_validate(fields)
@@ -84,21 +88,30 @@ _SCHEMA: Final = {"type": "object", "properties": {"made": {"type": "integer"}},
 KINDS: Final[Mapping[str, Kind]] = {
     "plain": Kind(_STREAMED),
     "straight": Kind(told="".join),
-    "tools": Kind(_STREAMED, " tool", {}, 1, steps=(_CALL, _TEXT)),
+    "tools": Kind(_STREAMED, " tool", {}, calls=1, steps=(_CALL, _TEXT)),
     "steps": Kind(
         _STREAMED,
         " steps",
         {},
-        3,
+        calls=3,
         steps=(("tool-call", "tool-call", "tool-result", "tool-result"), _CALL, _TEXT),
     ),
     "asked": Kind(
         _STREAMED,
         " tool",
         {"requireApproval": True},
-        1,
+        calls=1,
         steps=(("tool-call", "tool-call-approval", "tool-result"), _TEXT),
     ),
+    "resumed": Kind(
+        _STREAMED,
+        " tool",
+        {},
+        asks=True,
+        calls=1,
+        steps=(("tool-call", "tool-call-suspended", "tool-result"), _TEXT),
+    ),
+    "whole": Kind(_STREAMED, " steps", {}, calls=3, streams=False),
     "history": Kind({**_STREAMED, "memory": {"lastMessages": 10}}, turns=2, hears="all"),
     "queued": Kind({**_STREAMED, "memory": {"lastMessages": 10}}, turns=2, at_once=True, hears="all"),
     "recalled": Kind(
@@ -173,7 +186,7 @@ KINDS: Final[Mapping[str, Kind]] = {
         {"inputProcessors": ["chaos-every"], "outputProcessors": [*_CHAIN, "chaos-every"]},
         " tool",
         {},
-        1,
+        calls=1,
         steps=(_CALL, _TEXT),
     ),
 }

@@ -161,15 +161,18 @@ class Every(Processor[Options]):
 
 class TraceOptions(Options):
     path: Path
+    asks: bool = False
 
 
 class Trace(Tool):
-    """Notes its call id and its process in a file, then works for a moment."""
+    """Notes its call id and its process in a file, then works for a moment; first of all it may ask for data."""
 
     id = "chaos-trace"
     options_type = TraceOptions
 
     async def execute(self, args: Any, context: ToolContext) -> Any:
+        if self.options.asks and context.resume_data is None:
+            context.suspend({"question": "what?"})
         with self.options.path.open("a") as trace:
             trace.write(f"{context.tool_call_id} {os.getpid()}\n")
         await asyncio.sleep(0.01)

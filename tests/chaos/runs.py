@@ -187,7 +187,9 @@ class _Turn:
     async def play(self, thread: str) -> None:
         """Has it run; whatever goes wrong is noted."""
         outcome, world, asks = self.outcome, self._world, self.asks
-        options = {"memory": {"thread": thread, "resource": "chaos"}} if self._kind.hears else {}
+        options: dict[str, Any] = {} if self._kind.streams else {"stream": False}
+        if self._kind.hears:
+            options["memory"] = {"thread": thread, "resource": "chaos"}
         question = f"[run {asks.name} words {asks.words} pace {asks.pace}{self._kind.more}]"
         outcome.began = world.now
         try:
@@ -250,14 +252,15 @@ async def _one(  # noqa: PLR0917 - a run is all of it
     outcome.log = (result.messages or [{}])[-1].get("content", {}).get("metadata", {}).get("log", [])
     outcome.status, outcome.resets, outcome.text = result.status, reader.resets, result.text
     outcome.object = result.object
-    outcome.readers["the client"] = reader
+    if KINDS[outcome.kind].streams:
+        outcome.readers["the client"] = reader
     outcome.hosts = len({host for _, host in reader.arrivals if host})
     if result.error is not None and not (
         outcome.kind == "expires" and result.error.code == "DEADLINE_EXCEEDED"
     ):
         outcome.status = "lost"
         outcome.notes.append(f"error: {result.error}")
-    if rng.random() < _LATE:
+    if rng.random() < _LATE and KINDS[outcome.kind].streams:
         late = Reader()
         handle = await _attached(client, outcome.run, 0)
         await late.read(handle)
@@ -348,12 +351,15 @@ async def _attached(client: Procession, run: str, after: int) -> RunHandle:
 
 
 async def _decided(client: Procession, handle: RunHandle, result: RunResult, rng: random.Random) -> None:
-    """Approves the call that waits, with that handle or as somebody else; whoever was quicker has done it."""
+    """Says what the call waits for, with that handle or as somebody else; whoever was quicker has done it."""
     (call,) = (result.suspend_payload or {})["calls"]
     other = await _attached(client, handle.run_id, 0) if rng.random() < _OTHERS else None
+    who, id_ = other or handle, call["toolCallId"]
     with suppress(NotWaitingError):
         await _until_taken(
-            lambda: (other or handle).approve(call["toolCallId"]), NotAcceptedError, NotConnectedError
+            lambda: who.resume(id_, "this") if "suspendPayload" in call else who.approve(id_),
+            NotAcceptedError,
+            NotConnectedError,
         )
     if other is not None:
         await other.close()
