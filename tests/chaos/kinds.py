@@ -23,7 +23,6 @@ class Kind:
         agent: Its agent, without the tool.
         more: What its question asks of the model beside words.
         tool: What its tool has beside the path of its trace; None for none.
-        asks: The tool asks for data, and runs again with these.
         streams: It sends chunks.
         calls: Calls of the tool in one run.
         turns: Runs of one conversation.
@@ -41,7 +40,6 @@ class Kind:
     agent: Mapping[str, Any] = field(default_factory=dict)
     more: str = ""
     tool: Mapping[str, Any] | None = None
-    asks: bool = False
     streams: bool = True
     calls: int = 0
     turns: int = 1
@@ -56,7 +54,7 @@ class Kind:
 
     def agent_of(self, name: str, trace: Path) -> Agent:
         """The agent of one run, whose tool leaves its trace there."""
-        tool = {"id": "chaos-trace", "options": {"path": str(trace), "asks": self.asks}}
+        tool = {"id": "chaos-trace", "options": {"path": str(trace)}}
         tools = [] if self.tool is None else [{**tool, **self.tool}]
         fields = {"name": f"chaos-{name}", "model": "openai/chaos", **self.agent, "tools": tools}
         return Agent.model_validate(fields)
@@ -106,8 +104,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "resumed": Kind(
         _STREAMED,
         " tool",
-        {},
-        asks=True,
+        {"id": "chaos-asking"},
         calls=1,
         steps=(("tool-call", "tool-call-suspended", "tool-result"), _TEXT),
     ),

@@ -56,7 +56,7 @@ class CountingModel(Server):
         if calls := _CALLS.get((asked["more"], step)):
             return Reply(
                 usage=_USAGE,
-                tool_calls=tuple(ToolCall(f"call-{run}-{name}", "chaos-trace", "{}") for name in calls),
+                tool_calls=tuple(ToolCall(f"call-{run}-{name}", _tool(body), "{}") for name in calls),
                 finish_reason="tool_calls",
             )
         return Reply(usage=_USAGE, text=words_of(run, words, heard, self.calls[run, step]), chunk_delay=pace)
@@ -70,6 +70,12 @@ def _read(messages: list[dict[str, Any]]) -> tuple[re.Match[str], int, str]:
     step = sum(message["role"] == "tool" for message in messages[last:])
     heard = "".join(_text(message) for message in messages[:last] if message["role"] == "assistant")
     return asked, step, heard.strip()
+
+
+def _tool(body: dict[str, Any]) -> str:
+    """The name of the only tool there is."""
+    (tool,) = body["tools"]
+    return str(tool["function"]["name"])
 
 
 def _text(message: dict[str, Any]) -> str:

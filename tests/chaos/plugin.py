@@ -161,25 +161,35 @@ class Every(Processor[Options]):
 
 class TraceOptions(Options):
     path: Path
-    asks: bool = False
 
 
 class Trace(Tool):
-    """Notes its call id and its process in a file, then works for a moment; first of all it may ask for data."""
+    """Notes its call id and its process in a file, then works for a moment."""
 
     id = "chaos-trace"
     options_type = TraceOptions
 
     async def execute(self, args: Any, context: ToolContext) -> Any:
-        if self.options.asks and context.resume_data is None:
-            context.suspend({"question": "what?"})
         with self.options.path.open("a") as trace:
             trace.write(f"{context.tool_call_id} {os.getpid()}\n")
         await asyncio.sleep(0.01)
         return "traced"
 
 
+class Asking(Trace):
+    """The same, once it has been told something."""
+
+    id = "chaos-asking"
+    resume_schema = {"type": "string"}  # noqa: RUF012 - as `Tool` has it
+
+    async def execute(self, args: Any, context: ToolContext) -> Any:
+        if context.resume_data is None:
+            context.suspend({"question": "what?"})
+        return await super().execute(args, context)
+
+
 def register(registry: Registry) -> None:
     for processor in (Upper, Tally, Split, Block, Again, Guard, Rated, Every):
         registry.add_processor(processor)
-    registry.add_tool(Trace)
+    for tool in (Trace, Asking):
+        registry.add_tool(tool)
