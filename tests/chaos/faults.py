@@ -9,9 +9,9 @@ from tests.chaos.world import World
 
 __all__ = ["CUT_OFF", "FORGETFUL", "MIXED", "misfortunes"]
 
-MIXED: Final = {"kill": 60, "stop": 16, "half-open": 10, "nats": 6, "redis": 5, "forget": 3}
-FORGETFUL: Final = {"kill": 30, "stop": 8, "half-open": 5, "nats": 4, "forget": 50}
-CUT_OFF: Final = {"half-open": 60, "kill": 20, "stop": 10, "nats": 10}
+MIXED: Final = {"kill": 50, "end": 10, "stop": 16, "half-open": 10, "nats": 6, "redis": 5, "forget": 3}
+FORGETFUL: Final = {"kill": 30, "end": 10, "stop": 8, "half-open": 5, "nats": 4, "forget": 50}
+CUT_OFF: Final = {"half-open": 60, "kill": 20, "end": 10, "stop": 10, "nats": 10}
 _SERVICES: Final = {
     "output_processors": 6, "llm_gateway": 3, "orchestrator": 2, "input_processors": 2, "tools": 2, "memory": 1,
     "error_recovery": 1,

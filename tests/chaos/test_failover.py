@@ -88,6 +88,32 @@ async def test_what_models_told_the_processors_of_a_dead_replica_is_not_asked_ag
     assert sum(report.model_calls for report in result.processors) == 6
 
 
+async def test_a_gateway_that_ends_answers_what_its_own_streams_wait_for(servers, tmp_path, monkeypatch):
+    """The only one; a processor of the stream asks a model through it."""
+    monkeypatch.setenv("OPENAI_API_KEY", "unused")
+    others = [service for service in SERVICES if service != "llm_gateway"]
+    async with running_system(servers, tmp_path) as system, system.inside(*others):
+        process = await system.process("llm_gateway").start()
+        try:
+            await process.ready()
+            model, rater = (
+                system.script({"chunks": WORDS, "chunk_delay_ms": 30}),
+                system.script(*({"chunks": ["rated "]} for _ in range(6))),
+            )
+            chain = [{"id": "rated", "options": {"model": rater}}]
+            handle = await system.start(agent={"model": model, "outputProcessors": chain})
+            chunks = handle.chunks(idle_timeout=20)
+            while (await anext(chunks))["type"] != "text-delta":
+                pass
+            ending = asyncio.create_task(process.terminate())
+            result = await handle.result(timeout=20)
+            assert await ending == 0
+        finally:
+            await process.stop()
+    assert result.status == "finished"
+    assert (len(system.requests(model)), len(system.requests(rater))) == (1, 6)
+
+
 async def test_what_a_dead_replica_was_sent_is_shown_before_the_model_says_more(system):
     process = await system.process("output_processors").start()
     try:

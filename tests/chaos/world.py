@@ -204,7 +204,8 @@ class World:
     async def befall(self, kind: str, rng: random.Random, replica: Replica | None = None) -> None:
         """Has something happen; returns when it is over (a killed process may still be starting).
 
-        Kinds: `kill`, `stop`, `half-open`, `nats`, `redis`, `forget`: Redis comes back as it was a moment before.
+        Kinds: `kill`, `end` (in order, as in an upgrade), `stop`, `half-open`, `nats`, `redis`, `forget`: Redis comes
+        back as it was a moment before.
         """
         services = replica.services if replica else ()
         running = Fault(kind, services, replica.pid if replica else 0, self.now, float("inf"))
@@ -241,8 +242,8 @@ class World:
 
     async def _hit(self, kind: str, rng: random.Random, replica: Replica) -> None:
         longer_than_lease = ACK_WAIT * rng.uniform(1.2, 1.8)
-        if kind == "kill":
-            os.kill(replica.pid, signal.SIGKILL)
+        if kind in ("kill", "end"):
+            os.kill(replica.pid, signal.SIGKILL if kind == "kill" else signal.SIGTERM)
         elif kind == "stop":
             pid = replica.pid
             os.kill(pid, signal.SIGSTOP)

@@ -87,6 +87,7 @@ class Host:
         self.workers: list[Worker] = []
         self.consumers: list[tuple[str, str]] = []
         self.on_drain: list[_Step] = []
+        self._on_idle: list[_Step] = []
         self._offers = False
         self.on_stop: list[_Step] = [self.redis.settled]
 
@@ -118,11 +119,13 @@ class Host:
         *,
         everybody: bool = False,
         busy: bytes | None = None,
+        to_the_end: bool = False,
     ) -> None:
         """Answers requests on a subject, many at a time; when the service stops, those that are answered in time.
 
         `answer` gets the subject of a request and its body. One replica answers each, or `everybody`. `busy` is the
-        answer while too many are open; None: there is none, because who asks asks again.
+        answer while too many are open; None: there is none, because who asks asks again. `to_the_end`: takes requests
+        until all other work is done, which may wait for their answers.
         """
         running: set[asyncio.Task[None]] = set()
 
@@ -149,21 +152,21 @@ class Host:
                 _, late = await asyncio.wait(running, timeout=self.settings.drain_timeout)
                 await ended(*late)
 
-        self.on_drain.append(drain)
+        (self._on_idle if to_the_end else self.on_drain).append(drain)
 
     async def answer_alive(
         self, operation: str, answer: Callable[[str, bytes], Awaitable[bytes]], *, busy: bytes
     ) -> None:
-        """Answers an operation of the service's API that takes a while, as `answer`; see `bus.alive`.
+        """Answers an operation of the service's API that takes a while, as `answer`, to the end; see `bus.alive`.
 
         Whoever hears nothing from one replica asks which ones live, and then one of these.
         """
-        replica = self.settings.replica
-        await self.answer(subjects.api(self.service, "*", operation), answer, busy=busy)
-        await self.answer(subjects.api(self.service, "*", operation, replica), answer, busy=busy)
+        for more in ((), (self.settings.replica,)):
+            subject = subjects.api(self.service, "*", operation, *more)
+            await self.answer(subject, answer, busy=busy, to_the_end=True)
         if not self._offers:
             self._offers = True
-            await self.answer(subjects.offer(self.service), self._offer, everybody=True)
+            await self.answer(subjects.offer(self.service), self._offer, everybody=True, to_the_end=True)
 
     async def _offer(self, _subject: str, _body: bytes) -> bytes:
         return bytes(ReplicaOffer(replica=self.settings.replica).to_json())
@@ -245,7 +248,8 @@ class Host:
         ends = asyncio.get_running_loop().time() + grace + _CLOSE_SECONDS
         drains: list[_Step] = [*(partial(worker.stop, grace) for worker in self.workers), *self.on_drain]
         closes: list[_Step] = [*reversed(self.on_stop), self.bus.close, self.redis.aclose]
-        await asyncio.gather(*(_tried(drain, ends - _CLOSE_SECONDS / 2) for drain in drains))
+        for steps in (drains, self._on_idle):
+            await asyncio.gather(*(_tried(step, ends - _CLOSE_SECONDS / 2) for step in steps))
         for close in closes:
             await _tried(close, ends)
 
