@@ -8,6 +8,7 @@ import pytest
 import pytest_asyncio
 
 from procession_schemas import subjects
+from procession_services.runtime.embedded import EmbeddedServers
 from tests.support.system import SERVICES, finished, numbered, running_system, text_of
 
 pytestmark = [
@@ -88,11 +89,15 @@ async def test_what_models_told_the_processors_of_a_dead_replica_is_not_asked_ag
     assert sum(report.model_calls for report in result.processors) == 6
 
 
-async def test_a_gateway_that_ends_answers_what_its_own_streams_wait_for(servers, tmp_path, monkeypatch):
+async def test_a_gateway_that_ends_answers_what_its_own_streams_wait_for(tmp_path, monkeypatch):
     """The only one; a processor of the stream asks a model through it."""
     monkeypatch.setenv("OPENAI_API_KEY", "unused")
     others = [service for service in SERVICES if service != "llm_gateway"]
-    async with running_system(servers, tmp_path) as system, system.inside(*others):
+    async with (
+        EmbeddedServers(tmp_path) as servers,
+        running_system(servers.endpoints, tmp_path) as system,
+        system.inside(*others),
+    ):
         process = await system.process("llm_gateway").start()
         try:
             await process.ready()
