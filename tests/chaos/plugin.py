@@ -159,6 +159,9 @@ class Every(Processor[Options]):
         return args.messages
 
 
+_TOLD = {"type": "string"}
+
+
 class TraceOptions(Options):
     path: Path
 
@@ -180,7 +183,7 @@ class Asking(Trace):
     """The same, once it has been told something."""
 
     id = "chaos-asking"
-    resume_schema = {"type": "string"}  # noqa: RUF012 - as `Tool` has it
+    resume_schema = _TOLD
 
     async def execute(self, args: Any, context: ToolContext) -> Any:
         if context.resume_data is None:

@@ -92,6 +92,15 @@ async def told(system, run):
     await eventually(lambda: system.redis.exists(f"{run_key(system.client.tenant, run)}:told"))
 
 
+async def waits_again(system, run):
+    """Waits until a run that had waited for a person does so again."""
+
+    async def told_again():
+        return await events(system, run, "run.suspended") == 2
+
+    await eventually(told_again)
+
+
 async def nobody_is_left(system):
     """Waits until no run has a place any more."""
 
@@ -207,11 +216,7 @@ async def test_a_run_that_waited_for_a_person_waits_again(system, forgetful, gat
     await gate.open()
     assert (await handle.result()).status == "suspended"
     await forgetful.forget()
-
-    async def told_again():
-        return await events(system, handle.run_id, "run.suspended") == 2
-
-    await eventually(told_again)
+    await waits_again(system, handle.run_id)
     await handle.approve("c1")
     result, chunks = await finished(handle)
     done = "DONE" if chain else "done"
@@ -229,11 +234,7 @@ async def test_a_command_that_is_done_again_takes_back_nothing_of_what_it_stream
     await gate.open()
     assert (await handle.result()).status == "suspended"
     await forgetful.forget()
-
-    async def told_again():
-        return await events(system, handle.run_id, "run.suspended") == 2
-
-    await eventually(told_again)
+    await waits_again(system, handle.run_id)
     await handle.approve("c1")
     result, chunks = await finished(handle)
     assert result.status == "finished"
@@ -259,11 +260,7 @@ async def test_a_command_that_comes_again_takes_back_what_was_forgotten(system, 
         await system.redis.hdel(run_key(system.client.tenant, handle.run_id), "claim")
         command = await sent.next_msg()
         await connection.jetstream().publish(command.subject, command.data)
-
-    async def told_again():
-        return await events(system, handle.run_id, "run.suspended") == 2
-
-    await eventually(told_again)
+    await waits_again(system, handle.run_id)
     between = [chunk async for chunk in numbered(handle)]
     await handle.approve("c1")
     result, after = await finished(handle)

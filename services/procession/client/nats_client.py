@@ -232,11 +232,12 @@ class NatsClient(Client):
         self.hear(sid, subject, reply, data, headers)
 
     async def connect(self, *servers: Any, **options: Any) -> None:
-        """Connects as nats-py does; who gives up, or is refused, has no socket left."""
+        """Connects as nats-py does; who gives up, or is refused, has nothing left that goes on."""
         try:
             await super().connect(*servers, **options)
         except BaseException:
             self._hang_up()
+            await self._close(Client.CLOSED, do_cbs=False)
             raise
 
     async def _connect_to_server(self, s: Srv) -> None:

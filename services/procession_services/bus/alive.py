@@ -59,7 +59,7 @@ async def first_answer(
         body: Gives the question, which names the inbox as the place for signs of life.
         on_another: Called when another replica is asked than the one that was.
     """
-    service = at[0]
+    service, _, operation = at
     anybody, asked = subjects.api(*at), 1
     await inbox.ask(anybody, body())
     while True:
@@ -71,7 +71,7 @@ async def first_answer(
             await inbox.ask(anybody, body())
         except RequestTimeoutError:
             if asked < _REPLICAS and (replica := await _living(bus, service)):
-                log.warning("no sign of life of %s (%s), asking replica %s", service, at[2], replica)
+                log.warning("no sign of life of %s (%s), asking replica %s", service, operation, replica)
                 asked += 1
                 on_another()
                 await inbox.ask(subjects.api(*at, replica), body())

@@ -14,4 +14,4 @@ async def start(host: Host) -> None:
     host.on_stop.append(streams.stop)
     executor = await host.work_on_commands(streams.sink, lender=streams.lend)
     guards = GuardAnswers(executor, host.bus.publish, max_reply=host.bus.max_payload)
-    await host.answer_alive("guard", guards.answer, busy=BUSY)
+    await host.answer_alive(guard=(guards.answer, BUSY))

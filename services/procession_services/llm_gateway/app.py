@@ -33,7 +33,8 @@ async def start(host: Host) -> None:
     base, limit = host.settings.api_base, host.bus.max_payload
     generator = Generator(models, host.ledger, host.bus.publish, base, max_reply=limit)
     embeddings = EmbeddingAnswers(provider, host.ledger, host.bus.publish, base, max_reply=limit)
-    await host.answer_alive("generate", generator.answer, busy=GENERATOR_BUSY)
-    await host.answer_alive("embed", embeddings.answer, busy=EMBEDDINGS_BUSY)
+    await host.answer_alive(
+        generate=(generator.answer, GENERATOR_BUSY), embed=(embeddings.answer, EMBEDDINGS_BUSY)
+    )
     checked = ModelsAnswers(host.admin, provider, provider.missing_keys)
     await host.answer(subjects.admin("models"), checked.answer)

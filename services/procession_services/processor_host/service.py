@@ -46,6 +46,8 @@ from procession_services.runtime.values import RedisValues
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _Step = Callable[[], Awaitable[None]]
+Answer = Callable[[str, bytes], Awaitable[bytes]]
+"""Gets the subject and the body of a request; gives the body of the answer."""
 _CLOSE_SECONDS = 5.0
 _LOOK_SECONDS = 0.2
 _ANSWER_SECONDS: Final = 2.0
@@ -88,7 +90,6 @@ class Host:
         self.consumers: list[tuple[str, str]] = []
         self.on_drain: list[_Step] = []
         self._on_idle: list[_Step] = []
-        self._offers = False
         self.on_stop: list[_Step] = [self.redis.settled]
 
     async def add_worker(self, **options: Any) -> Worker:
@@ -115,7 +116,7 @@ class Host:
     async def answer(
         self,
         subject: str,
-        answer: Callable[[str, bytes], Awaitable[bytes]],
+        answer: Answer,
         *,
         everybody: bool = False,
         busy: bytes | None = None,
@@ -123,9 +124,9 @@ class Host:
     ) -> None:
         """Answers requests on a subject, many at a time; when the service stops, those that are answered in time.
 
-        `answer` gets the subject of a request and its body. One replica answers each, or `everybody`. `busy` is the
-        answer while too many are open; None: there is none, because who asks asks again. `to_the_end`: takes requests
-        until all other work is done, which may wait for their answers.
+        One replica answers each, or `everybody`. `busy` is the answer while too many are open; None: there is none,
+        because who asks asks again. `to_the_end`: takes requests until all other work is done, which may wait for
+        their answers.
         """
         running: set[asyncio.Task[None]] = set()
 
@@ -148,28 +149,29 @@ class Host:
 
         async def drain() -> None:
             await self.bus.unsubscribe(subscription)
-            if running:
-                _, late = await asyncio.wait(running, timeout=self.settings.drain_timeout)
-                await ended(*late)
+            try:
+                if running:
+                    await asyncio.wait(running, timeout=self.settings.drain_timeout)
+            finally:  # whoever ends us has no time left
+                await ended(*running)
 
         (self._on_idle if to_the_end else self.on_drain).append(drain)
 
-    async def answer_alive(
-        self, operation: str, answer: Callable[[str, bytes], Awaitable[bytes]], *, busy: bytes
-    ) -> None:
-        """Answers an operation of the service's API that takes a while, as `answer`, to the end; see `bus.alive`.
+    async def answer_alive(self, **operations: tuple[Answer, bytes]) -> None:
+        """Answers operations of the service's API that take a while, to the end, as `answer`: by name, with `busy`.
 
-        Whoever hears nothing from one replica asks which ones live, and then one of these.
+        Whoever hears nothing from one replica asks which ones live, and then one of these; see `bus.alive`.
         """
-        for more in ((), (self.settings.replica,)):
-            subject = subjects.api(self.service, "*", operation, *more)
-            await self.answer(subject, answer, busy=busy, to_the_end=True)
-        if not self._offers:
-            self._offers = True
-            await self.answer(subjects.offer(self.service), self._offer, everybody=True, to_the_end=True)
+        offer: bytes = ReplicaOffer(replica=self.settings.replica).to_json()
 
-    async def _offer(self, _subject: str, _body: bytes) -> bytes:
-        return bytes(ReplicaOffer(replica=self.settings.replica).to_json())
+        async def live(_subject: str, _body: bytes) -> bytes:
+            return offer
+
+        for name, (answer, busy) in operations.items():
+            for replica in ((), (self.settings.replica,)):
+                subject = subjects.api(self.service, "*", name, *replica)
+                await self.answer(subject, answer, busy=busy, to_the_end=True)
+        await self.answer(subjects.offer(self.service), live, everybody=True, to_the_end=True)
 
     def executor(
         self,

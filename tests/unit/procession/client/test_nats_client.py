@@ -583,18 +583,25 @@ async def test_at_whatever_turn_of_the_loop_a_client_is_closed_nothing_of_it_goe
     assert not [task for task in asyncio.all_tasks() if "Client." in repr(task)]
 
 
-@pytest.mark.parametrize("turns", range(12))
-async def test_at_whatever_turn_of_the_loop_one_gives_up_connecting_it_ends(monkeypatch, turns):
-    async with deaf() as (port, _):
-        pass
-    begins, client = begun(monkeypatch), NatsClient()
-    connecting = asyncio.create_task(
-        client.connect(f"nats://127.0.0.1:{port}", reconnect_time_wait=0.02, max_reconnect_attempts=-1)
-    )
-    await begins.wait()
-    await turn(turns)
-    connecting.cancel()
-    await asyncio.wait([connecting])
+@pytest.mark.parametrize("turns", range(24))
+@pytest.mark.parametrize("gone", [False, True])
+async def test_at_whatever_turn_of_the_loop_one_gives_up_connecting_nothing_of_it_goes_on(
+    monkeypatch, gone, turns
+):
+    client, again = NatsClient(), {"reconnect_time_wait": 0.02, "max_reconnect_attempts": -1}
+    async with AsyncExitStack() as stack:
+        port = await stack.enter_async_context(babbling(b""))
+        if gone:
+            await stack.aclose()
+        begins = begun(monkeypatch)
+        connecting = asyncio.create_task(client.connect(f"nats://127.0.0.1:{port}", **again))
+        await begins.wait()
+        await turn(turns)
+        connecting.cancel()
+        await asyncio.wait([connecting])
+        if not connecting.cancelled():  # it was there before
+            await client.close()
+    assert not [task for task in asyncio.all_tasks() if "Client." in repr(task)]
 
 
 async def turn(times: int) -> None:
