@@ -8,7 +8,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from procession_schemas import admin, embed, events, generate, guard, leases, offers, remote_tools, subjects
+from procession_schemas import (
+    admin,
+    embed,
+    events,
+    generate,
+    guard,
+    holders,
+    leases,
+    offers,
+    remote_tools,
+    subjects,
+)
 from procession_schemas.base import JsonObject
 from procession_schemas.chunks import ChunkBatch
 from procession_schemas.run import RunRequest
@@ -143,6 +154,17 @@ CATALOG: Final[tuple[Row, ...]] = (
         "cancel.signal", None, _pattern(subjects.cancelled, "{tenant}", "{run}"), None,
         SERVICES, WORKERS,
         "Whoever works on this run should stop; the body is empty.",
+    ),
+    Row(
+        "holder.question", holders.HolderQuestion, _pattern(subjects.holder, "{service}", "{replica}"), None,
+        WORKERS, WORKERS,
+        "Asks the replica that has claimed a command, which NATS has given to another one, whether it works on it.",
+    ),
+    Row(
+        "holder.answer", holders.HolderAnswer, "_INBOX.{request}", None,
+        WORKERS, WORKERS,
+        "Whether it does.",
+        reply=True,
     ),
     Row(
         "lease.request", leases.LeaseRequest, _pattern(subjects.lease, "output_processors"), None,

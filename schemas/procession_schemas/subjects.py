@@ -83,6 +83,11 @@ def offer(service: str) -> str:
     return f"{ROOT}.offer.{service}"
 
 
+def holder(service: str, replica: str) -> str:
+    """Question to one replica: does it work on what NATS has given to another one, too?"""
+    return f"{ROOT}.holder.{service}.{replica}"
+
+
 def inbox(replica: str) -> str:
     """Raw chunk batches for one output replica."""
     return f"{ROOT}.inbox.{replica}"

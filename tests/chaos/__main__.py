@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.chaos.faults import CUT_OFF, FORGETFUL, MIXED
+from tests.chaos.faults import CUT_OFF, FORGETFUL, MIXED, SILENT
 from tests.chaos.kinds import KINDS
 from tests.chaos.runs import Outcome
 from tests.chaos.suite import Figures, chaos
@@ -41,6 +41,10 @@ async def main() -> int:
     mix.add_argument(
         "--cut-off", dest="kinds", action="store_const", const=CUT_OFF, default=MIXED,
         help="most of what happens is that replicas are cut off",
+    )  # fmt: skip
+    mix.add_argument(
+        "--silent", dest="kinds", action="store_const", const=SILENT, default=MIXED,
+        help="half of what happens is that NATS stands still",
     )  # fmt: skip
     parser.add_argument(
         "--together", action="store_true", help="each process has all services; no gaps are measured"

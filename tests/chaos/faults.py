@@ -7,11 +7,21 @@ from typing import Final
 
 from tests.chaos.world import World
 
-__all__ = ["CUT_OFF", "FORGETFUL", "MIXED", "misfortunes"]
+__all__ = ["CUT_OFF", "FORGETFUL", "MIXED", "SILENT", "misfortunes"]
 
-MIXED: Final = {"kill": 50, "end": 10, "stop": 16, "half-open": 10, "nats": 6, "redis": 5, "forget": 3}
+MIXED: Final = {
+    "kill": 50,
+    "end": 10,
+    "stop": 16,
+    "half-open": 10,
+    "nats": 6,
+    "silence": 4,
+    "redis": 5,
+    "forget": 3,
+}
 FORGETFUL: Final = {"kill": 30, "end": 10, "stop": 8, "half-open": 5, "nats": 4, "forget": 50}
 CUT_OFF: Final = {"half-open": 60, "kill": 20, "end": 10, "stop": 10, "nats": 10}
+SILENT: Final = {"silence": 50, "kill": 20, "end": 5, "stop": 10, "nats": 15}
 _SERVICES: Final = {
     "output_processors": 6, "llm_gateway": 3, "orchestrator": 2, "input_processors": 2, "tools": 2, "memory": 1,
     "error_recovery": 1,
@@ -35,7 +45,7 @@ async def misfortunes(
             await asyncio.sleep(rng.uniform(*pause))
             (kind,) = rng.choices(list(kinds), list(kinds.values()))
             (service,) = rng.choices(list(_SERVICES), list(_SERVICES.values()))
-            if kind in ("nats", "redis", "forget"):
+            if kind in ("nats", "silence", "redis", "forget"):
                 await world.befall(kind, rng)
                 continue
             replicas = [r for r in world.of(service) if kind != "half-open" or r.proxy]

@@ -313,14 +313,7 @@ async def judge_calls(world: World, outcome: Outcome) -> None:
     befell = world.during(outcome.began, outcome.began + outcome.seconds)
     gateways = sum("llm_gateway" in fault.services for fault in befell)
     forgot = sum(fault.kind == "forget" for fault in befell)
-    # A restarted NATS delivers again what a second gateway has from a dead one, and a third one takes it over.
-    allowed = (
-        1
-        + KINDS[outcome.kind].refused
-        + gateways
-        + (sum(fault.kind == "nats" for fault in befell) if gateways else 0)
-        + forgot * (1 + KINDS[outcome.kind].refused)
-    )
+    allowed = 1 + KINDS[outcome.kind].refused + gateways + forgot * (1 + KINDS[outcome.kind].refused)
     for (run, step), count in world.model.calls.items():
         if run == outcome.run and count > allowed:
             outcome.model_extra += count - allowed

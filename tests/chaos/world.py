@@ -42,6 +42,8 @@ _PAUSE_SECONDS: Final = 0.2
 _LOOK_SECONDS: Final = 0.05
 _END_SECONDS: Final = 60.0
 """More than a service gives what it works on (`drain_timeout`)."""
+_SILENCE: Final = (0.3, 1.8)
+"""How many leases NATS stands still."""
 _FORGOTTEN_SECONDS: Final = (0.05, 1.9)
 """What Redis may put off to write while it syncs its file."""
 
@@ -204,8 +206,8 @@ class World:
     async def befall(self, kind: str, rng: random.Random, replica: Replica | None = None) -> None:
         """Has something happen; returns when it is over (a killed process may still be starting).
 
-        Kinds: `kill`, `end` (in order, as in an upgrade), `stop`, `half-open`, `nats`, `redis`, `forget`: Redis comes
-        back as it was a moment before.
+        Kinds: `kill`, `end` (in order, as in an upgrade), `stop`, `half-open`, `nats`, `silence` (NATS stands still),
+        `redis`, `forget`: Redis comes back as it was a moment before.
         """
         services = replica.services if replica else ()
         running = Fault(kind, services, replica.pid if replica else 0, self.now, float("inf"))
@@ -215,6 +217,10 @@ class World:
             match kind:
                 case "nats":
                     await self.servers.restart_nats()
+                case "silence":
+                    self.servers.freeze_nats()
+                    await asyncio.sleep(ACK_WAIT * rng.uniform(*_SILENCE))
+                    self.servers.thaw_nats()
                 case "redis":
                     await self.servers.restart_redis()
                 case "forget":

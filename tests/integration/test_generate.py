@@ -1,6 +1,7 @@
 """Model calls of processors: from a service over the bus to the gateway and over HTTP to the model."""
 
 import asyncio
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -97,6 +98,31 @@ async def test_a_gateway_that_falls_silent_is_not_waited_for(tmp_path, monkeypat
         answer = await GatewayModels(bus).generate(request(timeout=30), tenant="t")
         await bus.close()
     assert (answer.text, asked) == ("hello", [anybody, f"{anybody}.two"])
+
+
+async def test_a_gateway_whose_signs_of_life_come_late_is_asked_once(tmp_path, monkeypatch):
+    """NATS stood still: what it says of others may come before what they have said."""
+    monkeypatch.setattr(alive, "_SILENT_SECONDS", 0.2)
+    asked: list[Any] = []
+
+    def asks(subject, body, reply):
+        asked.append((subject, GenerateRequest.model_validate_json(body).beats, reply))
+
+    def offers(_subject, _body, offering):
+        [(_, beats, reply)] = asked
+        bus.post(beats, b"")
+        bus.post(offering, ReplicaOffer(replica="two").to_json())
+        bus.post(reply, GenerateReply(text="hello").to_json())
+
+    anybody = subjects.api("llm_gateway", "t", "generate")
+    async with EmbeddedServers(tmp_path, redis=False) as servers:
+        bus = await Bus.connect(servers.endpoints.nats_url, "test")
+        await bus.subscribe(anybody, asks, queue="llm_gateway")
+        await bus.subscribe(f"{anybody}.two", asks)
+        await bus.subscribe(subjects.offer("llm_gateway"), offers)
+        answer = await GatewayModels(bus).generate(request(timeout=30), tenant="t")
+        await bus.close()
+    assert (answer.text, [subject for subject, *_ in asked]) == ("hello", [anybody])
 
 
 async def test_a_gateway_that_takes_its_time_is_asked_once(system, models, monkeypatch):

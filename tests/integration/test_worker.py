@@ -1,6 +1,7 @@
 """What a worker says to NATS about the messages that it has in hand."""
 
 import asyncio
+import time
 from contextlib import asynccontextmanager
 
 import pytest
@@ -30,7 +31,7 @@ async def bus(servers):
 
 
 @asynccontextmanager
-async def working(bus, handler, *, give_up=None, ack_wait=120.0, max_deliver=3, kind=Worker):
+async def working(bus, handler, *, give_up=None, ack_wait=120.0, max_deliver=3, kind=Worker, **options):
     """A worker, and what it says about its messages; it would speak of itself every 40 s only."""
     service = f"worker-{new_token(6)}"
     said: asyncio.Queue[bytes] = asyncio.Queue()
@@ -38,7 +39,7 @@ async def working(bus, handler, *, give_up=None, ack_wait=120.0, max_deliver=3, 
 
     worker = kind(
         bus, stream="WORK", durable=service, filter_subject=f"{subjects.ROOT}.work.{service}.>", handler=handler,
-        give_up=give_up, concurrency=8, ack_wait=ack_wait, max_deliver=max_deliver,
+        give_up=give_up, concurrency=8, ack_wait=ack_wait, max_deliver=max_deliver, **options,
     )  # fmt: skip
     await worker.start()
 
@@ -179,6 +180,96 @@ async def test_what_failed_while_nats_was_away_is_delivered_again_when_it_is_bac
             await until(lambda: attempts == [1, 2])  # long before its time is up
             await worker.stop(grace=PATIENCE)
         await bus.close()
+
+
+class Known:
+    """Says whose a message is, in turn, when it is asked."""
+
+    def __init__(self, *told):
+        self._told = iter(told)
+
+    async def __call__(self, _delivery):
+        told = next(self._told)
+        if isinstance(told, Exception):
+            raise told
+        return told
+
+
+class InHand:
+    """A handler, and what becomes of the message of its first call."""
+
+    def __init__(self):
+        self.begun, self.free, self.ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.outcome = ""
+
+    async def __call__(self, delivery):
+        if self.begun.is_set():
+            raise LostError
+        self.begun.set()
+        try:
+            await self.free.wait()
+            await delivery.hold.keep()
+            self.outcome = "kept"
+        except (asyncio.CancelledError, LostError):
+            self.outcome = "lost"
+            raise
+        finally:
+            self.ended.set()
+
+
+async def stood_still(servers, handler, still_ours, lease=1.0):
+    """What becomes of a message when NATS has been silent for two leases."""
+    bus = await connected(servers.endpoints.nats_url)
+    async with working(bus, handler, ack_wait=lease, still_ours=still_ours) as (worker, send, _):
+        async with asyncio.timeout(PATIENCE):
+            await send("one")
+            await handler.begun.wait()
+            servers.freeze_nats()
+            await asyncio.wait([asyncio.create_task(handler.ended.wait())], timeout=2 * lease)
+            handler.free.set()
+            servers.thaw_nats()
+            await handler.ended.wait()
+        await worker.stop(grace=PATIENCE)
+    await bus.close()
+
+
+@pytest.mark.parametrize(
+    ("told", "outcome"),
+    [([True] * 5, "kept"), ([False], "lost"), ([TimeoutError("Redis"), *[True] * 5], "kept")],
+)
+async def test_what_nats_was_silent_about_is_whose_it_is(tmp_path, told, outcome):
+    async with own_servers(tmp_path) as servers:
+        handler = InHand()
+        await stood_still(servers, handler, Known(*told))
+        assert handler.outcome == outcome
+
+
+async def test_a_process_that_stood_still_has_lost_what_it_held(bus):
+    handler = InHand()
+    async with working(bus, handler, ack_wait=0.5, still_ours=Known(*[True] * 9)) as (worker, send, _):
+        async with asyncio.timeout(PATIENCE):
+            await send("one")
+            await handler.begun.wait()
+            time.sleep(1.5)  # noqa: ASYNC251 - nothing else may run
+            await handler.ended.wait()
+            assert handler.outcome == "lost"
+        await worker.stop(grace=PATIENCE)
+
+
+async def test_what_may_have_waited_here_for_too_long_is_to_come_again_soon(bus):
+    handled = asyncio.Event()
+
+    async def handler(_delivery):
+        handled.set()
+
+    async with working(bus, handler) as (worker, send, said), asyncio.timeout(PATIENCE):
+        worker._alive -= 200
+        await send("one")
+        assert (await said.get()).startswith(b"-NAK")
+        assert not handled.is_set()
+        worker.reconnected()
+        await handled.wait()
+        await worker.stop(grace=PATIENCE)
 
 
 async def test_a_worker_ends_while_nats_is_away(tmp_path, monkeypatch):

@@ -78,6 +78,11 @@ class Container:
             docker.kill()
             docker.wait()
 
+    def send(self, name: str) -> None:
+        """Sends it a signal."""
+        docker: Any = self._container.get_wrapped_container()
+        docker.kill(signal=name)
+
     async def start(self) -> None:
         """Starts it again, and returns when it answers."""
         docker: Any = self._container.get_wrapped_container()
@@ -132,6 +137,16 @@ class ContainerServers:
         """Kills NATS as `kill -9` does."""
         assert self._nats
         self._nats.kill()
+
+    def freeze_nats(self) -> None:
+        """Has NATS stand still until `thaw_nats`."""
+        assert self._nats
+        self._nats.send("SIGSTOP")
+
+    def thaw_nats(self) -> None:
+        """Lets NATS go on."""
+        assert self._nats
+        self._nats.send("SIGCONT")
 
     def kill_redis(self) -> None:
         """Kills Redis as `kill -9` does."""

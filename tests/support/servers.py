@@ -32,6 +32,12 @@ class Servers(Protocol):
     def kill_nats(self) -> None:
         """Kills NATS as `kill -9` does."""
 
+    def freeze_nats(self) -> None:
+        """Has NATS stand still until `thaw_nats`."""
+
+    def thaw_nats(self) -> None:
+        """Lets NATS go on."""
+
     def kill_redis(self) -> None:
         """Kills Redis as `kill -9` does."""
 

@@ -2,11 +2,12 @@
 
 from procession_services.bus.connection import Bus
 from procession_services.bus.errors import NoResponderError, RequestTimeoutError
+from procession_services.bus.hold import Hold, LostError
 from procession_services.bus.inbox import Inbox
 from procession_services.bus.nearby import Nearby
-from procession_services.bus.worker import Delivery, HopelessError, LostError, Worker
+from procession_services.bus.worker import Delivery, HopelessError, Worker
 
 __all__ = [
-    "Bus", "Delivery", "HopelessError", "Inbox", "LostError", "Nearby", "NoResponderError", "RequestTimeoutError",
-    "Worker",
+    "Bus", "Delivery", "Hold", "HopelessError", "Inbox", "LostError", "Nearby", "NoResponderError",
+    "RequestTimeoutError", "Worker",
 ]  # fmt: skip

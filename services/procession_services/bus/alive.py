@@ -70,7 +70,7 @@ async def first_answer(
             await asyncio.sleep(_AGAIN_SECONDS)
             await inbox.ask(anybody, body())
         except RequestTimeoutError:
-            if asked < _REPLICAS and (replica := await _living(bus, service)):
+            if asked < _REPLICAS and (replica := await _living(bus, service)) and not inbox.has_heard:
                 log.warning("no sign of life of %s (%s), asking replica %s", service, operation, replica)
                 asked += 1
                 on_another()

@@ -41,6 +41,11 @@ class Inbox:
                 subject, body, reply=self.address, headers=telemetry.observer().headers()
             )
 
+    @property
+    def has_heard(self) -> bool:
+        """Whether somebody has said something that nobody has taken yet."""
+        return not self._heard.empty()
+
     async def heard(self, seconds: float) -> bytes:
         """The next that somebody says.
 

@@ -4,13 +4,14 @@ A continuous pull with a callback costs a third of `fetch` and a quarter of Fast
 message stays ours while its handler runs (`in_progress`); a handler that raises has it delivered again, later each
 time; what was delivered too often goes to DEAD, and its handler's `give_up` says so to whoever waits. A process that
 stood still for longer than the server waits has lost what it held: somebody else has it, so handlers are cancelled.
+Where it is the server that was silent for so long, `still_ours` tells: it may have given the message to nobody yet.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import orjson
 from nats.aio.msg import Msg
@@ -20,6 +21,7 @@ from nats.js.api import AckPolicy, ConsumerConfig
 from procession.authors import is_ours
 from procession_schemas import subjects
 from procession_services.bus.connection import Bus
+from procession_services.bus.hold import Hold, LostError
 
 log = logging.getLogger(__name__)
 _PULL_SECONDS = 5
@@ -48,35 +50,34 @@ class Delivery:
     message_id: str | None
     stored_at: str
     traceparent: str | None
-    held: Callable[[], bool] = lambda: True
-    """Whether the message is still ours: who has lost it must not speak any more."""
-
-
-class LostError(Exception):
-    """A message is not ours; another delivery of it is worked on, or will be when that one ends without an answer."""
+    hold: Hold = field(default_factory=Hold)
 
 
 class HopelessError(Exception):
     """A message that no further delivery can help: it goes to DEAD at once, with the error's text as the reason."""
 
 
-@dataclass(slots=True)
-class _Hold:
-    """A message in work, and the moment until which the server leaves it to us."""
-
-    message: Msg
-    until: float
-
-    def lasts(self) -> bool:
-        return asyncio.get_running_loop().time() < self.until
-
-
 Handler = Callable[[Delivery], Awaitable[None]]
 GiveUp = Callable[[Delivery, str], Awaitable[None]]
+StillOurs = Callable[[Delivery], Awaitable[bool]]
+
+
+async def _never(_delivery: Delivery) -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class _InWork:
+    message: Msg
+    delivery: Delivery
 
 
 class Worker:
-    """Pulls work for one service."""
+    """Pulls work for one service.
+
+    `still_ours` says, when the server was silent for so long that it may have given a message to somebody else,
+    whether nobody has taken it from us.
+    """
 
     def __init__(
         self,
@@ -90,12 +91,13 @@ class Worker:
         concurrency: int,
         ack_wait: float,
         max_deliver: int,
+        still_ours: StillOurs = _never,
     ) -> None:
-        self._bus = bus
+        self._bus, self._still_ours = bus, still_ours
         self._stream, self._durable, self._filter = stream, durable, filter_subject
         self._handler, self._give_up = handler, give_up
         self._concurrency, self._ack_wait, self._max_deliver = concurrency, ack_wait, max_deliver
-        self._tasks: dict[asyncio.Task[None], _Hold] = {}
+        self._tasks: dict[asyncio.Task[None], _InWork] = {}
         self._alive = 0.0
         self._asked = 0
         self._held = 0
@@ -190,27 +192,63 @@ class Worker:
         asyncio.get_running_loop().call_later(_PAUSE_SECONDS, self._wake.set)
 
     async def _keep_alive(self) -> None:
-        """Tells the server that work in flight is still worked on: now and again, and when it is back."""
+        """Tells the server that work in flight is still worked on: now and again, and when it is back.
+
+        One that is connected and does not answer is asked all the time: that tells when it does.
+        """
+        silent, clock = False, asyncio.get_running_loop().time
+        looked = clock()
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._ack_wait / 3):
+                async with asyncio.timeout(_PAUSE_SECONDS if silent else self._ack_wait / 3):
                     await self._back.wait()
             self._back.clear()
+            silent = False
             try:
-                if self._bus.client.is_connected and await self._heard():
-                    await self._extend()
+                if self._bus.client.is_connected:
+                    silent = not await self._heard()
+                    if not silent:
+                        await self._extend(stood_still=clock() - looked > self._ack_wait)
             except Exception as error:  # noqa: BLE001 - whatever it is: else it takes no message any more
                 log.warning("%s: cannot say that it works, trying again: %r", self._durable, error)
+            looked = clock()
 
-    async def _extend(self) -> None:
+    async def _extend(self, *, stood_still: bool) -> None:
         self._alive = asyncio.get_running_loop().time()
-        for task, hold in list(self._tasks.items()):
-            if hold.lasts():
-                await hold.message.in_progress()
-                hold.until = self._alive + self._ack_wait
+        doubtful = {}
+        for task, work in list(self._tasks.items()):
+            if work.delivery.hold.lasts():
+                await self._keep(work)
+            elif stood_still:
+                self._lose(task, work)
             else:
-                log.warning("%s: lost %s, which took too long", self._durable, hold.message.subject)
-                task.cancel()
+                doubtful[task] = work
+        if doubtful:
+            await asyncio.gather(*(self._decide(task, work) for task, work in doubtful.items()))
+
+    async def _keep(self, work: _InWork) -> None:
+        await work.message.in_progress()
+        work.delivery.hold.extend(self._alive + self._ack_wait)
+
+    async def _decide(self, task: asyncio.Task[None], work: _InWork) -> None:
+        """Keeps a message that nobody has taken; while that cannot be found out it stays in doubt."""
+        try:
+            async with asyncio.timeout(self._ack_wait / 3):
+                ours = await self._still_ours(work.delivery)
+        except Exception as error:  # noqa: BLE001 - the others are to be kept meanwhile
+            log.warning("%s: cannot tell whose %s is: %r", self._durable, work.message.subject, error)
+            return
+        if task not in self._tasks:
+            return
+        if ours:
+            await self._keep(work)
+        else:
+            self._lose(task, work)
+
+    def _lose(self, task: asyncio.Task[None], work: _InWork) -> None:
+        log.warning("%s: lost %s, which took too long", self._durable, work.message.subject)
+        work.delivery.hold.lose()
+        task.cancel()
 
     async def _heard(self) -> bool:
         """Whether the server answers: a connection may be half open.
@@ -241,28 +279,30 @@ class Worker:
         if self._stopping:
             self._bus.post(message.reply, Msg.Ack.Nak)
             return
-        hold = _Hold(message, self._alive + self._ack_wait)
+        hold = Hold(self._alive + self._ack_wait, self._back.set)
         if not hold.lasts():
             log.warning("%s: leaves %s to its next delivery: NATS was silent", self._durable, message.subject)
+            self._settle(message, _later(_BACKOFF[0]))
             self._wake.set()
             return
-        task = asyncio.create_task(self._work(hold))
-        self._tasks[task] = hold
+        work = _InWork(message, _delivery(message, hold))
+        task = asyncio.create_task(self._work(work))
+        self._tasks[task] = work
         self._held += len(message.data)
         task.add_done_callback(self._done)
         if self._wants_more():
             self._wake.set()
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        hold = self._tasks.pop(task)
-        self._held -= len(hold.message.data)
+        work = self._tasks.pop(task)
+        self._held -= len(work.message.data)
         if not task.cancelled() and task.exception():
             log.error("%s: a message could not be settled", self._durable, exc_info=task.exception())
         if self._wants_more():
             self._wake.set()
 
-    async def _work(self, hold: _Hold) -> None:
-        message, delivery = hold.message, _delivery(hold)
+    async def _work(self, work: _InWork) -> None:
+        message, delivery = work.message, work.delivery
         if delivery.attempt > self._max_deliver:
             times = f"{self._max_deliver} deliveries with {self._ack_wait:g} s for each"
             why = (
@@ -281,7 +321,7 @@ class Worker:
         except BaseException as error:  # any failure of a handler means: deliver again, later
             if is_ours(error):
                 raise
-            if not hold.lasts():
+            if not delivery.hold.lasts():
                 log.warning("%s: lost %s: %r", self._durable, delivery.subject, error)
                 return
             log.exception("%s: delivery %d of %s failed", self._durable, delivery.attempt, delivery.subject)
@@ -344,8 +384,7 @@ def _header(text: str) -> str:
     return text.encode("ascii", "backslashreplace").decode().replace("\r", "\\r").replace("\n", "\\n")
 
 
-def _delivery(hold: _Hold) -> Delivery:
-    message = hold.message
+def _delivery(message: Msg, hold: Hold) -> Delivery:
     metadata = message.metadata
     headers = message.headers or {}
     return Delivery(
@@ -356,5 +395,5 @@ def _delivery(hold: _Hold) -> Delivery:
         message_id=headers.get("Nats-Msg-Id"),
         stored_at=metadata.timestamp.isoformat(),
         traceparent=headers.get("traceparent"),
-        held=hold.lasts,
+        hold=hold,
     )

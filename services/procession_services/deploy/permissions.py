@@ -49,6 +49,8 @@ def _publishes(service: str) -> Iterator[str]:
     yield f"_INBOX.{service}.>"  # asks itself whether its connection is alive
     yield f"_INBOX.{OPERATOR}.>"  # tells how it is doing
     yield USER_INFO
+    if service in _COMMANDED:
+        yield f"{ROOT}.holder.{service}.*"
     if service in _STREAM_HOLDERS:
         yield from (f"{ROOT}.stream.output_processors", f"{ROOT}.stream.output_processors.*")
         yield from (f"{ROOT}.offer.output_processors", f"{ROOT}.inbox.*", f"{ROOT}.inbox.*.*.*")
@@ -118,7 +120,7 @@ def _subscribes(service: str) -> Iterator[str]:
     yield f"_INBOX.{service}.>"
     yield from (subjects.admin("status"), subjects.admin("reload"))
     if service in _COMMANDED:
-        yield f"{ROOT}.signal.cancel.*.*"
+        yield from (f"{ROOT}.signal.cancel.*.*", f"{ROOT}.holder.{service}.*")
     if service in _STREAM_HOLDERS:
         yield f"{ROOT}.answers.{service}.*.*"
     yield from _EXTRA_SUBSCRIBES.get(service, ())

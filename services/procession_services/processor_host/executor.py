@@ -33,6 +33,7 @@ from procession_schemas.work import (
 from procession_services.bus import Bus, Delivery, LostError
 from procession_services.processor_host.driver import Driver, moved
 from procession_services.processor_host.errors import Cancelled, Lent, ModelFailed, Stopped, Suspended
+from procession_services.processor_host.holders import Holders
 from procession_services.processor_host.instances import Instances
 from procession_services.processor_host.job import Job, OpRunner, SinkFactory, id_maker, restore
 from procession_services.processor_host.ops import RUNNERS
@@ -41,7 +42,7 @@ from procession_services.processor_host.violations import violation_sink
 from procession_services.processor_host.wire import failure_of, wire_failure, wire_tripwire
 from procession_services.runs.events import Forgotten
 from procession_services.runtime import telemetry
-from procession_services.runtime.clock import monotonic_ns, new_token
+from procession_services.runtime.clock import monotonic_ns
 from procession_services.runtime.store import RunStore, StoredContext
 
 log = logging.getLogger(__name__)
@@ -69,12 +70,14 @@ class Executor:
         open_sink: SinkFactory,
         *,
         max_deliver: int,
+        replica: str = "",
         runners: dict[str, OpRunner] | None = None,
         lender: OpRunner | None = None,
         environment: Environment = NO_ENVIRONMENT,
     ) -> None:
         self.service, self.bus, self.store, self.instances = service, bus, store, instances
         self.environment = environment
+        self.holders = Holders(bus, store, service, replica)
         self.driver = Driver(bus, store, self.execute)
         self._open_sink, self._lender, self._max_deliver = open_sink, lender, max_deliver
         self._runners = {**RUNNERS, **(runners or {})}
@@ -91,9 +94,9 @@ class Executor:
         A command that was done before is not run again; one that the run has left behind only has it said again what
         comes next. Nor is one that got its number in another life of Redis, which may have forgotten that it was done,
         and what came after it: it is sent anew, under a number that is greater than theirs. The first delivery leaves a
-        command alone that somebody has (NATS forgets deliveries when it is killed); a later one comes when that one has
-        gone silent, and takes it over. Without a delivery it is the caller's own, which NATS does not count: one that
-        was begun too often ends its run.
+        command alone that somebody has (NATS forgets deliveries when it is killed); a later one takes it over, unless
+        that one lives: it was NATS that was silent. Without a delivery it is the caller's own, which NATS does not
+        count: one that was begun too often ends its run.
 
         Raises:
             LostError: Somebody else has the command, so this delivery says nothing more.
@@ -105,8 +108,9 @@ class Executor:
     async def _execute(
         self, command: WorkCommand, delivery: Delivery | None, told: Callable[[WorkResult], None]
     ) -> None:
-        owner = new_token(12)
-        with self._cancellable(command) as signal:
+        if delivery and delivery.attempt > 1 and await self.holders.lives(command):
+            raise LostError
+        with self._cancellable(command) as signal, self.holders.working(command, delivery) as owner:
             stored = await self.store.take_context(
                 command.tenant,
                 command.run,
@@ -133,7 +137,7 @@ class Executor:
                 job = self._given_up(command, stored, signal)
             else:
                 job = await self._worked(command, stored, signal, delivery)
-        await self._settle(job, stored, owner)
+            await self._settle(job, stored, owner)
         told(job.result)
 
     @contextmanager
@@ -173,8 +177,7 @@ class Executor:
         elif attempt > 1:
             await job.outbox.renew(attempt, life=self.store.life if command.renewed else 0)
         await self._run_or_leave(job)
-        if not job.outbox.held():
-            raise LostError
+        await job.outbox.hold.keep()
         _summed(job)
         return job
 
@@ -251,7 +254,7 @@ class Executor:
                 command.out_seq,
                 live=command.stream,
                 fence=fence_of(command.seq, attempt),
-                held=delivery.held if delivery else lambda: True,
+                hold=delivery.hold if delivery else None,
             ),
             result=self.result_of(command, stored.version + 1),
             open_sink=self._open_sink,

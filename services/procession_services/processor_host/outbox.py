@@ -1,7 +1,7 @@
 """The chunks of one command on their way to the client: identity, numbers, batches."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ import orjson
 from procession.errors import ProcessorError
 from procession_schemas import subjects
 from procession_schemas.chunks import Chunk
-from procession_services.bus import Bus, LostError
+from procession_services.bus import Bus, Hold
 from procession_services.runs.numbering import second_of_week
 
 _ENVELOPE = 64
@@ -71,12 +71,12 @@ class Outbox:
         suppress: int = -1,
         fence: int = 0,
         reset: int | None = None,
-        held: Callable[[], bool] = lambda: True,
+        hold: Hold | None = None,
     ) -> None:
         self.next_seq = next_seq
         self.fence = fence
         self.reset = reset
-        self.held = held
+        self.hold = hold or Hold()
         self.timed = False
         self._end: int | None = None
         self._bus, self._run, self._live, self._suppress = bus, run, live, suppress
@@ -145,8 +145,7 @@ class Outbox:
             LostError: The command is no longer ours, so its chunks come from somebody else.
             ProcessorError: A single chunk is too long, or holds what is not JSON.
         """
-        if not self.held():
-            raise LostError
+        await self.hold.keep()
         if not self._live or not (self._ready or end or mark):
             return
         ready, self._ready = self._ready, []
@@ -167,8 +166,7 @@ class Outbox:
         """
         if self._end is not None:
             await self._bus.kept(self._end)
-            if not self.held():
-                raise LostError
+            await self.hold.keep()
 
     @asynccontextmanager
     async def flushing(self) -> AsyncIterator[None]:

@@ -187,6 +187,7 @@ class Host:
             self.instances,
             open_sink,
             max_deliver=self.settings.max_deliver,
+            replica=self.settings.replica,
             runners=runners,
             lender=lender,
             environment=self.environment,
@@ -201,6 +202,7 @@ class Host:
         """Takes the service's commands, runs them, and moves their runs on."""
         executor = self.executor(open_sink, runners, lender)
         await self.listen_for_cancel(executor)
+        await executor.holders.start()
 
         async def handle(delivery: Delivery) -> None:
             command = WorkCommand.model_validate_json(delivery.body)
@@ -222,6 +224,7 @@ class Host:
             filter_subject=f"{subjects.ROOT}.work.{self.service}.>",
             handler=handle,
             give_up=give_up,
+            still_ours=executor.holders.still_ours,
         )
         return executor
 

@@ -12,6 +12,7 @@ from procession.errors import ProcessorError
 from procession.services import KeyValueStore
 from procession_schemas.agent import ProcessorRef
 from procession_schemas.chunks import Chunk
+from procession_services.bus import Hold
 
 WINDOW: Final = 1024
 """Raw chunks that may be unacknowledged; a slow chain slows the reading of the provider's socket."""
@@ -60,7 +61,7 @@ class Session:
     timed: bool = False
     disconnects: int = 0
     signal: AbortSignal = field(default_factory=AbortSignal)
-    held: Callable[[], bool] = lambda: True
+    hold: Hold = field(default_factory=Hold)
     end_sent: bool = False
     outcome: dict[str, Any] | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)

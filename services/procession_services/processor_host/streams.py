@@ -21,7 +21,7 @@ from procession_schemas import subjects
 from procession_schemas.agent import ProcessorRef
 from procession_schemas.chunks import Chunk
 from procession_schemas.work import Op
-from procession_services.bus import Bus, LostError, NoResponderError, RequestTimeoutError
+from procession_services.bus import Bus, NoResponderError, RequestTimeoutError
 from procession_services.processor_host.carrying import is_apart, unpacked
 from procession_services.processor_host.errors import Cancelled, Lent
 from procession_services.processor_host.job import Job
@@ -126,7 +126,7 @@ class StreamClient:
             store_of(job),
             replica=replica,
             signal=job.abort_signal,
-            held=job.outbox.held,
+            hold=job.outbox.hold,
             disconnects=self._bus.disconnects,
             ended=ended,
             well=well,
@@ -162,8 +162,7 @@ class StreamClient:
                 return
             if session.signal.aborted:
                 raise Cancelled
-            if not session.held():
-                raise LostError
+            await session.hold.keep()
             log.warning("no output_processors replica answers; trying again")
             await asyncio.sleep(delay)
             delay = min(delay * 2, 1)
@@ -233,8 +232,7 @@ class StreamClient:
                 await session.changed.wait()
 
     async def _transmit(self, session: Session) -> None:
-        if not session.held():
-            raise LostError
+        await session.hold.keep()
         if session.sent == session.acked:
             session.heard = asyncio.get_running_loop().time()
         start, session.sent, session.end_sent = session.sent, len(session.raw), session.ended
@@ -272,8 +270,7 @@ class StreamClient:
         session.left()
         if gone and session.pause:
             await asyncio.sleep(session.pause * random())  # noqa: S311 - to part it from others
-        if not session.held():
-            raise LostError
+        await session.hold.keep()
         lost, began = session.replica, asyncio.get_running_loop().time()
         session.stalls += not gone
         telemetry.observer().failover()

@@ -9,6 +9,7 @@ import asyncio
 import fcntl
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -136,6 +137,14 @@ class EmbeddedServers:
         """Kill NATS as `kill -9` does; a server that is already dead stays dead."""
         self._nats.kill()
 
+    def freeze_nats(self) -> None:
+        """Have NATS stand still until `thaw_nats`."""
+        self._nats.send(signal.SIGSTOP)
+
+    def thaw_nats(self) -> None:
+        """Let NATS go on."""
+        self._nats.send(signal.SIGCONT)
+
     def kill_redis(self) -> None:
         """Kill Redis as `kill -9` does; a server that is already dead stays dead."""
         self._redis.kill()
@@ -249,6 +258,11 @@ class _Server:
             pass
         finally:
             self.kill()
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the process, if it runs."""
+        if self._process is not None:
+            self._process.send_signal(number)
 
     def kill(self) -> None:
         """Kill the process and wait for its end."""

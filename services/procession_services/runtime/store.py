@@ -182,6 +182,12 @@ class RunStore:
         got = await self._take(keys=[run_key(tenant, run)], args=[seq, owner, attempt])
         return _stored(got[:11]) if isinstance(got, list) else None
 
+    async def claimed_by(self, tenant: str, run: str, seq: int) -> str | None:
+        """The owner that has claimed command `seq`; None where nobody has, or the run is at another one."""
+        claim = (await self.redis.hget(run_key(tenant, run), "claim") or b"").decode()
+        claimed, _, owner = claim.partition(":")
+        return owner if claimed == str(seq) else None
+
     async def commit_context(
         self,
         tenant: str,

@@ -55,6 +55,7 @@ class Inbox:
     """One of the bus's conversations; each question has an answer, or several."""
 
     address = "here"
+    has_heard = False
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus

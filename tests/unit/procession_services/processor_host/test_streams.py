@@ -12,13 +12,19 @@ from procession.errors import ProcessorError
 from procession.testing.environment import DictStore
 from procession_schemas import subjects
 from procession_schemas.agent import ProcessorRef
-from procession_services.bus import Bus, LostError, NoResponderError, RequestTimeoutError
+from procession_services.bus import Bus, Hold, LostError, NoResponderError, RequestTimeoutError
 from procession_services.processor_host import streams
 from procession_services.processor_host.stream_session import MOST_DEATHS, Session
 from procession_services.processor_host.streams import StreamClient
 from procession_services.runtime.tasks import ended
 from tests.chaos.proxy import Proxy
 from tests.support.waiting import until
+
+
+def _lost():
+    hold = Hold()
+    hold.lose()
+    return hold
 
 
 async def _lease():
@@ -33,15 +39,16 @@ async def client(servers):
 
 
 async def test_who_has_lost_the_command_meanwhile_asks_nobody_more(client, monkeypatch):
-    held = iter([True, True, False])
-    asked = []
+    hold, asked = Hold(), []
 
     async def nobody(subject, _body, _seconds):
         asked.append(subject)
+        if len(asked) == 4:
+            hold.lose()
         raise NoResponderError(subject)
 
     monkeypatch.setattr(client._bus, "request", nobody)
-    session = Session("s", [], _lease, DictStore(), held=lambda: next(held))
+    session = Session("s", [], _lease, DictStore(), hold=hold)
     async with asyncio.timeout(10):
         with pytest.raises(LostError):
             await client._lease(session, None)
@@ -58,7 +65,7 @@ async def test_a_stream_that_could_not_be_opened_is_forgotten(client, monkeypatc
     monkeypatch.setattr(client._bus, "request", nobody)
     environment = SimpleNamespace(store=lambda _tenant: DictStore())
     job: Any = SimpleNamespace(
-        outbox=SimpleNamespace(flush=sent, held=lambda: False),
+        outbox=SimpleNamespace(flush=sent, hold=_lost()),
         abort_signal=AbortSignal(),
         calls=SimpleNamespace(environment=environment),
         command=SimpleNamespace(tenant="t"),

@@ -1,0 +1,53 @@
+"""Whether a message that is worked on is still ours: who has lost it must not speak any more."""
+
+import asyncio
+import math
+from collections.abc import Callable
+
+
+class LostError(Exception):
+    """A message is not ours; another delivery of it is worked on, or will be when that one ends without an answer."""
+
+
+class Hold:
+    """A message in work, which the server leaves to us until a moment on the loop's clock; for ever if there is none.
+
+    `in_doubt` is called when somebody needs to know and the time is over: the server was not heard for so long, and
+    may have given the message to somebody else.
+    """
+
+    def __init__(self, until: float = math.inf, in_doubt: Callable[[], None] = lambda: None) -> None:
+        self._until, self._in_doubt = until, in_doubt
+        self._lost = False
+        self._decided = asyncio.Event()
+
+    def lasts(self) -> bool:
+        """Whether it is ours for certain."""
+        return not self._lost and asyncio.get_running_loop().time() < self._until
+
+    def extend(self, until: float) -> None:
+        """Takes it that the server leaves it to us for longer."""
+        self._until = until
+        self._decide()
+
+    def lose(self) -> None:
+        """Takes it that it is somebody else's."""
+        self._lost = True
+        self._decide()
+
+    def _decide(self) -> None:
+        self._decided.set()
+        self._decided = asyncio.Event()
+
+    async def keep(self) -> None:
+        """Returns when it is ours for certain: at once, or when it is known whether somebody else has got it.
+
+        Raises:
+            LostError: Somebody has.
+        """
+        while not self.lasts():
+            if self._lost:
+                raise LostError
+            decided = self._decided
+            self._in_doubt()
+            await decided.wait()

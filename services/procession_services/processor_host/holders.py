@@ -1,0 +1,85 @@
+"""Who has a command that NATS gives out once more: that replica may live, where only NATS was silent for long."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from procession_schemas import subjects
+from procession_schemas.holders import HolderAnswer, HolderQuestion
+from procession_schemas.work import WorkCommand
+from procession_services.bus import Bus, Delivery, Hold, LostError, RequestTimeoutError
+from procession_services.bus.alive import request_when_up
+from procession_services.runtime.clock import new_token
+from procession_services.runtime.store import RunStore
+
+log = logging.getLogger(__name__)
+_ASK_SECONDS: Final = 1.0
+"""Who does not answer for so long is taken for dead: a processor may block its event loop for about as long, and after
+a restart of NATS whoever lives may not be back yet."""
+
+
+class Holders:
+    """The commands that a replica of a service works on, and those of the other replicas, as they tell."""
+
+    def __init__(self, bus: Bus, store: RunStore, service: str, replica: str) -> None:
+        self._bus, self._store, self._service, self._replica = bus, store, service, replica
+        self._owners: set[str] = set()
+        self._held: dict[Hold, tuple[WorkCommand, str]] = {}
+
+    async def start(self) -> None:
+        """Begins to answer other replicas."""
+
+        def on_question(_subject: str, body: bytes, reply: str) -> None:
+            owner = HolderQuestion.model_validate_json(body).owner
+            self._bus.post(reply, HolderAnswer(works=owner in self._owners).to_json())
+
+        await self._bus.subscribe(subjects.holder(self._service, self._replica), on_question, own=True)
+
+    @contextmanager
+    def working(self, command: WorkCommand, delivery: Delivery | None) -> Iterator[str]:
+        """Notes for the length of the block that the command is worked on; gives the owner's name."""
+        owner = f"{self._replica}.{new_token(12)}"
+        self._owners.add(owner)
+        if delivery:
+            self._held[delivery.hold] = command, owner
+        try:
+            yield owner
+        finally:
+            self._owners.discard(owner)
+            if delivery:
+                del self._held[delivery.hold]
+
+    async def still_ours(self, delivery: Delivery) -> bool:
+        """Whether nobody has taken over the command that we work on for that delivery."""
+        if (ours := self._held.get(delivery.hold)) is None:
+            return False
+        command, owner = ours
+        return await self._store.claimed_by(command.tenant, command.run, command.seq) == owner
+
+    async def lives(self, command: WorkCommand) -> bool:
+        """Whether the replica that has claimed the command works on it.
+
+        Raises:
+            LostError: It did not answer, and NATS does not either: the next delivery will tell.
+        """
+        owner = await self._store.claimed_by(command.tenant, command.run, command.seq)
+        if owner is None:
+            return False
+        replica, named, _ = owner.partition(".")
+        if not named:  # a service of the version before
+            return False
+        lives = owner in self._owners if replica == self._replica else await self._says_so(replica, owner)
+        if lives:
+            log.info("%s: replica %s works on %s", self._service, replica, command.id)
+        return lives
+
+    async def _says_so(self, replica: str, owner: str) -> bool:
+        subject, question = subjects.holder(self._service, replica), HolderQuestion(owner=owner)
+        try:
+            answer = await request_when_up(self._bus, subject, question.to_json(), _ASK_SECONDS)
+            return HolderAnswer.model_validate_json(answer).works
+        except RequestTimeoutError:
+            if await self._bus.answers(_ASK_SECONDS):
+                return False
+            raise LostError from None
