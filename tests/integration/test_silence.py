@@ -1,6 +1,7 @@
 """NATS stands still for longer than work is left to whoever has it, and then gives it to somebody else, too."""
 
 import asyncio
+import re
 from contextlib import contextmanager
 
 import pytest
@@ -51,8 +52,9 @@ def silent(servers):
 
 
 async def given_to_another(caplog, run):
-    """Waits until a replica has left the run's work to the one that has it."""
-    await until(lambda: any("works on" in line and run in line for line in caplog.messages))
+    """Waits until a replica has got the run's work once more, and left it to the one that has it."""
+    said = re.compile(rf"(works on|leaves) .*{run}")
+    await until(lambda: any(map(said.search, caplog.messages)))
 
 
 @pytest.mark.parametrize("processors", [[], ["upper"]])
