@@ -172,6 +172,8 @@ def _own_part(part: Any, where: str) -> Part:
         _check(invocation, "errorText", _OPTIONAL_TEXT, path)
         _check(invocation, "approval", _OPTIONAL_MAP, path)
         invocation.setdefault("args", {})
+    else:
+        typed.pop("toolInvocation", None)  # readers go by it, whatever the type
     return cast("Part", typed)
 
 

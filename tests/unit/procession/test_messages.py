@@ -529,6 +529,15 @@ message_likes = odd | st.fixed_dictionaries(
 )
 
 
+@pytest.mark.parametrize("odd_one", [None, [{}], {"url": "x"}])
+@pytest.mark.parametrize("as_parts", [True, False])
+def test_only_a_tool_invocation_has_an_invocation(odd_one: Any, as_parts: bool) -> None:
+    parts = [{"type": "error", "toolInvocation": odd_one}]
+    message = read({"role": "assistant", "content": {"format": 2, "parts": parts} if as_parts else parts})
+    assert message["content"]["parts"] == [{"type": "error"}]
+    conversation_entries([message])
+
+
 @settings(max_examples=300, deadline=None)
 @given(message_likes)
 def test_anything_is_read_or_refused_with_a_reason(like: Any) -> None:
