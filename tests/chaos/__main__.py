@@ -15,6 +15,9 @@ from tests.chaos.runs import Outcome
 from tests.chaos.suite import Figures, chaos
 from tests.chaos.world import APART, TOGETHER, world
 
+_SLOWEST = 5
+"""How many runs are named whose pauses somebody might look at."""
+
 
 async def main() -> int:
     """Runs it."""
@@ -99,12 +102,14 @@ def tell(figures: Figures) -> None:
     for name in figures.hung:
         sys.stderr.write(f"{name} hears nothing any more\n")
     happened = ", ".join(f"{count} x {name}" for name, count in sorted(figures.faults.items()))
-    times = sorted(outcome.seconds for outcome in figures.outcomes) or [0.0]
+    slowest = sorted(figures.outcomes, key=lambda outcome: -outcome.seconds)
     resets = sum(outcome.resets for outcome in figures.outcomes)
     moved = sum(outcome.hosts > 1 for outcome in figures.outcomes)
     sys.stderr.write(
         f"{figures.seconds:.0f} s; {happened}; resets {resets}; streams that moved {moved}; "
-        f"slowest run {times[-1]:.1f} s, median {times[len(times) // 2]:.1f} s\n"
+        f"median run {slowest[len(slowest) // 2].seconds if slowest else 0:.1f} s, slowest "
+        + ", ".join(f"{each.run} ({each.kind}) {each.seconds:.1f} s" for each in slowest[:_SLOWEST])
+        + "\n"
     )
     sys.stdout.write(figures.line() + "\n")
 
