@@ -99,6 +99,8 @@ def tell(figures: Figures) -> None:
     for outcome in figures.outcomes:
         if outcome.model_extra or outcome.tool_wrong:
             complain(outcome)
+    if figures.left:
+        sys.stderr.write(f"left behind: {figures.left}\n")
     for name in figures.hung:
         sys.stderr.write(f"{name} hears nothing any more\n")
     happened = ", ".join(f"{count} x {name}" for name, count in sorted(figures.faults.items()))

@@ -15,6 +15,7 @@ from tests.chaos.evidence import keep_evidence
 from tests.chaos.faults import MIXED, misfortunes
 from tests.chaos.gaps import gaps, p99
 from tests.chaos.kinds import KINDS
+from tests.chaos.leftovers import leftovers
 from tests.chaos.runs import Outcome, conversation, judge_calls
 from tests.chaos.world import World
 
@@ -35,6 +36,7 @@ class Figures:
     no_terminal: int = 0
     two_terminals: int = 0
     hung: list[str] = field(default_factory=list)
+    left: dict[str, int] = field(default_factory=dict)
     gaps_kill: list[float] = field(default_factory=list)
     gaps_stop: list[float] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
@@ -55,6 +57,7 @@ class Figures:
             "model_extra": sum(o.model_extra for o in outcomes),
             "tool_wrong": sum(o.tool_wrong for o in outcomes),
             "hung": len(self.hung),
+            "left": sum(self.left.values()),
         }
 
     def line(self) -> str:
@@ -107,6 +110,7 @@ async def chaos(
     for outcome in figures.outcomes:
         await judge_calls(world, outcome)
     await _terminals(world, figures)
+    figures.left = await leftovers(world.servers.endpoints)
     figures.hung = await world.end()
     return figures
 

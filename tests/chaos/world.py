@@ -219,8 +219,10 @@ class World:
                     await self.servers.restart_nats()
                 case "silence":
                     self.servers.freeze_nats()
-                    await asyncio.sleep(ACK_WAIT * rng.uniform(*_SILENCE))
-                    self.servers.thaw_nats()
+                    try:
+                        await asyncio.sleep(ACK_WAIT * rng.uniform(*_SILENCE))
+                    finally:
+                        self.servers.thaw_nats()
                 case "redis":
                     await self.servers.restart_redis()
                 case "forget":
@@ -253,15 +255,19 @@ class World:
         elif kind == "stop":
             pid = replica.pid
             os.kill(pid, signal.SIGSTOP)
-            await asyncio.sleep(longer_than_lease)
-            os.kill(pid, signal.SIGCONT)
+            try:
+                await asyncio.sleep(longer_than_lease)
+            finally:
+                os.kill(pid, signal.SIGCONT)
         elif replica.proxy is not None:
             replica.proxy.freeze()
-            await asyncio.sleep(longer_than_lease)
-            if rng.random() < 0.5:
-                replica.proxy.thaw()
-            else:
-                replica.proxy.cut()
+            try:
+                await asyncio.sleep(longer_than_lease)
+            finally:
+                if rng.random() < 0.5:
+                    replica.proxy.thaw()
+                else:
+                    replica.proxy.cut()
 
 
 async def _told(nursery: Process) -> dict[str, int]:

@@ -1,0 +1,40 @@
+"""What is left in NATS and Redis when all runs have ended: no work, no place, no turn, nothing of a stream."""
+
+import asyncio
+from typing import Any, Final
+
+import nats
+from redis.asyncio import Redis
+
+from procession_services.runtime.admission import CALLED, PLACED
+from procession_services.runtime.embedded import Endpoints
+from procession_services.runtime.store import DEADLINES
+
+__all__ = ["leftovers"]
+
+_SECONDS: Final = 60.0
+"""More than a request lies in RUNS after it was handled, and than a lease."""
+_LOOK_SECONDS: Final = 0.5
+
+
+async def leftovers(servers: Endpoints) -> dict[str, int]:
+    """Counts them, by what they are; waits until there are none, or for a while."""
+    clock = asyncio.get_running_loop().time
+    until = clock() + _SECONDS
+    async with await nats.connect(servers.nats_url) as connection, Redis.from_url(servers.redis_url) as redis:
+        while (left := await _counted(connection.jetstream(), redis)) and clock() < until:  # noqa: ASYNC110 - servers have no event for it
+            await asyncio.sleep(_LOOK_SECONDS)
+    return left
+
+
+async def _counted(js: Any, redis: Any) -> dict[str, int]:
+    counts = {
+        stream: (await js.stream_info(stream)).state.messages for stream in ("RUNS", "WORK", "DEAD")
+    } | {
+        "places": await redis.scard(PLACED),
+        "called runs": await redis.zcard(CALLED),
+        "deadlines": await redis.zcard(DEADLINES),
+        "lines": len(await redis.keys("procession:*:line:*")),
+        "stream parts": len(await redis.keys("procession:*:parts")),
+    }
+    return {what: count for what, count in counts.items() if count}
