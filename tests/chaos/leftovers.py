@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 
 from procession_services.runtime.admission import CALLED, PLACED
 from procession_services.runtime.embedded import Endpoints
-from procession_services.runtime.store import DEADLINES
+from procession_services.runtime.store import DEADLINES, run_key
 
 __all__ = ["leftovers"]
 
@@ -27,13 +27,23 @@ async def leftovers(servers: Endpoints) -> dict[str, int]:
     return left
 
 
+async def _at_work(redis: Any) -> int:
+    """Runs that have a deadline, without those whose end is told again then: Redis has forgotten that it was."""
+    count = 0
+    for member in await redis.zrange(DEADLINES, 0, -1):
+        tenant, run = member.decode().split()
+        out, context = await redis.hmget(run_key(tenant, run), "out", "ctx")
+        count += out != b"0" or context is not None
+    return count
+
+
 async def _counted(js: Any, redis: Any) -> dict[str, int]:
     counts = {
         stream: (await js.stream_info(stream)).state.messages for stream in ("RUNS", "WORK", "DEAD")
     } | {
         "places": await redis.scard(PLACED),
         "called runs": await redis.zcard(CALLED),
-        "deadlines": await redis.zcard(DEADLINES),
+        "runs": await _at_work(redis),
         "lines": len(await redis.keys("procession:*:line:*")),
         "stream parts": len(await redis.keys("procession:*:parts")),
     }

@@ -121,8 +121,11 @@ return run and redis.call('HEXISTS', run, 'claim') == 0 and run
 LOG_PARTS = (
     _KEEP
     + """
-redis.call('RPUSH', KEYS[1], ARGV[1])
-keep(KEYS[1], ARGV[2])
+local state, out = unpack(redis.call('HMGET', KEYS[1], 'state_v', 'out'))
+local ended = not state or out == '0' and redis.call('HEXISTS', KEYS[1], 'ctx') == 0
+if ended then return end
+redis.call('RPUSH', KEYS[2], ARGV[1])
+keep(KEYS[2], ARGV[2])
 """
 )
 CANCEL = """

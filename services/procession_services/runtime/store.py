@@ -375,8 +375,9 @@ class RunStore:
         return called(await self._leave(keys=[deadlines, key, *more], args=[tenant, run]))
 
     async def append_parts(self, tenant: str, run: str, entry: bytes) -> None:
-        """Adds what the stream hooks received during one command to the run's log."""
-        await self._log_parts(keys=[f"{run_key(tenant, run)}:parts"], args=[entry, self._ttl])
+        """Adds what the stream hooks received during one command to the run's log, unless the run has ended."""
+        key = run_key(tenant, run)
+        await self._log_parts(keys=[key, f"{key}:parts"], args=[entry, self._ttl])
 
     async def load_parts(self, tenant: str, run: str, start: int) -> list[bytes]:
         """The entries of that log from `start` on."""

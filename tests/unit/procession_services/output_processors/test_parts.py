@@ -7,7 +7,7 @@ import pytest
 from procession_services.output_processors.parts import PartsStore, StreamPlace
 from procession_services.runtime.embedded import Endpoints
 from procession_services.runtime.redis_client import connect
-from procession_services.runtime.store import RunStore
+from procession_services.runtime.store import RunStore, run_key
 
 pytestmark = pytest.mark.integration
 
@@ -17,8 +17,14 @@ def place(run: str, *ids: int, known: bool = True) -> StreamPlace:
     return StreamPlace("t", run, len(ids), ids if known else ())
 
 
+async def at_work(replica: PartsStore, run: str) -> None:
+    """Has Redis know the run: of others nothing is logged."""
+    await replica._store.redis.hset(run_key("t", run), mapping={"state_v": 1, "out": 1})
+
+
 async def has(replica: PartsStore, at: StreamPlace, id_: int, text: str) -> None:
     """Has the two processors of a stream receive a text there."""
+    await at_work(replica, at.run)
     parts = await replica.open(at)
     lists = parts.lists_of(2)
     before = [len(received) for received in lists]
@@ -67,6 +73,7 @@ async def test_what_runs_that_go_on_have_received_is_bounded(servers: Endpoints)
     async with connect(servers.redis_url) as redis:
         parts_store = PartsStore(RunStore(redis, ttl=60, finished_ttl=60, told_ttl=60))
         for run in names:
+            await at_work(parts_store, run)
             parts = await parts_store.open(place(run))
             for received in parts.lists_of(2):
                 received.append({"type": "file", "payload": {"data": "x" * 5_000_000}})

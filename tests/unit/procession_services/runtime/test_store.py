@@ -206,10 +206,32 @@ async def test_a_line_does_not_outlive_its_runs(thread: Thread) -> None:
 
 
 async def test_stream_parts_are_logged_in_order_and_do_not_outlive_their_run(thread: Thread) -> None:
+    await thread.admit("r")
     for entry in (b"one", b"two"):
         await thread.store.append_parts(thread.tenant, "r", entry)
     assert await thread.store.load_parts(thread.tenant, "r", 0) == [b"one", b"two"]
-    assert 0 < await thread.redis.ttl(f"{run_key(thread.tenant, 'r')}:parts") <= 60
+    parts = f"{run_key(thread.tenant, 'r')}:parts"
+    assert 0 < await thread.redis.ttl(parts) <= await thread.redis.ttl(run_key(thread.tenant, "r"))
+
+
+async def test_who_comes_late_logs_no_stream_parts(thread: Thread) -> None:
+    """A replica that stood still until its run had ended, or was forgotten."""
+    await thread.admit("one")
+    await thread.save("one", done=True)
+    for run in ("one", "nobody-knows"):
+        await thread.store.append_parts(thread.tenant, run, b"late")
+        assert await thread.store.load_parts(thread.tenant, run, 0) == []
+
+
+async def test_a_run_that_waits_has_stream_parts(thread: Thread) -> None:
+    await thread.admit("one")
+    await thread.store.take_context(thread.tenant, "one", seq=1, owner="me")
+    await thread.store.commit_context(
+        thread.tenant, "one", version=0, seq=1, owner="me", data=b"{}", result=b"{}",
+        change=StateChange(1, b"waits", FAR, False, thread.line, waits=True),
+    )  # fmt: skip
+    await thread.store.append_parts(thread.tenant, "one", b"part")
+    assert await thread.store.load_parts(thread.tenant, "one", 0) == [b"part"]
 
 
 async def test_names_with_separators_are_different_lines() -> None:
