@@ -263,7 +263,7 @@ async def test_what_may_have_waited_here_for_too_long_is_to_come_again_soon(bus)
         handled.set()
 
     async with working(bus, handler) as (worker, send, said), asyncio.timeout(PATIENCE):
-        worker._alive -= 200
+        worker._keeper._alive -= 200
         await send("one")
         assert (await said.get()).startswith(b"-NAK")
         assert not handled.is_set()

@@ -4,8 +4,9 @@ from procession_services.bus.connection import Bus
 from procession_services.bus.errors import NoResponderError, RequestTimeoutError
 from procession_services.bus.hold import Hold, LostError
 from procession_services.bus.inbox import Inbox
+from procession_services.bus.keeping import Delivery
 from procession_services.bus.nearby import Nearby
-from procession_services.bus.worker import Delivery, HopelessError, Worker
+from procession_services.bus.worker import HopelessError, Worker
 
 __all__ = [
     "Bus", "Delivery", "Hold", "HopelessError", "Inbox", "LostError", "Nearby", "NoResponderError",

@@ -4,14 +4,13 @@ A continuous pull with a callback costs a third of `fetch` and a quarter of Fast
 message stays ours while its handler runs (`in_progress`); a handler that raises has it delivered again, later each
 time; what was delivered too often goes to DEAD, and its handler's `give_up` says so to whoever waits. A process that
 stood still for longer than the server waits has lost what it held: somebody else has it, so handlers are cancelled.
-Where it is the server that was silent for so long, `still_ours` tells: it may have given the message to nobody yet.
+Where it is the server that was silent for so long, `still_ours` tells: it may have given the message to nobody yet
+(`keeping.py`).
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from dataclasses import dataclass, field
 
 import orjson
 from nats.aio.msg import Msg
@@ -22,6 +21,7 @@ from procession.authors import is_ours
 from procession_schemas import subjects
 from procession_services.bus.connection import Bus
 from procession_services.bus.hold import Hold, LostError
+from procession_services.bus.keeping import Delivery, InWork, Keeper, StillOurs, Tasks, never
 
 log = logging.getLogger(__name__)
 _PULL_SECONDS = 5
@@ -39,37 +39,12 @@ _LONGEST_REASON = 500
 _BACKOFF = (0.1, 0.5, 2.0, 5.0, 10.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """One delivery of a message."""
-
-    subject: str
-    body: bytes
-    sequence: int
-    attempt: int
-    message_id: str | None
-    stored_at: str
-    traceparent: str | None
-    hold: Hold = field(default_factory=Hold)
-
-
 class HopelessError(Exception):
     """A message that no further delivery can help: it goes to DEAD at once, with the error's text as the reason."""
 
 
 Handler = Callable[[Delivery], Awaitable[None]]
 GiveUp = Callable[[Delivery, str], Awaitable[None]]
-StillOurs = Callable[[Delivery], Awaitable[bool]]
-
-
-async def _never(_delivery: Delivery) -> bool:
-    return False
-
-
-@dataclass(frozen=True, slots=True)
-class _InWork:
-    message: Msg
-    delivery: Delivery
 
 
 class Worker:
@@ -91,14 +66,14 @@ class Worker:
         concurrency: int,
         ack_wait: float,
         max_deliver: int,
-        still_ours: StillOurs = _never,
+        still_ours: StillOurs = never,
     ) -> None:
-        self._bus, self._still_ours = bus, still_ours
+        self._bus = bus
         self._stream, self._durable, self._filter = stream, durable, filter_subject
         self._handler, self._give_up = handler, give_up
         self._concurrency, self._ack_wait, self._max_deliver = concurrency, ack_wait, max_deliver
-        self._tasks: dict[asyncio.Task[None], _InWork] = {}
-        self._alive = 0.0
+        self._tasks: Tasks = {}
+        self._keeper = Keeper(bus, durable, self._tasks, ack_wait, still_ours)
         self._asked = 0
         self._held = 0
         self._settled: list[tuple[str, bytes]] = []
@@ -106,17 +81,16 @@ class Worker:
         self._inbox = ""
         self._doubtful = False
         self._stopping = False
-        self._wake, self._back = asyncio.Event(), asyncio.Event()
+        self._wake = asyncio.Event()
 
     async def start(self) -> None:
         """Creates the consumer if it is missing and begins to pull; returns when the subscription is live."""
         await self._add_consumer()
-        self._alive = asyncio.get_running_loop().time()
+        self._keeper.start()
         self._inbox = self._bus.client.new_inbox()
         self._subscription = await self._bus.client.listen(self._inbox, self._on_message)
         await self._bus.flush()
         self._pulling = asyncio.create_task(self._keep_pulling())
-        self._living = asyncio.create_task(self._keep_alive())
 
     async def _add_consumer(self) -> None:
         # With its name and its filter in the subject of the request, permissions can tell whose consumer it is.
@@ -145,7 +119,7 @@ class Worker:
             for message in messages:
                 self._settle(message, Msg.Ack.Nak)
         self._acknowledge()
-        self._living.cancel()
+        self._keeper.stop()
 
     async def _keep_pulling(self) -> None:
         """Keeps enough requests open: when half is used up, when the server drops them, and after their time.
@@ -191,79 +165,12 @@ class Worker:
         self._asked, self._doubtful = 0, True
         asyncio.get_running_loop().call_later(_PAUSE_SECONDS, self._wake.set)
 
-    async def _keep_alive(self) -> None:
-        """Tells the server that work in flight is still worked on: now and again, and when it is back.
-
-        One that is connected and does not answer is asked all the time: that tells when it does.
-        """
-        silent, clock = False, asyncio.get_running_loop().time
-        looked = clock()
-        while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_PAUSE_SECONDS if silent else self._ack_wait / 3):
-                    await self._back.wait()
-            self._back.clear()
-            silent = False
-            try:
-                if self._bus.client.is_connected:
-                    silent = not await self._heard()
-                    if not silent:
-                        await self._extend(stood_still=clock() - looked > self._ack_wait)
-            except Exception as error:  # noqa: BLE001 - whatever it is: else it takes no message any more
-                log.warning("%s: cannot say that it works, trying again: %r", self._durable, error)
-            looked = clock()
-
-    async def _extend(self, *, stood_still: bool) -> None:
-        self._alive = asyncio.get_running_loop().time()
-        doubtful = {}
-        for task, work in list(self._tasks.items()):
-            if work.delivery.hold.lasts():
-                await self._keep(work)
-            elif stood_still:
-                self._lose(task, work)
-            else:
-                doubtful[task] = work
-        if doubtful:
-            await asyncio.gather(*(self._decide(task, work) for task, work in doubtful.items()))
-
-    async def _keep(self, work: _InWork) -> None:
-        await work.message.in_progress()
-        work.delivery.hold.extend(self._alive + self._ack_wait)
-
-    async def _decide(self, task: asyncio.Task[None], work: _InWork) -> None:
-        """Keeps a message that nobody has taken; while that cannot be found out it stays in doubt."""
-        try:
-            async with asyncio.timeout(self._ack_wait / 3):
-                ours = await self._still_ours(work.delivery)
-        except Exception as error:  # noqa: BLE001 - the others are to be kept meanwhile
-            log.warning("%s: cannot tell whose %s is: %r", self._durable, work.message.subject, error)
-            return
-        if task not in self._tasks:
-            return
-        if ours:
-            await self._keep(work)
-        else:
-            self._lose(task, work)
-
-    def _lose(self, task: asyncio.Task[None], work: _InWork) -> None:
-        log.warning("%s: lost %s, which took too long", self._durable, work.message.subject)
-        work.delivery.hold.lose()
-        task.cancel()
-
-    async def _heard(self) -> bool:
-        """Whether the server answers: a connection may be half open.
-
-        Messages that came while this process stood still are let through first: they are not ours any more.
-        """
-        return await self._bus.answers(self._ack_wait / 3)
-
     def reconnected(self) -> None:
         """Asks again after a restart of the server, which forgets open requests, and says what is in work, and done."""
         self._asked = 0
-        self._alive = asyncio.get_running_loop().time()  # what comes now was sent now
         self._acknowledge()
         self._wake.set()
-        self._back.set()
+        self._keeper.reconnected()
 
     def _on_message(self, message: Msg) -> None:
         headers = message.headers or {}
@@ -279,13 +186,13 @@ class Worker:
         if self._stopping:
             self._bus.post(message.reply, Msg.Ack.Nak)
             return
-        hold = Hold(self._alive + self._ack_wait, self._back.set)
+        hold = self._keeper.hold()
         if not hold.lasts():
             log.warning("%s: leaves %s to its next delivery: NATS was silent", self._durable, message.subject)
             self._settle(message, _later(_BACKOFF[0]))
             self._wake.set()
             return
-        work = _InWork(message, _delivery(message, hold))
+        work = InWork(message, _delivery(message, hold))
         task = asyncio.create_task(self._work(work))
         self._tasks[task] = work
         self._held += len(message.data)
@@ -301,7 +208,7 @@ class Worker:
         if self._wants_more():
             self._wake.set()
 
-    async def _work(self, work: _InWork) -> None:
+    async def _work(self, work: InWork) -> None:
         message, delivery = work.message, work.delivery
         if delivery.attempt > self._max_deliver:
             times = f"{self._max_deliver} deliveries with {self._ack_wait:g} s for each"

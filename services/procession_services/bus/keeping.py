@@ -1,0 +1,147 @@
+"""Messages in work stay ours: the server is told so, and after a long silence of it is found out whose they are."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from nats.aio.msg import Msg
+
+from procession_services.bus.connection import Bus
+from procession_services.bus.hold import Hold
+
+log = logging.getLogger(__name__)
+_PAUSE_SECONDS: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One delivery of a message."""
+
+    subject: str
+    body: bytes
+    sequence: int
+    attempt: int
+    message_id: str | None
+    stored_at: str
+    traceparent: str | None
+    hold: Hold = field(default_factory=Hold)
+
+
+@dataclass(frozen=True, slots=True)
+class InWork:
+    """A message, and its delivery as its handler knows it."""
+
+    message: Msg
+    delivery: Delivery
+
+
+StillOurs = Callable[[Delivery], Awaitable[bool]]
+Tasks = dict[asyncio.Task[None], InWork]
+
+
+async def never(_delivery: Delivery) -> bool:
+    """Nothing is ours any more once the server may have given it to somebody else."""
+    return False
+
+
+class Keeper:
+    """Keeps what a worker has in hand, which are `tasks`.
+
+    Args:
+        name: Whose messages they are, for the log.
+        ack_wait: Seconds after which the server gives a message to somebody else that it hears nothing of.
+        still_ours: Says, where that time is over, whether nobody has taken a message from us.
+    """
+
+    def __init__(self, bus: Bus, name: str, tasks: Tasks, ack_wait: float, still_ours: StillOurs) -> None:
+        self._bus, self._name, self._tasks = bus, name, tasks
+        self._ack_wait, self._still_ours = ack_wait, still_ours
+        self._alive = 0.0
+        self._now = asyncio.Event()
+
+    def start(self) -> None:
+        """Begins to tell."""
+        self._alive = asyncio.get_running_loop().time()
+        self._living = asyncio.create_task(self._keep_alive())
+
+    def stop(self) -> None:
+        """Tells nothing any more."""
+        self._living.cancel()
+
+    def hold(self) -> Hold:
+        """The hold of a message that comes now; it does not last where the message may have waited for too long."""
+        return Hold(self._alive + self._ack_wait, self._now.set)
+
+    def reconnected(self) -> None:
+        """Tells at once: what comes now was sent now."""
+        self._alive = asyncio.get_running_loop().time()
+        self._now.set()
+
+    async def _keep_alive(self) -> None:
+        """Tells the server that work in flight is still worked on: now and again, and when it is back.
+
+        One that is connected and does not answer is asked all the time: that tells when it does.
+        """
+        silent, clock = False, asyncio.get_running_loop().time
+        looked = clock()
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_PAUSE_SECONDS if silent else self._ack_wait / 3):
+                    await self._now.wait()
+            self._now.clear()
+            silent = False
+            try:
+                if self._bus.client.is_connected:
+                    silent = not await self._heard()
+                    if not silent:
+                        await self._extend(stood_still=clock() - looked > self._ack_wait)
+            except Exception as error:  # noqa: BLE001 - whatever it is: else it takes no message any more
+                log.warning("%s: cannot say that it works, trying again: %r", self._name, error)
+            looked = clock()
+
+    async def _extend(self, *, stood_still: bool) -> None:
+        self._alive = asyncio.get_running_loop().time()
+        doubtful = {}
+        for task, work in list(self._tasks.items()):
+            if work.delivery.hold.lasts():
+                await self._keep(work)
+            elif stood_still:
+                self._lose(task, work)
+            else:
+                doubtful[task] = work
+        if doubtful:
+            await asyncio.gather(*(self._decide(task, work) for task, work in doubtful.items()))
+
+    async def _keep(self, work: InWork) -> None:
+        await work.message.in_progress()
+        work.delivery.hold.extend(self._alive + self._ack_wait)
+
+    async def _decide(self, task: asyncio.Task[None], work: InWork) -> None:
+        """Keeps a message that nobody has taken; while that cannot be found out it stays in doubt."""
+        try:
+            async with asyncio.timeout(self._ack_wait / 3):
+                ours = await self._still_ours(work.delivery)
+        except Exception as error:  # noqa: BLE001 - the others are to be kept meanwhile
+            log.warning("%s: cannot tell whose %s is: %r", self._name, work.message.subject, error)
+            return
+        if task not in self._tasks:
+            return
+        if ours:
+            await self._keep(work)
+        else:
+            self._lose(task, work)
+
+    def _lose(self, task: asyncio.Task[None], work: InWork) -> None:
+        log.warning("%s: lost %s, which took too long", self._name, work.message.subject)
+        work.delivery.hold.lose()
+        task.cancel()
+
+    async def _heard(self) -> bool:
+        """Whether the server answers: a connection may be half open.
+
+        Messages that came while this process stood still are let through first: they are not ours any more.
+        """
+        return await self._bus.answers(self._ack_wait / 3)
