@@ -46,7 +46,7 @@ test: $(VENV)/.develops ## run the tests
 test-docker: $(VENV)/.develops ## integration tests that restart servers and use all of them, on containers
 	@$(BIN)/python -m tests.e2e.engine
 	@PROCESSION_TEST_SERVERS=containers $(BIN)/python -m pytest $(addprefix tests/integration/test_, \
-		$(addsuffix .py, servers runs restarts memory dead tls))
+		$(addsuffix .py, servers runs restarts silence memory dead tls))
 
 check: $(VENV)/.develops ## formatting, lint, types, import rules
 	@$(BIN)/ruff format --check
