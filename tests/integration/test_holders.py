@@ -6,7 +6,7 @@ import pytest
 import pytest_asyncio
 
 from procession_schemas.work import WorkCommand
-from procession_services.bus import Bus, Delivery, LostError
+from procession_services.bus import Bus, Delivery, Hold, LostError
 from procession_services.processor_host.holders import Holders
 from procession_services.runtime.clock import new_token
 from procession_services.runtime.redis_client import connect
@@ -52,10 +52,12 @@ async def command(store):
     return command
 
 
-def delivery(number=2):
+def given(command, number=2, hold=None):
+    """A delivery of the command."""
     return Delivery(
-        subject="s", body=b"", sequence=1, attempt=number, message_id=None, stored_at="", traceparent=None
-    )
+        subject="s", body=command.to_json(), sequence=1, attempt=number, message_id=None, stored_at="",
+        traceparent=None, hold=hold or Hold(),
+    )  # fmt: skip
 
 
 async def claim(store, command, owner):
@@ -64,38 +66,57 @@ async def claim(store, command, owner):
 
 async def test_whoever_works_on_a_command_says_so_to_others_and_to_itself(two, store, command):
     one, other = two
-    assert not await other.lives(command)
-    with one.working(command, delivery()) as owner:
+    assert not await other.elsewhere(given(command))
+    with one.working(command, given(command)) as owner:
         await claim(store, command, owner)
-        assert await other.lives(command)
-        assert await one.lives(command)
-    assert not await other.lives(command)
-    assert not await one.lives(command)
+        assert await other.elsewhere(given(command))
+        assert await one.elsewhere(given(command))
+    assert not await other.elsewhere(given(command))
+    assert not await one.elsewhere(given(command))
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+@pytest.mark.parametrize("asked", ["by another", "by itself"])
+async def test_who_is_in_doubt_finds_out_before_it_says_so(two, store, command, goes_on, asked):
+    """NATS was silent; or the process stood still, and will be told that it has lost the command."""
+    one, other = two
+    doubts = asyncio.Event()
+    hold = Hold(0, doubts.set)
+    with one.working(command, given(command, 1, hold)) as owner:
+        await claim(store, command, owner)
+        asking = asyncio.create_task((other if asked == "by another" else one).elsewhere(given(command)))
+        async with asyncio.timeout(5):
+            await doubts.wait()
+            if goes_on:
+                hold.extend(asyncio.get_running_loop().time() + 60)
+            else:
+                hold.lose()
+            assert await asking is goes_on
 
 
 async def test_nobody_has_what_a_replica_claimed_that_is_gone(two, store, command):
     await claim(store, command, f"{new_token(10)}.{new_token(12)}")
     async with asyncio.timeout(5):
-        assert not await two[0].lives(command)
+        assert not await two[0].elsewhere(given(command))
 
 
 async def test_nobody_has_what_the_version_before_claimed(two, store, command):
     await claim(store, command, new_token(12))
     async with asyncio.timeout(5):
-        assert not await two[0].lives(command)
+        assert not await two[0].elsewhere(given(command))
 
 
 async def test_a_command_is_ours_until_somebody_takes_it(two, store, command):
     one, other = two
-    ours = delivery(1)
+    ours = given(command, 1)
     assert not await one.still_ours(ours)
     with one.working(command, ours) as owner:
         await claim(store, command, owner)
         assert await one.still_ours(ours)
-        with one.working(command, again := delivery(1)):  # NATS may forget that it gave it to us
+        with one.working(command, again := given(command, 1)):  # NATS may forget that it gave it to us
             assert not await one.still_ours(again)
         assert await one.still_ours(ours)
-        with other.working(command, delivery()) as another:
+        with other.working(command, given(command)) as another:
             await claim(store, command, another)
         assert not await one.still_ours(ours)
 
@@ -110,7 +131,7 @@ async def test_what_cannot_be_known_while_nats_is_silent_is_left_to_the_next_del
         servers.freeze_nats()
         try:
             with pytest.raises(LostError):
-                await holders.lives(command)
+                await holders.elsewhere(given(command))
         finally:
             servers.thaw_nats()
         await bus.close()

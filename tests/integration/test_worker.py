@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from procession_schemas import subjects
-from procession_services.bus import Bus, LostError, connection
+from procession_services.bus import Bus, Hold, LostError, connection
 from procession_services.bus import worker as worker_module
 from procession_services.bus.streams import ensure_streams
 from procession_services.bus.worker import Worker
@@ -182,6 +182,12 @@ async def test_what_failed_while_nats_was_away_is_delivered_again_when_it_is_bac
         await bus.close()
 
 
+def iter_of(queue):
+    """What is in a queue."""
+    while not queue.empty():
+        yield queue.get_nowait()
+
+
 class Known:
     """Says whose a message is, in turn, when it is asked."""
 
@@ -254,6 +260,87 @@ async def test_a_process_that_stood_still_has_lost_what_it_held(bus):
             await handler.ended.wait()
             assert handler.outcome == "lost"
         await worker.stop(grace=PATIENCE)
+
+
+async def test_a_process_that_stood_still_and_is_not_connected_then_has_lost_what_it_held(bus, monkeypatch):
+    answers = bus.answers
+    silent = iter([False])
+
+    async def told(seconds):
+        return next(silent, True) and await answers(seconds)
+
+    handler = InHand()
+    async with working(bus, handler, ack_wait=0.5, still_ours=Known(*[True] * 9)) as (worker, send, _):
+        async with asyncio.timeout(PATIENCE):
+            await send("one")
+            await handler.begun.wait()
+            monkeypatch.setattr(bus, "answers", told)
+            time.sleep(1.5)  # noqa: ASYNC251 - nothing else may run
+            await handler.ended.wait()
+            assert handler.outcome == "lost"
+        await worker.stop(grace=PATIENCE)
+
+
+async def test_what_is_to_be_given_up_is_even_if_its_last_delivery_may_have_waited_for_too_long(
+    bus, monkeypatch
+):
+    told = asyncio.Event()
+
+    async def handler(_delivery):
+        holds = iter([Hold(0)])
+        monkeypatch.setattr(worker._keeper, "hold", lambda: next(holds, Hold()))
+        raise LostError
+
+    async def give_up(_delivery, _reason):
+        told.set()
+
+    async with working(bus, handler, give_up=give_up, ack_wait=0.5, max_deliver=1) as (worker, send, said):
+        async with asyncio.timeout(PATIENCE):
+            await send("one")
+            await told.wait()
+            await worker.stop(grace=PATIENCE)
+    assert any(each.startswith(b"-NAK") for each in iter_of(said))
+
+
+async def test_what_somebody_else_works_on_is_neither_handled_nor_given_up(bus):
+    asked, handled = [], []
+    told = asyncio.Event()
+
+    async def elsewhere(delivery):
+        asked.append(delivery.attempt)
+        if delivery.attempt == 2:
+            raise LostError
+        return delivery.attempt < 5
+
+    async def handler(delivery):
+        handled.append(delivery.attempt)
+        raise LostError
+
+    async def give_up(_delivery, _reason):
+        told.set()
+
+    options = {"ack_wait": 0.2, "max_deliver": 1, "elsewhere": elsewhere}
+    async with working(bus, handler, give_up=give_up, **options) as (worker, send, _):
+        async with asyncio.timeout(PATIENCE):
+            await send("one")
+            await told.wait()
+            await worker.stop(grace=PATIENCE)
+    assert (handled, asked) == ([1], [2, 3, 4, 5])
+
+
+async def test_what_nobody_can_tell_about_is_handled(bus):
+    handled: asyncio.Queue[int] = asyncio.Queue()
+
+    async def handler(delivery):
+        handled.put_nowait(delivery.attempt)
+        if delivery.attempt == 1:
+            raise ValueError
+
+    async with working(bus, handler, elsewhere=Known(ValueError("no command"))) as (worker, send, _):
+        async with asyncio.timeout(PATIENCE):
+            await send("one")
+            assert [await handled.get(), await handled.get()] == [1, 2]
+            await worker.stop(grace=PATIENCE)
 
 
 async def test_what_may_have_waited_here_for_too_long_is_to_come_again_soon(bus):

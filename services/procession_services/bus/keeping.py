@@ -38,12 +38,13 @@ class InWork:
     delivery: Delivery
 
 
-StillOurs = Callable[[Delivery], Awaitable[bool]]
+Known = Callable[[Delivery], Awaitable[bool]]
+"""Tells something about whose a message is."""
 Tasks = dict[asyncio.Task[None], InWork]
 
 
 async def never(_delivery: Delivery) -> bool:
-    """Nothing is ours any more once the server may have given it to somebody else."""
+    """Nothing is known of others; and what the server may have given to somebody else is not ours any more."""
     return False
 
 
@@ -56,7 +57,7 @@ class Keeper:
         still_ours: Says, where that time is over, whether nobody has taken a message from us.
     """
 
-    def __init__(self, bus: Bus, name: str, tasks: Tasks, ack_wait: float, still_ours: StillOurs) -> None:
+    def __init__(self, bus: Bus, name: str, tasks: Tasks, ack_wait: float, still_ours: Known) -> None:
         self._bus, self._name, self._tasks = bus, name, tasks
         self._ack_wait, self._still_ours = ack_wait, still_ours
         self._alive = 0.0
@@ -85,7 +86,7 @@ class Keeper:
 
         One that is connected and does not answer is asked all the time: that tells when it does.
         """
-        silent, clock = False, asyncio.get_running_loop().time
+        silent, stood_still, clock = False, False, asyncio.get_running_loop().time
         looked = clock()
         while True:
             with suppress(TimeoutError):
@@ -94,10 +95,12 @@ class Keeper:
             self._now.clear()
             silent = False
             try:
-                if self._bus.client.is_connected:
-                    silent = not await self._heard()
-                    if not silent:
-                        await self._extend(stood_still=clock() - looked > self._ack_wait)
+                heard = self._bus.client.is_connected and await self._heard()
+                stood_still = stood_still or clock() - looked > self._ack_wait
+                if heard:
+                    await self._extend(stood_still=stood_still)
+                    stood_still = False
+                silent = not heard and self._bus.client.is_connected
             except Exception as error:  # noqa: BLE001 - whatever it is: else it takes no message any more
                 log.warning("%s: cannot say that it works, trying again: %r", self._name, error)
             looked = clock()

@@ -21,7 +21,7 @@ from procession.authors import is_ours
 from procession_schemas import subjects
 from procession_services.bus.connection import Bus
 from procession_services.bus.hold import Hold, LostError
-from procession_services.bus.keeping import Delivery, InWork, Keeper, StillOurs, Tasks, never
+from procession_services.bus.keeping import Delivery, InWork, Keeper, Known, Tasks, never
 
 log = logging.getLogger(__name__)
 _PULL_SECONDS = 5
@@ -51,7 +51,7 @@ class Worker:
     """Pulls work for one service.
 
     `still_ours` says, when the server was silent for so long that it may have given a message to somebody else,
-    whether nobody has taken it from us.
+    whether nobody has taken it from us; `elsewhere`, when it gives a message once more, whether somebody works on it.
     """
 
     def __init__(
@@ -66,9 +66,10 @@ class Worker:
         concurrency: int,
         ack_wait: float,
         max_deliver: int,
-        still_ours: StillOurs = never,
+        still_ours: Known = never,
+        elsewhere: Known = never,
     ) -> None:
-        self._bus = bus
+        self._bus, self._elsewhere = bus, elsewhere
         self._stream, self._durable, self._filter = stream, durable, filter_subject
         self._handler, self._give_up = handler, give_up
         self._concurrency, self._ack_wait, self._max_deliver = concurrency, ack_wait, max_deliver
@@ -100,7 +101,7 @@ class Worker:
             filter_subject=self._filter,
             ack_policy=AckPolicy.EXPLICIT,
             ack_wait=self._ack_wait,
-            max_deliver=self._max_deliver + 1,
+            max_deliver=-1,  # it is ours to say that one is enough: of the last one, nobody else would hear
             max_ack_pending=100_000,
         )
         await self._bus.add_consumer(self._stream, config)
@@ -210,6 +211,8 @@ class Worker:
 
     async def _work(self, work: InWork) -> None:
         message, delivery = work.message, work.delivery
+        if delivery.attempt > 1 and await self._is_elsewhere(delivery):
+            return
         if delivery.attempt > self._max_deliver:
             times = f"{self._max_deliver} deliveries with {self._ack_wait:g} s for each"
             why = (
@@ -238,6 +241,16 @@ class Worker:
                 self._settle(message, _later(_BACKOFF[min(delivery.attempt, len(_BACKOFF)) - 1]))
         else:
             self._settle(message)
+
+    async def _is_elsewhere(self, delivery: Delivery) -> bool:
+        """Whether somebody else works on it, or will be asked for it by the next delivery."""
+        try:
+            return await self._elsewhere(delivery)
+        except LostError:
+            return True
+        except Exception as error:  # noqa: BLE001 - who handles it finds out what is wrong with it
+            log.warning("%s: cannot tell who has %s: %r", self._durable, delivery.subject, error)
+            return False
 
     def _settle(self, message: Msg, how: bytes = Msg.Ack.Ack) -> None:
         if not self._soon:

@@ -94,9 +94,9 @@ class Executor:
         A command that was done before is not run again; one that the run has left behind only has it said again what
         comes next. Nor is one that got its number in another life of Redis, which may have forgotten that it was done,
         and what came after it: it is sent anew, under a number that is greater than theirs. The first delivery leaves a
-        command alone that somebody has (NATS forgets deliveries when it is killed); a later one takes it over, unless
-        that one lives: it was NATS that was silent. Without a delivery it is the caller's own, which NATS does not
-        count: one that was begun too often ends its run.
+        command alone that somebody has (NATS forgets deliveries when it is killed); a later one takes it over, since
+        it comes here only when that one does not live (`Holders`). Without a delivery it is the caller's own, which
+        NATS does not count: one that was begun too often ends its run.
 
         Raises:
             LostError: Somebody else has the command, so this delivery says nothing more.
@@ -108,8 +108,6 @@ class Executor:
     async def _execute(
         self, command: WorkCommand, delivery: Delivery | None, told: Callable[[WorkResult], None]
     ) -> None:
-        if delivery and delivery.attempt > 1 and await self.holders.lives(command):
-            raise LostError
         with self._cancellable(command) as signal, self.holders.working(command, delivery) as owner:
             stored = await self.store.take_context(
                 command.tenant,

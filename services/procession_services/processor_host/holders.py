@@ -1,5 +1,6 @@
 """Who has a command that NATS gives out once more: that replica may live, where only NATS was silent for long."""
 
+import asyncio
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,31 +25,42 @@ class Holders:
 
     def __init__(self, bus: Bus, store: RunStore, service: str, replica: str) -> None:
         self._bus, self._store, self._service, self._replica = bus, store, service, replica
-        self._owners: set[str] = set()
+        self._owners: dict[str, Hold] = {}
         self._held: dict[Hold, tuple[WorkCommand, str]] = {}
+        self._answering: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Begins to answer other replicas."""
 
+        async def answer(body: bytes, reply: str) -> None:
+            works = await self._works(HolderQuestion.model_validate_json(body).owner)
+            self._bus.post(reply, HolderAnswer(works=works).to_json())
+
         def on_question(_subject: str, body: bytes, reply: str) -> None:
-            owner = HolderQuestion.model_validate_json(body).owner
-            self._bus.post(reply, HolderAnswer(works=owner in self._owners).to_json())
+            task = asyncio.create_task(answer(body, reply))
+            self._answering.add(task)
+            task.add_done_callback(self._answering.discard)
 
         await self._bus.subscribe(subjects.holder(self._service, self._replica), on_question, own=True)
 
     @contextmanager
     def working(self, command: WorkCommand, delivery: Delivery | None) -> Iterator[str]:
         """Notes for the length of the block that the command is worked on; gives the owner's name."""
-        owner = f"{self._replica}.{new_token(12)}"
-        self._owners.add(owner)
-        if delivery:
-            self._held[delivery.hold] = command, owner
+        owner, hold = f"{self._replica}.{new_token(12)}", delivery.hold if delivery else Hold()
+        self._owners[owner], self._held[hold] = hold, (command, owner)
         try:
             yield owner
         finally:
-            self._owners.discard(owner)
-            if delivery:
-                del self._held[delivery.hold]
+            del self._owners[owner], self._held[hold]
+
+    async def _works(self, owner: str) -> bool:
+        """Whether that owner works here, and goes on: a process that stood still has lost what it held."""
+        try:
+            if hold := self._owners.get(owner):
+                await hold.keep()
+        except LostError:
+            return False
+        return owner in self._owners
 
     async def still_ours(self, delivery: Delivery) -> bool:
         """Whether nobody has taken over the command that we work on for that delivery."""
@@ -57,19 +69,21 @@ class Holders:
         command, owner = ours
         return await self._store.claimed_by(command.tenant, command.run, command.seq) == owner
 
-    async def lives(self, command: WorkCommand) -> bool:
-        """Whether the replica that has claimed the command works on it.
+    async def elsewhere(self, delivery: Delivery) -> bool:
+        """Whether the replica that has claimed a command, which was delivered once more, works on it.
 
         Raises:
             LostError: It did not answer, and NATS does not either: the next delivery will tell.
+            ValidationError: It is no command.
         """
+        command = WorkCommand.model_validate_json(delivery.body)
         owner = await self._store.claimed_by(command.tenant, command.run, command.seq)
         if owner is None:
             return False
         replica, named, _ = owner.partition(".")
         if not named:  # a service of the version before
             return False
-        lives = owner in self._owners if replica == self._replica else await self._says_so(replica, owner)
+        lives = await (self._works(owner) if replica == self._replica else self._says_so(replica, owner))
         if lives:
             log.info("%s: replica %s works on %s", self._service, replica, command.id)
         return lives

@@ -225,6 +225,7 @@ class Host:
             handler=handle,
             give_up=give_up,
             still_ours=executor.holders.still_ours,
+            elsewhere=executor.holders.elsewhere,
         )
         return executor
 
