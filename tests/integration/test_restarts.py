@@ -14,6 +14,7 @@ from procession_services.processor_host import service as hosting
 from procession_services.processor_host.service import NotReachableError, hosted
 from procession_services.runtime.settings import Settings
 from procession_services.runtime.store import RunStore
+from tests.chaos.proxy import Proxy
 from tests.support.servers import own_servers
 from tests.support.system import SERVICES, finished, numbered, running_system, text_of
 from tests.support.waiting import eventually
@@ -75,6 +76,29 @@ async def test_a_stream_outlives_a_restart_of_nats(servers, system, processors):
     late = await system.client.attach(result.run_id)
     _, again = await finished(late)
     assert text_of(again) == expected
+
+
+async def test_a_cancel_is_heard_by_whoever_was_not_connected(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "unused")
+    others = [service for service in SERVICES if service != "llm_gateway"]
+    async with (
+        own_servers(tmp_path / "servers") as servers,
+        running_system(servers.endpoints, tmp_path) as system,
+        system.inside(*others),
+        Proxy(int(servers.endpoints.nats_url.rpartition(":")[2])) as proxy,
+        system.inside("llm_gateway", nats_url=f"nats://127.0.0.1:{proxy.port}"),
+    ):
+        handle = await system.start({"chunks": TEXT * 20, "chunk_delay_ms": 15})
+        await begun(handle)
+        proxy.freeze()
+        proxy.abort()
+        await handle.cancel()
+        store = RunStore(system.redis, ttl=600, finished_ttl=600, told_ttl=600)
+        await eventually(lambda: store.is_cancelled(system.client.tenant, handle.run_id))
+        proxy.thaw()
+        async with asyncio.timeout(10):  # the answer takes 18 s
+            result, _ = await finished(handle)
+    assert result.status == "cancelled"
 
 
 async def test_work_that_ends_while_nats_is_away_is_not_lost(servers, system):

@@ -118,6 +118,33 @@ async def test_while_nats_is_there_who_publishes_more_than_can_be_kept_goes_on(s
     await bus.close()
 
 
+@pytest.mark.parametrize("goes_on", [True, False], ids=["is thawed", "is killed"])
+async def test_who_publishes_more_than_can_be_kept_waits_where_nats_stands_still(
+    servers, monkeypatch, goes_on
+):
+    """It is connected, and has nothing yet."""
+    monkeypatch.setattr(unconfirmed, "_KEPT", 5)
+    bus = await Bus.connect(servers.endpoints.nats_url, "test")
+    await bus.kept(await bus.publish_kept(SUBJECT, b"0", ask=True))
+    servers.freeze_nats()
+
+    async def publish():
+        for number in range(1, 20):
+            await bus.publish_kept(SUBJECT, b"%d" % number)
+
+    publishing = asyncio.create_task(publish())
+    done, _ = await asyncio.wait([publishing], timeout=0.3)
+    assert not done
+    if goes_on:
+        servers.thaw_nats()
+    else:
+        await servers.restart_nats()
+    async with asyncio.timeout(20):
+        await publishing
+        await until_stored(bus, *(b"%d" % number for number in range(20)))
+    await bus.close()
+
+
 async def test_who_waits_for_a_message_goes_on_when_the_stream_has_it(servers):
     bus = await Bus.connect(servers.endpoints.nats_url, "test")
     await bus.kept(await bus.publish_kept(SUBJECT, b"1", ask=True))

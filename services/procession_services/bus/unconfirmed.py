@@ -3,7 +3,7 @@
 One server stores what comes over one connection in its order: it is asked now and then, and speaks for all before. In
 a cluster the stream's leader may die and be elected anew while this connection lives, and swallow what comes meanwhile:
 there each message is asked for, and sent again when no answer comes. A reader may get it twice. While NATS is away they
-are only kept; when no more can be, who publishes waits.
+are only kept; when no more can be, who publishes waits. So it is where NATS is connected and stands still.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class Unconfirmed:
         self._asked, self._question = 0.0, 0
         self._connection = 0
         self._patience = _AGAIN_SECONDS
-        self._broken = self._cluster = False
+        self._broken = self._cluster = self._refusing = False
         self._answers = client.new_inbox()
         self._looking: asyncio.Task[None] | None = None
         self._trying: asyncio.Task[None] | None = None
@@ -78,12 +78,16 @@ class Unconfirmed:
         return len(self._kept) >= _KEPT or self._bytes >= _KEPT_BYTES
 
     async def _make_room(self) -> None:
-        """Keeps the oldest no longer; while NATS is away, which may not have it, waits for its answer first."""
+        """Waits for an answer, since NATS may have nothing yet; where a stream refuses, keeps the oldest no longer."""
         while self._is_full():
-            if self._client.is_connected:
+            if self._refusing:
                 self._confirm(next(iter(self._kept)))
-            else:
-                await self.stored(next(reversed(self._kept)))
+                continue
+            if self._question not in self._kept:
+                self._question = next(reversed(self._kept))
+                if self._client.is_connected:  # else it is asked for when it goes with all that is kept
+                    await self._repeat([self._question], ask=True)
+            await self.stored(self._question)
 
     async def stored(self, number: int) -> None:
         """Returns when the stream has said that it has the message, or does not take it; it must have been asked."""
@@ -113,6 +117,7 @@ class Unconfirmed:
 
     def _refused(self, number: int, why: bytes) -> None:
         """The stream does not take a message (it is full, or gone): nobody waits for that, and it is sent again."""
+        self._refusing = True
         self._let_go(number)
         if self._trying is None or self._trying.done():
             log.warning(
@@ -162,7 +167,7 @@ class Unconfirmed:
         if b'"error"' in message.data or b'"seq"' not in message.data:
             self._refused(int(number), message.data)
             return
-        self._patience = _AGAIN_SECONDS
+        self._patience, self._refusing = _AGAIN_SECONDS, False
         if self._cluster:
             self._confirm(int(number))
         elif not self._broken and int(connection) == self._connection:

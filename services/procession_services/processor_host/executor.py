@@ -88,6 +88,12 @@ class Executor:
         for signal in self._signals.get((tenant, run), ()):
             signal.abort()
 
+    async def look_for_cancels(self) -> None:
+        """Fires the signals of runs that were cancelled while nobody could tell us."""
+        for tenant, run in list(self._signals):
+            if await self.store.is_cancelled(tenant, run):
+                self.cancel(tenant, run)
+
     async def execute(self, command: WorkCommand, delivery: Delivery | None = None) -> None:
         """Runs the command, takes its result into the run, and sends what comes next.
 

@@ -88,6 +88,8 @@ class Host:
         self.admin.checks.append(partial(redis_problems, self.redis))
         self.workers: list[Worker] = []
         self.consumers: list[tuple[str, str]] = []
+        self._told: list[Executor] = []
+        self._looking: set[asyncio.Task[None]] = set()
         self.on_drain: list[_Step] = []
         self._on_idle: list[_Step] = []
         self.on_stop: list[_Step] = [self.redis.settled]
@@ -237,11 +239,16 @@ class Host:
             executor.cancel(tenant, run)
 
         await self.subscribe(subjects.cancelled("*", "*"), on_cancel)
+        self._told.append(executor)
 
     def reconnected(self) -> None:
-        """Lets every worker ask for work again."""
+        """Lets every worker ask for work again, and finds out what nobody could tell us."""
         for worker in self.workers:
             worker.reconnected()
+        for executor in self._told:
+            looking = asyncio.create_task(_looked(executor))
+            self._looking.add(looking)
+            looking.add_done_callback(self._looking.discard)
 
     async def works(self) -> bool:
         """Whether NATS and Redis answer now."""
@@ -299,6 +306,13 @@ async def _hosted(service: str, settings: Settings, start: Start, nearby: Nearby
             yield host
     finally:
         await host.stop()
+
+
+async def _looked(executor: Executor) -> None:
+    try:
+        await executor.look_for_cancels()
+    except Exception as error:  # noqa: BLE001 - Redis may be away, too
+        log.warning("cannot tell whether runs were cancelled while NATS was away: %r", error)
 
 
 async def _tried(step: _Step, ends: float) -> None:

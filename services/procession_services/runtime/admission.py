@@ -95,12 +95,10 @@ end
 local function stay_behind(tenant, run)
   if redis.call('SADD', ROOT .. 'behind', tenant .. ' ' .. run) == 1 then count('waiting', tenant, 1) end
 end
--- It is its turn there.
+-- It is its turn there, unless it has got in, or has ended, meanwhile.
 local function enter(tenant, run)
-  local name = tenant .. ' ' .. run
-  if redis.call('SISMEMBER', ROOT .. 'places', name) == 1 then return {} end
-  if redis.call('ZSCORE', queue_of(tenant), run) then return {} end
-  if redis.call('SREM', ROOT .. 'behind', name) == 1 then count('waiting', tenant, -1) end
+  if redis.call('SREM', ROOT .. 'behind', tenant .. ' ' .. run) == 0 then return {} end
+  count('waiting', tenant, -1)
   join(tenant, run)
   return call_next()
 end

@@ -335,6 +335,10 @@ class RunStore:
         """Lets every service that picks up work of the run see that it was cancelled."""
         await self._cancel(keys=[run_key(tenant, run)], args=[self._ttl])
 
+    async def is_cancelled(self, tenant: str, run: str) -> bool:
+        """Whether somebody has cancelled a run."""
+        return bool(await self.redis.hexists(run_key(tenant, run), "cancelled"))
+
     async def refuse(self, tenant: str, run: str, digest: str) -> Admission:
         """Notes that a request is refused, unless its id is or was taken; gives what was known of that."""
         return _known(await self._refuse(keys=[run_key(tenant, run)], args=[digest, self._told_ttl]))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from procession_services.runtime.admission import Wanted
+from procession_services.runtime.admission import PLACED, Wanted
 from procession_services.runtime.embedded import Endpoints
 from procession_services.runtime.redis_client import connect
 from procession_services.runtime.store import (
@@ -198,6 +198,16 @@ async def test_runs_that_are_gone_keep_nobody(thread: Thread) -> None:
     assert await thread.first() == "three"
     await thread.redis.delete(run_key(thread.tenant, "three"))
     assert await thread.admit("four") == Admission()
+
+
+async def test_a_run_that_ended_before_its_turn_was_passed_to_it_gets_no_place(thread: Thread) -> None:
+    await thread.admit("one")
+    await thread.admit("two")
+    await thread.save("one", done=True)
+    assert await thread.first() == "two"
+    await thread.save("two", done=True)  # whoever passes the turn is slow
+    assert await thread.store.enter(thread.tenant, "two") == ()
+    assert not await thread.redis.sismember(PLACED, f"{thread.tenant} two")
 
 
 async def test_a_line_does_not_outlive_its_runs(thread: Thread) -> None:
