@@ -22,6 +22,7 @@ ERROR_CODES: Final[dict[str, str]] = {
     "message names it.",
     "FACTORY_FAILED": "A factory of processors raised an exception, or returned what is no list.",
     "AGENT_MEMORY_MISSING_RESOURCE_ID": "Of thread and resource one is missing.",
+    "ANSWER_TOO_LONG": "What was asked of the memory service does not fit into a message; ask for a smaller page.",
     "NO_VECTOR_STORE": "Semantic recall is wanted, and no Chroma is configured.",
     "THREAD_BUSY": "Another run is at work on the thread, and `memory.concurrency` is `reject`.",
     "RUN_ID_CONFLICT": "The run id belongs to another request.",

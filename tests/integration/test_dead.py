@@ -34,6 +34,30 @@ from tests.support.servers import own_servers
 from tests.support.waiting import eventually
 
 
+async def test_what_is_too_long_for_dead_is_buried_in_part_and_closes_no_connection(
+    servers: Endpoints,
+) -> None:
+    settings = Settings(nats_url=servers.nats_url, redis_url=servers.redis_url, max_deliver=1)
+    bus = await Bus.connect(servers.nats_url, "test")
+    buried: asyncio.Queue[bytes] = asyncio.Queue()
+    for run in ("long", "short"):
+        subject = subjects.dead("WORK", "tools", "acme", run)
+        await bus.subscribe(subject, lambda _, body, __: buried.put_nowait(body))
+    body = b"x" * (bus.max_payload - 200)
+    async with asyncio.timeout(20), hosted("tools", settings, start):
+        subject = subjects.work("tools", "acme", "long")
+        await bus.client.store(subject, body, seconds=5, headers={"Nats-Msg-Id": "long"})
+        assert body.startswith(await buried.get())
+        [letter] = [each for each in await dead_letters(bus.js) if each.subject == subject]
+        assert len(letter.body) < letter.length == len(body)
+        assert f"of {len(body)} bytes" in letter.reason
+        with pytest.raises(NotReplayableError, match="too long for DEAD"):
+            await replay(bus.js, letter)
+        await bus.publish_stored(subjects.work("tools", "acme", "short"), b"{}", message_id="short")
+        assert await buried.get() == b"{}"
+    await bus.close()
+
+
 async def test_a_body_that_nobody_understands_is_buried_with_its_reason_and_replayed(
     servers: Endpoints,
 ) -> None:

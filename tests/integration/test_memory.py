@@ -61,6 +61,17 @@ async def say(system, text, agent, thread, resource, *calls):
 # --- semantic recall ---------------------------------------------------------------------------
 
 
+async def test_an_answer_that_is_too_long_for_a_message_says_so(system):
+    memory = system.client.memory
+    for _ in range(3):
+        await memory.save("long", "long", [{"role": "user", "content": "x" * 3_000_000}])
+    with pytest.raises(MemoryRequestError, match="smaller page") as refused:
+        await memory.messages("long", "long")
+    assert refused.value.failure.code == "ANSWER_TOO_LONG"
+    page = await memory.messages("long", "long", per_page=1)
+    assert page["total"] == 3
+
+
 async def test_what_was_said_in_another_thread_is_recalled(system, resource):
     await say(system, "my dog is called Rex", RECALL, "t1", resource)
     await indexed(system)

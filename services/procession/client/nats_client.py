@@ -25,6 +25,7 @@ from procession.client.nats_line import NatsLine
 
 __all__ = ["AWAY", "NatsClient"]
 
+_HEADER_FRAME: Final = len("NATS/1.0\r\n\r\n")
 _T = TypeVar("_T")
 AWAY: Final = (
     TimeoutError, errors.NoRespondersError, NoStreamResponseError, ServiceUnavailableError, ServerError
@@ -210,6 +211,14 @@ class NatsClient(Client):
                 headers[token[0].decode()] = value.strip().decode("utf-8", "replace")
         return headers
 
+    async def _send_publish(
+        self, subject: str, reply: str, payload: bytes, payload_size: int, headers: dict[str, Any] | None
+    ) -> None:
+        # nats-py looks at the body alone, and the server closes the connection for good.
+        if headers and payload_size + _header_bytes(headers) > self._max_payload:
+            raise errors.MaxPayloadError
+        await super()._send_publish(subject, reply, payload, payload_size, headers)
+
     async def _read_loop(self) -> None:
         if not isinstance(self._transport, TcpTransport):  # a WebSocket, whose messages come by _process_msg
             await super()._read_loop()
@@ -305,6 +314,10 @@ class NatsClient(Client):
     def _remove_sub(self, sid: int, max_msgs: int = 0) -> None:
         super()._remove_sub(sid, max_msgs)
         self._listeners.pop(sid, None)
+
+
+def _header_bytes(headers: dict[str, Any]) -> int:
+    return _HEADER_FRAME + sum(len(key.encode()) + len(value.encode()) + 4 for key, value in headers.items())
 
 
 def _give_up(answer: "asyncio.Future[Msg]", why: type[Exception] = errors.TimeoutError) -> None:

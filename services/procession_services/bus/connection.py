@@ -41,6 +41,8 @@ _QUIET_SECONDS: Final = 5.0
 _LOOK_SECONDS: Final = 5.0
 """Between two looks at whether all streams are there."""
 _HEADERS: Final = 1_024
+_API_WORKERS: Final = 64
+"""Requests to a service's API that a replica answers at once."""
 _STORED_SECONDS: Final = 3.0
 _ANSWER_SECONDS: Final = 1.0
 """How long a server may take to answer when something ends: a subscription, or the connection."""
@@ -315,7 +317,10 @@ class Bus:
             return await answer(tenant, operation, body)
 
         subject = subjects.api(service, "{tenant}", "{operation}")
-        self._broker.subscriber(subject, queue=service, decoder=as_it_is)(on_request)
+        subscriber = self._broker.subscriber(
+            subject, queue=service, decoder=as_it_is, max_workers=_API_WORKERS
+        )
+        subscriber(on_request)
         await self._broker.start()
 
     async def flush(self) -> None:

@@ -25,7 +25,7 @@ class DeadLetter:
     """A message that could not be handled.
 
     `sequence` is its number in DEAD, `at` the time when it came there. `subject` is where it was, and `name` what a
-    request that asks for no `runId` calls its run.
+    request that asks for no `runId` calls its run. `length` is that of the body as it was; DEAD may have less of it.
     """
 
     sequence: int
@@ -34,6 +34,7 @@ class DeadLetter:
     name: str
     at: str
     body: bytes
+    length: int
 
     @property
     def is_request(self) -> bool:
@@ -95,7 +96,9 @@ def _letter(message: RawStreamMsg) -> DeadLetter:
     *_, place = str(headers.get("Nats-Msg-Id", "")).split(":")
     at = message.time.isoformat(timespec="seconds") if message.time else ""
     name = derived_id(message_id, place)
-    return DeadLetter(message.seq or 0, subject, reason, name, at, message.data or b"")
+    body = message.data or b""
+    length = int(headers.get("Procession-Cut", len(body)))
+    return DeadLetter(message.seq or 0, subject, reason, name, at, body, length)
 
 
 async def replay(js: JetStreamContext, letter: DeadLetter) -> str:
@@ -104,9 +107,14 @@ async def replay(js: JetStreamContext, letter: DeadLetter) -> str:
     A run has one end. So a request whose run has ended since begins another one, `<run>-replay-<number>`.
 
     Raises:
-        NotReplayableError: It is no request, and its run has ended; nothing in it says which run it is about; or it
-            was put back in the last two minutes.
+        NotReplayableError: It is no request, and its run has ended; nothing in it says which run it is about; it
+            was put back in the last two minutes; or it was too long to be kept as it was.
     """
+    if letter.length > len(letter.body):
+        raise NotReplayableError(
+            f"dead letter {letter.sequence} was too long for DEAD, which has {len(letter.body):,} bytes of "
+            f"{letter.length:,}: send the request again, and drop the letter"
+        )
     if letter.run is None:
         raise NotReplayableError(
             f"dead letter {letter.sequence} on {letter.subject} says not which run it is about"

@@ -135,7 +135,7 @@ async def handle(
 
     What went wrong is `{"error": {"code", "message", "field"}}`, `field` only where one is to blame. Codes:
     UNKNOWN_OPERATION, INVALID_JSON, INVALID_REQUEST, INVALID_MESSAGE_CONTENT, UNKNOWN_THREAD, THREAD_EXISTS,
-    INVALID_UPDATE, NOTE_CHANGED, NO_VECTOR_STORE, STORE_UNAVAILABLE, INTERNAL.
+    INVALID_UPDATE, NOTE_CHANGED, NO_VECTOR_STORE, STORE_UNAVAILABLE, ANSWER_TOO_LONG (`too_long`), INTERNAL.
     """
     try:
         model, answer = _find(operation)
@@ -149,6 +149,14 @@ async def handle(
     except Exception:  # whatever ails the store, who asks gets an answer
         log.exception("the request %s failed", operation)
         return _told(RefusedError("INTERNAL", f"the request {operation} failed; the service's log says why"))
+
+
+def too_long(size: int, limit: int) -> Reply:
+    """What is answered in the place of an answer of so many bytes, where the broker takes fewer."""
+    text = (
+        f"the answer has {size:,} bytes, and the broker takes {limit:,}: ask for a smaller page (`perPage`)"
+    )
+    return _told(RefusedError("ANSWER_TOO_LONG", text))
 
 
 def _told(error: RefusedError) -> Reply:

@@ -9,7 +9,7 @@ import orjson
 
 from procession_schemas.work import HookOp
 from procession_services.bus.alive import answer_within
-from procession_services.memory.api import handle
+from procession_services.memory.api import handle, too_long
 from procession_services.memory.embedders import Embedders
 from procession_services.memory.health import vector_problems
 from procession_services.memory.indexing import Indexer
@@ -47,7 +47,8 @@ async def start(host: Host) -> None:
             await RUNNERS["hook"](op, job)
 
     async def answer(tenant: str, operation: str, body: bytes) -> bytes:
-        return orjson.dumps(await handle(store, operation, body, tenant, recall=recall))
+        told = orjson.dumps(await handle(store, operation, body, tenant, recall=recall))
+        return told if host.bus.fits(told) else orjson.dumps(too_long(len(told), host.bus.max_payload))
 
     await host.work_on_commands(streams.sink, {"hook": hook}, streams.lend)
     await host.bus.serve_api(SERVICE, answer)

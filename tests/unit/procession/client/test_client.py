@@ -681,9 +681,11 @@ async def test_closing_the_client_wakes_its_readers(servers, services):
         await waiting
 
 
-async def test_a_request_that_is_too_large_says_how_large(procession):
+@pytest.mark.parametrize("size", [9_000_000, 8_388_608 - 300])
+async def test_a_request_that_is_too_large_says_how_large(procession, size):
     with pytest.raises(RequestTooLargeError, match="8,388,608"):
-        await procession.start("x" * 9_000_000, agent="demo")
+        await procession.start("x" * size, agent="demo")
+    await procession.start("Hi", agent="demo")  # the connection is none the worse for it
 
 
 async def test_a_server_that_is_not_there_is_told_at_once():

@@ -97,6 +97,23 @@ async def test_a_message_has_its_headers_and_its_reply(client, subject):
     assert message.headers == {"traceparent": "00-1", "a": "b"}
 
 
+@pytest.mark.parametrize("room", [-1, 0])
+async def test_headers_count_in_what_the_server_takes(client, subject, room):
+    """For a message that is longer it closes the connection for good."""
+    heard = Heard()
+    await client.listen(subject, heard)
+    headers = {"traceparent": "00-1", "Nats-Msg-Id": "ü"}
+    size = client.max_payload - len(b"NATS/1.0\r\ntraceparent: 00-1\r\nNats-Msg-Id: \xc3\xbc\r\n\r\n") - room
+    if room < 0:
+        with pytest.raises(errors.MaxPayloadError):
+            await client.publish(subject, b"x" * size, headers=headers)
+    else:
+        await client.publish(subject, b"x" * size, headers=headers)
+        assert len((await heard.some(1))[0]) == size
+    await client.publish(subject, b"after")
+    assert (await heard.some(1 if room < 0 else 2))[-1] == b"after"
+
+
 async def test_one_of_a_group_hears_a_message(client, subject):
     one, other = Heard(), Heard()
     await client.listen(subject, one, queue="group")
