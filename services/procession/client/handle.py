@@ -1,6 +1,7 @@
 """One run, as the client who started it or came later sees it."""
 
 import asyncio
+import math
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
@@ -79,7 +80,11 @@ class RunHandle:
         self._stale = False
         self._late = False
         self._complete = False
+        # Since when something is so, or until when; for whoever waits for moments only, again and again.
         self._known_since: float | None = None
+        self._gap_since: float | None = None
+        self._ended_since: float | None = None
+        self._probe_at: float | None = None
         self._looking = asyncio.Lock()
         self._stored_to = 0
         self._unread = False
@@ -290,25 +295,24 @@ class RunHandle:
     async def _more(self) -> bool:
         """Returns when there is a next chunk, or none will come; False when nobody says what became of an ended run."""
         clock = asyncio.get_running_loop().time
-        gap_since: float | None = None
-        ended_since: float | None = None
         while not (self._may_read and self._order.ready) and not self._over():
             if self._unread:
                 self._unread, self._stale = False, True
             if not self._outcome.disputed and (gap := self._order.gap):
-                if gap_since is None:
-                    gap_since, self._stale = clock(), True
-                elif clock() > gap_since + _LOST_SECONDS and not self._stale:
+                if self._gap_since is None:
+                    self._gap_since, self._stale = clock(), True
+                elif clock() > self._gap_since + _LOST_SECONDS and not self._stale:
                     if not self._from_retained or self._order.position > 0:
                         raise self._lost(f"{gap[0]} to {gap[1]}")
                     self._order.skip()
             if self._order.ended and self._may_read:
-                ended_since = ended_since or clock()
-                if clock() > ended_since + _RESULT_SECONDS and not self._stale:
+                self._ended_since = self._ended_since or clock()
+                if clock() > self._ended_since + _RESULT_SECONDS and not self._stale:
                     if not await self._is_known():
                         return False
-                    ended_since = clock()
+                    self._ended_since = clock()
             await self._advance()
+        self._gap_since = self._ended_since = None
         return True
 
     def _lost(self, which: str) -> ChunksLostError:
@@ -334,7 +338,11 @@ class RunHandle:
         else:
             settled = (self._outcome.result is not None or self._order.ended) and not self._outcome.disputed
             patience = _SETTLE_SECONDS if settled else _PROBE_SECONDS
-        if await self._bell.heard(patience):
+        now = asyncio.get_running_loop().time()
+        self._probe_at = min(self._probe_at or math.inf, now + patience)
+        heard = await self._bell.heard(max(0.0, self._probe_at - now))
+        self._probe_at = None
+        if heard:
             self._silence.broken()
             return
         self._stale = True

@@ -163,6 +163,41 @@ async def test_who_waits_for_a_run_that_nobody_knows_any_more_is_told_so(service
         await handle.result()
 
 
+async def polled(ask):
+    """What comes of asking for a moment, again and again, and how often that was too short."""
+    moments = 0
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                return await ask(), moments
+            except TimeoutError:
+                moments += 1
+
+
+@pytest.mark.usefixtures("inquisitive")
+@pytest.mark.parametrize("what", ["chunks", "result"])
+async def test_who_polls_for_a_run_that_nobody_knows_any_more_is_told_so(services, procession, what):
+    """Each time for less than it takes to look."""
+    handle = await procession.start("Hi", agent="demo")
+    services.forgotten.add(handle.run_id)
+    chunks = handle.chunks(idle_timeout=0.03)
+    ask = {"chunks": lambda: anext(chunks), "result": lambda: handle.result(timeout=0.03)}[what]
+    with pytest.raises(UnknownRunError, match="NATS and Redis have lost"):
+        await polled(ask)
+
+
+async def test_who_polls_gets_what_is_retained(services, procession, monkeypatch):
+    monkeypatch.setattr("procession.client.handle._LOST_SECONDS", 0.3)
+    monkeypatch.setattr("procession.client.handle._RETRY_SECONDS", 0.1)
+    await services.accept("old-4")
+    await services.chunks("old-4", 5, "f", "g")
+    handle = await procession.attach("old-4")
+    chunks = handle.chunks(idle_timeout=0.05)
+    chunk, moments = await polled(lambda: anext(chunks))
+    assert texts([chunk]) == ["f"]
+    assert moments > 1
+
+
 @pytest.mark.usefixtures("inquisitive")
 async def test_who_waits_for_a_run_that_is_known_goes_on_waiting(services, procession):
     handle = await procession.start("Hi", agent="demo")
