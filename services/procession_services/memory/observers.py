@@ -18,6 +18,7 @@ from procession_services.runtime.tasks import ended
 __all__ = ["Observers"]
 
 log = logging.getLogger(__name__)
+_PAUSE_SECONDS: Final = 5.0
 _AT_ONCE: Final = 8
 """Threads that one replica has noted at the same time."""
 
@@ -64,11 +65,12 @@ class Observers:
         generate: Callable[..., Awaitable[ModelAnswer]],
         *,
         wait: float = SECONDS,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._store, self._jobs, self._locks, self._generate = store, jobs, locks, generate
-        self._wait = wait
+        self._wait, self._pause = wait, pause
         self._gate = asyncio.Semaphore(_AT_ONCE)
-        self._at_work: set[asyncio.Task[None]] = set()
+        self._at_work: dict[str, asyncio.Task[None]] = {}
 
     async def submit(self, book: Notebook) -> None:
         """Has notes made ahead for a thread."""
@@ -85,16 +87,27 @@ class Observers:
     async def run(self) -> None:
         """Works until it is cancelled; what is not done then is done by another replica."""
         try:
-            async for number, job in self._jobs.take():
-                await self._gate.acquire()
-                task = asyncio.create_task(self._one(number, job))
-                self._at_work.add(task)
-                task.add_done_callback(self._over)
+            while True:
+                try:
+                    await self._take_all()
+                except Exception:  # Redis may be away for long, or come back without the queue
+                    log.exception("the queue of observers cannot be read, trying again")
+                    await self._pause(_PAUSE_SECONDS)
+                else:
+                    return
         finally:
-            await ended(*self._at_work)
+            await ended(*self._at_work.values())
 
-    def _over(self, task: asyncio.Task[None]) -> None:
-        self._at_work.discard(task)
+    async def _take_all(self) -> None:
+        async for number, job in self._jobs.take():
+            if number in self._at_work:  # it takes so long that it seems to be a lost replica's
+                continue
+            await self._gate.acquire()
+            task = self._at_work[number] = asyncio.create_task(self._one(number, job))
+            task.add_done_callback(partial(self._over, number))
+
+    def _over(self, number: str, _task: asyncio.Task[None]) -> None:
+        del self._at_work[number]
         self._gate.release()
 
     async def _one(self, number: str, job: dict[str, Any]) -> None:

@@ -3,9 +3,11 @@
 import asyncio
 import itertools
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from redis.exceptions import ResponseError
 
 from procession import hooks
 from procession.args import RequestContext
@@ -43,6 +45,25 @@ def row(seconds: int, role: str, text: str) -> Any:
     parts = [{"type": "text", "text": text}]
     at = to_iso(1_766_620_800_000 + seconds * 1000)
     return {"id": f"row-{seconds}", "role": role, "createdAt": at, "content": {"format": 2, "parts": parts}}
+
+
+class Failing:
+    """A queue that fails some times first, and says everything several times."""
+
+    def __init__(self, jobs: RedisJobs, times: int = 1, again: int = 1) -> None:
+        self._jobs, self._times, self._again = jobs, times, again
+        self.taken = 0
+        self.told = asyncio.Event()
+        self.put, self.done = jobs.put, jobs.done
+
+    async def take(self) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+        self.taken += 1
+        if self.taken <= self._times:
+            raise ResponseError("NOGROUP")
+        async for number, job in self._jobs.take():
+            for _ in range(self._again):
+                yield number, job
+            self.told.set()
 
 
 class Thread:
@@ -235,6 +256,52 @@ class TestNotesMadeAhead:
         assert await observers.work(job)
         assert await thread.notes() is None
         assert await thread.store.get_thread(thread.tenant, "t", "r") is None
+
+    async def test_a_queue_that_is_gone_is_taken_from_again(self, thread: Thread) -> None:
+        """Redis was emptied, or came back without its data."""
+        for question in ("one", "two"):
+            await thread.turn(question, LONG, **AHEAD)
+        paused, going = asyncio.Event(), asyncio.Event()
+
+        async def pause(_seconds: float) -> None:
+            paused.set()
+            await going.wait()
+
+        jobs = Failing(thread.jobs)
+        observers = Observers(thread.store, jobs, thread.locks, thread._generate, pause=pause)
+        worker = asyncio.create_task(observers.run())
+        async with asyncio.timeout(20):
+            await paused.wait()
+            going.set()
+            while await thread.jobs.waiting(thread.tenant):  # noqa: ASYNC110 - Redis is what changes
+                await asyncio.sleep(0.01)
+        await ended(worker)
+        assert jobs.taken == 2
+        assert len(thread.models.requests) == 1
+
+    async def test_what_an_observer_works_on_is_not_begun_again(self, thread: Thread) -> None:
+        """It comes again when it takes for long, as if it were a lost replica's."""
+        for question in ("one", "two"):
+            await thread.turn(question, LONG, **AHEAD)
+        begun: list[str] = []
+        free = asyncio.Event()
+
+        async def generate(_request: ModelRequest, *, tenant: str) -> ModelAnswer:
+            begun.append(tenant)
+            await free.wait()
+            return ModelAnswer(text="- note")
+
+        jobs = Failing(thread.jobs, times=0, again=3)
+        observers = Observers(thread.store, jobs, thread.locks, generate, wait=0)
+        worker = asyncio.create_task(observers.run())
+        async with asyncio.timeout(20):
+            await jobs.told.wait()
+            assert len(observers._at_work) == 1
+            free.set()
+            while await thread.jobs.waiting(thread.tenant):  # noqa: ASYNC110 - Redis is what changes
+                await asyncio.sleep(0.01)
+        await ended(worker)
+        assert begun == [thread.tenant]
 
     async def test_an_observer_that_fails_is_asked_again_behind_the_next_run(self, thread: Thread) -> None:
         thread.models = ScriptedModels([ModelCallError("down"), "- note"])

@@ -1,5 +1,6 @@
 """When a plan is made, and when one is there already."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -32,7 +33,7 @@ class Office:
 
     def __init__(self, **agent: Any) -> None:
         self.calls = 0
-        registry = Registry()
+        registry = self.registry = Registry()
         for processor in (Upper, MemoryInputFilter, MessageHistory):
             registry.add_processor(processor)
         registry.factories["made"] = self._made
@@ -51,6 +52,23 @@ class Office:
         asked = RunRequest.model_validate({"input": "hello", **request})
         agent = asked.agent or self.agents.value["a"]
         return await self.planner.plan(asked, agent, opening(asked, agent)[0])
+
+
+async def test_a_factory_that_gives_nothing_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr("procession_services.orchestrator.planner._FACTORY_SECONDS", 0.05)
+
+    async def hangs(_context: Any, _options: Any) -> list[Any]:
+        await asyncio.Event().wait()
+        return []
+
+    office = Office(inputProcessors={"factory": "made"})
+    office.registry.factories["made"] = hangs
+    with pytest.raises(RefusedError, match="nothing within 0.05 seconds") as refused:
+        await office.plan()
+    assert (refused.value.failure.code, refused.value.failure.field) == (
+        "FACTORY_FAILED",
+        "inputProcessors.factory",
+    )
 
 
 async def test_requests_that_differ_in_what_is_said_share_a_plan():
