@@ -6,6 +6,7 @@ import pytest
 
 from tests.chaos.proxy import Proxy
 from tests.support.system import SERVICES, finished, numbered, running_system, text_of
+from tests.support.waiting import until
 
 pytestmark = [
     pytest.mark.integration,
@@ -51,3 +52,33 @@ async def test_a_run_does_not_end_before_its_last_chunks_are_stored(servers, tmp
         "".join(WORDS),
         "".join(WORDS),
     )
+
+
+async def test_nor_does_it_where_one_process_has_all_services(servers, tmp_path, monkeypatch):
+    """What an output replica tells the gateway beside it does not come behind the chunks that went out to NATS."""
+    monkeypatch.setenv("OPENAI_API_KEY", "unused")
+    slow = {"chunks": WORDS, "chunk_delay_ms": 30}
+    port = int(servers.nats_url.rpartition(":")[2])
+    async with running_system(servers, tmp_path) as system, Proxy(port) as proxy:
+        url = f"nats://127.0.0.1:{proxy.port}"
+        first = await system.process(*SERVICES, nats_url=url, work_ack_wait=LEASE).start()
+        try:
+            await first.ready()
+            model = system.script(slow, slow)
+            handle = await system.start(agent={"model": model, "outputProcessors": ["upper"]})
+            chunks = []
+            async for chunk in numbered(handle):
+                chunks.append(chunk)
+                if chunk["type"] == "text-delta":
+                    break
+            proxy.freeze()
+            await until(lambda: not system.models.stats.open)
+            await asyncio.sleep(1.0)  # in which nothing may be told Redis
+            first.kill()
+            proxy.abort()
+            async with system.inside(*SERVICES, work_ack_wait=LEASE):
+                result, more = await finished(handle)
+        finally:
+            await first.stop()
+    text = "".join(WORDS).upper()
+    assert (result.status, result.text, text_of(chunks + more)) == ("finished", text, text)

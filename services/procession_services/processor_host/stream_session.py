@@ -57,6 +57,8 @@ class Session:
     furthest: int = 0
     heard: float = 0.0
     lost: bool = False
+    pushing: bool = False
+    """Somebody sends what is due."""
     moving: "asyncio.Task[None] | None" = None
     timed: bool = False
     disconnects: int = 0

@@ -52,7 +52,7 @@ class StreamClient:
         self._sessions: dict[str, Session] = {}
         self._looked = 0.0
         self._watch: asyncio.Task[None] | None = None
-        self._fetching: set[asyncio.Task[None]] = set()
+        self._beside: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Subscribes to acknowledgements and begins to watch for replicas that stand still."""
@@ -63,9 +63,9 @@ class StreamClient:
         self._bus.on_reconnect.append(self._reconnected)
 
     async def stop(self) -> None:
-        """Stops watching, and fetching what nobody waits for any more."""
+        """Stops watching, and what goes on beside it that nobody waits for any more."""
         if self._watch:
-            await ended(self._watch, *self._fetching)
+            await ended(self._watch, *self._beside)
 
     @asynccontextmanager
     async def sink(self, job: Job, processors: list[ProcessorRef]) -> AsyncIterator[Any]:
@@ -219,17 +219,32 @@ class StreamClient:
 
     async def _push(self, session: Session, enough: Callable[[], bool]) -> None:
         """Sends what is due, over failovers, until it is enough or the replica has ended the stream."""
-        while session.outcome is None and not enough():
-            session.changed.clear()
-            if session.moving:
-                moving = session.moving
-                await asyncio.shield(moving)
-                if session.moving is moving:  # it may be lost again by now
-                    session.moving = None
-            elif session.due and session.has_room:
-                await self._transmit(session)
-            else:
-                await session.changed.wait()
+        session.pushing = True
+        try:
+            while session.outcome is None and not enough():
+                session.changed.clear()
+                if session.moving:
+                    moving = session.moving
+                    await asyncio.shield(moving)
+                    if session.moving is moving:  # it may be lost again by now
+                        session.moving = None
+                elif session.due and session.has_room:
+                    await self._transmit(session)
+                else:
+                    await session.changed.wait()
+        finally:
+            session.pushing = False
+
+    def _send_again(self, session: Session, start: int) -> None:
+        """Has chunks that were lost sent again at once: who has them may have nothing else to send for long."""
+        session.send_again(start)
+        moves = session.moving is not None and not session.moving.done()
+        if session.pushing or moves or not (session.inbox and session.due and session.has_room):
+            return
+        sending = asyncio.create_task(self._transmit(session))
+        self._beside.add(sending)
+        sending.add_done_callback(self._beside.discard)
+        sending.add_done_callback(lambda sending: _moved(session, sending))
 
     async def _transmit(self, session: Session) -> None:
         await session.hold.keep()
@@ -303,7 +318,7 @@ class StreamClient:
     def _reconnected(self) -> None:
         """Has every session send again what was not acknowledged: frames are lost when NATS restarts."""
         for session in self._sessions.values():
-            session.send_again(session.acked)
+            self._send_again(session, session.acked)
 
     def _on_answer(self, subject: str, body: bytes, reply: str) -> None:
         session = self._sessions.get(subject.rsplit(".", 1)[-1])
@@ -324,12 +339,12 @@ class StreamClient:
             self._end(session, answer["done"])
         elif is_apart(answer, "done"):
             fetching = asyncio.create_task(self._fetch_end(session, answer))
-            self._fetching.add(fetching)
-            fetching.add_done_callback(self._fetching.discard)
+            self._beside.add(fetching)
+            fetching.add_done_callback(self._beside.discard)
         elif answer.get("unknown"):
             self._lose(session, gone=True)
         elif "again" in answer:
-            session.send_again(answer["again"])
+            self._send_again(session, answer["again"])
         session.changed.set()
 
     async def _fetch_end(self, session: Session, answer: dict[str, Any]) -> None:

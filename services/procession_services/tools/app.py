@@ -2,10 +2,11 @@
 
 from functools import partial
 
+from procession_schemas import subjects
 from procession_services.bus.alive import request_when_up
 from procession_services.processor_host.service import Host
 from procession_services.processor_host.streams import StreamClient
-from procession_services.tools.execute import run_tools
+from procession_services.tools.execute import cancel_tools, run_tools
 from procession_services.tools.remote import remote_tool
 
 SERVICE = "tools"
@@ -22,4 +23,10 @@ async def start(host: Host) -> None:
             kind, "connected", None
         ):  # a tool of another service, which it asks over the bus
             host.registry.add_tool(connected(partial(request_when_up, host.bus)))
+
+    def on_cancel(subject: str, _body: bytes, _reply: str) -> None:
+        *_, tenant, run = subjects.parse(subject)
+        cancel_tools(tenant, run)
+
+    await host.subscribe(subjects.cancelled("*", "*"), on_cancel)
     await host.work_on_commands(streams.sink, {"tools": run_tools}, streams.lend)

@@ -5,7 +5,6 @@ import copy
 import hashlib
 import logging
 import traceback
-from collections.abc import Hashable
 from contextlib import AbstractAsyncContextManager
 from typing import Final, Protocol
 
@@ -26,7 +25,7 @@ from procession_services.processor_host.errors import Suspended
 from procession_services.tools.calling import CallWriter, ToolResultError, invoke, to_json
 from procession_services.tools.core.outcomes import Outcome, awaiting_approval, failed, suspended
 from procession_services.tools.core.plan import Plan, Ready, Settled, plan
-from procession_services.tools.execution import Ended, Execution, Executions, Sink
+from procession_services.tools.execution import Ended, Execution, Executions, Round, Sink
 from procession_services.tools.step_tools import StepTool, step_tools
 
 _log = logging.getLogger(__name__)
@@ -84,7 +83,12 @@ async def run_tools(op: ToolsOp, job: Job, executions: Executions = _EXECUTIONS)
         raise Suspended(copy.deepcopy(ended.waiting))
 
 
-def _round_key(op: ToolsOp, job: Job) -> Hashable:
+def cancel_tools(tenant: str, run: str) -> None:
+    """Tells the calls of a run, where there are any, that it was cancelled."""
+    _EXECUTIONS.cancel(tenant, run)
+
+
+def _round_key(op: ToolsOp, job: Job) -> Round:
     """What makes it the same round, also as a command that was sent anew because Redis may have forgotten some."""
     asked = orjson.dumps([(job.ctx.response or {}).get("toolCalls", []), op.decisions])
     return job.command.tenant, job.command.run, job.command.version, hashlib.sha256(asked).digest()

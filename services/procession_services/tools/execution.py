@@ -9,7 +9,7 @@ once, with run id and call id as the key).
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Hashable
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
@@ -32,6 +32,8 @@ class Sink(Protocol):
         """Hands chunks on, in order."""
 
 
+Round = tuple[str, str, int, bytes]
+"""Tenant, run, version of its context, and what tells the calls from others."""
 OpenSink = Callable[[], AbstractAsyncContextManager[Sink]]
 
 
@@ -132,18 +134,24 @@ class Executions:
 
     def __init__(self, keep: int = _KEPT, keep_bytes: int = _KEPT_BYTES) -> None:
         self._keep, self._keep_bytes = keep, keep_bytes
-        self._table: dict[Hashable, Execution] = {}
-        self._ended: deque[Hashable] = deque()
+        self._table: dict[Round, Execution] = {}
+        self._ended: deque[Round] = deque()
         self._size = 0
 
-    def join(self, key: Hashable, start: Callable[[], Execution]) -> Execution:
+    def join(self, key: Round, start: Callable[[], Execution]) -> Execution:
         """The execution of that round, started if it is not known here."""
         if key not in self._table:
             execution = self._table[key] = start()
             execution.on_end(lambda: self._remember(key, execution.size))
         return self._table[key]
 
-    def _remember(self, key: Hashable, size: int) -> None:
+    def cancel(self, tenant: str, run: str) -> None:
+        """Tells the calls of a run that it was cancelled: those, too, that go on without a delivery."""
+        for (*whose, _, _), execution in self._table.items():
+            if whose == [tenant, run]:
+                execution.signal.abort()
+
+    def _remember(self, key: Round, size: int) -> None:
         """Takes it that an execution has ended, and forgets the oldest for it."""
         self._ended.append(key)
         self._size += size

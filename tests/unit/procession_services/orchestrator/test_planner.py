@@ -63,7 +63,7 @@ async def test_a_factory_that_gives_nothing_is_not_waited_for(monkeypatch):
 
     office = Office(inputProcessors={"factory": "made"})
     office.registry.factories["made"] = hangs
-    with pytest.raises(RefusedError, match="nothing within 0.05 seconds") as refused:
+    with pytest.raises(RefusedError, match="nothing within") as refused:
         await office.plan()
     assert (refused.value.failure.code, refused.value.failure.field) == (
         "FACTORY_FAILED",

@@ -163,6 +163,28 @@ async def _leased(client, monkeypatch, chunks):
     return session
 
 
+async def test_what_was_lost_with_the_connection_is_sent_again_though_the_provider_says_nothing(
+    client, monkeypatch
+):
+    session = await _leased(client, monkeypatch, chunks=0)
+    client._sessions[session.id] = session
+    frames: asyncio.Queue[list[int]] = asyncio.Queue()
+
+    async def publish(_subject, body, **_):
+        frame = orjson.loads(body)
+        frames.put_nowait([frame["n"], len(frame["c"])])
+
+    monkeypatch.setattr(client._bus, "publish", publish)
+    await client.send(session, [{"type": "text-delta"}] * 2)
+    assert await frames.get() == [0, 2]
+    client._reconnected()
+    async with asyncio.timeout(10):
+        assert await frames.get() == [0, 2]
+        client._on_answer(f"{client._address}.s", b'{"l": 1, "a": 0, "again": 1}', "")
+        assert await frames.get() == [1, 1]
+    assert frames.empty()
+
+
 async def _moves(client, session):
     client._lose(session, gone=True)
     await session.moving
@@ -263,7 +285,7 @@ async def test_who_stops_fetches_nothing_more(client, monkeypatch):
     client._take(session, {"l": 1, "doneKey": "x"})
     await begun.wait()
     await client.stop()
-    assert client._fetching == set()
+    assert client._beside == set()
 
 
 async def test_silence_tells_of_a_replica_while_nats_is_there_and_not_while_it_is_away(servers, monkeypatch):

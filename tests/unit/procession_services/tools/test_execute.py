@@ -1094,3 +1094,30 @@ async def test_by_default_the_process_remembers() -> None:
         job = FakeJob([work.tool], [call("c1", "work")], seq=987_654)
         await run_tools(OP, job)
     assert work.runs == 1
+
+
+async def test_calls_that_go_on_without_a_delivery_hear_of_a_cancel() -> None:
+    begun, aborted = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def patient(context: ToolContext) -> str:
+        """Works until it is told to stop."""
+        context.abort_signal.on_abort(aborted.set)
+        begun.set()
+        await aborted.wait()
+        return "stopped"
+
+    executions = Executions()
+    job = FakeJob([patient], [call("c1", "patient")])
+    delivery = asyncio.create_task(run(job, executions=executions))
+    async with asyncio.timeout(10):
+        await begun.wait()
+        delivery.cancel()
+        await asyncio.gather(delivery, return_exceptions=True)
+        executions.cancel(job.command.tenant, "another")
+        executions.cancel("another", job.command.run)
+        assert not aborted.is_set()
+        executions.cancel(job.command.tenant, job.command.run)
+        await aborted.wait()
+        again = FakeJob([patient], [call("c1", "patient")])
+        assert [outcome["result"] for outcome in await run(again, executions=executions)] == ["stopped"]
