@@ -1,6 +1,7 @@
 """NATS and Redis go away and come back while runs are under way."""
 
 import asyncio
+import importlib
 import json
 
 import nats as nats_client
@@ -11,6 +12,7 @@ from redis.exceptions import RedisError
 
 from procession_schemas.subjects import STREAMS
 from procession_services.processor_host import service as hosting
+from procession_services.processor_host.process import _Process
 from procession_services.processor_host.service import NotReachableError, hosted
 from procession_services.runtime.settings import Settings
 from procession_services.runtime.store import RunStore
@@ -99,6 +101,20 @@ async def test_a_cancel_is_heard_by_whoever_was_not_connected(tmp_path, monkeypa
         async with asyncio.timeout(10):  # the answer takes 18 s
             result, _ = await finished(handle)
     assert result.status == "cancelled"
+
+
+@pytest.mark.parametrize("services", [["tools"], ["tools", "memory"]])
+async def test_a_process_whose_connection_nats_has_closed_for_good_ends(servers, services):
+    """Its supervisor, or Docker, starts it again; a service that hears nothing any more would be up for nothing."""
+    settings = Settings(nats_url=servers.endpoints.nats_url, redis_url=servers.endpoints.redis_url)
+    starts = {name: importlib.import_module(f"procession_services.{name}.app").start for name in services}
+    running = _Process(starts, settings)
+    async with asyncio.timeout(30):
+        task = asyncio.create_task(running.run())
+        await running.live.wait()
+        await running.hosts[-1].bus.client._process_err("'Maximum Payload Violation'")
+        with pytest.raises(NotReachableError, match="Maximum Payload Violation"):
+            await task
 
 
 async def test_work_that_ends_while_nats_is_away_is_not_lost(servers, system):

@@ -91,10 +91,13 @@ class Bus:
             error_cb=self._note_error,
             disconnected_cb=self._disconnected,
             reconnected_cb=self._reconnected,
+            closed_cb=self._closed,
         )
         self._nearby = nearby
         self.disconnects = 0
         self._back = asyncio.Event()
+        self.closed = asyncio.Event()
+        """The connection is closed, for good: by us, or by a server that does not want us any more."""
         self.on_reconnect: list[Callable[[], object]] = []
         self.on_bounce: dict[str, Callable[[], None]] = {}
         self._noted = ("", 0.0)
@@ -136,6 +139,9 @@ class Bus:
         self.disconnects += 1
         if self._unconfirmed:
             self._unconfirmed.lost()
+
+    async def _closed(self) -> None:
+        self.closed.set()
 
     async def _reconnected(self) -> None:
         self._back.set()

@@ -85,7 +85,7 @@ class GatewayEmbedder:
 
 
 class Embedders:
-    """The embedders of a process, each made once; `weights` has those of `onnx`, where they are not fetched."""
+    """The embedders of a process, local ones made once; `weights` has those of `onnx`, where they are not fetched."""
 
     def __init__(self, default: str, request: Request, weights: Path | None = None) -> None:
         self._default, self._request, self._weights = default, request, weights
@@ -102,16 +102,10 @@ class Embedders:
         if wanted == AUTO:
             self._tell()
             wanted = local_default(self._weights)
-        key = f"{wanted}{sorted(options.items())}"
-        if key not in self._made:
-            self._made[key] = self._make(wanted, options)
-        return self._made[key]
-
-    def _make(self, wanted: str, options: dict[str, Any]) -> Embedder:
-        if wanted == "lexical":
-            return LexicalEmbedder()
-        if wanted == "onnx":
-            return OnnxEmbedder(self._weights)
+        if wanted in ("lexical", "onnx"):
+            if wanted not in self._made:
+                self._made[wanted] = LexicalEmbedder() if wanted == "lexical" else OnnxEmbedder(self._weights)
+            return self._made[wanted]
         if "/" not in wanted:
             known = "onnx, lexical, or provider/model as in openai/text-embedding-3-small"
             raise EmbeddingError(f"unknown embedder {wanted!r}; write {known}")

@@ -111,7 +111,7 @@ class Recall:
         self._gate = asyncio.Semaphore(concurrency)
         self._cache: OrderedDict[str, list[float]] = OrderedDict()
         self._ensured: set[Index] = set()
-        self._used: set[str] = set()
+        self._used: dict[tuple[str, str], dict[str, Any]] = {}
 
     async def search(
         self, ref: IndexRef, text: str, *, top_k: int, resource: str, thread: str | None
@@ -158,10 +158,10 @@ class Recall:
     async def _remember(self, ref: IndexRef) -> None:
         """Keeps which embedder and options an index is used with: the last ones count."""
         told = {"name": ref.name, "embedder": ref.embedder, "options": ref.options}
-        key = f"{ref.tenant} {told}"
-        if key not in self._used:
-            await self.queue.remember(ref.tenant, ref.name or f"of {ref.embedder}", told)
-            self._used.add(key)
+        key = ref.name or f"of {ref.embedder}"
+        if self._used.get((ref.tenant, key)) != told:
+            await self.queue.remember(ref.tenant, key, told)
+            self._used[ref.tenant, key] = told
 
     async def forget(
         self, tenant: str, resource: str, thread: str, messages: Sequence[str] | None = None

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from procession_services.bus import Nearby
-from procession_services.processor_host.service import Host, Start, hosted
+from procession_services.processor_host.service import Host, NotReachableError, Start, hosted
 from procession_services.runtime import garbage, logs, standstill, telemetry
 from procession_services.runtime.health import keep_ready
 from procession_services.runtime.settings import Settings
@@ -80,7 +80,12 @@ class _Process:
         self._nearby = Nearby() if len(services) > 1 else None
 
     async def run(self) -> None:
-        """Runs them until they are to stop; raises what keeps one of them from starting."""
+        """Runs them until they are to stop; raises what keeps one of them from starting.
+
+        Raises:
+            NotReachableError: NATS, or Redis, was not there at the start; or NATS has closed a connection for good, so
+                that whoever looks after the process starts it again.
+        """
         tasks = [asyncio.create_task(self._host(name, start)) for name, start in self._services.items()]
         tasks.append(asyncio.create_task(self._tell()))
         try:
@@ -93,7 +98,14 @@ class _Process:
             self.hosts.append(host)
             if len(self.hosts) == len(self._services):
                 self.live.set()
-            await self.stopping.wait()
+            stopping, closed = (asyncio.create_task(each.wait()) for each in (self.stopping, host.bus.closed))
+            try:
+                await asyncio.wait([stopping, closed], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                await ended(stopping, closed)
+            if not self.stopping.is_set():
+                why = host.bus.client.last_error
+                raise NotReachableError(f"NATS has closed the connection of {service} for good: {why}")
 
     async def _tell(self) -> None:
         """Says that all are ready, on stdout once and with the health file for as long as they are."""

@@ -68,6 +68,8 @@ def test_auto_without_weights_is_lexical_and_says_once_how_to_have_more(home, ca
     embedders = Embedders("auto", nobody, home / "empty")
     assert isinstance(embedders(None, {}), LexicalEmbedder)
     assert isinstance(embedders("auto", {}), LexicalEmbedder)
+    assert embedders("lexical", {"user": "one"}) is embedders("lexical", {"user": "two"})
+    assert embedders("onnx", {"user": "one"}) is embedders("onnx", {})
     (told,) = [record.message for record in caplog.records]
     assert "same words, not the same meaning" in told
     assert "PROCESSION_ONNX_PATH" in told
