@@ -148,7 +148,7 @@ CATALOG: Final[tuple[Row, ...]] = (
         "A message of RUNS or WORK that was delivered too often, or that no delivery can help: its body as it was, its "
         "subject and the reason in the headers `Procession-Subject` and `Procession-Reason`, in ASCII with `\\x..` and "
         "the like; of a run request the last tokens are `run`, tenant and agent. In the tokens other characters than "
-        "letters, digits, `_` and `-` are `_`.",
+        "letters, digits, `_` and `-` are `_`. `Procession-Cut` says how long the body was where it is not whole.",
     ),
     Row(
         "cancel.signal", None, _pattern(subjects.cancelled, "{tenant}", "{run}"), None,
