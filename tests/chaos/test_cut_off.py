@@ -20,6 +20,16 @@ LONGER_THAN_CLIENTS_WAIT = 9.0
 LEASE = 2.0
 
 
+async def begun(handle):
+    """The chunks of a run up to its first text."""
+    chunks = []
+    async for chunk in numbered(handle):
+        chunks.append(chunk)
+        if chunk["type"] == "text-delta":
+            break
+    return chunks
+
+
 async def test_a_run_does_not_end_before_its_last_chunks_are_stored(servers, tmp_path, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "unused")
     others = [service for service in SERVICES if service != "llm_gateway"]
@@ -35,11 +45,7 @@ async def test_a_run_does_not_end_before_its_last_chunks_are_stored(servers, tmp
             await process.ready()
             slow = {"chunks": WORDS, "chunk_delay_ms": 30}
             handle = await system.start(slow, slow)
-            chunks = []
-            async for chunk in numbered(handle):
-                chunks.append(chunk)
-                if chunk["type"] == "text-delta":
-                    break
+            chunks = await begun(handle)
             proxy.freeze()
             async with system.inside("llm_gateway", work_ack_wait=LEASE):
                 thawing = asyncio.get_running_loop().call_later(LONGER_THAN_CLIENTS_WAIT, proxy.cut)
@@ -66,11 +72,7 @@ async def test_nor_does_it_where_one_process_has_all_services(servers, tmp_path,
             await first.ready()
             model = system.script(slow, slow)
             handle = await system.start(agent={"model": model, "outputProcessors": ["upper"]})
-            chunks = []
-            async for chunk in numbered(handle):
-                chunks.append(chunk)
-                if chunk["type"] == "text-delta":
-                    break
+            chunks = await begun(handle)
             proxy.freeze()
             await until(lambda: not system.models.stats.open)
             await asyncio.sleep(1.0)  # in which nothing may be told Redis

@@ -5,12 +5,14 @@ import asyncio
 import pytest
 import pytest_asyncio
 
+from procession_schemas import subjects
 from procession_schemas.work import WorkCommand
 from procession_services.bus import Bus, Delivery, Hold, LostError
 from procession_services.processor_host.holders import Holders
 from procession_services.runtime.clock import new_token
 from procession_services.runtime.redis_client import connect
 from procession_services.runtime.store import RunStore, StateChange
+from procession_services.runtime.tasks import spawned
 from tests.support.servers import own_servers
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
@@ -27,7 +29,15 @@ async def store(servers):
 
 async def holders_of(bus, store, replica):
     holders = Holders(bus, store, SERVICE, replica)
-    await holders.start()
+    answering: set[asyncio.Task[None]] = set()
+
+    def on_question(subject, body, reply):
+        spawned(answering, "an answer", answered(subject, body, reply))
+
+    async def answered(subject, body, reply):
+        await bus.publish(reply, await holders.answer(subject, body))
+
+    await bus.subscribe(subjects.holder(SERVICE, replica), on_question)
     await bus.flush()
     return holders
 

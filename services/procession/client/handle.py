@@ -1,7 +1,6 @@
 """One run, as the client who started it or came later sees it."""
 
 import asyncio
-import math
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
@@ -80,11 +79,9 @@ class RunHandle:
         self._stale = False
         self._late = False
         self._complete = False
-        # Since when something is so, or until when; for whoever waits for moments only, again and again.
         self._known_since: float | None = None
         self._gap_since: float | None = None
         self._ended_since: float | None = None
-        self._probe_at: float | None = None
         self._looking = asyncio.Lock()
         self._stored_to = 0
         self._unread = False
@@ -338,11 +335,7 @@ class RunHandle:
         else:
             settled = (self._outcome.result is not None or self._order.ended) and not self._outcome.disputed
             patience = _SETTLE_SECONDS if settled else _PROBE_SECONDS
-        now = asyncio.get_running_loop().time()
-        self._probe_at = min(self._probe_at or math.inf, now + patience)
-        heard = await self._bell.heard(max(0.0, self._probe_at - now))
-        self._probe_at = None
-        if heard:
+        if await self._bell.heard(self._silence.left(asyncio.get_running_loop().time(), patience)):
             self._silence.broken()
             return
         self._stale = True

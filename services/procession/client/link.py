@@ -25,8 +25,6 @@ from procession_schemas.run import Failure
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-_HEADERS: Final = 1_024
-"""More than what travels with a request."""
 _ACK_SECONDS: Final = 5.0
 _PING_SECONDS: Final = 5
 _FIRST_PAUSE: Final = 0.1
@@ -180,7 +178,7 @@ class Link:
     def _check(self, body: bytes) -> None:
         if self._client.is_closed or not self._opened:
             raise NotConnectedError("this client is not connected: use `async with Procession(...)`")
-        if len(body) + _HEADERS > self._client.max_payload:
+        if not self._client.fits(body):
             limit = f"NATS at {address(self.url)} takes {self._client.max_payload:,} (max_payload)"
             raise RequestTooLargeError(f"the request has {len(body):,} bytes; {limit}")
 

@@ -8,7 +8,7 @@ knows JetStream.
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Final, TypeVar
 
 import orjson
@@ -26,6 +26,7 @@ from procession.client.nats_line import NatsLine
 __all__ = ["AWAY", "NatsClient"]
 
 _HEADER_FRAME: Final = len("NATS/1.0\r\n\r\n")
+_HEADERS: Final = 1_024
 _T = TypeVar("_T")
 AWAY: Final = (
     TimeoutError, errors.NoRespondersError, NoStreamResponseError, ServiceUnavailableError, ServerError
@@ -211,11 +212,20 @@ class NatsClient(Client):
                 headers[token[0].decode()] = value.strip().decode("utf-8", "replace")
         return headers
 
+    def room(self, headers: Mapping[str, str]) -> int:
+        """Bytes of the longest body that the server takes with these headers, which count."""
+        lines = sum(len(key.encode()) + len(value.encode()) + 4 for key, value in headers.items())
+        return self.max_payload - _HEADER_FRAME - lines
+
+    def fits(self, body: bytes) -> bool:
+        """Whether the server takes the body with what usually travels in headers."""
+        return len(body) + _HEADERS <= self.max_payload
+
     async def _send_publish(
         self, subject: str, reply: str, payload: bytes, payload_size: int, headers: dict[str, Any] | None
     ) -> None:
         # nats-py looks at the body alone, and the server closes the connection for good.
-        if headers and payload_size + _header_bytes(headers) > self._max_payload:
+        if headers and payload_size > self.room(headers):
             raise errors.MaxPayloadError
         await super()._send_publish(subject, reply, payload, payload_size, headers)
 
@@ -314,10 +324,6 @@ class NatsClient(Client):
     def _remove_sub(self, sid: int, max_msgs: int = 0) -> None:
         super()._remove_sub(sid, max_msgs)
         self._listeners.pop(sid, None)
-
-
-def _header_bytes(headers: dict[str, Any]) -> int:
-    return _HEADER_FRAME + sum(len(key.encode()) + len(value.encode()) + 4 for key, value in headers.items())
 
 
 def _give_up(answer: "asyncio.Future[Msg]", why: type[Exception] = errors.TimeoutError) -> None:

@@ -1,5 +1,6 @@
 """When a client that hears nothing asks whether its run is still known, and when it believes that it is not."""
 
+import math
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -16,14 +17,20 @@ class Silence:
     def __init__(self) -> None:
         self._seconds = 0.0
         self._unknown = 0
+        self._ends: float | None = None
+
+    def left(self, now: float, patience: float) -> float:
+        """Seconds until it has lasted for as long as that: for whoever waits for moments, too, again and again."""
+        self._ends = min(self._ends or math.inf, now + patience)
+        return max(0.0, self._ends - now)
 
     def broken(self) -> None:
         """Takes it that something was heard."""
-        self._seconds, self._unknown = 0.0, 0
+        self._seconds, self._unknown, self._ends = 0.0, 0, None
 
     async def is_borne(self, seconds: float, known: Callable[[], Awaitable[bool]]) -> bool:
         """Takes it that nothing was heard for further seconds; False when nobody knows the run any more."""
-        self._seconds += seconds
+        self._seconds, self._ends = self._seconds + seconds, None
         if self._seconds >= _ASKED_SECONDS:
             self._seconds = 0.0
             self._unknown = 0 if await known() else self._unknown + 1

@@ -1,10 +1,9 @@
 """The only package that speaks to NATS."""
 
 from procession_services.bus.connection import Bus
+from procession_services.bus.delivery import Delivery, Hold, LostError
 from procession_services.bus.errors import NoResponderError, RequestTimeoutError
-from procession_services.bus.hold import Hold, LostError
 from procession_services.bus.inbox import Inbox
-from procession_services.bus.keeping import Delivery
 from procession_services.bus.nearby import Nearby
 from procession_services.bus.worker import HopelessError, Worker
 

@@ -40,7 +40,6 @@ _PING_SECONDS: Final = 5
 _QUIET_SECONDS: Final = 5.0
 _LOOK_SECONDS: Final = 5.0
 """Between two looks at whether all streams are there."""
-_HEADERS: Final = 1_024
 _API_WORKERS: Final = 64
 """Requests to a service's API that a replica answers at once."""
 _STORED_SECONDS: Final = 3.0
@@ -191,7 +190,7 @@ class Bus:
 
     def fits(self, body: bytes) -> bool:
         """Whether a message with that body is short enough for the server, with what its headers say."""
-        return len(body) + _HEADERS <= self.max_payload
+        return self.client.fits(body)
 
     async def publish(self, subject: str, body: bytes, *, reply: str = "") -> None:
         """Publishes without waiting for anybody (frames, signals); where NATS is away and its buffer full, for NATS."""

@@ -4,30 +4,16 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from nats.aio.msg import Msg
 
 from procession_services.bus.connection import Bus
-from procession_services.bus.hold import Hold
+from procession_services.bus.delivery import Delivery, Hold
 
 log = logging.getLogger(__name__)
 _PAUSE_SECONDS: Final = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """One delivery of a message."""
-
-    subject: str
-    body: bytes
-    sequence: int
-    attempt: int
-    message_id: str | None
-    stored_at: str
-    traceparent: str | None
-    hold: Hold = field(default_factory=Hold)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ from nats.js.api import AckPolicy, ConsumerConfig
 from procession.authors import is_ours
 from procession_schemas import subjects
 from procession_services.bus.connection import Bus
-from procession_services.bus.hold import Hold, LostError
-from procession_services.bus.keeping import Delivery, InWork, Keeper, Known, Tasks, never
+from procession_services.bus.delivery import Delivery, Hold, LostError
+from procession_services.bus.keeping import InWork, Keeper, Known, Tasks, never
 
 log = logging.getLogger(__name__)
 _PULL_SECONDS = 5
@@ -36,8 +36,8 @@ _AHEAD = 128
 _HELD_BYTES = 64 * 1024 * 1024
 """Nothing more is asked for while the messages in hand are longer than this together."""
 _LONGEST_REASON = 500
-_LETTER_HEADERS = 16_384
-"""More than the headers of a dead letter are long."""
+_MORE_HEADERS = 1_024
+"""More than a dead letter's id, and what is said of one that is cut."""
 _BACKOFF = (0.1, 0.5, 2.0, 5.0, 10.0)
 
 
@@ -274,20 +274,18 @@ class Worker:
         kind, *rest = subjects.parse(delivery.subject)
         tail = rest if kind == "work" else [kind, *rest]
         service, tenant, run = tail[0], "".join(tail[1:2]), "_".join(tail[2:])
-        body = delivery.body[: max(0, self._bus.max_payload - _LETTER_HEADERS)]
-        if len(body) < len(delivery.body):
-            reason = (
-                f"{reason[: _LONGEST_REASON - 100]} (of {len(delivery.body)} bytes, {len(body)} are kept)"
-            )
         headers = {
             "Procession-Subject": _header(delivery.subject),
             "Procession-Reason": _header(reason[:_LONGEST_REASON]),
             "Procession-Message-Id": _header(delivery.message_id or ""),
-            **({"Procession-Cut": str(len(delivery.body))} if len(body) < len(delivery.body) else {}),
         }
+        room = self._bus.client.room(headers) - _MORE_HEADERS
+        if (size := len(delivery.body)) > room:
+            cut = f"{reason[: _LONGEST_REASON - 100]} (of {size} bytes, {room} are kept)"
+            headers |= {"Procession-Reason": _header(cut), "Procession-Cut": str(size)}
         await self._bus.publish_stored(
             subjects.dead(self._stream, service, tenant, run),
-            body,
+            delivery.body[:room],
             message_id=f"dead:{self._stream}:{delivery.sequence}",
             headers=headers,
         )

@@ -13,7 +13,7 @@ from procession_schemas.memory import ObservationalConfig
 from procession_services.memory.core.observed import Condensed, Observed, Piece
 from procession_services.memory.notebook import SECONDS, Ask, Notebook
 from procession_services.memory.ports import MessageStore
-from procession_services.runtime.tasks import ended
+from procession_services.runtime.tasks import ended, repeated
 
 __all__ = ["Observers"]
 
@@ -65,10 +65,9 @@ class Observers:
         generate: Callable[..., Awaitable[ModelAnswer]],
         *,
         wait: float = SECONDS,
-        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._store, self._jobs, self._locks, self._generate = store, jobs, locks, generate
-        self._wait, self._pause = wait, pause
+        self._wait = wait
         self._gate = asyncio.Semaphore(_AT_ONCE)
         self._at_work: dict[str, asyncio.Task[None]] = {}
 
@@ -87,14 +86,7 @@ class Observers:
     async def run(self) -> None:
         """Works until it is cancelled; what is not done then is done by another replica."""
         try:
-            while True:
-                try:
-                    await self._take_all()
-                except Exception:  # Redis may be away for long, or come back without the queue
-                    log.exception("the queue of observers cannot be read, trying again")
-                    await self._pause(_PAUSE_SECONDS)
-                else:
-                    return
+            await repeated("taking what is to be noted", _PAUSE_SECONDS, self._take_all, at_once=True)
         finally:
             await ended(*self._at_work.values())
 

@@ -77,6 +77,7 @@ class Executor:
     ) -> None:
         self.service, self.bus, self.store, self.instances = service, bus, store, instances
         self.environment = environment
+        self.on_cancel: list[Callable[[str, str], None]] = []
         self.holders = Holders(bus, store, service, replica)
         self.driver = Driver(bus, store, self.execute)
         self._open_sink, self._lender, self._max_deliver = open_sink, lender, max_deliver
@@ -84,7 +85,9 @@ class Executor:
         self._signals: dict[tuple[str, str], list[AbortSignal]] = {}
 
     def cancel(self, tenant: str, run: str) -> None:
-        """Fires the abort signal of a run that is being worked on here."""
+        """Fires the abort signal of a run that is being worked on here, and tells whoever else wants to know."""
+        for listener in self.on_cancel:
+            listener(tenant, run)
         for signal in self._signals.get((tenant, run), ()):
             signal.abort()
 

@@ -1,6 +1,5 @@
 """Who has a command that NATS gives out once more: that replica may live, where only NATS was silent for long."""
 
-import asyncio
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,21 +26,11 @@ class Holders:
         self._bus, self._store, self._service, self._replica = bus, store, service, replica
         self._owners: dict[str, Hold] = {}
         self._held: dict[Hold, tuple[WorkCommand, str]] = {}
-        self._answering: set[asyncio.Task[None]] = set()
 
-    async def start(self) -> None:
-        """Begins to answer other replicas."""
-
-        async def answer(body: bytes, reply: str) -> None:
-            works = await self._works(HolderQuestion.model_validate_json(body).owner)
-            self._bus.post(reply, HolderAnswer(works=works).to_json())
-
-        def on_question(_subject: str, body: bytes, reply: str) -> None:
-            task = asyncio.create_task(answer(body, reply))
-            self._answering.add(task)
-            task.add_done_callback(self._answering.discard)
-
-        await self._bus.subscribe(subjects.holder(self._service, self._replica), on_question, own=True)
+    async def answer(self, _subject: str, body: bytes) -> bytes:
+        """Answers another replica's question on `subjects.holder`."""
+        works = await self._works(HolderQuestion.model_validate_json(body).owner)
+        return HolderAnswer(works=works).to_json()
 
     @contextmanager
     def working(self, command: WorkCommand, delivery: Delivery | None) -> Iterator[str]:

@@ -40,7 +40,7 @@ from procession_services.runtime.redis_client import connect
 from procession_services.runtime.secrets import Secrets
 from procession_services.runtime.settings import Settings
 from procession_services.runtime.store import RunStore
-from procession_services.runtime.tasks import ended
+from procession_services.runtime.tasks import ended, spawned
 from procession_services.runtime.values import RedisValues
 
 log = logging.getLogger(__name__)
@@ -88,11 +88,11 @@ class Host:
         self.admin.checks.append(partial(redis_problems, self.redis))
         self.workers: list[Worker] = []
         self.consumers: list[tuple[str, str]] = []
-        self._told: list[Executor] = []
+        self._cancellable: list[Executor] = []
         self._looking: set[asyncio.Task[None]] = set()
         self.on_drain: list[_Step] = []
         self._on_idle: list[_Step] = []
-        self.on_stop: list[_Step] = [self.redis.settled]
+        self.on_stop: list[_Step] = [self._look_no_more, self.redis.settled]
 
     async def add_worker(self, **options: Any) -> Worker:
         """Starts pulling from a stream."""
@@ -204,7 +204,8 @@ class Host:
         """Takes the service's commands, runs them, and moves their runs on."""
         executor = self.executor(open_sink, runners, lender)
         await self.listen_for_cancel(executor)
-        await executor.holders.start()
+        asked = subjects.holder(self.service, self.settings.replica)
+        await self.answer(asked, executor.holders.answer, to_the_end=True)
 
         async def handle(delivery: Delivery) -> None:
             command = WorkCommand.model_validate_json(delivery.body)
@@ -239,16 +240,17 @@ class Host:
             executor.cancel(tenant, run)
 
         await self.subscribe(subjects.cancelled("*", "*"), on_cancel)
-        self._told.append(executor)
+        self._cancellable.append(executor)
 
     def reconnected(self) -> None:
         """Lets every worker ask for work again, and finds out what nobody could tell us."""
         for worker in self.workers:
             worker.reconnected()
-        for executor in self._told:
-            looking = asyncio.create_task(_looked(executor))
-            self._looking.add(looking)
-            looking.add_done_callback(self._looking.discard)
+        for executor in self._cancellable:
+            spawned(self._looking, "a look at what was cancelled", executor.look_for_cancels())
+
+    async def _look_no_more(self) -> None:
+        await ended(*self._looking)
 
     async def works(self) -> bool:
         """Whether NATS and Redis answer now."""
@@ -306,13 +308,6 @@ async def _hosted(service: str, settings: Settings, start: Start, nearby: Nearby
             yield host
     finally:
         await host.stop()
-
-
-async def _looked(executor: Executor) -> None:
-    try:
-        await executor.look_for_cancels()
-    except Exception as error:  # noqa: BLE001 - Redis may be away, too
-        log.warning("cannot tell whether runs were cancelled while NATS was away: %r", error)
 
 
 async def _tried(step: _Step, ends: float) -> None:

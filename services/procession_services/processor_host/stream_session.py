@@ -84,6 +84,11 @@ class Session:
         """Whether there is something to send."""
         return self.sent < len(self.raw) or (self.ended and not self.end_sent)
 
+    @property
+    def moves(self) -> bool:
+        """Whether another replica is being asked to take it over."""
+        return self.moving is not None and not self.moving.done()
+
     def add(self, chunks: Iterable[Chunk]) -> None:
         """Takes chunks that are to be sent."""
         # Copied, since orjson leaves each result its working memory: 4 kB for 100 bytes (docs/performance.md).

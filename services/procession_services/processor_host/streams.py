@@ -9,7 +9,7 @@ start, and holds back what clients already have.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from random import random
 from typing import Any, Final, NoReturn
@@ -21,7 +21,7 @@ from procession_schemas import subjects
 from procession_schemas.agent import ProcessorRef
 from procession_schemas.chunks import Chunk
 from procession_schemas.work import Op
-from procession_services.bus import Bus, NoResponderError, RequestTimeoutError
+from procession_services.bus import Bus, LostError, NoResponderError, RequestTimeoutError
 from procession_services.processor_host.carrying import is_apart, unpacked
 from procession_services.processor_host.errors import Cancelled, Lent
 from procession_services.processor_host.job import Job
@@ -30,7 +30,7 @@ from procession_services.processor_host.outcomes import raise_outcome, take_lent
 from procession_services.processor_host.stream_session import Session
 from procession_services.runtime import telemetry
 from procession_services.runtime.clock import new_token
-from procession_services.runtime.tasks import ended, repeated
+from procession_services.runtime.tasks import ended, repeated, spawned
 
 log = logging.getLogger(__name__)
 SERVICE: Final = "output_processors"
@@ -238,13 +238,14 @@ class StreamClient:
     def _send_again(self, session: Session, start: int) -> None:
         """Has chunks that were lost sent again at once: who has them may have nothing else to send for long."""
         session.send_again(start)
-        moves = session.moving is not None and not session.moving.done()
-        if session.pushing or moves or not (session.inbox and session.due and session.has_room):
-            return
-        sending = asyncio.create_task(self._transmit(session))
-        self._beside.add(sending)
-        sending.add_done_callback(self._beside.discard)
-        sending.add_done_callback(lambda sending: _moved(session, sending))
+        if session.inbox and session.due and session.has_room and not (session.pushing or session.moves):
+            spawned(
+                self._beside, f"sending what was lost of stream {session.id}", self._transmit_if_ours(session)
+            )
+
+    async def _transmit_if_ours(self, session: Session) -> None:
+        with suppress(LostError):  # whoever waits for the stream is told
+            await self._transmit(session)
 
     async def _transmit(self, session: Session) -> None:
         await session.hold.keep()
@@ -273,8 +274,7 @@ class StreamClient:
 
         Bounces that come while a lease is asked for are of frames to the replica before.
         """
-        moves = session.moving is not None and not session.moving.done()
-        if session.inbox and session.outcome is None and not moves:
+        if session.inbox and session.outcome is None and not session.moves:
             session.lost = True
             session.moving = asyncio.create_task(self._fail_over(session, gone=gone))
             session.moving.add_done_callback(lambda moving: _moved(session, moving))
@@ -338,9 +338,7 @@ class StreamClient:
         if "done" in answer:
             self._end(session, answer["done"])
         elif is_apart(answer, "done"):
-            fetching = asyncio.create_task(self._fetch_end(session, answer))
-            self._beside.add(fetching)
-            fetching.add_done_callback(self._beside.discard)
+            spawned(self._beside, f"reading how stream {session.id} ended", self._fetch_end(session, answer))
         elif answer.get("unknown"):
             self._lose(session, gone=True)
         elif "again" in answer:

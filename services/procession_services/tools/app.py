@@ -2,7 +2,6 @@
 
 from functools import partial
 
-from procession_schemas import subjects
 from procession_services.bus.alive import request_when_up
 from procession_services.processor_host.service import Host
 from procession_services.processor_host.streams import StreamClient
@@ -23,10 +22,5 @@ async def start(host: Host) -> None:
             kind, "connected", None
         ):  # a tool of another service, which it asks over the bus
             host.registry.add_tool(connected(partial(request_when_up, host.bus)))
-
-    def on_cancel(subject: str, _body: bytes, _reply: str) -> None:
-        *_, tenant, run = subjects.parse(subject)
-        cancel_tools(tenant, run)
-
-    await host.subscribe(subjects.cancelled("*", "*"), on_cancel)
-    await host.work_on_commands(streams.sink, {"tools": run_tools}, streams.lend)
+    executor = await host.work_on_commands(streams.sink, {"tools": run_tools}, streams.lend)
+    executor.on_cancel.append(cancel_tools)

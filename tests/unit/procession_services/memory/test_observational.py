@@ -31,6 +31,7 @@ from procession_services.memory.stores.redis import RedisMessageStore
 from procession_services.memory.stores.redis_jobs import RedisJobs
 from procession_services.memory.stores.redis_locks import RedisLocks
 from procession_services.runtime.tasks import ended
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
 _moments = itertools.count(1_767_225_600_000, 1000)
@@ -80,13 +81,15 @@ class Thread:
     async def _generate(self, request: ModelRequest, *, tenant: str) -> ModelAnswer:
         return await self.models.generate(request, tenant=tenant)
 
+    async def is_done(self) -> bool:
+        """Whether nothing is queued any more."""
+        return not await self.jobs.waiting(self.tenant)
+
     async def behind(self) -> int:
         """Does what was queued; gives the number of questions to models."""
         before = len(self.models.requests)
         worker = asyncio.create_task(self.observers.run())
-        async with asyncio.timeout(20):
-            while await self.jobs.waiting(self.tenant):  # noqa: ASYNC110 - Redis is what changes
-                await asyncio.sleep(0.01)
+        await eventually(self.is_done)
         await ended(worker)
         return len(self.models.requests) - before
 
@@ -257,24 +260,16 @@ class TestNotesMadeAhead:
         assert await thread.notes() is None
         assert await thread.store.get_thread(thread.tenant, "t", "r") is None
 
-    async def test_a_queue_that_is_gone_is_taken_from_again(self, thread: Thread) -> None:
+    async def test_a_queue_that_is_gone_is_taken_from_again(
+        self, thread: Thread, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Redis was emptied, or came back without its data."""
+        monkeypatch.setattr("procession_services.memory.observers._PAUSE_SECONDS", 0.01)
         for question in ("one", "two"):
             await thread.turn(question, LONG, **AHEAD)
-        paused, going = asyncio.Event(), asyncio.Event()
-
-        async def pause(_seconds: float) -> None:
-            paused.set()
-            await going.wait()
-
         jobs = Failing(thread.jobs)
-        observers = Observers(thread.store, jobs, thread.locks, thread._generate, pause=pause)
-        worker = asyncio.create_task(observers.run())
-        async with asyncio.timeout(20):
-            await paused.wait()
-            going.set()
-            while await thread.jobs.waiting(thread.tenant):  # noqa: ASYNC110 - Redis is what changes
-                await asyncio.sleep(0.01)
+        worker = asyncio.create_task(Observers(thread.store, jobs, thread.locks, thread._generate).run())
+        await eventually(thread.is_done)
         await ended(worker)
         assert jobs.taken == 2
         assert len(thread.models.requests) == 1
@@ -297,9 +292,8 @@ class TestNotesMadeAhead:
         async with asyncio.timeout(20):
             await jobs.told.wait()
             assert len(observers._at_work) == 1
-            free.set()
-            while await thread.jobs.waiting(thread.tenant):  # noqa: ASYNC110 - Redis is what changes
-                await asyncio.sleep(0.01)
+        free.set()
+        await eventually(thread.is_done)
         await ended(worker)
         assert begun == [thread.tenant]
 

@@ -1,8 +1,9 @@
-"""Whether a message that is worked on is still ours: who has lost it must not speak any more."""
+"""A message as it is delivered, and whether it is still ours: who has lost it must not speak any more."""
 
 import asyncio
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 
 class LostError(Exception):
@@ -51,3 +52,17 @@ class Hold:
             decided = self._decided
             self._in_doubt()
             await decided.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One delivery of a message."""
+
+    subject: str
+    body: bytes
+    sequence: int
+    attempt: int
+    message_id: str | None
+    stored_at: str
+    traceparent: str | None
+    hold: Hold = field(default_factory=Hold)
