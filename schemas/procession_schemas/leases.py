@@ -23,7 +23,7 @@ class LeaseRequest(TypedDict):
     time had a say in it; `chunks`, `e` and `g` are the first frame, with all raw chunks so far where the message can
     take them. `whole`: these are all, so the reply may wait a moment for the first answer, and bring it along.
     `fence` is that of the chunk batches, the first of which replaces all chunks from `reset` on. `cancelled`: the run
-    was, before this was asked.
+    was, before this was asked. `logs`: the sender can log what the processors of the stream have received.
 
     Deprecated, from `messages` on: what leases said before they carried the context. Nobody reads it.
     """
@@ -40,6 +40,7 @@ class LeaseRequest(TypedDict):
     fence: NotRequired[int]
     reset: NotRequired[int]
     cancelled: NotRequired[bool]
+    logs: NotRequired[bool]
     resume: NotRequired[bool]
     after: NotRequired[int]
     anew: NotRequired[bool]
@@ -84,7 +85,8 @@ class StreamOutcome(TypedDict):
     """What came of a stream: everything that the output chain changed, for the sender to commit.
 
     Where the replica went on: `lent`, the WorkResult of its operations; `usage` of the answer; and the `context` that
-    they left, missing where the run is over. Otherwise `response` are the facts of the answer, `parts` its part of the
+    they left, missing where the run is over; `log`, an entry of the log of stream parts, which the sender adds to that as
+    it stores the context. Otherwise `response` are the facts of the answer, `parts` its part of the
     assistant message, `messages` the conversation if a stream hook changed it, `rewritten` what became of tool results,
     `logged` that the stream counts; `tripwire` or `error` say that a processor ended the stream early, and the fields
     from `response` on are missing when the stream could not even be opened. `finished` is deprecated; nobody reads it.
@@ -107,6 +109,7 @@ class StreamOutcome(TypedDict):
     lent: NotRequired[JsonObject]
     usage: NotRequired[JsonObject]
     context: NotRequired[JsonObject | None]
+    log: NotRequired[str]
     finished: NotRequired[bool]
 
 
@@ -116,6 +119,7 @@ class _Told(TypedDict):
     doneKey: NotRequired[str]
     unknown: NotRequired[Literal[True]]
     again: NotRequired[int]
+    r: NotRequired[int]
     t: NotRequired[Literal[True]]
 
 
@@ -124,8 +128,9 @@ class FrameAnswer(_Told):
 
     An outcome that is too long for a message lies in Redis under `doneKey`.
     `unknown`: the replica has no such session, so the sender has to take another lease. `again`: chunks from that
-    number on were lost on the way. `t`: from here on the time has a say in what is made of the chunks. An answer with a
-    reply subject wants to be told there, by any message, when the sender no longer holds that lease.
+    number on were lost on the way. `r`: the replica waits for more than these first chunks. `t`: from here on the time
+    has a say in what is made of the chunks. An answer with a reply subject wants to be told there, by any message, when
+    the sender no longer holds that lease.
     """
 
     l: int  # noqa: E741 - its name on the wire

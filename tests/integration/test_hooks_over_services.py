@@ -10,7 +10,9 @@ import pytest
 
 from procession import TripWire
 from procession_schemas import subjects
+from procession_services.output_processors.parts import PartsStore
 from procession_services.processor_host import executor
+from procession_services.runtime.store import RunStore
 from tests.support.hooked import processor, same, tool
 from tests.support.raising import panics
 from tests.support.system import finished
@@ -77,6 +79,36 @@ async def test_what_a_stream_hook_does_when_a_run_is_suspended_is_there_when_it_
     assert "tool-call-approval" in told["parts"]
     assert "NOTE" in told["messages"]
     assert "'data-x'" in told["messages"]
+
+
+@pytest.mark.parametrize("text", ["look", "look " * 10_000], ids=["short", "long"])
+async def test_another_replica_knows_what_stream_hooks_have_received(run, monkeypatch, text):
+    """R-OS-6, whoever has logged it: the sender of the stream with the run's context, or who had the stream."""
+    seen, logged = list[list[str]](), list[str]()
+
+    def stream(args):
+        seen.append([part["type"] for part in args.stream_parts])
+        return args.part
+
+    async def appended(self, tenant, run, entry):
+        logged.append(run)
+        await append(self, tenant, run, entry)
+
+    append = RunStore.append_parts
+    monkeypatch.setattr(RunStore, "append_parts", appended)
+    monkeypatch.setattr(PartsStore, "keep", lambda *_: None)  # as if each stream had a replica of its own
+    told = await run(
+        call("a", text=[text]),
+        call("b", text=["again"]),
+        DONE,
+        o=[processor("p", process_output_stream=stream)],
+        tools=[tool("tool", lambda _: "ok")],
+    )
+    assert told.result.status == "finished"
+    kinds = seen[-1]
+    assert seen == [kinds[: n + 1] for n in range(len(kinds))]
+    assert (kinds.count("tool-result"), kinds.count("text-delta")) == (2, 3)
+    assert logged == [told.result.run_id] * (2 if len(text) > 1000 else 0)
 
 
 @pytest.mark.parametrize("hook", ["process_input_step", "process_llm_request", "process_llm_response"])

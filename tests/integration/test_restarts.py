@@ -12,8 +12,10 @@ from redis.exceptions import RedisError
 
 from procession_schemas.subjects import STREAMS
 from procession_services.processor_host import service as hosting
+from procession_services.processor_host.driver import Driver
 from procession_services.processor_host.process import _Process
 from procession_services.processor_host.service import NotReachableError, hosted
+from procession_services.runs.events import SignalCancel
 from procession_services.runtime.settings import Settings
 from procession_services.runtime.store import RunStore
 from tests.chaos.proxy import Proxy
@@ -98,6 +100,31 @@ async def test_a_cancel_is_heard_by_whoever_was_not_connected(tmp_path, monkeypa
         store = RunStore(system.redis, ttl=600, finished_ttl=600, told_ttl=600)
         await eventually(lambda: store.is_cancelled(system.client.tenant, handle.run_id))
         proxy.thaw()
+        async with asyncio.timeout(10):  # the answer takes 18 s
+            result, _ = await finished(handle)
+    assert result.status == "cancelled"
+
+
+async def test_a_cancel_is_heard_though_nats_has_lost_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "unused")
+    monkeypatch.setattr(hosting, "_CANCELS_SECONDS", 0.1)
+    do = Driver._do
+
+    async def unheard(self, state, effect):
+        if isinstance(effect, SignalCancel):
+            await self._store.mark_cancelled(state.tenant, state.run)
+        else:
+            await do(self, state, effect)
+
+    monkeypatch.setattr(Driver, "_do", unheard)
+    async with (
+        own_servers(tmp_path / "servers") as servers,
+        running_system(servers.endpoints, tmp_path) as system,
+        system.inside(*SERVICES),
+    ):
+        handle = await system.start({"chunks": TEXT * 20, "chunk_delay_ms": 15})
+        await begun(handle)
+        await handle.cancel()
         async with asyncio.timeout(10):  # the answer takes 18 s
             result, _ = await finished(handle)
     assert result.status == "cancelled"

@@ -10,9 +10,10 @@ from procession_services.output_processors import sessions
 from procession_services.output_processors.opening import Opener
 from procession_services.output_processors.parts import PartsStore
 from procession_services.output_processors.sessions import SessionServer
+from procession_services.processor_host.streams import StreamClient
 from tests.support.hooked import processor, same, tool
 from tests.support.raising import PanicException
-from tests.support.system import finished
+from tests.support.system import finished, text_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
 CALL = {"chunks": ["Hel", "lo"], "tool_calls": [{"id": "c", "name": "t", "arguments": {}}]}
@@ -136,3 +137,51 @@ async def test_whatever_is_raised_while_a_stream_is_served_ends_the_run(
     error = (await run()).error
     assert error.code == "INTERNAL"
     assert raised.__name__ in error.message
+
+
+@pytest.mark.parametrize("frames", [1, 2])
+async def test_frames_that_were_lost_without_a_broken_connection_are_sent_again(system, monkeypatch, frames):
+    """As between servers of a cluster: the sender's is there, and the replica's, and none comes behind the last one."""
+    send, lost = StreamClient._frame, list[int]()
+
+    async def lossy(self, session, start, stop):
+        if session.ended and len(lost) < frames:
+            lost.append(start)
+        else:
+            await send(self, session, start, stop)
+
+    monkeypatch.setattr(StreamClient, "_frame", lossy)
+    model = system.script({"chunks": ["Hel", "lo"], "chunk_delay_ms": 30})
+    agent = {"model": model, "outputProcessors": [processor("p", process_output_stream=same)]}
+    result, chunks = await finished(await system.start(agent=agent))
+    assert (result.status, result.text, len(lost)) == ("finished", "Hello", frames)
+    assert text_of(chunks) == "Hello"
+    assert len(system.requests(model)) == 1
+
+
+async def test_a_stream_whose_end_takes_long_is_not_sent_its_end_again(system, monkeypatch):
+    end, send, take = StreamChain.end, StreamClient._frame, StreamClient._take
+    ends, beats, enough = list[int](), list[int](), asyncio.Event()
+
+    async def slow(self):
+        await enough.wait()
+        await end(self)
+
+    async def counted(self, session, start, stop):
+        ends.extend([start] * session.ended)
+        await send(self, session, start, stop)
+
+    def heard(self, session, answer):
+        beats.extend([session.attempt] * len(ends))
+        if len(beats) > 3:
+            enough.set()
+        take(self, session, answer)
+
+    for owner, name, ours in (
+        (StreamChain, "end", slow), (StreamClient, "_frame", counted), (StreamClient, "_take", heard),
+    ):  # fmt: skip
+        monkeypatch.setattr(owner, name, ours)
+    model = system.script({"chunks": ["Hel", "lo"], "chunk_delay_ms": 30})
+    agent = {"model": model, "outputProcessors": [processor("p", process_output_stream=same)]}
+    result, _ = await finished(await system.start(agent=agent))
+    assert (result.text, len(ends)) == ("Hello", 1)

@@ -46,6 +46,8 @@ class Session:
     parts: RunParts
     before: list[int]
     place: StreamPlace
+    logs: bool
+    """Its sender can log what the stream's processors have received."""
     lent: dict[str, Any] | None
     """The request context and the messages as they were lent, of a side stream: its sender may change them, too."""
     first: dict[str, Any] | None = None
@@ -64,6 +66,11 @@ class Session:
     """What we went on with when the stream had ended well."""
     timed: bool = False
     task: "asyncio.Task[None] | None" = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has done all that has come, and waits for more."""
+        return self.first is None and self.frames.empty() and self.processed == self.received
 
 
 class Opener:
@@ -105,6 +112,7 @@ class Opener:
             parts=parts,
             before=[len(received) for received in lists],
             place=place,
+            logs=lease.get("logs", False),
             lent=None if command.ops else _copied(ctx),
             results=results,
         )

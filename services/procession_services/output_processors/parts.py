@@ -22,6 +22,8 @@ from procession_services.runtime.store import RunStore
 log = logging.getLogger(__name__)
 _PATIENCE_SECONDS = 0.5
 _LOOK_SECONDS = 0.025
+_TOLD_BYTES = 16 * 1024
+"""The longest entry that goes to its sender, which wakes Redis and this process once less."""
 _HELD_BYTES = 16 * 1024 * 1024
 """JSON of the chunks of all runs that stay in memory; runs that were not worked on for longest go first."""
 
@@ -119,8 +121,13 @@ class PartsStore:
             else:
                 return
 
-    async def save(self, place: StreamPlace, id_: int, parts: RunParts, before: list[int]) -> None:
+    async def save(
+        self, place: StreamPlace, id_: int, parts: RunParts, before: list[int], *, by_sender: bool = False
+    ) -> str | None:
         """Logs what the stream added after the lengths in `before`, under its id, and keeps it.
+
+        Returns:
+            The entry, if it is short and its sender can log it: with the context that knows of the stream.
 
         Raises:
             ProcessorError: A chunk holds what is not JSON.
@@ -134,10 +141,13 @@ class PartsStore:
             raise ProcessorError(
                 text, processor_id="", hook=Hook.OUTPUT_STREAM.value, code="CHUNK_NOT_SENDABLE"
             ) from error
-        await self._store.append_parts(place.tenant, place.run, entry)
+        told = by_sender and len(entry) <= _TOLD_BYTES
+        if not told:
+            await self._store.append_parts(place.tenant, place.run, entry)
         parts.streams[place.number] = id_
         parts.size += len(entry)
         self.keep(place, parts)
+        return entry.decode() if told else None
 
     def keep(self, place: StreamPlace, parts: RunParts) -> None:
         """Keeps them for the next stream of the run; drops those of others where all are too large."""

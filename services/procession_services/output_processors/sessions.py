@@ -154,12 +154,14 @@ class SessionServer:
         Raises:
             ProcessorError: Something in it is not JSON.
         """
-        logged = not _last(session) and session.parts.grown(session.before)
+        logged, entry = not _last(session) and session.parts.grown(session.before), None
         if logged:  # the run may go on elsewhere as soon as its sender knows
-            await self._parts.save(session.place, session.outbox.fence, session.parts, session.before)
+            by_sender = session.logs and session.job is not None  # it opens no other stream before it stores this
+            what = (session.place, session.outbox.fence, session.parts, session.before)
+            entry = await self._parts.save(*what, by_sender=by_sender)
         elif not _last(session):
             self._parts.keep(session.place, session.parts)
-        done = self._outcome(session, logged=logged) | failed
+        done = self._outcome(session, logged=logged) | ({"log": entry} if entry else {}) | failed
         try:
             encoded(session.ctx.states, "states")  # what is told here would take a date, and make it a text
             encoded(session.ctx.request_context, "requestContext")
@@ -220,6 +222,7 @@ class SessionServer:
             session.received += len(chunks)
             await _feed(session, chunks)
             if frame.get("e"):
+                session.received += 1  # so that heartbeats tell that we are at work
                 await session.chain.end()
                 if frame.get("g"):
                     await self._go_on(session)
@@ -233,7 +236,6 @@ class SessionServer:
         """Runs the operations of the lease, from that of the model whose answer this is."""
         if not session.command.ops:
             return
-        session.received += 1  # so that heartbeats tell that we are at work
 
         async def take(_op: ModelOp, job: Job) -> None:
             take_answer(job, session.collector.to_dict(), session.collector.parts)
@@ -277,6 +279,8 @@ class SessionServer:
     async def _acknowledge(self, session: Session) -> None:
         session.acked = session.processed
         answer = {"l": session.attempt, "a": session.processed}
+        if session.waits:
+            answer["r"] = session.received
         await self._bus.publish(session.answer, orjson.dumps(answer), reply=self._address(session))
 
     async def _tell(self, session: Session, what: dict[str, Any]) -> None:

@@ -93,8 +93,10 @@ class Executor:
 
     async def look_for_cancels(self) -> None:
         """Fires the signals of runs that were cancelled while nobody could tell us."""
-        for tenant, run in list(self._signals):
-            if await self.store.is_cancelled(tenant, run):
+        going = [key for key, signals in self._signals.items() if not all(s.aborted for s in signals)]
+        cancelled = await asyncio.gather(*(self.store.is_cancelled(*key) for key in going))
+        for (tenant, run), told in zip(going, cancelled, strict=True):
+            if told:
                 self.cancel(tenant, run)
 
     async def execute(self, command: WorkCommand, delivery: Delivery | None = None) -> None:
@@ -215,6 +217,7 @@ class Executor:
             **about,
             data=body,
             result=job.result.to_json(),
+            parts=job.parts,
             change=None if after is None else after.change,
         )
         if done is None:  # somebody else has the command; or Redis took it at once, and we did not hear so

@@ -55,6 +55,8 @@ class Job:
     """Makes the ids of this command's messages."""
     left: dict[str, Any] | None = None
     """The context as somebody else has left it, in the place of `ctx`."""
+    parts: bytes = b""
+    """What the stream hooks of somebody else received, to be logged with the context."""
 
     def ops_from(self, op: Op) -> list[Op]:
         """The command's operations from this one on."""

@@ -26,6 +26,7 @@ async def lease_of(
         "outSeq": job.outbox.next_seq,
         "fence": job.outbox.fence,
         "cancelled": job.abort_signal.aborted,
+        "logs": True,
         "processors": [ref.model_dump(by_alias=True) for ref in processors],
     }
     if job.outbox.reset is not None:

@@ -58,6 +58,7 @@ def take_lent(job: Job, outcome: dict[str, Any]) -> WorkResult:
     result = WorkResult.model_validate(outcome["lent"])
     _take_stream(job, outcome, result.reports)
     job.left = outcome.get("context")
+    job.parts = outcome.get("log", "").encode()
     return result
 
 

@@ -40,7 +40,7 @@ from procession_services.runtime.redis_client import connect
 from procession_services.runtime.secrets import Secrets
 from procession_services.runtime.settings import Settings
 from procession_services.runtime.store import RunStore
-from procession_services.runtime.tasks import ended, spawned
+from procession_services.runtime.tasks import ended, repeated, spawned
 from procession_services.runtime.values import RedisValues
 
 log = logging.getLogger(__name__)
@@ -51,6 +51,9 @@ Answer = Callable[[str, bytes], Awaitable[bytes]]
 _CLOSE_SECONDS = 5.0
 _LOOK_SECONDS = 0.2
 _ANSWER_SECONDS: Final = 2.0
+_CANCELS: Final = "a look at what was cancelled"
+_CANCELS_SECONDS = 5.0
+"""How often: servers of a cluster may lose what one of them is told while another one dies."""
 _OPEN_REQUESTS = 1_024
 """Requests on one subject that a process answers at once."""
 START_SECONDS: Final = 60.0
@@ -241,13 +244,15 @@ class Host:
 
         await self.subscribe(subjects.cancelled("*", "*"), on_cancel)
         self._cancellable.append(executor)
+        looks = repeated(_CANCELS, _CANCELS_SECONDS, executor.look_for_cancels)
+        spawned(self._looking, _CANCELS, looks)
 
     def reconnected(self) -> None:
         """Lets every worker ask for work again, and finds out what nobody could tell us."""
         for worker in self.workers:
             worker.reconnected()
         for executor in self._cancellable:
-            spawned(self._looking, "a look at what was cancelled", executor.look_for_cancels())
+            spawned(self._looking, _CANCELS, executor.look_for_cancels())
 
     async def _look_no_more(self) -> None:
         await ended(*self._looking)

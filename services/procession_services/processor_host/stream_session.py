@@ -42,6 +42,8 @@ class Session:
     flying: int = 0
     sent: int = 0
     acked: int = 0
+    awaited: int = -1
+    """What the replica waited for when it was last heard, if that was sent and nothing else has been since."""
     ended: bool = False
     well: bool = False
     """It has ended as it should, so that the replica may go on with the operations of the lease."""
@@ -141,6 +143,15 @@ class Session:
             self.acked = count
             if count > self.furthest or count == len(self.raw):
                 self.furthest, self.deaths = max(count, self.furthest), 0
+
+    def is_missing(self, received: int) -> bool:
+        """Whether frames behind so many chunks are lost: the replica says again that it waits for what was sent.
+
+        Servers of a cluster may lose them with nobody's connection broken, and where they are the last ones, none
+        comes behind them that would show it.
+        """
+        awaited, self.awaited = self.awaited, received if received < self.sent or self.end_sent else -1
+        return awaited == self.awaited != -1
 
     @property
     def pause(self) -> float:

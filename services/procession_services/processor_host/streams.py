@@ -252,6 +252,7 @@ class StreamClient:
         if session.sent == session.acked:
             session.heard = asyncio.get_running_loop().time()
         start, session.sent, session.end_sent = session.sent, len(session.raw), session.ended
+        session.awaited = -1
         session.flying += session.size(start, session.sent)
         await self._frame(session, start, session.sent)
 
@@ -343,6 +344,9 @@ class StreamClient:
             self._lose(session, gone=True)
         elif "again" in answer:
             self._send_again(session, answer["again"])
+        elif "r" in answer and session.is_missing(answer["r"]):
+            log.warning("stream %s: sends again what was lost behind %d chunks", session.id, answer["r"])
+            self._send_again(session, answer["r"])
         session.changed.set()
 
     async def _fetch_end(self, session: Session, answer: dict[str, Any]) -> None:

@@ -55,9 +55,13 @@ if not have[5] or have[4] and have[4] ~= ARGV[2] then return 0 end
 if tonumber(have[1] or '0') ~= tonumber(ARGV[1]) or last > seq then return 0 end
 if have[3] and have[3] ~= ARGV[2] .. ':' .. ARGV[5] then return 0 end
 redis.call('HSET', KEYS[1], 'ctx_v', tonumber(ARGV[1]) + 1, 'ctx_seq', seq, 'ctx', ARGV[3], 'ctx_result', ARGV[4])
-keep(KEYS[1], ARGV[10])
-if ARGV[6] == '' then return 1 end
-return save(KEYS, unpack(ARGV, 6)) or 1
+keep(KEYS[1], ARGV[11])
+if ARGV[6] ~= '' then
+  redis.call('RPUSH', KEYS[3], ARGV[6])
+  keep(KEYS[3], ARGV[11])
+end
+if ARGV[7] == '' then return 1 end
+return save(KEYS, unpack(ARGV, 7)) or 1
 """
 )
 END = (

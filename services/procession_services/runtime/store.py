@@ -198,17 +198,19 @@ class RunStore:
         owner: str,
         data: bytes,
         result: bytes,
+        parts: bytes = b"",
         change: StateChange | None = None,
     ) -> Committed | None:
         """Stores the context and the result of command `seq` together, if its claim is still the owner's.
 
-        The change of the run's state is saved with them, unless somebody else has changed the state meanwhile.
+        With them goes what stream hooks received, if `parts` are given, into the run's log; and the change of the run's
+        state, unless somebody else has changed the state meanwhile.
 
         Returns:
             The result that counts: ours, or the one stored before for the same command; None when the command is
             stale (another one has moved on) and must say nothing.
         """
-        args: list[Any] = [version, seq, data, result, owner]
+        args: list[Any] = [version, seq, data, result, owner, parts]
         args += self._state_args(tenant, run, change) if change else ["", "", "", "", self._ttl, *[""] * 5]
         done = await self._commit(keys=self._keys(tenant, run, change.line if change else ""), args=args)
         if isinstance(done, bytes):

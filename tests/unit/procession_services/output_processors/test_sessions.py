@@ -41,7 +41,7 @@ def server_on(bus: Bus) -> SessionServer:
 def session_of(attempt: int = 1) -> Any:
     return SimpleNamespace(
         id="s", attempt=attempt, answer="answers", reply="", task=None, frames=asyncio.Queue(), first=None,
-        processed=1, received=1, acked=0, missing=-1, taken=0, replying=None, job=None, command=COMMAND,
+        processed=1, received=1, waits=True, acked=0, missing=-1, taken=0, replying=None, job=None, command=COMMAND,
         chain=SimpleNamespace(wakes_at=None), outbox=SimpleNamespace(catching_up=False),
         ctx=SimpleNamespace(tenant="t", run_id="r"),
     )  # fmt: skip

@@ -244,6 +244,23 @@ async def test_a_run_that_waits_has_stream_parts(thread: Thread) -> None:
     assert await thread.store.load_parts(thread.tenant, "one", 0) == [b"part"]
 
 
+async def test_stream_parts_are_logged_with_the_context_that_knows_of_them(thread: Thread) -> None:
+    await thread.admit("one")
+    await thread.store.take_context(thread.tenant, "one", seq=1, owner="me")
+    for owner in ("another", "me", "me"):
+        await thread.store.commit_context(
+            thread.tenant, "one", version=0, seq=1, owner=owner, data=b"{}", result=b"{}", parts=b"part",
+            change=StateChange(1, b"going", FAR, False, out=2),
+        )  # fmt: skip
+    assert await thread.store.load_parts(thread.tenant, "one", 0) == [b"part"]
+    assert await thread.redis.ttl(f"{run_key(thread.tenant, 'one')}:parts") > 0
+    await thread.store.take_context(thread.tenant, "one", seq=2, owner="me")
+    await thread.store.commit_context(
+        thread.tenant, "one", version=1, seq=2, owner="me", data=b"{}", result=b"{}", parts=b"more"
+    )
+    assert await thread.store.load_parts(thread.tenant, "one", 0) == [b"part", b"more"]
+
+
 async def test_names_with_separators_are_different_lines() -> None:
     assert line_key("t", "a:b", "c") != line_key("t", "a", "b:c")
 
