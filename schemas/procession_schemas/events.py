@@ -56,6 +56,10 @@ class RunFinished(WireModel):
     at: str
     result: RunResult
     fingerprint: str | None = Field(default=None, description="Digest of the request.")
+    fence: int = Field(
+        default=-1,
+        description="The end of its chunks has at least this fence: others did not know of this one.",
+    )
 
 
 class RequestRejected(WireModel):

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.chaos.faults import CUT_OFF, FORGETFUL, MIXED, SILENT
+from tests.chaos.faults import CUT_OFF, FORGETFUL, LOSSY, MIXED, SILENT
 from tests.chaos.kinds import KINDS
 from tests.chaos.runs import Outcome
 from tests.chaos.suite import Figures, chaos
@@ -49,6 +49,10 @@ async def main() -> int:
         "--silent", dest="kinds", action="store_const", const=SILENT, default=MIXED,
         help="half of what happens is that NATS stands still",
     )  # fmt: skip
+    mix.add_argument(
+        "--lossy", dest="kinds", action="store_const", const=LOSSY, default=MIXED,
+        help="most of what happens is that messages are lost",
+    )  # fmt: skip
     parser.add_argument(
         "--together", action="store_true", help="each process has all services; no gaps are measured"
     )
@@ -61,7 +65,8 @@ async def main() -> int:
     logs = asked.logs or Path(tempfile.mkdtemp(prefix="chaos-"))
     logs.mkdir(parents=True, exist_ok=True)
     rounds = {} if asked.together else {"kills": asked.kills, "stops": asked.stops}
-    async with world(logs, TOGETHER if asked.together else APART) as made:
+    layout = TOGETHER if asked.together else APART
+    async with world(logs, layout, lossy=asked.kinds is LOSSY) as made:
         figures = await chaos(
             made, runs=asked.runs, seed=asked.seed, concurrency=asked.concurrency, **rounds,
             seconds=asked.seconds, on_progress=progress, kinds=asked.kinds,

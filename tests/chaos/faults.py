@@ -7,7 +7,7 @@ from typing import Final
 
 from tests.chaos.world import World
 
-__all__ = ["CUT_OFF", "FORGETFUL", "MIXED", "SILENT", "misfortunes"]
+__all__ = ["CUT_OFF", "FORGETFUL", "LOSSY", "MIXED", "SILENT", "misfortunes"]
 
 MIXED: Final = {
     "kill": 50,
@@ -21,6 +21,7 @@ MIXED: Final = {
 }
 FORGETFUL: Final = {"kill": 30, "end": 10, "stop": 8, "half-open": 5, "nats": 4, "forget": 50}
 CUT_OFF: Final = {"half-open": 60, "kill": 20, "end": 10, "stop": 10, "nats": 10}
+LOSSY: Final = {"loss": 95, "nats": 5}
 SILENT: Final = {"silence": 50, "kill": 20, "end": 5, "stop": 10, "nats": 15}
 _SERVICES: Final = {
     "output_processors": 6, "llm_gateway": 3, "orchestrator": 2, "input_processors": 2, "tools": 2, "memory": 1,
@@ -48,7 +49,7 @@ async def misfortunes(
             if kind in ("nats", "silence", "redis", "forget"):
                 await world.befall(kind, rng)
                 continue
-            replicas = [r for r in world.of(service) if kind != "half-open" or r.proxy]
+            replicas = [r for r in world.of(service) if kind not in ("half-open", "loss") or r.proxy]
             hit = {fault.pid for fault in world.current}
             replicas = [r for r in replicas if r.pid not in hit]
             up = [r for r in world.replicas if r.healthy.is_set()]

@@ -1,17 +1,26 @@
-"""A TCP proxy whose connections can be left half open: nothing passes, and nobody is told."""
+"""A TCP proxy whose connections can be left half open: nothing passes, and nobody is told. Or some messages do not."""
 
 import asyncio
 import contextlib
+import random
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
 __all__ = ["Proxy"]
 
+_MESSAGES = frozenset({b"PUB", b"HPUB", b"MSG", b"HMSG"})
+
 
 class Proxy:
-    """Forwards to one port until it is frozen; what it has not forwarded then waits in the sockets."""
+    """Forwards to one port until it is frozen; what it has not forwarded then waits in the sockets.
+
+    Of the messages of NATS it loses a share, `loses`, as the servers of a cluster do of those that are on their way
+    from one to another that dies: with nobody's connection broken.
+    """
 
     def __init__(self, port: int) -> None:
+        self.loses = 0.0
         self._target = port
         self._flows = asyncio.Event()
         self._flows.set()
@@ -78,8 +87,31 @@ class Proxy:
             self._writers.discard(each)
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        frames = _Frames()
         with contextlib.suppress(OSError):
             while data := await reader.read(65536):
                 await self._flows.wait()
-                writer.write(data)
+                for is_message, frame in frames.take(data):
+                    if not (is_message and random.random() < self.loses):
+                        writer.write(frame)
                 await writer.drain()
+
+
+class _Frames:
+    """What one side says to the other, line by line; a message is one with what it carries."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def take(self, data: bytes) -> Iterator[tuple[bool, bytes]]:
+        """Gives what has come whole, and whether it is a message."""
+        self._buffer += data
+        while (end := self._buffer.find(b"\r\n")) >= 0:
+            words = self._buffer[:end].split()
+            is_message = bool(words) and bytes(words[0]).upper() in _MESSAGES
+            size = end + 2 + (int(words[-1]) + 2 if is_message else 0)
+            if len(self._buffer) < size:
+                return
+            frame = bytes(self._buffer[:size])
+            del self._buffer[:size]
+            yield is_message, frame

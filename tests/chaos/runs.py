@@ -311,7 +311,7 @@ async def judge_calls(world: World, outcome: Outcome) -> None:
     Either once more for each time that Redis has forgotten what came of it, which may be that it was refused, too.
     """
     befell = world.during(outcome.began, outcome.began + outcome.seconds)
-    gateways = sum("llm_gateway" in fault.services for fault in befell)
+    gateways = sum("llm_gateway" in fault.services or fault.kind == "loss" for fault in befell)
     forgot = sum(fault.kind == "forget" for fault in befell)
     allowed = 1 + KINDS[outcome.kind].refused + gateways + forgot * (1 + KINDS[outcome.kind].refused)
     for (run, step), count in world.model.calls.items():

@@ -97,7 +97,7 @@ async def chaos(
     """
     rng = random.Random(seed)
     figures = Figures(seed)
-    async with Procession(world.servers.endpoints.nats_url, tenant=_TENANT) as client:
+    async with Procession(world.clients_url, tenant=_TENANT) as client:
         figures.gaps_kill = await gaps(world, client, "kill", kills, rng, f"k{seed}")
         figures.gaps_stop = await gaps(world, client, "stop", stops, rng, f"s{seed}")
         began = world.now

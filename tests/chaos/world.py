@@ -44,6 +44,11 @@ _END_SECONDS: Final = 60.0
 """More than a service gives what it works on (`drain_timeout`)."""
 _SILENCE: Final = (0.3, 1.8)
 """How many leases NATS stands still."""
+_LOSS_SECONDS: Final = (0.1, 1.5)
+"""How long messages are lost, as while servers of a cluster find out that one of them is gone."""
+_LOST: Final = (0.1, 1.0)
+"""The share of them."""
+_CLIENTS_LOSE: Final = 0.01
 _FORGOTTEN_SECONDS: Final = (0.05, 1.9)
 """What Redis may put off to write while it syncs its file."""
 
@@ -77,11 +82,14 @@ class Replica:
 class World:
     """Servers, replicas and the model; `faults` is what has happened so far."""
 
-    def __init__(self, servers: EmbeddedServers, model: CountingModel, logs: Path, layout: Layout) -> None:
-        self.servers, self.model, self.logs, self._layout = servers, model, logs, layout
+    def __init__(
+        self, servers: EmbeddedServers, model: CountingModel, logs: Path, layout: Layout, *, lossy: bool
+    ) -> None:
+        self.servers, self.model, self.logs, self._layout, self._lossy = servers, model, logs, layout, lossy
         self.replicas: list[Replica] = []
         self.faults: deque[Fault] = deque()
         self.current: list[Fault] = []
+        self.clients_url = servers.endpoints.nats_url
         self._starting = asyncio.Lock()
         self._nurseries: list[Process] = []
         self._keepers: list[asyncio.Task[None]] = []
@@ -99,10 +107,13 @@ class World:
     async def start(self, stack: AsyncExitStack) -> None:
         """Starts every replica; returns when all are ready."""
         port = int(self.servers.endpoints.nats_url.rsplit(":", 1)[1])
+        if self._lossy:
+            clients = await stack.enter_async_context(Proxy(port))
+            clients.loses, self.clients_url = _CLIENTS_LOSE, self._url(clients.port)
         for services, count in self._layout.items():
             for number in range(count):
                 name = f"{'+'.join(services)}-{number + 1}"
-                through = not _PROXIED.isdisjoint(services) and number == count - 1
+                through = self._lossy or (not _PROXIED.isdisjoint(services) and number == count - 1)
                 proxy = await stack.enter_async_context(Proxy(port)) if through else None
                 environment = self._environment(proxy.port if proxy else port)
                 self.replicas.append(Replica(services, name, environment, proxy))
@@ -118,7 +129,7 @@ class World:
         base = {name: value for name, value in os.environ.items() if not name.startswith("PROCESSION_")}
         return {
             **base,
-            "PROCESSION_NATS_URL": f"nats://127.0.0.1:{nats_port}",
+            "PROCESSION_NATS_URL": self._url(nats_port),
             "PROCESSION_REDIS_URL": self.servers.endpoints.redis_url,
             "PROCESSION_PLUGINS": "tests.chaos.plugin",
             "PROCESSION_API_BASE": f"http://127.0.0.1:{self.model.port}/v1",
@@ -131,6 +142,10 @@ class World:
             "PYTHONPATH": os.pathsep.join(str(ROOT / each) for each in ("", "schemas", "services")),
             "OPENAI_API_KEY": "unused",
         }
+
+    def _url(self, port: int) -> str:
+        names = ("127.0.0.1", "localhost") if self._lossy else ("127.0.0.1",)  # two are a cluster
+        return ",".join(f"nats://{name}:{port}" for name in names)
 
     async def _nursery(self, services: list[str], nats_port: int) -> Process:
         nursery = await asyncio.create_subprocess_exec(
@@ -206,8 +221,8 @@ class World:
     async def befall(self, kind: str, rng: random.Random, replica: Replica | None = None) -> None:
         """Has something happen; returns when it is over (a killed process may still be starting).
 
-        Kinds: `kill`, `end` (in order, as in an upgrade), `stop`, `half-open`, `nats`, `silence` (NATS stands still),
-        `redis`, `forget`: Redis comes back as it was a moment before.
+        Kinds: `kill`, `end` (in order, as in an upgrade), `stop`, `half-open`, `loss` (of messages), `nats`, `silence`
+        (NATS stands still), `redis`, `forget`: Redis comes back as it was a moment before.
         """
         services = replica.services if replica else ()
         running = Fault(kind, services, replica.pid if replica else 0, self.now, float("inf"))
@@ -259,6 +274,13 @@ class World:
                 await asyncio.sleep(longer_than_lease)
             finally:
                 os.kill(pid, signal.SIGCONT)
+        elif kind == "loss":
+            assert replica.proxy is not None
+            replica.proxy.loses = rng.uniform(*_LOST)
+            try:
+                await asyncio.sleep(rng.uniform(*_LOSS_SECONDS))
+            finally:
+                replica.proxy.loses = 0.0
         elif replica.proxy is not None:
             replica.proxy.freeze()
             try:
@@ -290,14 +312,16 @@ async def _ended(pid: int) -> None:
 
 
 @asynccontextmanager
-async def world(logs: Path | None = None, layout: Layout = APART) -> AsyncIterator[World]:
-    """A running system for the length of the block."""
+async def world(
+    logs: Path | None = None, layout: Layout = APART, *, lossy: bool = False
+) -> AsyncIterator[World]:
+    """A running system for the length of the block; a `lossy` one can lose messages of every replica."""
     async with AsyncExitStack() as stack:
         if logs is None:
             logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos-")))
         servers = await stack.enter_async_context(EmbeddedServers(logs))
         model = await stack.enter_async_context(CountingModel())
         await model.listen()
-        made = World(servers, model, logs, layout)
+        made = World(servers, model, logs, layout, lossy=lossy)
         await made.start(stack)
         yield made

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import secrets
 from typing import Any
 
 import pytest
@@ -171,3 +172,34 @@ async def test_behind_a_stream_of_which_nothing_came_the_command_says_what_it_re
     box.put(*named("one"))
     await box.flush()
     assert [(await batches.get()).get("reset") for _ in range(2)] == [5, 5]
+
+
+async def test_who_follows_again_replaces_what_came_late_of_whoever_it_followed(bus, batches):
+    """A run is ended at its deadline, twice, while the replica that streams has not heard of it."""
+    run = secrets.token_hex(6)
+    await bus.subscribe(subjects.chunk("acme", run), lambda _subject, body, _reply: heard.put_nowait(body))
+    heard: asyncio.Queue[bytes] = asyncio.Queue()
+    await bus.flush()
+
+    def box(fence):
+        return Outbox(bus, "acme", run, 0, live=True, fence=fence)
+
+    async def says(box, name):
+        box.put(*named(name))
+        await box.flush()
+        await bus.flush()
+
+    streaming, first, second = box(fence_of(1, 1)), box(fence_of(2, 1)), box(fence_of(2, 2))
+    await says(streaming, "text")
+    await first.follow()
+    await says(first, "end")
+    await says(streaming, "late")
+    await second.follow(again=True)
+    await says(second, "end again")
+    client, got = ChunkOrder(after=0), list[str]()
+    async with asyncio.timeout(10):
+        while got[-1:] != ["end again"]:
+            client.add(json.loads(await heard.get()))
+            while chunk := client.pop():
+                got.append(chunk["payload"].get("text", chunk["type"]))
+    assert got == ["text", "end", "reset", "end again"]

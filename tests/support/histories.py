@@ -16,11 +16,12 @@ def batch(seq: int, *texts: str, **more: Any) -> Batch:
 
 
 @st.composite
-def histories(draw: st.DrawFn, *, behind: bool = False) -> tuple[list[Batch], str]:
+def histories(draw: st.DrawFn, *, behind: bool = False, lossy: bool = False) -> tuple[list[Batch], str]:
     """The batches of several workers of rising fences, in the order of the stream, and the text that counts.
 
     Each takes back some of what the one before has said, who may go on for a while; `behind` all of that, as those do
-    who do not say the same. Some come back when others have their work, and do as if it were still theirs.
+    who do not say the same. Some come back when others have their work, and do as if it were still theirs. Where
+    readers may be `lossy`, nobody has the numbers of others, and who takes something back says so twice.
     """
     counting: dict[int, str] = {}
     starts = {0}
@@ -39,10 +40,10 @@ def histories(draw: st.DrawFn, *, behind: bool = False) -> tuple[list[Batch], st
         if fence > 10:
             line.append(batch(first, reset=start, fence=fence))
             if draw(st.booleans()):
-                unsaid.append(_of_one_who_was_away(draw, start, first, fence - 5))
+                unsaid.append(_of_one_who_was_away(draw, start, first + 100 * lossy, fence - 5))
         starts = {start, *(earlier for earlier in starts if earlier < start)}
         unsaid.append(_cut(draw, first, texts, fence))
-        if fence > 10 and draw(st.booleans()):
+        if fence > 10 and (lossy or draw(st.booleans())):
             unsaid[-1][0]["reset"] = start
     while any(unsaid):
         line.append(draw(st.sampled_from([rest for rest in unsaid if rest])).pop(0))
@@ -53,7 +54,7 @@ def _of_one_who_was_away(draw: st.DrawFn, start: int, behind: int, fence: int) -
     first = behind + draw(st.integers(0, 9))
     texts = [f"stale.{number} " for number in range(first, first + draw(st.integers(1, 8)))]
     return [
-        batch(first, reset=draw(st.integers(start, first)), fence=fence),
+        batch(first, reset=draw(st.integers(0 if first > start else start, first)), fence=fence),
         *_cut(draw, first, texts, fence),
     ]
 

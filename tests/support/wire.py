@@ -73,9 +73,11 @@ class Services:
         body = orjson.dumps({"run": run, "seq": seq, "chunks": chunks, **more})
         await self.nats.jetstream().publish(subjects.chunk(self.tenant, run), body)
 
-    async def finish(self, run: str, text: str = "", status: str = "finished", **more: Any) -> None:
-        """Publishes the result of a run."""
-        await self.event(run, "run.finished", result=_result(run, status, text=text) | more)
+    async def finish(
+        self, run: str, text: str = "", status: str = "finished", *, fence: int = -1, **more: Any
+    ) -> None:
+        """Publishes the result of a run; the end of its chunks has at least that fence."""
+        await self.event(run, "run.finished", fence=fence, result=_result(run, status, text=text) | more)
 
     async def suspend(self, run: str, *calls: str, fence: int) -> None:
         """Says that a run waits for decisions on calls; what it sends then has that fence."""

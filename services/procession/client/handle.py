@@ -242,6 +242,7 @@ class RunHandle:
         batch = orjson.loads(body)
         if self._order.waiting < _HELD:
             self._order.add(batch)
+            self._stale |= self._order.anew
             self._bell.ring()
         else:
             self._unread, self._left_to = True, max(self._left_to, batch["seq"] + len(batch["chunks"]))
@@ -410,14 +411,18 @@ class RunHandle:
 
     async def _fill(self) -> bool:
         """Takes stored chunks from where it stopped; False when as many wait as may, before the last."""
-        async for last, batches in self._link.stored(self._tenant, self.run_id, self._stored_to):
-            for batch in batches:
-                self._order.add(batch)
-            self._stored_to = last
-            if self._order.waiting >= _HELD:
-                self._unread = True
-                return False
-        return True
+        while True:
+            if self._order.anew:
+                self._order.anew, self._stored_to = False, 0
+            async for last, batches in self._link.stored(self._tenant, self.run_id, self._stored_to):
+                for batch in batches:
+                    self._order.add(batch)
+                self._stored_to = last
+                if self._order.waiting >= _HELD:
+                    self._unread = True
+                    return False
+            if not self._order.anew:
+                return True
 
     async def _decide(self, control: Control) -> None:
         call, outcome = control.tool_call_id or "", self._outcome

@@ -13,10 +13,12 @@ class ChunkOrder:
     Chunks are numbered from 0 over the whole run. `position` is the number of the next chunk, that is, how many were
     handed out; a later reader that gets it as `after` goes on there. Whoever does work again that somebody else had
     begun says so with a greater `fence`: from its first number on, chunks of a smaller one change nothing any more.
+    `anew` is set where all that is stored has to be added once more, since batches came too late.
     """
 
     def __init__(self, after: int = 0) -> None:
         self.position = after
+        self.anew = False
         self._begun = after
         self._run: str | None = None
         self._waiting: dict[int, tuple[int, dict[str, Any]]] = {}
@@ -59,12 +61,25 @@ class ChunkOrder:
         begun = self._fences.get(fence, (first + 1, start))
         if first >= begun[0] and start >= begun[1]:
             return
+        before = {each: self._limit(each) for each in self._fences}
         self._fences[fence] = min(first, begun[0]), min(first, start, begun[1])
         self._greatest = max(fence, self._greatest)
         self._limits.clear()
+        unheard = start < first < self.position and fence < self._handed_by and first <= self._limit(fence)
+        if unheard or any(self._limit(each) > limit for each, limit in before.items()):
+            self._start_over()
         if min(first, start) < self._said_to:
             self._waiting = {n: said for n, said in self._waiting.items() if n < self._limit(said[0])}
             self._resets = {n: said for n, said in self._resets.items() if n <= self._limit(said[0])}
+
+    def _start_over(self) -> None:
+        """Goes back to where we began: we have heeded somebody who, as we hear only now, had lost the work.
+
+        What he took back has been dropped, so all has to be added `anew`.
+        """
+        self.anew, self.position, self._handed_by, self._total = True, self._begun, -1, None
+        self._waiting.clear()
+        self._resets = {self._begun: (self._greatest, self._begun)}
 
     def _limit(self, fence: int) -> float:
         """The number from which on what that fence says does not count."""

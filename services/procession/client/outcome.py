@@ -18,7 +18,7 @@ class Outcome:
         streams: Whether the run sends chunks.
         result: That of the finished run, or of one that waits for a person.
         fence: What the run says from its last suspension on has at least this fence; -1 before the first.
-        awaited: The fence from which on what the run says goes on behind what it said before it waited.
+        awaited: The least fence of an end of its chunks: of somebody who has its work, and goes on where it has waited.
         rounds: How often it has gone on after it had waited.
     """
 
@@ -67,6 +67,7 @@ class Outcome:
                 self.streams &= event.get("stream", True)
             case "run.finished" if self.is_about_ours(event):
                 self._go_on()
+                self.awaited = max(self.awaited, event.get("fence", -1))
                 self.result = RunResult.model_validate(event["result"])
             case "run.suspended":
                 self._suspend(event.get("fence", 0), RunResult.model_validate(event["result"]))

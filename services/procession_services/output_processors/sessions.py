@@ -156,7 +156,8 @@ class SessionServer:
         """
         logged, entry = not _last(session) and session.parts.grown(session.before), None
         if logged:  # the run may go on elsewhere as soon as its sender knows
-            by_sender = session.logs and session.job is not None  # it opens no other stream before it stores this
+            # Who has lent all that was left opens no other stream before it stores this.
+            by_sender = session.logs and session.job is not None
             what = (session.place, session.outbox.fence, session.parts, session.before)
             entry = await self._parts.save(*what, by_sender=by_sender)
         elif not _last(session):

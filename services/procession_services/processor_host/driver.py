@@ -165,7 +165,8 @@ class Driver:
             case TellFinished(result):
                 took = now() - datetime.fromisoformat(state.accepted_at)
                 final = result.model_copy(update={"duration_ms": int(took.total_seconds() * 1000)})
-                await self.finished(state.tenant, state.run, final, state.fingerprint)
+                fence = fence_of(state.seq)
+                await self.finished(state.tenant, state.run, final, state.fingerprint, fence=fence)
                 _observe(state, final)
             case PassTurn():
                 await self._pass_turn(state.tenant, line_of(state))
@@ -241,11 +242,14 @@ class Driver:
         outbox.put({"type": "error", "payload": {"error": error}})
         await outbox.flush(end=True)
         result = RunResult(run_id=run, agent=agent, status="failed", finish_reason="error", error=failure)
-        await self.finished(tenant, run, result, fingerprint)
+        await self.finished(tenant, run, result, fingerprint, fence=outbox.fence)
 
-    async def finished(self, tenant: str, run: str, result: RunResult, fingerprint: str | None) -> None:
-        """Publishes the one terminal event of a run."""
-        event = RunFinished(run_id=run, at=iso(now()), result=result, fingerprint=fingerprint)
+    async def finished(
+        self, tenant: str, run: str, result: RunResult, fingerprint: str | None, *, fence: int
+    ) -> None:
+        """Publishes the one terminal event of a run; the end of its chunks has at least that fence."""
+        at = iso(now())
+        event = RunFinished(run_id=run, at=at, result=result, fingerprint=fingerprint, fence=fence)
         subject = subjects.event(tenant, run, event.type)
         message_id = f"finished:{tenant}:{run}"
         await self._bus.publish_stored(

@@ -182,7 +182,7 @@ class Executor:
         attempt = stored.claims + command.renewed
         job = self._job(command, stored, signal, delivery, attempt)
         if command.version == ANY_VERSION:
-            await job.outbox.follow()
+            await job.outbox.follow(again=attempt > 1)
         elif attempt > 1:
             await job.outbox.renew(attempt, life=self.store.life if command.renewed else 0)
         await self._run_or_leave(job)

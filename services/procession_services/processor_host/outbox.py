@@ -103,14 +103,25 @@ class Outbox:
             else:
                 self._ready.append({"type": chunk["type"], "runId": self._run, "from": "AGENT", **chunk})
 
-    async def follow(self) -> None:
+    async def follow(self, *, again: bool = False) -> None:
         """Goes on behind what somebody has sent who had this work before us, and may not know that it is ours.
 
-        Clients drop what they get later from that somebody.
+        Clients drop what they get later from that somebody; and where the command is done `again`, all from where it
+        began on: what it sent before, and what of that somebody's was late, which they have dropped.
         """
         sent = await last_sent(self._bus, *self._whose)
-        self.reset = self.next_seq = max(self.next_seq, sent.last + 1)
+        self.next_seq = max(self.next_seq, sent.last + 1)
+        replaced = await self._replaced() if again else []
+        self.reset = min(replaced, default=self.next_seq)
         await self.flush(mark=True)
+
+    async def _replaced(self) -> list[int]:
+        """From which numbers on our command has replaced what was sent before."""
+        command = self.fence // _TIMES**2
+        stored = self._bus.stored.messages("CHUNKS", self._subject)
+        batches = [orjson.loads(body) async for _, body in stored]
+        ours = [batch for batch in batches if batch.get("fence", 0) // _TIMES**2 >= command]
+        return [batch["reset"] for batch in ours if "reset" in batch]
 
     async def renew(self, attempt: int = 0, stream: int = 0, *, life: int = 0) -> None:
         """Has clients drop what they have of this work, and of those who do not know that it is ours.

@@ -5,7 +5,7 @@ import gc
 
 import pytest
 
-from procession.client import RunConflictError, UnknownRunError
+from procession.client import RunConflictError, RunHandle, UnknownRunError
 from procession_schemas import subjects
 from procession_schemas.fingerprint import fingerprint
 from tests.support.waiting import until
@@ -252,3 +252,43 @@ async def test_a_run_that_is_unknown_for_a_moment_is_not_given_up(services, proc
         await services.asked.get()
     await answer(services, handle.run_id)
     assert (await waiting).text == "a"
+
+
+@pytest.mark.parametrize("handed_out", [False, True])
+async def test_who_has_heeded_somebody_that_had_lost_the_work_reads_again_what_counts(
+    services, procession, monkeypatch, handed_out
+):
+    """The run was ended (fence 20) while the replica that streamed (1) was replaced (2), and the client missed that."""
+    hear = RunHandle._on_chunks
+
+    def lossy(self, body):
+        if b'"lost"' not in body:
+            hear(self, body)
+
+    monkeypatch.setattr(RunHandle, "_on_chunks", lossy)
+    handle = await procession.start("Hi", agent="demo")
+    run = handle.run_id
+    await services.accept(run)
+    await services.chunks(run, 0, "a", "b", fence=1)
+    have = dict[int, str]()
+
+    async def read_to(last):
+        async for chunk in handle:
+            if chunk["type"] == "reset":
+                for number in [number for number in have if number >= chunk["payload"]["from"]]:
+                    del have[number]
+            else:
+                have[handle.position - 1] = chunk["payload"]["text"]
+            if last in have.values():
+                return
+
+    await services.chunks(run, 2, "c", fence=1, lost=True)
+    await services.chunks(run, 3, "ended", fence=20, reset=3, end=True, lost=True)
+    await services.chunks(run, 100, "x", fence=2, reset=1)
+    if handed_out:
+        await read_to("x")
+        assert list(have.values()) == ["a", "x"]
+    await services.chunks(run, 101, "y", fence=2, end=True)
+    await services.finish(run, fence=20)
+    await read_to("its end")
+    assert list(have.values()) == ["a", "b", "c", "ended"]

@@ -1,4 +1,5 @@
 import itertools
+from collections import deque
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -73,6 +74,23 @@ def test_a_reader_who_comes_back_goes_on_to_the_text_that_counts(history, data):
     for each in batches:
         order.add(each)
     read(order, have)
+    assert "".join(have.values()) == text
+    assert order.ended
+    assert order.gap is None
+
+
+@given(histories(behind=True, lossy=True), st.data())
+def test_a_reader_who_has_missed_some_ends_with_the_text_that_counts(history, data):
+    batches, text = history
+    order, have = ChunkOrder(), dict[int, str]()
+    begun = data.draw(st.integers(0, len(batches)))
+    live = [each for each in batches[:begun] if data.draw(st.booleans())]
+    to_come = deque([*live, *batches])
+    while to_come:
+        order.add(to_come.popleft())
+        if order.anew:
+            order.anew, to_come = False, deque(batches)
+        read(order, have)
     assert "".join(have.values()) == text
     assert order.ended
     assert order.gap is None
