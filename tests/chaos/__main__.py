@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.chaos.faults import CUT_OFF, FORGETFUL, LOSSY, MIXED, SILENT
+from tests.chaos.faults import CLUSTER, CUT_OFF, FORGETFUL, LOSSY, MIXED, SILENT
 from tests.chaos.kinds import KINDS
 from tests.chaos.runs import Outcome
 from tests.chaos.suite import Figures, chaos
@@ -53,6 +53,10 @@ async def main() -> int:
         "--lossy", dest="kinds", action="store_const", const=LOSSY, default=MIXED,
         help="most of what happens is that messages are lost",
     )  # fmt: skip
+    mix.add_argument(
+        "--cluster", dest="kinds", action="store_const", const=CLUSTER, default=MIXED,
+        help="three servers of NATS, and half of what happens is that one of them dies or stands still",
+    )  # fmt: skip
     parser.add_argument(
         "--together", action="store_true", help="each process has all services; no gaps are measured"
     )
@@ -66,7 +70,7 @@ async def main() -> int:
     logs.mkdir(parents=True, exist_ok=True)
     rounds = {} if asked.together else {"kills": asked.kills, "stops": asked.stops}
     layout = TOGETHER if asked.together else APART
-    async with world(logs, layout, lossy=asked.kinds is LOSSY) as made:
+    async with world(logs, layout, lossy=asked.kinds is LOSSY, cluster=asked.kinds is CLUSTER) as made:
         figures = await chaos(
             made, runs=asked.runs, seed=asked.seed, concurrency=asked.concurrency, **rounds,
             seconds=asked.seconds, on_progress=progress, kinds=asked.kinds,

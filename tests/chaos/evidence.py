@@ -26,7 +26,7 @@ async def keep_evidence(servers: Endpoints, run: str, path: Path) -> None:
         async with Redis.from_url(servers.redis_url) as redis:
             for key in sorted([key async for key in redis.scan_iter(f"*{run}*")]):
                 out.write(f"{key!r}: {await _value(redis, key)!r}\n")
-        async with await nats.connect(servers.nats_url) as connection:
+        async with await nats.connect(servers.nats_url.split(",")) as connection:
             for stream, subject in _STREAMS.items():
                 await _messages(
                     connection.jetstream(), stream, f"procession.v1.{subject.format(run=run)}", run, out

@@ -7,7 +7,7 @@ from typing import Final
 
 from tests.chaos.world import World
 
-__all__ = ["CUT_OFF", "FORGETFUL", "LOSSY", "MIXED", "SILENT", "misfortunes"]
+__all__ = ["CLUSTER", "CUT_OFF", "FORGETFUL", "LOSSY", "MIXED", "SILENT", "misfortunes"]
 
 MIXED: Final = {
     "kill": 50,
@@ -21,6 +21,7 @@ MIXED: Final = {
 }
 FORGETFUL: Final = {"kill": 30, "end": 10, "stop": 8, "half-open": 5, "nats": 4, "forget": 50}
 CUT_OFF: Final = {"half-open": 60, "kill": 20, "end": 10, "stop": 10, "nats": 10}
+CLUSTER: Final = {"nats": 45, "silence": 10, "kill": 25, "end": 10, "stop": 10}
 LOSSY: Final = {"loss": 95, "nats": 5}
 SILENT: Final = {"silence": 50, "kill": 20, "end": 5, "stop": 10, "nats": 15}
 _SERVICES: Final = {

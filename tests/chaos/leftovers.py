@@ -21,7 +21,10 @@ async def leftovers(servers: Endpoints) -> dict[str, int]:
     """Counts them, by what they are; waits until there are none, or for a while."""
     clock = asyncio.get_running_loop().time
     until = clock() + _SECONDS
-    async with await nats.connect(servers.nats_url) as connection, Redis.from_url(servers.redis_url) as redis:
+    async with (
+        await nats.connect(servers.nats_url.split(",")) as connection,
+        Redis.from_url(servers.redis_url) as redis,
+    ):
         while (left := await _counted(connection.jetstream(), redis)) and clock() < until:  # noqa: ASYNC110 - servers have no event for it
             await asyncio.sleep(_LOOK_SECONDS)
     return left

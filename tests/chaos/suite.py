@@ -97,7 +97,7 @@ async def chaos(
     """
     rng = random.Random(seed)
     figures = Figures(seed)
-    async with Procession(world.clients_url, tenant=_TENANT) as client:
+    async with Procession(world.clients_url, tenant=_TENANT, **world.access) as client:
         figures.gaps_kill = await gaps(world, client, "kill", kills, rng, f"k{seed}")
         figures.gaps_stop = await gaps(world, client, "stop", stops, rng, f"s{seed}")
         began = world.now
@@ -150,7 +150,7 @@ async def _keep_evidence(world: World, ended: list[Outcome]) -> None:
 
 async def _terminals(world: World, figures: Figures) -> None:
     """Counts the terminal events of every run."""
-    connection = await nats.connect(world.servers.endpoints.nats_url)
+    connection = await nats.connect(world.servers.endpoints.nats_url.split(","))
     try:
         wanted = subjects.event(_TENANT, "run", "run.finished").replace(".run.run.", ".*.run.")
         info = await connection.jetstream().stream_info("EVENTS", subjects_filter=wanted)

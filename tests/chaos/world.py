@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from procession_services.runtime.embedded import EmbeddedServers
+from tests.chaos.clustered import Clustered, clustered
 from tests.chaos.forgetful import Forgetful
 from tests.chaos.model import CountingModel
 from tests.chaos.proxy import Proxy
@@ -83,13 +84,21 @@ class World:
     """Servers, replicas and the model; `faults` is what has happened so far."""
 
     def __init__(
-        self, servers: EmbeddedServers, model: CountingModel, logs: Path, layout: Layout, *, lossy: bool
+        self,
+        servers: EmbeddedServers,
+        model: CountingModel,
+        logs: Path,
+        layout: Layout,
+        *,
+        lossy: bool,
     ) -> None:
-        self.servers, self.model, self.logs, self._layout, self._lossy = servers, model, logs, layout, lossy
+        self.servers, self.model, self.logs, self._layout = servers, model, logs, layout
+        self._lossy, self._cluster = lossy, servers if isinstance(servers, Clustered) else None
+        self.access = self._cluster.access if self._cluster else {}
         self.replicas: list[Replica] = []
         self.faults: deque[Fault] = deque()
         self.current: list[Fault] = []
-        self.clients_url = servers.endpoints.nats_url
+        self.clients_url = self._cluster.nats_url if self._cluster else servers.endpoints.nats_url
         self._starting = asyncio.Lock()
         self._nurseries: list[Process] = []
         self._keepers: list[asyncio.Task[None]] = []
@@ -114,7 +123,8 @@ class World:
             for number in range(count):
                 name = f"{'+'.join(services)}-{number + 1}"
                 through = self._lossy or (not _PROXIED.isdisjoint(services) and number == count - 1)
-                proxy = await stack.enter_async_context(Proxy(port)) if through else None
+                proxied = through and not self._cluster
+                proxy = await stack.enter_async_context(Proxy(port)) if proxied else None
                 environment = self._environment(proxy.port if proxy else port)
                 self.replicas.append(Replica(services, name, environment, proxy))
         stack.push_async_callback(self._stop)
@@ -130,6 +140,7 @@ class World:
         return {
             **base,
             "PROCESSION_NATS_URL": self._url(nats_port),
+            **(_of_a_cluster(self._cluster) if self._cluster else {}),
             "PROCESSION_REDIS_URL": self.servers.endpoints.redis_url,
             "PROCESSION_PLUGINS": "tests.chaos.plugin",
             "PROCESSION_API_BASE": f"http://127.0.0.1:{self.model.port}/v1",
@@ -144,6 +155,8 @@ class World:
         }
 
     def _url(self, port: int) -> str:
+        if self._cluster:
+            return self._cluster.nats_url
         names = ("127.0.0.1", "localhost") if self._lossy else ("127.0.0.1",)  # two are a cluster
         return ",".join(f"nats://{name}:{port}" for name in names)
 
@@ -292,6 +305,15 @@ class World:
                     replica.proxy.cut()
 
 
+def _of_a_cluster(servers: Clustered) -> dict[str, str]:
+    """What the services of a cluster are told besides."""
+    return {
+        "PROCESSION_STREAM_REPLICAS": "3",
+        "PROCESSION_NATS_USER": servers.access["user"],
+        "PROCESSION_NATS_PASSWORD_FILE": str(servers.password_file),
+    }
+
+
 async def _told(nursery: Process) -> dict[str, int]:
     """A nursery's next line."""
     assert nursery.stdout is not None
@@ -313,13 +335,17 @@ async def _ended(pid: int) -> None:
 
 @asynccontextmanager
 async def world(
-    logs: Path | None = None, layout: Layout = APART, *, lossy: bool = False
+    logs: Path | None = None, layout: Layout = APART, *, lossy: bool = False, cluster: bool = False
 ) -> AsyncIterator[World]:
-    """A running system for the length of the block; a `lossy` one can lose messages of every replica."""
+    """A running system for the length of the block.
+
+    A `lossy` one can lose messages of every replica; one with a `cluster` has three servers of NATS.
+    """
     async with AsyncExitStack() as stack:
         if logs is None:
             logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos-")))
-        servers = await stack.enter_async_context(EmbeddedServers(logs))
+        made_by = clustered(logs) if cluster else EmbeddedServers(logs)
+        servers = await stack.enter_async_context(made_by)
         model = await stack.enter_async_context(CountingModel())
         await model.listen()
         made = World(servers, model, logs, layout, lossy=lossy)

@@ -5,6 +5,7 @@ Only addresses, ports and directories are the test's; a line of those files that
 
 import asyncio
 import json
+import signal
 import urllib.request
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -124,6 +125,10 @@ class Node:
     def kill(self) -> None:
         """As `kill -9` does."""
         self._server.kill()
+
+    def send(self, number: signal.Signals) -> None:
+        """Sends it a signal."""
+        self._server.send(number)
 
     async def start(self) -> None:
         """Starts it, or starts it again with its data."""

@@ -9,6 +9,7 @@ knows JetStream.
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 import orjson
@@ -258,6 +259,7 @@ class NatsClient(Client):
             self._hang_up()
             await self._close(Client.CLOSED, do_cbs=False)
             raise
+        self._error_cb = _harmless(self._error_cb)
 
     async def _connect_to_server(self, s: Srv) -> None:
         if isinstance(self._transport, TcpTransport):
@@ -276,13 +278,21 @@ class NatsClient(Client):
             writer.transport.abort()
 
     async def _attempt_reconnect(self) -> None:
-        self._line = None
-        for answer in self._unless_lost:
-            _give_up(answer)
-        self._hang_up()
-        if isinstance(self._transport, TcpTransport):
-            self._transport = None  # nats-py waits until a server that is gone has read what was written
-        await super()._attempt_reconnect()
+        while True:
+            self._line = None
+            for answer in self._unless_lost:
+                _give_up(answer)
+            self._hang_up()
+            if isinstance(self._transport, TcpTransport):
+                self._transport = None  # nats-py waits until a server that is gone has read what was written
+            try:
+                await super()._attempt_reconnect()
+            except Exception as error:  # noqa: BLE001 - whatever it is: else it would never be tried again
+                await self._error_cb(error)
+                self._status = Client.RECONNECTING
+                await asyncio.sleep(self.options["reconnect_time_wait"])
+            else:
+                return
 
     async def _flush_pending(self, force_flush: bool = False) -> Any:  # noqa: FBT001, FBT002 - nats-py's
         if force_flush or self._line is None:
@@ -324,6 +334,20 @@ class NatsClient(Client):
     def _remove_sub(self, sid: int, max_msgs: int = 0) -> None:
         super()._remove_sub(sid, max_msgs)
         self._listeners.pop(sid, None)
+
+
+def _harmless(told: Callable[[Exception], Awaitable[None]]) -> Callable[[Exception], Awaitable[None]]:
+    """What tells of an error and raises nothing: FastStream's raises where a server refuses a client.
+
+    That ends an attempt to connect, as it should; and for ever those to connect again, which the next server, or the
+    same one when it knows all of its users, might take.
+    """
+
+    async def tell(error: Exception) -> None:
+        with suppress(Exception):
+            await told(error)
+
+    return tell
 
 
 def _give_up(answer: "asyncio.Future[Msg]", why: type[Exception] = errors.TimeoutError) -> None:

@@ -355,6 +355,35 @@ async def test_after_a_loss_of_the_connection_everybody_listens_and_what_was_sai
         assert heard.bodies.count(b"of no weight") == 0
 
 
+@pytest.mark.parametrize("refusal", [errors.Error("nats: 'Authorization Violation'"), ValueError("no JSON")])
+async def test_who_is_refused_when_it_connects_again_tries_again(proxy, subject, monkeypatch, refusal):
+    """Whatever is raised, and although FastStream's `error_cb` raises what it is told, and nats-py calls it."""
+    back, told, connect = asyncio.Event(), list[Exception](), NatsClient._process_connect_init
+
+    async def refused_once(self: NatsClient) -> None:
+        if refusal not in told:
+            raise refusal
+        await connect(self)
+
+    async def reconnected() -> None:
+        back.set()
+
+    async def tell(error: Exception) -> None:
+        told.append(error)
+        raise error
+
+    url = f"nats://127.0.0.1:{proxy.port}"
+    async with connected(url, reconnected_cb=reconnected, error_cb=tell) as client:
+        heard = Heard()
+        await client.listen(subject, heard)
+        monkeypatch.setattr(NatsClient, "_process_connect_init", refused_once)
+        proxy.cut()
+        await back.wait()
+        assert told.count(refusal) == 1
+        await client.publish(subject, b"again")
+        assert (await heard.some(1)) == [b"again"]
+
+
 async def test_what_is_published_while_nobody_knows_yet_that_the_connection_is_lost_is_sent(servers, subject):
     async with connected(servers.nats_url) as client:
         heard = Heard()

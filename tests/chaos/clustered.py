@@ -1,0 +1,74 @@
+"""Three servers of NATS as compose.cluster.yaml runs them, of which one is hit at a time."""
+
+import asyncio
+import random
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from procession_services.deploy.files import OPERATOR, Deployment
+from procession_services.runtime.embedded import EmbeddedServers, Endpoints
+from tests.support.deployed import Node, cluster
+
+__all__ = ["Clustered", "clustered"]
+
+_AWAY: Final = (0.2, 6.0)
+"""Seconds that a killed server is away: less and more than the others need to elect who leads its streams."""
+
+
+class Clustered(EmbeddedServers):
+    """A Redis, and a cluster of NATS whose clients are all the operator."""
+
+    def __init__(self, directory: Path, nodes: list[Node], password_file: Path) -> None:
+        super().__init__(directory, nats=False)
+        self.password_file = password_file
+        self._nodes = nodes
+        self._hit, self._rng = nodes[0], random.Random(0)
+
+    @property
+    def access(self) -> dict[str, Any]:
+        """What a client says that connects to NATS."""
+        return {"user": OPERATOR, "password": self.password_file.read_text().strip()}
+
+    @property
+    def endpoints(self) -> Endpoints:
+        """That of Redis, and those of all servers of NATS in one, with user and password."""
+        user = "{user}:{password}@".format(**self.access)
+        urls = [url.replace("//", f"//{user}") for url in self.nats_url.split(",")]
+        return Endpoints(nats_url=",".join(urls), redis_url=super().endpoints.redis_url, monitor_url="")
+
+    @property
+    def nats_url(self) -> str:
+        """The servers of NATS, without user and password."""
+        return ",".join(node.url for node in self._nodes)
+
+    async def restart_nats(self) -> None:
+        """Kills one of the servers; returns when it is back, and has what the others have."""
+        node = self._rng.choice(self._nodes)
+        node.kill()
+        await asyncio.sleep(self._rng.uniform(*_AWAY))
+        await node.start()
+        await node.healthy()
+
+    def freeze_nats(self) -> None:
+        """Has one of the servers stand still until `thaw_nats`."""
+        self._hit = self._rng.choice(self._nodes)
+        self._hit.send(signal.SIGSTOP)
+
+    def thaw_nats(self) -> None:
+        """Lets it go on."""
+        self._hit.send(signal.SIGCONT)
+
+
+@asynccontextmanager
+async def clustered(directory: Path) -> AsyncIterator[Clustered]:
+    """The servers for the length of the block, with their files in that directory."""
+    deployment = Deployment(directory / "secrets")
+    deployment.write()
+    async with (
+        cluster(deployment, directory) as nodes,
+        Clustered(directory, nodes, deployment.directory / "nats" / OPERATOR) as servers,
+    ):
+        yield servers
