@@ -3,6 +3,7 @@
 import pytest
 
 from tests.chaos.evidence import keep_evidence
+from tests.chaos.faults import LOSSY, MIXED
 from tests.chaos.suite import chaos
 from tests.chaos.world import world
 
@@ -13,9 +14,10 @@ SEED = 7
 @pytest.mark.integration
 @pytest.mark.chaos
 @pytest.mark.slow
-async def test_nothing_is_lost_and_nothing_comes_twice(tmp_path):
-    async with world(tmp_path) as made:
-        figures = await chaos(made, runs=RUNS, seed=SEED, concurrency=6, pause=(0.5, 2.0))
+@pytest.mark.parametrize("kinds", [MIXED, LOSSY], ids=["mixed", "lossy"])
+async def test_nothing_is_lost_and_nothing_comes_twice(tmp_path, kinds):
+    async with world(tmp_path, lossy=kinds is LOSSY) as made:
+        figures = await chaos(made, runs=RUNS, seed=SEED, concurrency=6, pause=(0.5, 2.0), kinds=kinds)
         some = figures.outcomes[0].run
         await keep_evidence(made.servers.endpoints, some, evidence := tmp_path / "evidence")
     assert {name: count for name, count in figures.wrong.items() if count} == {}, [
