@@ -34,6 +34,9 @@ AWAY: Final = (
 )  # fmt: skip
 """What a question ends with while NATS, a stream, or whoever is asked, is not there: it may be put again."""
 _NOBODY: Final = "503"
+_NOT_YET: Final = frozenset({10158, 10164, 10167})
+"""What the leader of a stream in a cluster answers while a message of the same id, or on a subject that is to have one
+only, is on its way to the other servers; and where it has too much to do. Who asks again is told what came of it."""
 _API: Final = "$JS.API."
 _LAST_SECONDS: Final = 2.0
 """How long a server may take to read the last of what a client has said that is closed."""
@@ -139,15 +142,18 @@ class NatsClient(Client):
     async def store(self, subject: str, payload: bytes, *, seconds: float, headers: dict[str, str]) -> PubAck:
         """Publishes into a stream and waits for its answer; raises as JetStream's `publish` of nats-py.
 
-        That takes the answer apart at twice the cost of the question.
+        That takes the answer apart at twice the cost of the question. An answer that tells nothing yet is raised as
+        one of a stream that is away.
         """
         try:
             answer = await self._ask(subject, payload, seconds, headers, unless_lost=True)
         except errors.NoRespondersError:
             raise NoStreamResponseError from None
         told = orjson.loads(answer.data)
-        if "error" in told:
-            raise APIError.from_error(told["error"])
+        if error := told.get("error"):
+            if error.get("err_code") in _NOT_YET:
+                raise ServiceUnavailableError(**error)
+            raise APIError.from_error(error)
         return PubAck(stream=told["stream"], seq=told["seq"], duplicate=told.get("duplicate"))
 
     def _on_answer(self, message: Msg) -> None:

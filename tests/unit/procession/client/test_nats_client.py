@@ -10,15 +10,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import orjson
 import pytest
 import pytest_asyncio
 from nats import errors
 from nats.aio.client import Client
 from nats.aio.transport import TcpTransport
-from nats.js.errors import BadRequestError, NoStreamResponseError
+from nats.js.errors import APIError, BadRequestError, NoStreamResponseError
 
 from procession.client import nats_client
-from procession.client.nats_client import NatsClient
+from procession.client.nats_client import AWAY, NatsClient
 from procession_services.runtime import embedded, server_programs
 from procession_services.runtime.embedded import Endpoints
 from tests.chaos.proxy import Proxy
@@ -224,6 +225,20 @@ async def test_a_stream_says_what_number_a_message_has_and_whether_it_had_it(cli
 async def test_what_no_stream_takes_is_an_error(client, subject):
     with pytest.raises(NoStreamResponseError):
         await client.store(subject, b"", seconds=20, headers={"Nats-Msg-Id": "one"})
+
+
+@pytest.mark.parametrize(
+    ("code", "err_code", "away"),
+    [(409, 10158, True), (400, 10164, True), (429, 10167, True), (400, 10071, False)],
+)
+async def test_what_a_stream_may_still_store_is_to_be_asked_again(client, subject, code, err_code, away):
+    told = orjson.dumps(
+        {"error": {"code": code, "err_code": err_code, "description": "in process"}, "stream": "S"}
+    )
+    await client.listen(subject, lambda message: client.post(message.reply, told))
+    with pytest.raises(APIError) as raised:
+        await client.store(subject, b"", seconds=5, headers={})
+    assert isinstance(raised.value, AWAY) == away
 
 
 async def test_an_answer_that_does_not_come_is_an_error_in_time(client, subject):
