@@ -11,7 +11,10 @@ from nats.js.errors import NotFoundError
 from procession_schemas import subjects
 from procession_services.bus import Bus, unconfirmed
 from procession_services.bus.streams import stream_configs
+from procession_services.processor_host.service import hosted
 from procession_services.runtime.embedded import EmbeddedServers
+from procession_services.runtime.settings import Settings
+from procession_services.tools import app as tools
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
@@ -55,6 +58,35 @@ async def test_where_there_are_several_servers_each_message_is_sent_until_the_st
     await until_stored(bus, b"2", b"3", b"4")
     assert b"1" not in await stored(bus)  # it had been confirmed
     await bus.close()
+
+
+@pytest.mark.parametrize("known", [1, 2])
+async def test_a_service_that_is_told_to_stop_waits_until_the_streams_have_what_it_sent(
+    servers, tmp_path, monkeypatch, known
+):
+    settled, waits = Bus.settled, asyncio.Event()
+
+    async def noted(self):
+        waits.set()
+        await settled(self)
+
+    monkeypatch.setattr(Bus, "settled", noted)
+    url = servers.endpoints.nats_url
+    urls = [url, url.replace("127.0.0.1", "localhost")][:known]
+    other = await Bus.connect(url, "test")
+    async with EmbeddedServers(tmp_path / "redis", nats=False) as more, asyncio.timeout(30):
+        settings = Settings(nats_url=",".join(urls), redis_url=more.endpoints.redis_url)
+        hosting = hosted("tools", settings, tools.start)
+        host = await hosting.__aenter__()
+        await other.js.delete_stream("CHUNKS")  # as if it had no leader: nobody answers
+        for body in (b"1", b"2"):
+            await host.bus.publish_kept(SUBJECT, body)
+        leaving = asyncio.create_task(hosting.__aexit__(None, None, None))
+        await waits.wait()
+        await other.js.add_stream(CHUNKS)
+        await leaving
+        assert {b"1", b"2"} <= set(await stored(other))
+        await other.close()
 
 
 async def test_what_one_server_has_not_confirmed_is_sent_again_when_it_is_back(servers):

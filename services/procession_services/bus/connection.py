@@ -221,6 +221,11 @@ class Bus:
         assert self._unconfirmed is not None
         await self._unconfirmed.stored(number)
 
+    async def settled(self) -> None:
+        """Returns when the streams have all that was published and kept; it may take long, or for ever."""
+        if self._unconfirmed:
+            await self._unconfirmed.settled()
+
     async def publish_stored(
         self,
         subject: str,

@@ -95,6 +95,17 @@ class Unconfirmed:
             awaited = self._awaited.setdefault(number, asyncio.get_running_loop().create_future())
             await asyncio.shield(awaited)
 
+    async def settled(self) -> None:
+        """Returns when the streams have all that was published, sending again at once what they do not confirm."""
+        while self._kept:
+            self._patience, last = _AGAIN_SECONDS, next(reversed(self._kept))
+            if self._question < last:
+                self._question = last
+                if self._client.is_connected:  # else it is asked for when it goes with all that is kept
+                    await self._repeat([last], ask=True)
+            for number in list(self._kept) if self._cluster else [last]:
+                await self.stored(number)
+
     def _confirm(self, number: int) -> None:
         if (kept := self._kept.pop(number, None)) is not None:
             self._bytes -= len(kept[1])

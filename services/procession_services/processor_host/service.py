@@ -268,7 +268,7 @@ class Host:
         ends = asyncio.get_running_loop().time() + grace + _CLOSE_SECONDS
         drains: list[_Step] = [*(partial(worker.stop, grace) for worker in self.workers), *self.on_drain]
         closes: list[_Step] = [*reversed(self.on_stop), self.bus.close, self.redis.aclose]
-        for steps in (drains, self._on_idle):
+        for steps in (drains, self._on_idle, [self.bus.settled]):
             await asyncio.gather(*(_tried(step, ends - _CLOSE_SECONDS / 2) for step in steps))
         for close in closes:
             await _tried(close, ends)
