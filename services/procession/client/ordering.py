@@ -73,7 +73,7 @@ class ChunkOrder:
             self._resets = {n: said for n, said in self._resets.items() if n <= self._limit(said[0])}
 
     def _start_over(self) -> None:
-        """Goes back to where we began: we have heeded somebody who, as we hear only now, had lost the work.
+        """Goes back to where we began, or what was taken back: we have heeded somebody that had lost the work.
 
         What he took back has been dropped, so all has to be added `anew`.
         """
@@ -110,7 +110,7 @@ class ChunkOrder:
         fence, chunk = self._waiting[following]
         start = self._taken_back(following) if self._resets else self._shown
         if start < self._shown:
-            self._shown = start
+            self._shown, self._begun = start, min(start, self._begun)
             return {"type": "reset", "runId": self._run, "from": "SYSTEM", "payload": {"from": start}}
         del self._waiting[following]
         self._handed_by = fence

@@ -1,6 +1,7 @@
 import itertools
 from collections import deque
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -94,6 +95,28 @@ def test_a_reader_who_has_missed_some_ends_with_the_text_that_counts(history, da
     assert "".join(have.values()) == text
     assert order.ended
     assert order.gap is None
+
+
+@pytest.mark.parametrize("came_back", [False, True])
+def test_who_has_taken_back_what_counts_for_somebody_that_nobody_stored_gets_all_of_it_again(came_back):
+    """A gateway that did not know of the run's end dies before CHUNKS has what it told its clients."""
+    stored = [batch(0, *"abcdefg", fence=1), batch(7, "end", reset=7, fence=20, end=True)]
+    live = [batch(0, *"abcdefg", fence=1), batch(100, "x", reset=1, fence=2)]
+    have, order = dict[int, str](), ChunkOrder()
+    if came_back:
+        have, order = dict(enumerate("abcde")), ChunkOrder(after=5)
+    for each in live:
+        order.add(each)
+        read(order, have)
+    assert have == {0: "a", 100: "x"}
+    to_come = deque(stored)
+    while to_come:
+        order.add(to_come.popleft())
+        if order.anew:
+            order.anew, to_come = False, deque(stored)
+    read(order, have)
+    assert list(have.values()) == [*"abcdefg", "end"]
+    assert order.ended
 
 
 def test_a_later_reader_goes_on_where_the_first_one_stopped():
