@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.chaos.faults import CLUSTER, CUT_OFF, FORGETFUL, LOSSY, MIXED, SILENT
+from tests.chaos.faults import MIXES
 from tests.chaos.kinds import KINDS
 from tests.chaos.runs import Outcome
 from tests.chaos.suite import Figures, chaos
@@ -36,27 +36,11 @@ async def main() -> int:
         metavar="KIND",
         help=f"kinds of runs: {', '.join(KINDS)}",
     )
-    mix = parser.add_mutually_exclusive_group()
-    mix.add_argument(
-        "--forgetful", dest="kinds", action="store_const", const=FORGETFUL, default=MIXED,
-        help="half of what happens is that Redis forgets",
-    )  # fmt: skip
-    mix.add_argument(
-        "--cut-off", dest="kinds", action="store_const", const=CUT_OFF, default=MIXED,
-        help="most of what happens is that replicas are cut off",
-    )  # fmt: skip
-    mix.add_argument(
-        "--silent", dest="kinds", action="store_const", const=SILENT, default=MIXED,
-        help="half of what happens is that NATS stands still",
-    )  # fmt: skip
-    mix.add_argument(
-        "--lossy", dest="kinds", action="store_const", const=LOSSY, default=MIXED,
-        help="most of what happens is that messages are lost",
-    )  # fmt: skip
-    mix.add_argument(
-        "--cluster", dest="kinds", action="store_const", const=CLUSTER, default=MIXED,
-        help="three servers of NATS, and half of what happens is that one of them dies or stands still",
-    )  # fmt: skip
+    mixes = parser.add_mutually_exclusive_group()
+    for name, mix in MIXES.items():
+        mixes.add_argument(
+            f"--{name}", dest="mix", action="store_const", const=name, default="mixed", help=mix.what
+        )
     parser.add_argument(
         "--together", action="store_true", help="each process has all services; no gaps are measured"
     )
@@ -70,11 +54,10 @@ async def main() -> int:
     logs.mkdir(parents=True, exist_ok=True)
     rounds = {} if asked.together else {"kills": asked.kills, "stops": asked.stops}
     layout = TOGETHER if asked.together else APART
-    async with world(logs, layout, lossy=asked.kinds is LOSSY, cluster=asked.kinds is CLUSTER) as made:
+    async with world(logs, layout, mix=asked.mix) as made:
         figures = await chaos(
             made, runs=asked.runs, seed=asked.seed, concurrency=asked.concurrency, **rounds,
-            seconds=asked.seconds, on_progress=progress, kinds=asked.kinds,
-            run_kinds=asked.only,
+            seconds=asked.seconds, on_progress=progress, run_kinds=asked.only,
         )  # fmt: skip
     wrong = any(figures.wrong.values())
     if not (wrong or asked.logs):

@@ -25,7 +25,7 @@ class Clustered(EmbeddedServers):
         super().__init__(directory, nats=False)
         self.password_file = password_file
         self._nodes = nodes
-        self._hit, self._rng = nodes[0], random.Random(0)
+        self._hit, self._away = nodes[0], 0.0
 
     @property
     def access(self) -> dict[str, Any]:
@@ -44,17 +44,19 @@ class Clustered(EmbeddedServers):
         """The servers of NATS, without user and password."""
         return ",".join(node.url for node in self._nodes)
 
+    def choose(self, rng: random.Random) -> None:
+        """Chooses which server is hit next, and how long it is away if it is killed."""
+        self._hit, self._away = rng.choice(self._nodes), rng.uniform(*_AWAY)
+
     async def restart_nats(self) -> None:
-        """Kills one of the servers; returns when it is back, and has what the others have."""
-        node = self._rng.choice(self._nodes)
-        node.kill()
-        await asyncio.sleep(self._rng.uniform(*_AWAY))
-        await node.start()
-        await node.healthy()
+        """Kills the server; returns when it is back, and has what the others have."""
+        self._hit.kill()
+        await asyncio.sleep(self._away)
+        await self._hit.start()
+        await self._hit.healthy()
 
     def freeze_nats(self) -> None:
-        """Has one of the servers stand still until `thaw_nats`."""
-        self._hit = self._rng.choice(self._nodes)
+        """Has the server stand still until `thaw_nats`."""
         self._hit.send(signal.SIGSTOP)
 
     def thaw_nats(self) -> None:

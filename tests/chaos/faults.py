@@ -3,27 +3,52 @@
 import asyncio
 import random
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from tests.chaos.world import World
 
-__all__ = ["CLUSTER", "CUT_OFF", "FORGETFUL", "LOSSY", "MIXED", "SILENT", "misfortunes"]
+__all__ = ["MIXES", "misfortunes"]
 
-MIXED: Final = {
-    "kill": 50,
-    "end": 10,
-    "stop": 16,
-    "half-open": 10,
-    "nats": 6,
-    "silence": 4,
-    "redis": 5,
-    "forget": 3,
+
+class Mix(NamedTuple):
+    """What may happen in a series, with weights."""
+
+    what: str
+    weights: Mapping[str, int]
+
+
+MIXES: Final[Mapping[str, Mix]] = {
+    "mixed": Mix(
+        "all of it, but for lost messages and clusters",
+        {
+            "kill": 50,
+            "end": 10,
+            "stop": 16,
+            "half-open": 10,
+            "nats": 6,
+            "silence": 4,
+            "redis": 5,
+            "forget": 3,
+        },
+    ),
+    "forgetful": Mix(
+        "half of what happens is that Redis forgets",
+        {"kill": 30, "end": 10, "stop": 8, "half-open": 5, "nats": 4, "forget": 50},
+    ),
+    "cut-off": Mix(
+        "most of what happens is that replicas are cut off",
+        {"half-open": 60, "kill": 20, "end": 10, "stop": 10, "nats": 10},
+    ),
+    "silent": Mix(
+        "half of what happens is that NATS stands still",
+        {"silence": 50, "kill": 20, "end": 5, "stop": 10, "nats": 15},
+    ),
+    "lossy": Mix("most of what happens is that messages are lost", {"loss": 95, "nats": 5}),
+    "cluster": Mix(
+        "three servers of NATS, and half of what happens is that one of them dies or stands still",
+        {"nats": 45, "silence": 10, "kill": 25, "end": 10, "stop": 10},
+    ),
 }
-FORGETFUL: Final = {"kill": 30, "end": 10, "stop": 8, "half-open": 5, "nats": 4, "forget": 50}
-CUT_OFF: Final = {"half-open": 60, "kill": 20, "end": 10, "stop": 10, "nats": 10}
-CLUSTER: Final = {"nats": 45, "silence": 10, "kill": 25, "end": 10, "stop": 10}
-LOSSY: Final = {"loss": 95, "nats": 5}
-SILENT: Final = {"silence": 50, "kill": 20, "end": 5, "stop": 10, "nats": 15}
 _SERVICES: Final = {
     "output_processors": 6, "llm_gateway": 3, "orchestrator": 2, "input_processors": 2, "tools": 2, "memory": 1,
     "error_recovery": 1,
@@ -34,14 +59,13 @@ _DOWN: Final = 4
 """Replicas that may be down at once before we wait: a slow machine takes its time to start them."""
 
 
-async def misfortunes(
-    world: World, rng: random.Random, pause: tuple[float, float], kinds: Mapping[str, int]
-) -> None:
+async def misfortunes(world: World, rng: random.Random, pause: tuple[float, float]) -> None:
     """Has something happen again and again, `pause` seconds (least, most) apart, until it is cancelled.
 
-    `kinds` are what it may be, with weights. What takes a while (a stopped or half-open replica) goes on beside the
+    What it may be is the world's mix. What takes a while (a stopped or half-open replica) goes on beside the
     next one. One process is always left alone: else nothing could get anywhere where they take long to start.
     """
+    kinds = MIXES[world.mix].weights
     async with asyncio.TaskGroup() as group:
         while True:
             await asyncio.sleep(rng.uniform(*pause))

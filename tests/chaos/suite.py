@@ -4,7 +4,7 @@ import asyncio
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import nats
@@ -12,7 +12,7 @@ import nats
 from procession.client import Procession
 from procession_schemas import subjects
 from tests.chaos.evidence import keep_evidence
-from tests.chaos.faults import MIXED, misfortunes
+from tests.chaos.faults import misfortunes
 from tests.chaos.gaps import gaps, p99
 from tests.chaos.kinds import KINDS
 from tests.chaos.leftovers import leftovers
@@ -86,14 +86,12 @@ async def chaos(
     stops: int = 0,
     seconds: float = math.inf,
     pause: tuple[float, float] = (1.0, 4.0),
-    kinds: Mapping[str, int] = MIXED,
     run_kinds: Sequence[str] = tuple(KINDS),
     on_progress: Progress = lambda _count, _ended: None,
 ) -> Figures:
     """Measures gaps, then has mixed runs under misfortunes, then ends all services; begins no run after `seconds`.
 
-    `pause` are the least and the most seconds between two misfortunes, `kinds` their weights;
-    `run_kinds` are the kinds of runs, in turn.
+    `pause` are the least and the most seconds between two misfortunes; `run_kinds` are the kinds of runs, in turn.
     """
     rng = random.Random(seed)
     figures = Figures(seed)
@@ -101,7 +99,7 @@ async def chaos(
         figures.gaps_kill = await gaps(world, client, "kill", kills, rng, f"k{seed}")
         figures.gaps_stop = await gaps(world, client, "stop", stops, rng, f"s{seed}")
         began = world.now
-        trouble = asyncio.create_task(misfortunes(world, rng, pause, kinds))
+        trouble = asyncio.create_task(misfortunes(world, rng, pause))
         await _mixed(world, client, figures, runs, concurrency, began + seconds, on_progress, run_kinds)
         trouble.cancel()
         await asyncio.gather(trouble, return_exceptions=True)

@@ -3,7 +3,6 @@
 import pytest
 
 from tests.chaos.evidence import keep_evidence
-from tests.chaos.faults import LOSSY, MIXED
 from tests.chaos.suite import chaos
 from tests.chaos.world import world
 
@@ -14,10 +13,10 @@ SEED = 7
 @pytest.mark.integration
 @pytest.mark.chaos
 @pytest.mark.slow
-@pytest.mark.parametrize("kinds", [MIXED, LOSSY], ids=["mixed", "lossy"])
-async def test_nothing_is_lost_and_nothing_comes_twice(tmp_path, kinds):
-    async with world(tmp_path, lossy=kinds is LOSSY) as made:
-        figures = await chaos(made, runs=RUNS, seed=SEED, concurrency=6, pause=(0.5, 2.0), kinds=kinds)
+@pytest.mark.parametrize("mix", ["mixed", "lossy"])
+async def test_nothing_is_lost_and_nothing_comes_twice(tmp_path, mix):
+    async with world(tmp_path, mix=mix) as made:
+        figures = await chaos(made, runs=RUNS, seed=SEED, concurrency=6, pause=(0.5, 2.0))
         some = figures.outcomes[0].run
         await keep_evidence(made.servers.endpoints, some, evidence := tmp_path / "evidence")
     assert {name: count for name, count in figures.wrong.items() if count} == {}, [

@@ -84,16 +84,11 @@ class World:
     """Servers, replicas and the model; `faults` is what has happened so far."""
 
     def __init__(
-        self,
-        servers: EmbeddedServers,
-        model: CountingModel,
-        logs: Path,
-        layout: Layout,
-        *,
-        lossy: bool,
+        self, servers: EmbeddedServers, model: CountingModel, logs: Path, layout: Layout, mix: str
     ) -> None:
-        self.servers, self.model, self.logs, self._layout = servers, model, logs, layout
-        self._lossy, self._cluster = lossy, servers if isinstance(servers, Clustered) else None
+        self.servers, self.model, self.logs, self.mix = servers, model, logs, mix
+        self._layout, self._lossy = layout, mix == "lossy"
+        self._cluster = servers if isinstance(servers, Clustered) else None
         self.access = self._cluster.access if self._cluster else {}
         self.replicas: list[Replica] = []
         self.faults: deque[Fault] = deque()
@@ -122,8 +117,8 @@ class World:
         for services, count in self._layout.items():
             for number in range(count):
                 name = f"{'+'.join(services)}-{number + 1}"
-                through = self._lossy or (not _PROXIED.isdisjoint(services) and number == count - 1)
-                proxied = through and not self._cluster
+                through = not _PROXIED.isdisjoint(services) and number == count - 1
+                proxied = self._lossy or (through and not self._cluster)
                 proxy = await stack.enter_async_context(Proxy(port)) if proxied else None
                 environment = self._environment(proxy.port if proxy else port)
                 self.replicas.append(Replica(services, name, environment, proxy))
@@ -241,6 +236,8 @@ class World:
         running = Fault(kind, services, replica.pid if replica else 0, self.now, float("inf"))
         self.current.append(running)
         self._note("begins", running, replica)
+        if self._cluster and kind in ("nats", "silence"):
+            self._cluster.choose(rng)
         try:
             match kind:
                 case "nats":
@@ -335,19 +332,20 @@ async def _ended(pid: int) -> None:
 
 @asynccontextmanager
 async def world(
-    logs: Path | None = None, layout: Layout = APART, *, lossy: bool = False, cluster: bool = False
+    logs: Path | None = None, layout: Layout = APART, *, mix: str = "mixed"
 ) -> AsyncIterator[World]:
     """A running system for the length of the block.
 
-    A `lossy` one can lose messages of every replica; one with a `cluster` has three servers of NATS.
+    The `mix` of misfortunes is one of `faults.MIXES`: for `lossy`, messages of every replica can be lost, and for
+    `cluster`, there are three servers of NATS.
     """
     async with AsyncExitStack() as stack:
         if logs is None:
             logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos-")))
-        made_by = clustered(logs) if cluster else EmbeddedServers(logs)
-        servers = await stack.enter_async_context(made_by)
+        starting = clustered(logs) if mix == "cluster" else EmbeddedServers(logs)
+        servers = await stack.enter_async_context(starting)
         model = await stack.enter_async_context(CountingModel())
         await model.listen()
-        made = World(servers, model, logs, layout, lossy=lossy)
+        made = World(servers, model, logs, layout, mix)
         await made.start(stack)
         yield made

@@ -157,9 +157,13 @@ class SessionServer:
         logged, entry = not _last(session) and session.parts.grown(session.before), None
         if logged:  # the run may go on elsewhere as soon as its sender knows
             # Who has lent all that was left opens no other stream before it stores this.
-            by_sender = session.logs and session.job is not None
-            what = (session.place, session.outbox.fence, session.parts, session.before)
-            entry = await self._parts.save(*what, by_sender=by_sender)
+            entry = await self._parts.save(
+                session.place,
+                session.outbox.fence,
+                session.parts,
+                session.before,
+                by_sender=session.logs and session.job is not None,
+            )
         elif not _last(session):
             self._parts.keep(session.place, session.parts)
         done = self._outcome(session, logged=logged) | ({"log": entry} if entry else {}) | failed

@@ -28,6 +28,11 @@ def fence_of(seq: int, attempt: int = 0, stream: int = 0) -> int:
     return (seq * _TIMES + min(attempt, _TIMES - 1)) * _TIMES + min(stream, _TIMES - 1)
 
 
+def _command_of(fence: int) -> int:
+    """The number of the command that a fence is of."""
+    return fence // _TIMES**2
+
+
 class Shown(NamedTuple):
     """What clients have: the number of the newest chunk, and its fence.
 
@@ -117,11 +122,10 @@ class Outbox:
 
     async def _replaced(self) -> list[int]:
         """From which numbers on our command has replaced what was sent before."""
-        command = self.fence // _TIMES**2
         stored = self._bus.stored.messages("CHUNKS", self._subject)
-        batches = [orjson.loads(body) async for _, body in stored]
-        ours = [batch for batch in batches if batch.get("fence", 0) // _TIMES**2 >= command]
-        return [batch["reset"] for batch in ours if "reset" in batch]
+        marks = [batch async for _, body in stored if "reset" in (batch := orjson.loads(body))]
+        ours = _command_of(self.fence)
+        return [batch["reset"] for batch in marks if _command_of(batch.get("fence", 0)) >= ours]
 
     async def renew(self, attempt: int = 0, stream: int = 0, *, life: int = 0) -> None:
         """Has clients drop what they have of this work, and of those who do not know that it is ours.
