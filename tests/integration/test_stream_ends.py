@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 
 from procession.stream import StreamChain
+from procession_services.bus import Bus
 from procession_services.output_processors import sessions
 from procession_services.output_processors.opening import Opener
 from procession_services.output_processors.parts import PartsStore
 from procession_services.output_processors.sessions import SessionServer
+from procession_services.processor_host.outbox import Outbox
 from procession_services.processor_host.streams import StreamClient
 from tests.support.hooked import processor, same, tool
 from tests.support.raising import PanicException
@@ -185,3 +187,30 @@ async def test_a_stream_whose_end_takes_long_is_not_sent_its_end_again(system, m
     agent = {"model": model, "outputProcessors": [processor("p", process_output_stream=same)]}
     result, _ = await finished(await system.start(agent=agent))
     assert (result.text, len(ends)) == ("Hello", 1)
+
+
+@pytest.mark.parametrize("clustered", [True, False])
+async def test_in_a_cluster_what_came_of_a_stream_is_told_when_its_chunks_are_stored(
+    system, monkeypatch, clustered
+):
+    """While CHUNKS has no leader they would else be nowhere when the replica dies."""
+    kept, tell_done, calls = Outbox.kept, SessionServer._tell_done, list[str]()
+
+    async def noted(self):
+        calls.append("kept")
+        await kept(self)
+
+    async def told(self, session, done):
+        calls.append("told")
+        await tell_done(self, session, done)
+
+    monkeypatch.setattr(Bus, "clustered", clustered)
+    monkeypatch.setattr(Outbox, "kept", noted)
+    monkeypatch.setattr(SessionServer, "_tell_done", told)
+    agent = {
+        "model": system.script(DONE),
+        "outputProcessors": [processor("p", process_output_stream=same)],
+    }
+    result, _ = await finished(await system.start(agent=agent))
+    assert result.text == "done"
+    assert calls[: calls.index("told")] == ["kept"] * clustered

@@ -60,9 +60,9 @@ async def test_where_there_are_several_servers_each_message_is_sent_until_the_st
     await bus.close()
 
 
-@pytest.mark.parametrize("known", [1, 2])
+@pytest.mark.parametrize("cluster", [False, True])
 async def test_a_service_that_is_told_to_stop_waits_until_the_streams_have_what_it_sent(
-    servers, tmp_path, monkeypatch, known
+    servers, tmp_path, monkeypatch, cluster
 ):
     settled, waits = Bus.settled, asyncio.Event()
 
@@ -72,18 +72,21 @@ async def test_a_service_that_is_told_to_stop_waits_until_the_streams_have_what_
 
     monkeypatch.setattr(Bus, "settled", noted)
     url = servers.endpoints.nats_url
-    urls = [url, url.replace("127.0.0.1", "localhost")][:known]
+    urls = f"{url},{url.replace('127.0.0.1', 'localhost')}" if cluster else url
     other = await Bus.connect(url, "test")
     async with EmbeddedServers(tmp_path / "redis", nats=False) as more, asyncio.timeout(30):
-        settings = Settings(nats_url=",".join(urls), redis_url=more.endpoints.redis_url)
+        settings = Settings(nats_url=urls, redis_url=more.endpoints.redis_url)
         hosting = hosted("tools", settings, tools.start)
         host = await hosting.__aenter__()
-        await other.js.delete_stream("CHUNKS")  # as if it had no leader: nobody answers
+        if cluster:
+            await other.js.delete_stream("CHUNKS")  # as if it had no leader: nobody answers
+        else:
+            servers.kill_nats()
         for body in (b"1", b"2"):
             await host.bus.publish_kept(SUBJECT, body)
         leaving = asyncio.create_task(hosting.__aexit__(None, None, None))
         await waits.wait()
-        await other.js.add_stream(CHUNKS)
+        await (other.js.add_stream(CHUNKS) if cluster else servers.restart_nats())
         await leaving
         assert {b"1", b"2"} <= set(await stored(other))
         await other.close()
@@ -190,6 +193,21 @@ async def test_who_waits_for_a_message_goes_on_when_the_stream_has_it(servers):
     async with asyncio.timeout(20):
         await asyncio.gather(*waiting)
     assert await stored(bus) == [b"1", b"2", b"3"]
+    await bus.close()
+
+
+async def test_in_a_cluster_who_waits_for_a_message_waits_for_all_before_and_for_a_leader(servers, caplog):
+    url = servers.endpoints.nats_url
+    bus = await Bus.connect(f"{url},{url.replace('127.0.0.1', 'localhost')}", "test")
+    await bus.js.delete_stream("CHUNKS")  # as if it had no leader: nobody answers
+    numbers = [await bus.publish_kept(SUBJECT, body) for body in (b"1", b"2")]
+    waiting = asyncio.create_task(bus.kept(numbers[-1]))
+    await until(lambda: "does not take" in caplog.text)
+    assert not waiting.done()
+    await bus.js.add_stream(CHUNKS)
+    async with asyncio.timeout(20):
+        await waiting
+    assert set(await stored(bus)) == {b"1", b"2"}  # either may have been sent again
     await bus.close()
 
 

@@ -216,8 +216,13 @@ class Bus:
         assert self._unconfirmed is not None
         return await self._unconfirmed.publish(subject, body, ask=ask)
 
+    @property
+    def clustered(self) -> bool:
+        """Whether streams may have no leader while this connection is fine; then they are asked for each message."""
+        return self._unconfirmed is not None and self._unconfirmed.cluster
+
     async def kept(self, number: int) -> None:
-        """Returns when the stream has that message."""
+        """Returns when the stream has that message, and in a cluster all before it."""
         assert self._unconfirmed is not None
         await self._unconfirmed.stored(number)
 

@@ -42,7 +42,7 @@ class Unconfirmed:
         self._asked, self._question = 0.0, 0
         self._connection = 0
         self._patience = _AGAIN_SECONDS
-        self._broken = self._cluster = self._refusing = False
+        self._broken = self.cluster = self._refusing = False
         self._answers = client.new_inbox()
         self._looking: asyncio.Task[None] | None = None
         self._trying: asyncio.Task[None] | None = None
@@ -50,7 +50,7 @@ class Unconfirmed:
     async def start(self) -> None:
         """Listens to what the streams say."""
         await self._client.listen(f"{self._answers}.*.*", self._on_answer)
-        self._cluster = len(self._client.servers) > 1
+        self.cluster = len(self._client.servers) > 1
         self._looking = asyncio.create_task(repeated("a look at what is stored", _LOOK_SECONDS, self._look))
 
     def stop(self) -> None:
@@ -67,7 +67,7 @@ class Unconfirmed:
         now = self._clock()
         self._kept[number] = (subject, body, now)
         self._bytes += len(body)
-        wanted = ask or self._cluster or now > self._asked + _ASK_SECONDS or number % _ASK_MESSAGES == 0
+        wanted = ask or self.cluster or now > self._asked + _ASK_SECONDS or number % _ASK_MESSAGES == 0
         if wanted:
             self._asked, self._question = now, number
         if self._client.is_connected:  # else it goes with all that is kept
@@ -90,7 +90,15 @@ class Unconfirmed:
             await self.stored(self._question)
 
     async def stored(self, number: int) -> None:
-        """Returns when the stream has said that it has the message, or does not take it; it must have been asked."""
+        """Returns when the stream has said that it has the message, or does not take it; it must have been asked.
+
+        In a cluster that goes for all messages up to this one, and a stream without a leader has said nothing.
+        """
+        before = takewhile(lambda kept: kept <= number, list(self._kept)) if self.cluster else [number]
+        for each in before:
+            await self._answered(each)
+
+    async def _answered(self, number: int) -> None:
         if number in self._kept:
             awaited = self._awaited.setdefault(number, asyncio.get_running_loop().create_future())
             await asyncio.shield(awaited)
@@ -103,8 +111,7 @@ class Unconfirmed:
                 self._question = last
                 if self._client.is_connected:  # else it is asked for when it goes with all that is kept
                     await self._repeat([last], ask=True)
-            for number in list(self._kept) if self._cluster else [last]:
-                await self.stored(number)
+            await self.stored(last)
 
     def _confirm(self, number: int) -> None:
         if (kept := self._kept.pop(number, None)) is not None:
@@ -127,9 +134,13 @@ class Unconfirmed:
         self._broken = False
 
     def _refused(self, number: int, why: bytes) -> None:
-        """The stream does not take a message (it is full, or gone): nobody waits for that, and it is sent again."""
-        self._refusing = True
-        self._let_go(number)
+        """The stream does not take a message (it is full, or gone): nobody waits for that, and it is sent again.
+
+        One of a cluster that says nothing has no leader, and will have one.
+        """
+        if why or not self.cluster:
+            self._refusing = True
+            self._let_go(number)
         if self._trying is None or self._trying.done():
             log.warning(
                 "a stream does not take what was sent, trying again: %s", why.decode(errors="replace")[:300]
@@ -158,7 +169,7 @@ class Unconfirmed:
             if kept := self._kept.get(number):
                 subject, body, _ = kept
                 self._kept[number] = (subject, body, now)
-                wanted = ask or self._cluster
+                wanted = ask or self.cluster
                 await self._client.publish(subject, body, reply=self._reply(number) if wanted else "")
 
     async def _look(self) -> None:
@@ -170,7 +181,7 @@ class Unconfirmed:
             self._restore()
             self._patience = min(self._patience * 2, _LONGEST_PATIENCE)
             with contextlib.suppress(Error):  # the next look does it
-                await (self._repeat(late) if self._cluster else self._repeat_all())
+                await (self._repeat(late) if self.cluster else self._repeat_all())
 
     def _on_answer(self, message: Msg) -> None:
         """The stream has stored a message, and where there is one server all before it of this connection."""
@@ -179,7 +190,7 @@ class Unconfirmed:
             self._refused(int(number), message.data)
             return
         self._patience, self._refusing = _AGAIN_SECONDS, False
-        if self._cluster:
+        if self.cluster:
             self._confirm(int(number))
         elif not self._broken and int(connection) == self._connection:
             while self._kept and (first := next(iter(self._kept))) <= int(number):

@@ -170,8 +170,10 @@ class SessionServer:
         try:
             encoded(session.ctx.states, "states")  # what is told here would take a date, and make it a text
             encoded(session.ctx.request_context, "requestContext")
-            if self._bus.is_nearby(session.answer):  # else what is told comes behind the last chunks
-                await session.outbox.ended()
+            if self._bus.clustered or self._bus.is_nearby(
+                session.answer
+            ):  # else this comes behind the last chunks
+                await session.outbox.kept()
             await self._tell_done(session, done)
         except TypeError as error:
             raise unsendable(session, error) from error

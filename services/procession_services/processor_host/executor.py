@@ -201,7 +201,7 @@ class Executor:
     async def _settle(self, job: Job, stored: StoredContext, owner: str) -> None:
         """Stores the context with the result and the run's next state, then says what comes next."""
         command, after = job.command, moved(stored, job.result, self.store.life)
-        await job.outbox.ended()
+        await job.outbox.kept()
         about: dict[str, Any] = {"version": stored.version, "seq": command.seq, "owner": owner}
         if after is not None and after.state.status == "done":
             called = await self.store.end_run(command.tenant, command.run, **about, change=after.change)

@@ -83,7 +83,7 @@ class Outbox:
         self.reset = reset
         self.hold = hold or Hold()
         self.timed = False
-        self._end: int | None = None
+        self._asked: int | None = None
         self._bus, self._run, self._live, self._suppress = bus, run, live, suppress
         self._whose = tenant, run
         self._subject = subjects.chunk(tenant, run)
@@ -171,16 +171,17 @@ class Outbox:
             self.reset = None
         await self._publish(self.next_seq - len(ready), ready, marks)
 
-    async def ended(self) -> None:
-        """Waits until CHUNKS has the run's last chunk, where it has gone out from here.
+    async def kept(self) -> None:
+        """Waits until CHUNKS has the run's last chunk, where it has gone out from here; in a cluster, all chunks.
 
-        Who is cut off from NATS would else tell Redis of an end that others tell clients, while it has the chunks.
+        Who is cut off from NATS would else tell Redis of an end that others tell clients, while it has the chunks. And
+        while CHUNKS has no leader, they would be nowhere else when a process dies whose work is done.
 
         Raises:
             LostError: The command is no longer ours.
         """
-        if self._end is not None:
-            await self._bus.kept(self._end)
+        if self._asked is not None:
+            await self._bus.kept(self._asked)
             await self.hold.keep()
 
     @asynccontextmanager
@@ -217,8 +218,8 @@ class Outbox:
             body, too_long, why = b"", True, f"holds what is not JSON: {error}"
         if not too_long:
             number = await self._bus.publish_kept(self._subject, body, ask="end" in marks)
-            if "end" in marks:
-                self._end = number
+            if "end" in marks or self._bus.clustered:
+                self._asked = number
             return
         if len(chunks) == 1:
             self.next_seq = seq  # nobody gets what has numbers from here on
