@@ -84,9 +84,7 @@ class Unconfirmed:
                 self._confirm(next(iter(self._kept)))
                 continue
             if self._question not in self._kept:
-                self._question = next(reversed(self._kept))
-                if self._client.is_connected:  # else it is asked for when it goes with all that is kept
-                    await self._repeat([self._question], ask=True)
+                await self._ask_for(next(reversed(self._kept)))
             await self.stored(self._question)
 
     async def stored(self, number: int) -> None:
@@ -108,10 +106,13 @@ class Unconfirmed:
         while self._kept:
             self._patience, last = _AGAIN_SECONDS, next(reversed(self._kept))
             if self._question < last:
-                self._question = last
-                if self._client.is_connected:  # else it is asked for when it goes with all that is kept
-                    await self._repeat([last], ask=True)
+                await self._ask_for(last)
             await self.stored(last)
+
+    async def _ask_for(self, number: int) -> None:
+        self._question = number
+        if self._client.is_connected:  # else it is asked for when it goes with all that is kept
+            await self._repeat([number], ask=True)
 
     def _confirm(self, number: int) -> None:
         if (kept := self._kept.pop(number, None)) is not None:

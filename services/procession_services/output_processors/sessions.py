@@ -170,9 +170,8 @@ class SessionServer:
         try:
             encoded(session.ctx.states, "states")  # what is told here would take a date, and make it a text
             encoded(session.ctx.request_context, "requestContext")
-            if self._bus.clustered or self._bus.is_nearby(
-                session.answer
-            ):  # else this comes behind the last chunks
+            # Else this comes behind the last chunks, to one server that has them then.
+            if self._bus.clustered or self._bus.is_nearby(session.answer):
                 await session.outbox.kept()
             await self._tell_done(session, done)
         except TypeError as error:
