@@ -3,28 +3,34 @@
 import asyncio
 import random
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from procession_services.deploy.files import OPERATOR, Deployment
 from procession_services.runtime.embedded import EmbeddedServers, Endpoints
+from tests.chaos.proxy import Proxy
 from tests.support.deployed import Node, cluster
 
 __all__ = ["Clustered", "clustered"]
 
 _AWAY: Final = (0.2, 6.0)
 """Seconds that a killed server is away: less and more than the others need to elect who leads its streams."""
+_APART: Final = (0.2, 14.0)
+"""Seconds that a server is cut off from the others; after ten without them it leads nothing any more."""
+
+Ways = Mapping[tuple[int, int], Proxy]
+"""What stands between two servers (their numbers)."""
 
 
 class Clustered(EmbeddedServers):
     """A Redis, and a cluster of NATS whose clients are all the operator."""
 
-    def __init__(self, directory: Path, nodes: list[Node], password_file: Path) -> None:
+    def __init__(self, directory: Path, nodes: list[Node], ways: Ways, password_file: Path) -> None:
         super().__init__(directory, nats=False)
         self.password_file = password_file
-        self._nodes = nodes
+        self._nodes, self._ways = nodes, ways
         self._hit, self._away = nodes[0], 0.0
 
     @property
@@ -43,6 +49,27 @@ class Clustered(EmbeddedServers):
     def nats_url(self) -> str:
         """The servers of NATS, without user and password."""
         return ",".join(node.url for node in self._nodes)
+
+    async def cut_off(self, rng: random.Random) -> None:
+        """Has a server not hear the others, nor they it; their clients are where they were.
+
+        The servers may find out at once, or not; and what waited meanwhile may still come, or not.
+        """
+        hit = rng.randrange(len(self._nodes)) + 1
+        ways = [proxy for pair, proxy in self._ways.items() if hit in pair]
+        told, late = rng.random() < 0.5, rng.random() < 0.5
+        for way in ways:
+            way.freeze()
+            if told:
+                way.abort()
+        try:
+            await asyncio.sleep(rng.uniform(*_APART))
+        finally:
+            for way in ways:
+                if late:
+                    way.thaw()
+                else:
+                    way.cut()
 
     def choose(self, rng: random.Random) -> None:
         """Chooses which server is hit next, and how long it is away if it is killed."""
@@ -69,8 +96,13 @@ async def clustered(directory: Path) -> AsyncIterator[Clustered]:
     """The servers for the length of the block, with their files in that directory."""
     deployment = Deployment(directory / "secrets")
     deployment.write()
-    async with (
-        cluster(deployment, directory) as nodes,
-        Clustered(directory, nodes, deployment.directory / "nats" / OPERATOR) as servers,
-    ):
-        yield servers
+    ways: dict[tuple[int, int], Proxy] = {}
+    async with AsyncExitStack() as stack:
+
+        async def way(one: int, other: int, port: int) -> int:
+            ways[one, other] = await stack.enter_async_context(Proxy(port))
+            return ways[one, other].port
+
+        nodes = await stack.enter_async_context(cluster(deployment, directory, way=way))
+        password_file = deployment.directory / "nats" / OPERATOR
+        yield await stack.enter_async_context(Clustered(directory, nodes, ways, password_file))

@@ -48,7 +48,12 @@ MIXES: Final[Mapping[str, Mix]] = {
         "three servers of NATS, and half of what happens is that one of them dies or stands still",
         {"nats": 45, "silence": 10, "kill": 25, "end": 10, "stop": 10},
     ),
+    "partition": Mix(
+        "three servers of NATS, and half of what happens is that one of them does not hear the others",
+        {"apart": 45, "nats": 10, "kill": 25, "end": 10, "stop": 10},
+    ),
 }
+_OF_SERVERS: Final = frozenset({"nats", "silence", "apart", "redis", "forget"})
 _SERVICES: Final = {
     "output_processors": 6, "llm_gateway": 3, "orchestrator": 2, "input_processors": 2, "tools": 2, "memory": 1,
     "error_recovery": 1,
@@ -62,8 +67,9 @@ _DOWN: Final = 4
 async def misfortunes(world: World, rng: random.Random, pause: tuple[float, float]) -> None:
     """Has something happen again and again, `pause` seconds (least, most) apart, until it is cancelled.
 
-    What it may be is the world's mix. What takes a while (a stopped or half-open replica) goes on beside the
-    next one. One process is always left alone: else nothing could get anywhere where they take long to start.
+    What it may be is the world's mix. What takes a while (a stopped or half-open replica, one of three servers) goes
+    on beside the next one. One process is always left alone: else nothing could get anywhere where they take long
+    to start.
     """
     kinds = MIXES[world.mix].weights
     async with asyncio.TaskGroup() as group:
@@ -71,8 +77,11 @@ async def misfortunes(world: World, rng: random.Random, pause: tuple[float, floa
             await asyncio.sleep(rng.uniform(*pause))
             (kind,) = rng.choices(list(kinds), list(kinds.values()))
             (service,) = rng.choices(list(_SERVICES), list(_SERVICES.values()))
-            if kind in ("nats", "silence", "redis", "forget"):
-                await world.befall(kind, rng)
+            if kind in _OF_SERVERS:
+                if not world.is_clustered:
+                    await world.befall(kind, rng)
+                elif not any(fault.kind in _OF_SERVERS for fault in world.current):
+                    group.create_task(world.befall(kind, rng))
                 continue
             replicas = [r for r in world.of(service) if kind not in ("half-open", "loss") or r.proxy]
             hit = {fault.pid for fault in world.current}

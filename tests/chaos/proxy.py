@@ -9,7 +9,7 @@ from typing import Self
 
 __all__ = ["Proxy"]
 
-_MESSAGES = frozenset({b"PUB", b"HPUB", b"MSG", b"HMSG"})
+_MESSAGES = frozenset({b"PUB", b"HPUB", b"MSG", b"HMSG", b"RMSG"})
 
 
 class Proxy:

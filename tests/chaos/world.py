@@ -31,6 +31,8 @@ _REPLICAS: Final = {
     "llm_gateway": 2, "orchestrator": 2, "output_processors": 2, "input_processors": 1, "tools": 2, "memory": 1,
     "error_recovery": 1,
 }  # fmt: skip
+CLUSTERS: Final = frozenset({"cluster", "partition"})
+"""Mixes of misfortunes for three servers of NATS."""
 Layout = Mapping[tuple[str, ...], int]
 """How many processes there are with these services."""
 APART: Final[Layout] = {(service,): count for service, count in _REPLICAS.items()}
@@ -89,6 +91,7 @@ class World:
         self.servers, self.model, self.logs, self.mix = servers, model, logs, mix
         self._layout, self._lossy = layout, mix == "lossy"
         self._cluster = servers if isinstance(servers, Clustered) else None
+        self.is_clustered = self._cluster is not None
         self.access = self._cluster.access if self._cluster else {}
         self.replicas: list[Replica] = []
         self.faults: deque[Fault] = deque()
@@ -230,7 +233,8 @@ class World:
         """Has something happen; returns when it is over (a killed process may still be starting).
 
         Kinds: `kill`, `end` (in order, as in an upgrade), `stop`, `half-open`, `loss` (of messages), `nats`, `silence`
-        (NATS stands still), `redis`, `forget`: Redis comes back as it was a moment before.
+        (NATS stands still), `apart` (one of its servers does not hear the others), `redis`, `forget`: Redis comes back
+        as it was a moment before.
         """
         services = replica.services if replica else ()
         running = Fault(kind, services, replica.pid if replica else 0, self.now, float("inf"))
@@ -248,6 +252,9 @@ class World:
                         await asyncio.sleep(ACK_WAIT * rng.uniform(*_SILENCE))
                     finally:
                         self.servers.thaw_nats()
+                case "apart":
+                    assert self._cluster is not None
+                    await self._cluster.cut_off(rng)
                 case "redis":
                     await self.servers.restart_redis()
                 case "forget":
@@ -337,12 +344,12 @@ async def world(
     """A running system for the length of the block.
 
     The `mix` of misfortunes is one of `faults.MIXES`: for `lossy`, messages of every replica can be lost, and for
-    `cluster`, there are three servers of NATS.
+    `CLUSTERS`, there are three servers of NATS.
     """
     async with AsyncExitStack() as stack:
         if logs is None:
             logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos-")))
-        starting = clustered(logs) if mix == "cluster" else EmbeddedServers(logs)
+        starting = clustered(logs) if mix in CLUSTERS else EmbeddedServers(logs)
         servers = await stack.enter_async_context(starting)
         model = await stack.enter_async_context(CountingModel())
         await model.listen()

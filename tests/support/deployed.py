@@ -7,7 +7,7 @@ import asyncio
 import json
 import signal
 import urllib.request
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -17,8 +17,12 @@ from procession_services.runtime import embedded, server_programs
 
 __all__ = ["INFRA", "Node", "cluster", "nats_server", "redis_server"]
 
+Way = Callable[[int, int, int], Awaitable[int]]
+"""From a server (its number) to another, which listens for the others at a port: the port to connect to."""
 INFRA: Final = Path(__file__).resolve().parents[2] / "infra"
 _NODES: Final = (1, 2, 3)
+_NO_OTHER_WAY: Final = '\nadvertise: "127.0.0.1:1"\n'
+"""Servers tell each other where the others are: nobody is there, so their routes are those of their files."""
 _SECONDS: Final = 60.0
 _LOOK_SECONDS: Final = 0.05
 
@@ -87,24 +91,22 @@ class _Member(server_programs.Nats):
     """One server of compose.cluster.yaml: its files lie beside each other, as they are mounted there."""
 
     _deployment: Deployment
-    _routes: tuple[int, ...]
+    _own: int
+    _others: Mapping[int, int]
 
-    def __init__(self, number: int, deployment: Deployment, routes: tuple[int, ...]) -> None:
+    def __init__(self, number: int, deployment: Deployment, own: int, others: Mapping[int, int]) -> None:
         super().__init__(name="nats-cluster", port_count=2, server_name=f"nats-{number}")
-        for field, value in (("_deployment", deployment), ("_routes", routes)):
+        for field, value in (("_deployment", deployment), ("_own", own), ("_others", others)):
             object.__setattr__(self, field, value)
 
     def config(self, data: Path, ports: Sequence[int]) -> str:
         theirs = self._deployment.directory / "nats"
-        own = self._routes[int(self.server_name[-1]) - 1]
-        routes = {"0.0.0.0:6222": f"127.0.0.1:{own}"}
-        routes |= {
-            f"nats-{n}:6222": f"127.0.0.1:{port}" for n, port in zip(_NODES, self._routes, strict=True)
-        }
+        routes = {"0.0.0.0:6222": f"127.0.0.1:{self._own}"}
+        routes |= {f"nats-{n}:6222": f"127.0.0.1:{port}" for n, port in self._others.items()}
         files = {
             "nats.conf": _nats_conf(self.server_name, data, ports),
             "accounts.conf": (theirs / "accounts.conf").read_text(),
-            "routes.conf": _with((theirs / "routes.conf").read_text(), routes),
+            "routes.conf": _with((theirs / "routes.conf").read_text(), routes) + _NO_OTHER_WAY,
         }
         for name, text in files.items():
             (data.parent / name).write_text(text)
@@ -158,14 +160,23 @@ class Node:
 
 
 @asynccontextmanager
-async def cluster(deployment: Deployment, directory: Path, *, up: int = 3) -> AsyncIterator[list[Node]]:
-    """The three servers of compose.cluster.yaml, so many of them started."""
+async def cluster(
+    deployment: Deployment, directory: Path, *, up: int = 3, way: Way | None = None
+) -> AsyncIterator[list[Node]]:
+    """The three servers of compose.cluster.yaml, so many of them started.
+
+    Where there is a `way`, it is asked for the port at which one server finds another.
+    """
     ports = embedded._free_ports(3 * len(_NODES))
-    routes = ports[: len(_NODES)]
+    routes = dict(zip(_NODES, ports, strict=False))
     async with AsyncExitStack() as stack:
         nodes = []
-        for number in _NODES:
-            server = embedded._Server(_Member(number, deployment, routes), directory / f"nats-{number}")
+        for number, own in routes.items():
+            others = {
+                n: await way(number, n, port) if way and n != number else port for n, port in routes.items()
+            }
+            member = _Member(number, deployment, own, others)
+            server = embedded._Server(member, directory / f"nats-{number}")
             server.ports = (ports[2 * number + 1], ports[2 * number + 2])
             stack.push_async_callback(server.stop)
             nodes.append(Node(f"nats-{number}", server))
