@@ -91,6 +91,8 @@ class Proxy:
         with contextlib.suppress(OSError):
             while data := await reader.read(65536):
                 await self._flows.wait()
+                if writer.transport.is_closing():
+                    return
                 for is_message, frame in frames.take(data):
                     if not (is_message and random.random() < self.loses):
                         writer.write(frame)

@@ -26,6 +26,8 @@ _BESIDE: Final = 5
 _DROPS: Final = 0.6
 _LATE: Final = 0.2
 _OTHERS: Final = 0.3
+_UNHEARD: Final = frozenset({"loss", "apart"})
+"""What may be between somebody who lives and the others."""
 
 
 @dataclass(slots=True)
@@ -308,10 +310,11 @@ def _begins(told: str, texts: list[str]) -> bool:
 async def judge_calls(world: World, outcome: Outcome) -> None:
     """The model once a step, and once more where it fails, and for each lost gateway; the tool once for each host.
 
-    Either once more for each time that Redis has forgotten what came of it, which may be that it was refused, too.
+    Whoever is at a server that does not hear the others cannot be told from one that is lost. Either once more for
+    each time that Redis has forgotten what came of it, which may be that it was refused, too.
     """
     befell = world.during(outcome.began, outcome.began + outcome.seconds)
-    gateways = sum("llm_gateway" in fault.services or fault.kind == "loss" for fault in befell)
+    gateways = sum("llm_gateway" in fault.services or fault.kind in _UNHEARD for fault in befell)
     forgot = sum(fault.kind == "forget" for fault in befell)
     allowed = 1 + KINDS[outcome.kind].refused + gateways + forgot * (1 + KINDS[outcome.kind].refused)
     for (run, step), count in world.model.calls.items():
@@ -321,7 +324,7 @@ async def judge_calls(world: World, outcome: Outcome) -> None:
     wanted = KINDS[outcome.kind].calls
     if not wanted or outcome.status != "finished":
         return
-    lost_hosts = sum("tools" in fault.services for fault in befell)
+    lost_hosts = sum("tools" in fault.services or fault.kind == "apart" for fault in befell)
     hosts = defaultdict[str, list[str]](list)
     for line in world.trace(outcome.run).read_text().splitlines():
         call, host = line.split()
