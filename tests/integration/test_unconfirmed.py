@@ -60,6 +60,27 @@ async def test_where_there_are_several_servers_each_message_is_sent_until_the_st
     await bus.close()
 
 
+async def test_where_there_are_several_servers_what_is_lost_is_sent_again_when_the_stream_has_what_came_behind(
+    servers, monkeypatch
+):
+    monkeypatch.setattr(unconfirmed, "_AGAIN_SECONDS", 60.0)
+    url = servers.endpoints.nats_url
+    bus = await Bus.connect(f"{url},{url.replace('127.0.0.1', 'localhost')}", "test")
+    publish, sent = bus.client.publish, []
+
+    async def lossy(subject, body, **options):
+        sent.append(body)
+        if body not in (b"1", b"2") or sent.count(body) > 1:
+            await publish(subject, body, **options)
+
+    monkeypatch.setattr(bus.client, "publish", lossy)
+    for body in (b"0", b"1", b"2", b"3"):
+        await bus.publish_kept(SUBJECT, body)
+    await until_stored(bus, b"0", b"1", b"2", b"3")
+    assert await stored(bus) == [b"0", b"3", b"1", b"2"]
+    await bus.close()
+
+
 @pytest.mark.parametrize("cluster", [False, True])
 async def test_a_service_that_is_told_to_stop_waits_until_the_streams_have_what_it_sent(
     servers, tmp_path, monkeypatch, cluster

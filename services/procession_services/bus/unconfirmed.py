@@ -2,8 +2,9 @@
 
 One server stores what comes over one connection in its order: it is asked now and then, and speaks for all before. In
 a cluster the stream's leader may die and be elected anew while this connection lives, and swallow what comes meanwhile:
-there each message is asked for, and sent again when no answer comes. A reader may get it twice. While NATS is away they
-are only kept; when no more can be, who publishes waits. So it is where NATS is connected and stands still.
+there each message is asked for, and sent again when one behind it is there, or no answer comes. A reader may get it
+twice. While NATS is away they are only kept; when no more can be, who publishes waits. So it is where NATS is connected
+and stands still.
 """
 
 import asyncio
@@ -184,6 +185,17 @@ class Unconfirmed:
             with contextlib.suppress(Error):  # the next look does it
                 await (self._repeat(late) if self.cluster else self._repeat_all())
 
+    def _send_overtaken(self, number: int) -> None:
+        """Sends again what was sent before a message that is stored, and is not: it was lost between servers."""
+        if number not in self._kept:
+            return
+        stored = self._kept[number][2]
+        before = takewhile(lambda kept: kept[0] < number, self._kept.items())
+        for each, (subject, body, sent) in list(before):
+            if sent < stored:
+                self._kept[each] = (subject, body, self._clock())
+                self._client.post(subject, body, self._reply(each))
+
     def _on_answer(self, message: Msg) -> None:
         """The stream has stored a message, and where there is one server all before it of this connection."""
         *_, connection, number = message.subject.split(".")
@@ -192,6 +204,7 @@ class Unconfirmed:
             return
         self._patience, self._refusing = _AGAIN_SECONDS, False
         if self.cluster:
+            self._send_overtaken(int(number))
             self._confirm(int(number))
         elif not self._broken and int(connection) == self._connection:
             while self._kept and (first := next(iter(self._kept))) <= int(number):
