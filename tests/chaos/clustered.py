@@ -51,9 +51,10 @@ class Clustered(EmbeddedServers):
         return ",".join(node.url for node in self._nodes)
 
     async def cut_off(self, rng: random.Random) -> None:
-        """Has a server not hear the others, nor they it; their clients are where they were.
+        """Has a server not hear the others, nor they it; returns when it has what they have.
 
-        The servers may find out at once, or not; and what waited meanwhile may still come, or not.
+        Their clients are where they were. The servers may find out at once, or not; and what waited meanwhile may
+        still come, or not.
         """
         hit = rng.randrange(len(self._nodes)) + 1
         ways = [proxy for pair, proxy in self._ways.items() if hit in pair]
@@ -70,6 +71,7 @@ class Clustered(EmbeddedServers):
                     way.thaw()
                 else:
                     way.cut()
+        await self._nodes[hit - 1].healthy()
 
     def choose(self, rng: random.Random) -> None:
         """Chooses which server is hit next, and how long it is away if it is killed."""
