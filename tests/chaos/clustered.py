@@ -17,8 +17,8 @@ __all__ = ["Clustered", "clustered"]
 
 _AWAY: Final = (0.2, 6.0)
 """Seconds that a killed server is away: less and more than the others need to elect who leads its streams."""
-_APART: Final = (0.2, 14.0)
-"""Seconds that a server is cut off from the others; after ten without them it leads nothing any more."""
+_APART: Final = (0.2, 30.0)
+"""Seconds that a server is apart from the others: after ten it leads nothing, and after some more all have left it."""
 
 Ways = Mapping[tuple[int, int], Proxy]
 """What stands between two servers (their numbers)."""
@@ -50,28 +50,33 @@ class Clustered(EmbeddedServers):
         """The servers of NATS, without user and password."""
         return ",".join(node.url for node in self._nodes)
 
-    async def cut_off(self, rng: random.Random) -> None:
-        """Has a server not hear the others, nor they it; returns when it has what they have.
+    @asynccontextmanager
+    async def apart(self, number: int, *, told: bool, late: bool) -> AsyncIterator[None]:
+        """For the length of the block a server does not hear the others, nor they it; then it catches up with them.
 
-        Their clients are where they were. The servers may find out at once, or not; and what waited meanwhile may
-        still come, or not.
+        Its clients are where they were. Servers are `told` that the connections between them are gone, or they are half
+        open; what was sent over them meanwhile comes `late`, or never.
         """
-        hit = rng.randrange(len(self._nodes)) + 1
-        ways = [proxy for pair, proxy in self._ways.items() if hit in pair]
-        told, late = rng.random() < 0.5, rng.random() < 0.5
+        ways = [proxy for pair, proxy in self._ways.items() if number in pair]
         for way in ways:
             way.freeze()
             if told:
                 way.abort()
         try:
-            await asyncio.sleep(rng.uniform(*_APART))
+            yield
         finally:
             for way in ways:
                 if late:
                     way.thaw()
                 else:
                     way.cut()
-        await self._nodes[hit - 1].healthy()
+        await self._nodes[number - 1].healthy()
+
+    async def part(self, rng: random.Random) -> None:
+        """Has a server be apart from the others for a while."""
+        number = rng.randrange(len(self._nodes)) + 1
+        async with self.apart(number, told=rng.random() < 0.5, late=rng.random() < 0.5):
+            await asyncio.sleep(rng.uniform(*_APART))
 
     def choose(self, rng: random.Random) -> None:
         """Chooses which server is hit next, and how long it is away if it is killed."""

@@ -254,7 +254,7 @@ class World:
                         self.servers.thaw_nats()
                 case "apart":
                     assert self._cluster is not None
-                    await self._cluster.cut_off(rng)
+                    await self._cluster.part(rng)
                 case "redis":
                     await self.servers.restart_redis()
                 case "forget":

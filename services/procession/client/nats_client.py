@@ -34,10 +34,17 @@ AWAY: Final = (
 )  # fmt: skip
 """What a question ends with while NATS, a stream, or whoever is asked, is not there: it may be put again."""
 _NOBODY: Final = "503"
+_NO_LEADER: Final = b'"code":503,"err_code":'
+_BEGINNING: Final = 200
+"""Within so many bytes an answer says that it is an error."""
 _NOT_YET: Final = frozenset({10158, 10164, 10167})
 """What the leader of a stream in a cluster answers while a message of the same id, or on a subject that is to have one
 only, is on its way to the other servers; and where it has too much to do. Who asks again is told what came of it."""
 _API: Final = "$JS.API."
+_OF_COPIES: Final = "$JS.API.DIRECT."
+"""Questions that any server answers that has a copy of the stream."""
+_ALONE_SECONDS: Final = 12.0
+"""How long a server of a cluster may answer nothing about streams: longer than the others elect who leads them."""
 _LAST_SECONDS: Final = 2.0
 """How long a server may take to read the last of what a client has said that is closed."""
 
@@ -53,6 +60,7 @@ class NatsClient(Client):
         self._asked: dict[str, asyncio.Future[Msg]] = {}
         self._unless_lost: set[asyncio.Future[Msg]] = set()
         self._answers = ""
+        self._silent_since: float | None = None
         self._sends = False
         self._tasks: set[asyncio.Future[Any]] = set()
 
@@ -85,7 +93,8 @@ class NatsClient(Client):
     async def request_unless_lost(self, subject: str, payload: bytes, *, seconds: float) -> Msg:
         """Asks what is answered at once; raises as `request`, and TimeoutError as soon as the connection is lost.
 
-        What was asked or answered just then is gone. JetStream is always asked like this.
+        What was asked or answered just then is gone. JetStream is always asked like this. A server of a cluster where
+        nobody answers that for long does not hear the others: another one is asked then.
         """
         return await self._ask(subject, payload, seconds, None, unless_lost=True)
 
@@ -106,16 +115,11 @@ class NatsClient(Client):
         unless_lost: bool,
     ) -> Msg:
         """Asks on a subject; without one, ourselves."""
-        if not self._answers:
-            self._answers = self.new_inbox()
-            try:
-                await self.listen(f"{self._answers}.*", self._on_answer)
-            except BaseException:
-                self._answers = ""
-                raise
+        await self._hear_answers()
         loop = asyncio.get_running_loop()
         token = str(next(self._numbers))
         answer: asyncio.Future[Msg] = loop.create_future()
+        of_leaders = unless_lost and subject is not None and not subject.startswith(_OF_COPIES)
         self._asked[token] = answer
         if unless_lost:
             self._unless_lost.add(answer)
@@ -131,13 +135,28 @@ class NatsClient(Client):
                 if unless_lost:
                     raise errors.TimeoutError from None
             message = await answer
+        except errors.TimeoutError:
+            if of_leaders:
+                self._note_answer(None)
+            raise
         finally:
             timer.cancel()
             del self._asked[token]
             self._unless_lost.discard(answer)
-        if message.headers and message.headers.get("Status") == _NOBODY:
+        if of_leaders:
+            self._note_answer(message)
+        if _bounced(message):
             raise errors.NoRespondersError
         return message
+
+    async def _hear_answers(self) -> None:
+        if not self._answers:
+            self._answers = self.new_inbox()
+            try:
+                await self.listen(f"{self._answers}.*", self._on_answer)
+            except BaseException:
+                self._answers = ""
+                raise
 
     async def store(self, subject: str, payload: bytes, *, seconds: float, headers: dict[str, str]) -> PubAck:
         """Publishes into a stream and waits for its answer; raises as JetStream's `publish` of nats-py.
@@ -155,6 +174,17 @@ class NatsClient(Client):
                 raise ServiceUnavailableError(**error)
             raise APIError.from_error(error)
         return PubAck(stream=told["stream"], seq=told["seq"], duplicate=told.get("duplicate"))
+
+    def _note_answer(self, message: Msg | None) -> None:
+        """Leaves a server that has answered nothing for long, where there is another one."""
+        now = asyncio.get_running_loop().time()
+        if message is not None and not _is_nobody(message):
+            self._silent_since = None
+        elif self._silent_since is None:
+            self._silent_since = now
+        elif now > self._silent_since + _ALONE_SECONDS and len(self._server_pool) > 1 and self.is_connected:
+            self._silent_since = None
+            self._hang_up()
 
     def _on_answer(self, message: Msg) -> None:
         answer = self._asked.get(message.subject.rsplit(".", 1)[-1])
@@ -354,6 +384,16 @@ def _harmless(told: Callable[[Exception], Awaitable[None]]) -> Callable[[Excepti
             await told(error)
 
     return tell
+
+
+def _bounced(message: Msg) -> bool:
+    """Whether it says that nobody listens."""
+    return message.headers is not None and message.headers.get("Status") == _NOBODY
+
+
+def _is_nobody(message: Msg) -> bool:
+    """Whether it says that nobody listens, or that a stream or the cluster has no leader."""
+    return _bounced(message) or message.data.find(_NO_LEADER, 0, _BEGINNING) >= 0
 
 
 def _give_up(answer: "asyncio.Future[Msg]", why: type[Exception] = errors.TimeoutError) -> None:
