@@ -49,8 +49,8 @@ MIXES: Final[Mapping[str, Mix]] = {
         {"nats": 45, "silence": 10, "kill": 25, "end": 10, "stop": 10},
     ),
     "partition": Mix(
-        "three servers of NATS, of which one often does not hear the others",
-        {"apart": 20, "nats": 5, "kill": 45, "end": 15, "stop": 15},
+        "three servers of NATS, of which one often does not hear the others; and Redis restarts, and forgets",
+        {"apart": 20, "nats": 5, "redis": 3, "forget": 2, "kill": 40, "end": 15, "stop": 15},
     ),
 }
 _OF_SERVERS: Final = frozenset({"nats", "silence", "apart", "redis", "forget"})

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import nats
+from nats.js import JetStreamContext
 
 from procession.client import Procession
 from procession_schemas import subjects
@@ -22,6 +23,8 @@ from tests.chaos.world import World
 __all__ = ["Figures", "chaos"]
 
 _TENANT = "chaos"
+_TERMINAL_SECONDS = 15.0
+_AGAIN_SECONDS = 0.5
 _EVIDENCE_SECONDS = 60.0
 Progress = Callable[[int, list[Outcome]], None]
 """Gets how many runs have ended, and those of the last ones about which there is something to say."""
@@ -147,15 +150,25 @@ async def _keep_evidence(world: World, ended: list[Outcome]) -> None:
 
 
 async def _terminals(world: World, figures: Figures) -> None:
-    """Counts the terminal events of every run."""
+    """Counts the terminal events of every run.
+
+    Who has led EVENTS in a cluster, and has not heard yet that he does no more, has not got all of them.
+    """
+    runs = [outcome.run for outcome in figures.outcomes]
     connection = await nats.connect(world.servers.endpoints.nats_url.split(","))
     try:
-        wanted = subjects.event(_TENANT, "run", "run.finished").replace(".run.run.", ".*.run.")
-        info = await connection.jetstream().stream_info("EVENTS", subjects_filter=wanted)
-        counts = info.state.subjects or {}
+        counts, until = await _ends(connection.jetstream(), runs), world.now + _TERMINAL_SECONDS
+        while not all(counts) and world.now < until:
+            await asyncio.sleep(_AGAIN_SECONDS)
+            counts = await _ends(connection.jetstream(), runs)
     finally:
         await connection.close()
-    for outcome in figures.outcomes:
-        count = counts.get(subjects.event(_TENANT, outcome.run, "run.finished"), 0)
-        figures.no_terminal += count == 0
-        figures.two_terminals += count > 1
+    figures.no_terminal = counts.count(0)
+    figures.two_terminals = sum(count > 1 for count in counts)
+
+
+async def _ends(js: JetStreamContext, runs: Sequence[str]) -> list[int]:
+    """How many terminal events each run has."""
+    wanted = subjects.event(_TENANT, "run", "run.finished").replace(".run.run.", ".*.run.")
+    told = (await js.stream_info("EVENTS", subjects_filter=wanted)).state.subjects or {}
+    return [told.get(subjects.event(_TENANT, run, "run.finished"), 0) for run in runs]
