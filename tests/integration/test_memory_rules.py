@@ -50,8 +50,8 @@ async def left(system, resource):
     keys = [key.decode().removeprefix(base) async for key in system.redis.scan_iter(f"{base}*")]
     queued = [
         str(entry)
-        for stream in ("procession:memory:index", "procession:memory:observe")
-        for entry in await system.redis.xrange(stream)
+        for queue in ("procession:memory:index", "procession:memory:observe")
+        for entry in await system.redis.xrange(f"{queue}:of:{system.client.tenant}")
     ]
     return [key for key in keys if key not in ("updated", "created")], [
         each for each in queued if f'"{resource}"' in each

@@ -113,7 +113,7 @@ async def test_many_replicas_ask_one_observer_for_each_part_of_a_thread(system):
     await asyncio.gather(*(say(system, WORDS, agent, "cid") for _ in range(4)))
 
     async def idle():
-        return not await system.redis.xlen("procession:memory:observe")
+        return not await system.redis.exists(f"procession:memory:observe:of:{system.client.tenant}")
 
     await until(idle)
     asked = [str(request["messages"][-1]["content"]) for request in system.requests(observer)]

@@ -13,6 +13,7 @@ from procession_services.memory.api import handle, too_long
 from procession_services.memory.embedders import Embedders
 from procession_services.memory.health import vector_problems
 from procession_services.memory.indexing import Indexer
+from procession_services.memory.lanes import Lanes
 from procession_services.memory.observers import Observers
 from procession_services.memory.recall import Recall
 from procession_services.memory.scope import acting_for
@@ -71,7 +72,7 @@ async def _recall(host: Host, store: RedisMessageStore) -> Recall | None:
         seconds=settings.recall_timeout,
     )
     host.on_stop.append(vectors.aclose)
-    _work_until_stopped(host, Indexer(recall, store, jobs).run())
+    _work_until_stopped(host, Lanes(jobs, Indexer(recall, store).finish).run())
     return recall
 
 
@@ -79,7 +80,7 @@ def _observers(host: Host, store: RedisMessageStore) -> Observers:
     """Who makes notes behind the runs; what a replica that goes silent had taken, another one takes."""
     settings = host.settings
     jobs = RedisJobs(
-        host.redis, settings.replica, stream=_THREADS, lost_ms=round(settings.work_ack_wait * 1000)
+        host.redis, settings.replica, name=_THREADS, lost_ms=round(settings.work_ack_wait * 1000)
     )
     locks = RedisLocks(host.redis, seconds=settings.work_ack_wait)
     observers = Observers(store, jobs, locks, host.environment.models.generate)

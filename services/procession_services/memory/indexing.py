@@ -1,9 +1,9 @@
-"""Works off the queue of the index: what could not be done because a store was down is done when it is back."""
+"""Does the jobs of the index: what could not be done because a store was down is done when it is back."""
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
 
 from procession_schemas.messages import Message
 from procession_services.memory.core.recall_text import indexed_text
@@ -17,7 +17,7 @@ from procession_services.memory.recall import (
     Recall,
 )
 
-__all__ = ["Indexer", "Jobs", "submit_all"]
+__all__ = ["Indexer", "submit_all"]
 
 log = logging.getLogger(__name__)
 ATTEMPTS: Final = 5
@@ -27,44 +27,23 @@ _PAGE: Final = 200
 _DERIVED: Final = "mastra_memory_"
 
 
-class Jobs(Protocol):
-    """The queue as its worker sees it."""
-
-    def take(self) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-        """Jobs with their numbers, as they come; never ends."""
-
-    async def done(self, number: str) -> None:
-        """Removes a job."""
-
-
 class Indexer:
-    """One replica's worker."""
+    """What a replica does for the index."""
 
     def __init__(
         self,
         recall: Recall,
         store: MessageStore,
-        jobs: Jobs,
         *,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._recall, self._store, self._jobs, self._pause = recall, store, jobs, pause
+        self._recall, self._store, self._pause = recall, store, pause
 
-    async def run(self) -> None:
-        """Works until it is cancelled, or there is no queue any more."""
-        while True:
-            try:
-                async for number, job in self._jobs.take():
-                    await self._finish(job)
-                    await self._jobs.done(number)
-            except Exception:  # Redis may be away for long, or come back without the queue
-                log.exception("the queue of the index cannot be read, trying again")
-                await self._pause(_PAUSES[-1])
-            else:
-                return
+    async def finish(self, job: dict[str, Any]) -> bool:
+        """Does a job, or gives up on one that cannot be done; waits as long as the vector store is down.
 
-    async def _finish(self, job: dict[str, Any]) -> None:
-        """Does a job; waits as long as the vector store is down, and gives up on one that cannot be done."""
+        True: either way it is not to be done again.
+        """
         failures = waits = 0
         while True:
             try:
@@ -77,11 +56,11 @@ class Indexer:
                 failures += 1
                 if failures >= ATTEMPTS or isinstance(error, EmbedderChangedError):
                     _give_up(job, error)
-                    return
+                    return True
             else:
                 if waits:
                     log.warning("the index goes on")
-                return
+                return True
             await self._pause(_PAUSES[min(failures + waits, len(_PAUSES)) - 1])
 
     async def work(self, job: dict[str, Any]) -> None:

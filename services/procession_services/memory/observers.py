@@ -1,8 +1,7 @@
 """Makes notes behind the runs' back: a queue of threads that have become long, worked off by all replicas (R-OM-2)."""
 
-import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
@@ -10,30 +9,24 @@ from typing import Any, Final, Protocol
 
 from procession.services import ModelAnswer, ModelCallError
 from procession_schemas.memory import ObservationalConfig
+from procession_services.memory import lanes
 from procession_services.memory.core.observed import Condensed, Observed, Piece
+from procession_services.memory.lanes import Lanes
 from procession_services.memory.notebook import SECONDS, Ask, Notebook
 from procession_services.memory.ports import MessageStore
-from procession_services.runtime.tasks import ended, repeated
 
 __all__ = ["Observers"]
 
 log = logging.getLogger(__name__)
-_PAUSE_SECONDS: Final = 5.0
 _AT_ONCE: Final = 8
-"""Threads that one replica has noted at the same time."""
+"""Threads of one tenant that one replica has noted at the same time."""
 
 
-class Jobs(Protocol):
+class Jobs(lanes.Jobs, Protocol):
     """The queue of threads."""
 
     async def put(self, job: dict[str, Any]) -> None:
         """Stores a job."""
-
-    def take(self) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-        """Jobs with their numbers, as they come, and those that were taken and not done in time; never ends."""
-
-    async def done(self, number: str) -> None:
-        """Removes a job."""
 
 
 class Locks(Protocol):
@@ -68,8 +61,6 @@ class Observers:
     ) -> None:
         self._store, self._jobs, self._locks, self._generate = store, jobs, locks, generate
         self._wait = wait
-        self._gate = asyncio.Semaphore(_AT_ONCE)
-        self._at_work: dict[str, asyncio.Task[None]] = {}
 
     async def submit(self, book: Notebook) -> None:
         """Has notes made ahead for a thread."""
@@ -85,34 +76,17 @@ class Observers:
 
     async def run(self) -> None:
         """Works until it is cancelled; what is not done then is done by another replica."""
+        await Lanes(self._jobs, self._done, at_once=_AT_ONCE).run()
+
+    async def _done(self, job: dict[str, Any]) -> bool:
+        """Whether a job is done, or given up."""
         try:
-            await repeated("taking what is to be noted", _PAUSE_SECONDS, self._take_all, at_once=True)
-        finally:
-            await ended(*self._at_work.values())
-
-    async def _take_all(self) -> None:
-        async for number, job in self._jobs.take():
-            if number in self._at_work:  # it takes so long that it seems to be a lost replica's
-                continue
-            await self._gate.acquire()
-            task = self._at_work[number] = asyncio.create_task(self._one(number, job))
-            task.add_done_callback(partial(self._over, number))
-
-    def _over(self, number: str, _task: asyncio.Task[None]) -> None:
-        del self._at_work[number]
-        self._gate.release()
-
-    async def _one(self, number: str, job: dict[str, Any]) -> None:
-        try:
-            done = await self.work(job)
+            return await self.work(job)
         except ModelCallError:
             log.warning("no notes were made for tenant %s: its observer gave none", job.get("tenant"))
-            done = True
         except Exception as error:  # noqa: BLE001 - the next run of the thread queues it again
             log.warning("no notes were made for tenant %s: %s", job.get("tenant"), type(error).__name__)
-            done = True
-        if done:
-            await self._jobs.done(number)
+        return True
 
     async def work(self, job: dict[str, Any]) -> bool:
         """Makes all notes that a thread wants ahead; False where another one is at work on it for too long.

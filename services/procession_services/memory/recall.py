@@ -5,7 +5,7 @@ import hashlib
 import json
 import logging
 import re
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
@@ -93,7 +93,7 @@ class Recall:
         vectors: Where embeddings are kept.
         embedders: Finds embedders by name.
         queue: Takes what is to be indexed.
-        concurrency: Calls of embedders at the same time.
+        concurrency: Calls of embedders at the same time, for one tenant.
         seconds: How long a search may take before the run goes on without it.
     """
 
@@ -108,7 +108,7 @@ class Recall:
     ) -> None:
         self.vectors, self.queue = vectors, queue
         self._embedders, self._seconds = embedders, seconds
-        self._gate = asyncio.Semaphore(concurrency)
+        self._gates = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(concurrency))
         self._cache: OrderedDict[str, list[float]] = OrderedDict()
         self._ensured: set[Index] = set()
         self._used: dict[tuple[str, str], dict[str, Any]] = {}
@@ -226,7 +226,7 @@ class Recall:
         )
         for start in range(0, len(missing), BATCH):
             batch = list(missing)[start : start + BATCH]
-            async with self._gate:
+            async with self._gates[ref.tenant]:
                 made = await embedder.embed([text for _, text in batch], tenant=ref.tenant)
             known |= {key: vector for (key, _), vector in zip(batch, made, strict=True)}
         for key in keys:

@@ -156,7 +156,7 @@ class Settings(BaseSettings):
         " without it they are fetched once.",
     )
     embed_concurrency: int = Field(
-        default=4, gt=0, le=_MANY, description="Calls of embedders by one process at a time."
+        default=4, gt=0, le=_MANY, description="Calls of embedders by one process at a time, for each tenant."
     )
     recall_timeout: float = Field(
         default=5,

@@ -40,7 +40,7 @@ class _Stage:
         """Does what is queued, once."""
         while self.queue.jobs:
             try:
-                await Indexer(self.recall, self.store, None).work(self.queue.jobs.pop(0))  # type: ignore[arg-type]
+                await Indexer(self.recall, self.store).work(self.queue.jobs.pop(0))
             except EmbeddingError as error:
                 self.logged.append(str(error))
 

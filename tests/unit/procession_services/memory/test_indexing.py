@@ -77,7 +77,6 @@ class Queue:
         self.jobs: list[tuple[str, Any]] = []
         self.finished: list[str] = []
         self.used: dict[str, dict[str, Any]] = {}
-        self.fails: list[Exception] = []
 
     async def remember(self, tenant, name, ref):
         self.used.setdefault(tenant, {})[name] = ref
@@ -90,15 +89,6 @@ class Queue:
 
     async def waiting(self, tenant):
         return len(self.jobs) - len(self.finished)
-
-    async def take(self):
-        if self.fails:
-            raise self.fails.pop()
-        for number, job in self.jobs:
-            yield number, job
-
-    async def done(self, number):
-        self.finished.append(number)
 
 
 class Threads:
@@ -114,10 +104,15 @@ class Stage:
         self.vectors, self.embedder, self.queue = Vectors(), Embedder(refuses), Queue()
         self.recall = Recall(self.vectors, lambda _n, _o: self.embedder, self.queue, **recall)
         self.pauses: list[float] = []
-        self.indexer = Indexer(self.recall, Threads(*threads), self.queue, pause=self._pause)  # type: ignore[arg-type]
+        self.indexer = Indexer(self.recall, Threads(*threads), pause=self._pause)  # type: ignore[arg-type]
 
     async def _pause(self, seconds):
         self.pauses.append(seconds)
+
+    async def work(self):
+        for number, job in self.queue.jobs:
+            if await self.indexer.finish(job):
+                self.queue.finished.append(number)
 
     async def submit(self, *texts, thread="t"):
         await self.recall.submit(REF, "r", thread, entries(*texts))
@@ -149,27 +144,18 @@ async def test_a_job_waits_for_the_store_and_is_done_once_it_is_back(caplog):
     stage = Stage()
     stage.vectors.fails = [VectorsUnavailableError("down")] * (ATTEMPTS + 3)
     await stage.submit("a", "b")
-    await stage.indexer.run()
+    await stage.work()
     assert (set(stage.vectors.items), stage.queue.finished) == ({"a", "b"}, ["0"])
     assert len(stage.pauses) == ATTEMPTS + 3
     assert [record.message for record in caplog.records] == ["the index waits: down", "the index goes on"]
     assert len(stage.embedder.calls) == 1, "the vectors were kept meanwhile"
 
 
-async def test_the_worker_outlives_its_queue(caplog):
-    stage = Stage()
-    await stage.submit("a")
-    stage.queue.fails = [ConnectionError("Redis is away")] * 2
-    await stage.indexer.run()
-    assert (set(stage.vectors.items), len(stage.pauses)) == ({"a"}, 2)
-    assert "the queue of the index cannot be read" in caplog.text
-
-
 async def test_a_changed_embedder_is_told_and_not_tried_again(caplog):
     stage = Stage()
     stage.vectors.fails = [EmbedderChangedError("made with another")]
     await stage.submit("a")
-    await stage.indexer.run()
+    await stage.work()
     assert (stage.vectors.items, stage.queue.finished, stage.pauses) == ({}, ["0"], [])
     assert "made with another" in caplog.text
     assert "procession memory reindex" in caplog.text
@@ -178,7 +164,7 @@ async def test_a_changed_embedder_is_told_and_not_tried_again(caplog):
 async def test_an_embedder_that_never_answers_is_given_up_after_some_attempts(caplog):
     stage = Stage(refuses=["bad"])
     await stage.submit("bad")
-    await stage.indexer.run()
+    await stage.work()
     assert (stage.queue.finished, len(stage.pauses)) == (["0"], ATTEMPTS - 1)
     assert "1 messages of tenant tenant are not indexed: refused" in caplog.text
 
@@ -186,14 +172,14 @@ async def test_an_embedder_that_never_answers_is_given_up_after_some_attempts(ca
 async def test_one_message_that_cannot_be_embedded_does_not_keep_others_out():
     stage = Stage(refuses=["bad"])
     await stage.submit("a", "bad", "b")
-    await stage.indexer.run()
+    await stage.work()
     assert set(stage.vectors.items) == {"a", "b"}
 
 
 async def test_a_thread_that_was_deleted_meanwhile_leaves_no_embeddings():
     stage = Stage(threads=())
     await stage.submit("a")
-    await stage.indexer.run()
+    await stage.work()
     assert stage.vectors.deleted == [("tenant", "r", "t", None)]
 
 
@@ -201,14 +187,14 @@ async def test_deletions_go_through_the_queue_too():
     stage = Stage()
     await stage.recall.forget("tenant", "r", "t")
     await stage.recall.forget("tenant", "r", "t", ["m"])
-    await stage.indexer.run()
+    await stage.work()
     assert stage.vectors.deleted == [("tenant", "r", "t", None), ("tenant", "r", "t", ["m"])]
 
 
 async def test_a_job_of_an_unknown_kind_is_left_out(caplog):
     stage = Stage()
     await stage.queue.put({"kind": "later"})
-    await stage.indexer.run()
+    await stage.work()
     assert stage.queue.finished == ["0"]
     assert "unknown kind" in caplog.text
 
@@ -224,10 +210,13 @@ async def test_embeddings_come_in_batches_and_from_a_bounded_cache():
     assert stage.vectors.ensured == 1
 
 
-async def test_calls_of_an_embedder_are_bounded():
+async def test_calls_of_an_embedder_are_bounded_for_each_tenant():
     stage = Stage(concurrency=2)
     await asyncio.gather(*(stage.recall.index(REF, entries(f"text {n}")) for n in range(10)))
     assert stage.embedder.most == 2
+    refs = [IndexRef(f"tenant {n % 3}", "messages") for n in range(10)]
+    await asyncio.gather(*(stage.recall.index(ref, entries(f"{n}")) for n, ref in enumerate(refs)))
+    assert stage.embedder.most == 6
 
 
 async def test_one_tenant_does_not_learn_from_the_cache_what_another_has():
@@ -281,7 +270,7 @@ async def test_messages_are_queued_for_every_index_in_batches():
                      for n in range(BATCH + 1)]  # fmt: skip
     await submit_all(stage.recall, [REF, IndexRef("tenant", "docs")], "r", "t", messages)
     assert [len(job["entries"]) for _, job in stage.queue.jobs] == [BATCH, BATCH, 1, 1]
-    await stage.indexer.run()
+    await stage.work()
     assert set(stage.vectors.items) == {f"m{n}" for n in range(BATCH + 1)}
 
 

@@ -3,11 +3,9 @@
 import asyncio
 import itertools
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from redis.exceptions import ResponseError
 
 from procession import hooks
 from procession.args import RequestContext
@@ -48,25 +46,6 @@ def row(seconds: int, role: str, text: str) -> Any:
     return {"id": f"row-{seconds}", "role": role, "createdAt": at, "content": {"format": 2, "parts": parts}}
 
 
-class Failing:
-    """A queue that fails some times first, and says everything several times."""
-
-    def __init__(self, jobs: RedisJobs, times: int = 1, again: int = 1) -> None:
-        self._jobs, self._times, self._again = jobs, times, again
-        self.taken = 0
-        self.told = asyncio.Event()
-        self.put, self.done = jobs.put, jobs.done
-
-    async def take(self) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-        self.taken += 1
-        if self.taken <= self._times:
-            raise ResponseError("NOGROUP")
-        async for number, job in self._jobs.take():
-            for _ in range(self._again):
-                yield number, job
-            self.told.set()
-
-
 class Thread:
     """Runs on one thread, and what works behind them."""
 
@@ -74,7 +53,7 @@ class Thread:
         self.store, self.tenant = store, tenant
         self.models = ScriptedModels(["- 2026-01-01 likes dogs"])
         self.reports: list[Any] = []
-        self.jobs = RedisJobs(redis, "replica", stream=f"jobs:{tenant}")
+        self.jobs = RedisJobs(redis, "replica", name=f"jobs:{tenant}")
         self.locks = RedisLocks(redis, seconds=30)
         self.observers = Observers(store, self.jobs, self.locks, self._generate)
 
@@ -255,47 +234,11 @@ class TestNotesMadeAhead:
             return ModelAnswer(text="- note")
 
         observers = Observers(thread.store, thread.jobs, thread.locks, generate)
-        _, job = await anext(thread.jobs.take())
-        assert await observers.work(job)
+        taken = await thread.jobs.take(thread.tenant)
+        assert taken is not None
+        assert await observers.work(taken[1])
         assert await thread.notes() is None
         assert await thread.store.get_thread(thread.tenant, "t", "r") is None
-
-    async def test_a_queue_that_is_gone_is_taken_from_again(
-        self, thread: Thread, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Redis was emptied, or came back without its data."""
-        monkeypatch.setattr("procession_services.memory.observers._PAUSE_SECONDS", 0.01)
-        for question in ("one", "two"):
-            await thread.turn(question, LONG, **AHEAD)
-        jobs = Failing(thread.jobs)
-        worker = asyncio.create_task(Observers(thread.store, jobs, thread.locks, thread._generate).run())
-        await eventually(thread.is_done)
-        await ended(worker)
-        assert jobs.taken == 2
-        assert len(thread.models.requests) == 1
-
-    async def test_what_an_observer_works_on_is_not_begun_again(self, thread: Thread) -> None:
-        """It comes again when it takes for long, as if it were a lost replica's."""
-        for question in ("one", "two"):
-            await thread.turn(question, LONG, **AHEAD)
-        begun: list[str] = []
-        free = asyncio.Event()
-
-        async def generate(_request: ModelRequest, *, tenant: str) -> ModelAnswer:
-            begun.append(tenant)
-            await free.wait()
-            return ModelAnswer(text="- note")
-
-        jobs = Failing(thread.jobs, times=0, again=3)
-        observers = Observers(thread.store, jobs, thread.locks, generate, wait=0)
-        worker = asyncio.create_task(observers.run())
-        async with asyncio.timeout(20):
-            await jobs.told.wait()
-            assert len(observers._at_work) == 1
-        free.set()
-        await eventually(thread.is_done)
-        await ended(worker)
-        assert begun == [thread.tenant]
 
     async def test_an_observer_that_fails_is_asked_again_behind_the_next_run(self, thread: Thread) -> None:
         thread.models = ScriptedModels([ModelCallError("down"), "- note"])
