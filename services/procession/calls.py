@@ -4,7 +4,8 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NoReturn, TypeVar, cast
+from types import TracebackType
+from typing import Any, Literal, NoReturn, Self, TypeVar, cast
 
 from procession import signals
 from procession.args import AbortSignal, Violation, Writer
@@ -309,17 +310,31 @@ def check_custom(chunk: Mapping[str, Any]) -> Chunk:
 
 
 class TurnWriter(Writer):
-    """A writer whose chunks go by `send`, one after another, as they were given."""
+    """A writer whose chunks go by `send`, one after another, as they were given; as a context, until that ends."""
 
-    __slots__ = ("_send", "_turn")
+    __slots__ = ("_closed", "_send", "_turn")
 
     def __init__(self, send: Callable[[Chunk], Awaitable[None]]) -> None:
         self._send, self._turn = send, asyncio.Lock()
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closed = True
+        if error is None:
+            async with self._turn:  # what is being sent has its place before all that follows
+                pass
 
     async def custom(self, chunk: Mapping[str, Any]) -> None:
-        """Sends a `data-*` chunk at once; ValueError when it is none."""
+        """Sends a `data-*` chunk at once; ValueError when it is none, or the hook has ended."""
         checked = check_custom(chunk)
         async with self._turn:
+            if self._closed:
+                raise ValueError("the hook has ended; its writer is closed")
             await self._send(checked)
 
 

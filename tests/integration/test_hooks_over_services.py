@@ -506,6 +506,66 @@ async def test_a_hook_that_never_ends_is_left_when_its_run_has_ended(run, monkey
         await left.wait()
 
 
+@pytest.mark.parametrize("hook", ["process_output_stream", "process_output_result"])
+async def test_a_run_is_cancelled_whose_hook_never_ends(system, monkeypatch, hook):
+    """R-CX-3: one `abort`, then `finish`, for whoever listens and whoever comes late; the hook is not called again."""
+    monkeypatch.setattr(executor, "_LEAVE_SECONDS", 0.1)
+    hangs, calls = asyncio.Event(), []
+
+    async def hang(args):
+        if hook == "process_output_result" or args.part["type"] == "text-end":
+            calls.append(hook)
+            hangs.set()
+            await asyncio.Event().wait()
+        return args.part
+
+    hooks: dict[str, Any] = {hook: hang}
+    agent = {"model": system.script(HELLO), "outputProcessors": [processor("p", **hooks)]}
+    handle = await system.start(agent=agent, timeout=60)
+    async with asyncio.timeout(20):
+        await hangs.wait()
+        beside = await system.client.attach(handle.run_id)
+        await handle.cancel()
+    result, chunks = await finished(handle)
+    types = [chunk["type"] for chunk in chunks]
+    assert (result.status, result.finish_reason, types[-2:]) == ("cancelled", "aborted", ["abort", "finish"])
+    assert types.count("abort") == 1
+    assert "text-delta" in types
+    assert len(calls) == 1
+    assert (await finished(beside))[1] == chunks
+    assert (await finished(await system.client.attach(handle.run_id)))[1] == chunks
+    if hook == "process_output_result":
+        assert (result.text, result.error.hook) == ("", "processOutputResult")  # which nobody has judged
+
+
+@pytest.mark.parametrize(
+    "hook", ["process_input_step", "process_llm_response", "process_output_step", "process_output_result"]
+)
+async def test_what_a_hook_writes_behind_its_end_is_refused(run, hook):
+    """It had the number of a chunk of somebody else's, or none."""
+    begun: list[asyncio.Task[None]] = []
+    free = asyncio.Event()
+
+    async def write(writer):
+        await writer.custom(data("in time"))
+        await free.wait()
+        await writer.custom(data("late"))
+
+    async def later(args):
+        begun.append(asyncio.create_task(write(args.writer)))
+        await asyncio.sleep(0)
+
+    hooks: dict[str, Any] = {hook: later}
+    on_input = hook in ("process_input_step", "process_llm_response")
+    writing = processor("p", **hooks)
+    told = await run(HELLO, i=[writing] if on_input else [], o=[] if on_input else [writing])
+    free.set()
+    with pytest.raises(ValueError, match="its writer is closed"):
+        await begun[0]
+    assert told.result.status == "finished"
+    assert data_of(told.chunks) == ["in time"]
+
+
 @pytest.mark.parametrize("hook", ["process_input", "process_output_stream", "process_output_result"])
 @pytest.mark.parametrize("how", ["exits", "is cancelled by somebody else", "panics"])
 async def test_what_a_hook_raises_is_its_own_failure(run, hook, how):

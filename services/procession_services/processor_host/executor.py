@@ -187,6 +187,8 @@ class Executor:
             await job.outbox.renew(attempt, life=self.store.life if command.renewed else 0)
         await self._run_or_leave(job)
         await job.outbox.hold.keep()
+        if job.result.outcome == "cancelled":
+            await job.outbox.leave()
         _summed(job)
         return job
 

@@ -1,10 +1,10 @@
 """The operations that any service can run on a run's context."""
 
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from procession import hooks
-from procession.args import APIError, RequestContext
+from procession.args import APIError, RequestContext, Writer
 from procession.calls import TurnWriter
 from procession.context import UNKNOWN_USAGE
 from procession.messages import InvalidMessageError
@@ -19,6 +19,9 @@ from procession_services.processor_host.job import Job, OpRunner
 from procession_services.processor_host.results import compile_result
 from procession_services.runs.arrays import called, place
 from procession_services.runtime.clock import iso, now
+
+_BEHIND_CHUNKS: Final = frozenset({Hook.OUTPUT_STEP, Hook.OUTPUT_RESULT})
+"""Hooks whose conversation has what was written in the stream and in hooks before."""
 
 
 async def open_run(op: work.OpenOp, job: Job) -> None:
@@ -79,10 +82,19 @@ async def begin(op: work.BeginOp, job: Job) -> None:
 
 
 async def hook(op: work.HookOp, job: Job) -> None:
-    """Runs one hook over its processors."""
-    ctx, calls, kind = job.ctx, job.calls, Hook(op.hook)
+    """Runs one hook over its processors; what they write later has no place any more."""
+    kind = Hook(op.hook)
+    if kind in _BEHIND_CHUNKS:
+        keep_pending(job)
+    async with job.writer([] if kind is Hook.OUTPUT_RESULT else op.stream_processors) as writer:
+        await _hook(op, kind, job, writer)
+    if kind is Hook.OUTPUT_RESULT:
+        keep_pending(job)
+
+
+async def _hook(op: work.HookOp, kind: Hook, job: Job, writer: Writer) -> None:
+    ctx, calls = job.ctx, job.calls
     links = job.instances.links(op.processors, op.places or _side_by_side(op))
-    writer = job.writer(op.stream_processors)
     match kind:
         case Hook.INPUT:
             await hooks.run_input(ctx, links, calls)
@@ -94,13 +106,10 @@ async def hook(op: work.HookOp, job: Job) -> None:
         case Hook.LLM_RESPONSE:
             await hooks.run_llm_response(ctx, links, calls, writer)
         case Hook.OUTPUT_STEP:
-            keep_pending(job)  # what processLLMResponse wrote
             await hooks.run_output_step(ctx, links, calls, writer)
         case Hook.OUTPUT_RESULT:
-            keep_pending(job)
             reason = op.finish_reason or (ctx.response or {}).get("finishReason", "other")
-            await hooks.run_output_result(ctx, links, calls, job.writer([]), reason)
-            keep_pending(job)
+            await hooks.run_output_result(ctx, links, calls, writer, reason)
         case Hook.API_ERROR:
             error = api_error((ctx.response or {}).get("error") or {})
             job.result.retry = await hooks.run_api_error(ctx, links, calls, writer, error)
@@ -167,8 +176,10 @@ async def tool_results(op: work.ToolResultsOp, job: Job) -> None:
     ctx = job.ctx
     links = job.instances.links(op.result_processors, op.places)
     keep_pending(job)
-    async with job.sink(op.processors) as sink:
-        writer = TurnWriter(lambda chunk: sink.send([chunk]))
+    async with (
+        job.sink(op.processors) as sink,
+        TurnWriter(lambda chunk: sink.send([chunk])) as writer,
+    ):
         for outcome in ctx.outcomes:
             call_id = outcome["toolCallId"]
             base = {"toolCallId": call_id, "toolName": outcome["toolName"], "args": outcome.get("args")}

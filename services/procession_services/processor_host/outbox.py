@@ -127,6 +127,11 @@ class Outbox:
         ours = _command_of(self.fence)
         return [batch["reset"] for batch in marks if _command_of(batch.get("fence", 0)) >= ours]
 
+    async def leave(self) -> None:
+        """Goes on behind what streams have sent that were given up; what they send from now on does not count."""
+        self.fence = self.fence // _TIMES * _TIMES + _TIMES - 1
+        await self.follow()
+
     async def renew(self, attempt: int = 0, stream: int = 0, *, life: int = 0) -> None:
         """Has clients drop what they have of this work, and of those who do not know that it is ours.
 

@@ -53,6 +53,7 @@ _IF_OUTCOMES = PlannedOp(op=IfOutcomesOp())
 _ACCEPT = PlannedOp(op=AcceptOp())
 _TOOLS = PlannedOp(op=ByPlan(op="tools"), host="tools")
 _STOP = PlannedOp(op=ByPlan(op="stop"))
+_ABORT = EmitOp(chunks=[{"type": "abort", "payload": {}}])
 
 
 def anywhere(*ops: Bare) -> list[PlannedOp]:
@@ -220,16 +221,24 @@ def model_failed(plan: Plan, error: Failure) -> list[PlannedOp]:
 def cancelled(plan: Plan) -> list[PlannedOp]:
     """The end of a cancelled run (R-CX-3, R-CX-4)."""
     return [
-        *anywhere(EmitOp(chunks=[{"type": "abort", "payload": {}}])),
+        *anywhere(_ABORT),
         *hook_ops(plan, Hook.OUTPUT_RESULT, "aborted"),
         *anywhere(ResultOp(finish_reason="aborted", status="cancelled")),
     ]
 
 
+def unjudged(*, told: bool) -> list[PlannedOp]:
+    """The end of a cancelled run whose processOutputResult was left: it has no text; `told`: nor another `abort`."""
+    message = "processOutputResult did not end soon after the run was cancelled: nothing is told that it has not seen"
+    error = Failure(code="PROCESSOR_TIMEOUT", message=message, hook=Hook.OUTPUT_RESULT.value)
+    end = ResultOp(finish_reason="aborted", status="cancelled", error=error)
+    return anywhere(end) if told else anywhere(_ABORT, end)
+
+
 def never_begun(state: RunState) -> list[PlannedOp]:
     """The end of a run that was cancelled while it waited for its turn: it leaves nothing behind (R-CX-5)."""
     return anywhere(
-        EmitOp(chunks=[_start_chunk(state), {"type": "abort", "payload": {}}]),
+        EmitOp(chunks=[_start_chunk(state), *_ABORT.chunks]),
         ResultOp(finish_reason="aborted", status="cancelled"),
     )
 

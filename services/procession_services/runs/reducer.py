@@ -9,6 +9,7 @@ from procession_schemas.run import Failure, ModelReport, RunResult, Tripwire
 from procession_schemas.work import (
     ANY_VERSION,
     Control,
+    ResultOp,
     StepFacts,
     StepFinishOp,
     WorkResult,
@@ -157,8 +158,7 @@ def _take_outcome(state: RunState, sent: Sent, ops: list[Bare], result: WorkResu
             state.error = result.error or _unknown()
             _go(state, program.hook_ops(state.plan, Hook.API_ERROR), "recovered")
         case "cancelled":
-            state.ending = True
-            _go(state, program.cancelled(state.plan), "done")
+            _left(state, ops[min(result.at, len(ops) - 1)])
         case "suspended" if state.cancel:
             state.ending = True
             _go(state, program.cancelled(state.plan), "done")
@@ -167,6 +167,15 @@ def _take_outcome(state: RunState, sent: Sent, ops: list[Bare], result: WorkResu
             _go(state, program.suspended(state), "suspended")
         case "failed":
             _failed(state, _placed(result.error or _unknown(), ops[: result.at + 1]), sent)
+
+
+def _left(state: RunState, op: Bare) -> None:
+    """The run was cancelled in an operation, which may not have ended; one that judges the end is not begun again."""
+    end = state.pending[-1].op
+    told = isinstance(end, ResultOp) and end.status == "cancelled"
+    judges = isinstance(op, HookByPlan) and op.hook == Hook.OUTPUT_RESULT
+    state.ending = True
+    _go(state, program.unjudged(told=told) if told or judges else program.cancelled(state.plan), "done")
 
 
 def _unknown() -> Failure:

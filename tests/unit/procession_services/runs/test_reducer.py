@@ -583,6 +583,24 @@ class TestCancel:
         run.cancel()
         assert (run.state, run.effects) == (before, [Send(run.command)])
 
+    @pytest.mark.parametrize("names", [["out"], ["out", "mem"]])
+    def test_an_end_whose_hook_was_left_is_not_begun_again(self, names):
+        """What processOutputResult has not seen is not told (D-1); and `abort` comes once (R-CX-3)."""
+        judges = [placed(name, Hook.OUTPUT_RESULT) for name in names]
+        run = Run(output=judges).cancel().answer("cancelled", at="model")
+        for _ in names[1:]:
+            run.answer()
+        run.answer("cancelled", at="processOutputResult")
+        assert run.ops == ["result"]
+        assert (run.op("result").status, run.op("result").error.hook) == ("cancelled", "processOutputResult")
+        assert run.to_end().result.status == "cancelled"
+
+    def test_nor_is_the_hook_of_an_end_that_was_cancelled(self):
+        run = Run(output=[placed("out", Hook.OUTPUT_RESULT)]).until("processOutputResult")
+        run.answer("cancelled", at="processOutputResult")
+        assert run.ops == ["emit", "result"]
+        assert run.op("result").error.code == "PROCESSOR_TIMEOUT"
+
     def test_a_worker_may_know_of_the_cancel_first(self):
         """The mark is in Redis before the orchestrator hears of it."""
         run = Run().answer("cancelled", at="model").cancel().to_end()
