@@ -12,7 +12,8 @@ from procession.client import ChunkOrder
 from procession.errors import ProcessorError
 from procession_schemas import subjects
 from procession_services.bus import Bus
-from procession_services.processor_host.outbox import Outbox, fence_of
+from procession_services.bus.unconfirmed import AGAIN
+from procession_services.processor_host.outbox import Outbox, Shown, fence_of, last_sent
 from procession_services.runtime.embedded import EmbeddedServers
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
@@ -203,3 +204,13 @@ async def test_who_follows_again_replaces_what_came_late_of_whoever_it_followed(
             while chunk := client.pop():
                 got.append(chunk["payload"].get("text", chunk["type"]))
     assert got == ["text", "end", "reset", "end again"]
+
+
+async def test_what_clients_have_is_told_by_what_was_sent_last_not_by_what_was_stored_last(bus):
+    """In a cluster, what is lost between servers is sent again, behind what came after it."""
+    subject = subjects.chunk("acme", "r1")
+    for seq, headers in ((0, None), (2, None), (1, {AGAIN: "1"})):
+        batch = {"run": "r1", "seq": seq, "fence": 7, "chunks": named("one")}
+        await bus.client.store(subject, json.dumps(batch).encode(), seconds=5, headers=headers or {})
+    assert await last_sent(bus, "acme", "r1") == Shown(fence=7, last=2)
+    assert await last_sent(bus, "acme", "r1", 8) == Shown()

@@ -78,6 +78,15 @@ async def test_where_there_are_several_servers_what_is_lost_is_sent_again_when_t
         await bus.publish_kept(SUBJECT, body)
     await until_stored(bus, b"0", b"1", b"2", b"3")
     assert await stored(bus) == [b"0", b"3", b"1", b"2"]
+    assert await bus.stored.latest("CHUNKS", SUBJECT) == [
+        b"0",
+        b"3",
+        b"1",
+        b"2",
+    ]  # the newest is not the last one
+    await bus.publish_kept(SUBJECT, b"4")
+    await until_stored(bus, b"4")
+    assert await bus.stored.latest("CHUNKS", SUBJECT) == [b"4"]
     await bus.close()
 
 

@@ -8,6 +8,7 @@ from nats.errors import Error
 from nats.js.errors import NotFoundError
 
 from procession.client.nats_client import AWAY
+from procession_services.bus.unconfirmed import AGAIN
 
 _T = TypeVar("_T")
 
@@ -29,6 +30,13 @@ class Stored:
         """The newest message that a stream holds on a subject; of its leader, since copies may lag behind."""
         last = await self._last(stream, subject)
         return None if last is None else last.data
+
+    async def latest(self, stream: str, subject: str) -> list[bytes]:
+        """Bodies among which is that of the message that was sent last: one; or all, if the newest was sent again."""
+        last = await self._last(stream, subject)
+        if last is None or AGAIN not in (last.headers or {}):
+            return [] if last is None else [last.data]
+        return [body async for _, body in self.messages(stream, subject)]
 
     async def last_id(self, stream: str, subject: str) -> str | None:
         """The id under which the newest message that a stream holds on a subject was published."""

@@ -22,7 +22,10 @@ from procession.client.nats_client import NatsClient
 from procession_services.runtime.tasks import repeated
 
 log = logging.getLogger(__name__)
+AGAIN: Final = "Procession-Again"
+"""The header of a message that may be stored behind messages that were sent after it."""
 _KEPT: Final = 16_384
+_AGAIN: Final = {AGAIN: "1"}
 _KEPT_BYTES: Final = 32 * 1024 * 1024
 _ASK_SECONDS: Final = 0.1
 _ASK_MESSAGES: Final = 64
@@ -47,6 +50,7 @@ class Unconfirmed:
         self._answers = client.new_inbox()
         self._looking: asyncio.Task[None] | None = None
         self._trying: asyncio.Task[None] | None = None
+        self._overtaken: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Listens to what the streams say."""
@@ -56,7 +60,7 @@ class Unconfirmed:
 
     def stop(self) -> None:
         """Sends nothing again any more."""
-        for task in (self._looking, self._trying):
+        for task in (self._looking, self._trying, self._overtaken):
             if task:
                 task.cancel()
 
@@ -171,8 +175,10 @@ class Unconfirmed:
             if kept := self._kept.get(number):
                 subject, body, _ = kept
                 self._kept[number] = (subject, body, now)
-                wanted = ask or self.cluster
-                await self._client.publish(subject, body, reply=self._reply(number) if wanted else "")
+                reply = self._reply(number) if ask or self.cluster else ""
+                await self._client.publish(
+                    subject, body, reply=reply, headers=_AGAIN if self.cluster else None
+                )
 
     async def _look(self) -> None:
         """Sends again what the stream was asked for, and has not confirmed in time."""
@@ -191,10 +197,13 @@ class Unconfirmed:
             return
         stored = self._kept[number][2]
         before = takewhile(lambda kept: kept[0] < number, self._kept.items())
-        for each, (subject, body, sent) in list(before):
-            if sent < stored:
-                self._kept[each] = (subject, body, self._clock())
-                self._client.post(subject, body, self._reply(each))
+        lost = [each for each, (_, _, sent) in before if sent < stored]
+        if lost and (self._overtaken is None or self._overtaken.done()):
+            self._overtaken = asyncio.create_task(self._repeat_lost(lost))
+
+    async def _repeat_lost(self, numbers: list[int]) -> None:
+        with contextlib.suppress(Error):  # the next look does it
+            await self._repeat(numbers)
 
     def _on_answer(self, message: Msg) -> None:
         """The stream has stored a message, and where there is one server all before it of this connection."""

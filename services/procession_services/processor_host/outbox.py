@@ -34,26 +34,27 @@ def _command_of(fence: int) -> int:
 
 
 class Shown(NamedTuple):
-    """What clients have: the number of the newest chunk, and its fence.
+    """What clients have: the fence and the number of the last chunk; there is none before the first one.
 
     A chunk that was `timed` is one that nobody else would make.
     """
 
+    fence: int = 0
     last: int = -1
     timed: bool = False
-    fence: int = 0
 
 
 async def last_sent(bus: Bus, tenant: str, run: str, fence: int = 0) -> Shown:
     """What clients have of a run; nothing where none of it is of that fence."""
-    body = await bus.stored.last_body("CHUNKS", subjects.chunk(tenant, run))
-    if body is None:
-        return Shown()
-    batch = orjson.loads(body)
-    shown = batch.get("fence", 0)
-    if shown < fence:
-        return Shown()
-    return Shown(int(batch["seq"]) + len(batch["chunks"]) - 1, bool(batch.get("timed")), shown)
+    bodies = await bus.stored.latest("CHUNKS", subjects.chunk(tenant, run))
+    shown = max((_shown(orjson.loads(body)) for body in bodies), default=Shown())
+    return shown if shown.fence >= fence else Shown()
+
+
+def _shown(batch: dict[str, Any]) -> Shown:
+    return Shown(
+        batch.get("fence", 0), int(batch["seq"]) + len(batch["chunks"]) - 1, bool(batch.get("timed"))
+    )
 
 
 class Outbox:

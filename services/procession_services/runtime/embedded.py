@@ -138,8 +138,8 @@ class EmbeddedServers:
         self._nats.kill()
 
     def freeze_nats(self) -> None:
-        """Have NATS stand still until `thaw_nats`."""
-        self._nats.send(signal.SIGSTOP)
+        """Have NATS stand still until `thaw_nats`; it does when this returns."""
+        self._nats.freeze()
 
     def thaw_nats(self) -> None:
         """Let NATS go on."""
@@ -263,6 +263,12 @@ class _Server:
         """Send a signal to the process, if it runs."""
         if self._process is not None:
             self._process.send_signal(number)
+
+    def freeze(self) -> None:
+        """Stop the process and wait until it stands still, which a busy one does not at once."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def kill(self) -> None:
         """Kill the process and wait for its end."""
