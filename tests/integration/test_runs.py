@@ -5,7 +5,7 @@ import asyncio
 import nats
 import pytest
 
-from procession.client import RunConflictError
+from procession.client import Procession, RunConflictError
 from procession_schemas import subjects
 from tests.support.system import deltas, finished, text_of
 from tests.support.waiting import eventually, until
@@ -254,6 +254,22 @@ async def test_calls_are_decided_one_by_one(system):
     await handle.approve("c1")
     await handle.approve("c2")
     result = await handle.result(timeout=10)
+    assert (result.status, len(result.tool_results)) == ("finished", 2)
+
+
+async def test_what_two_people_decide_one_after_the_other_counts(system):
+    asked = [
+        {"tool_calls": [{"id": each, "name": "send-mail", "arguments": {"to": each}}]}
+        for each in ("c1", "c2")
+    ]
+    handle = await system.start(*asked, DONE, agent={"tools": ["send-mail"]})
+    assert (await read(handle))[0].status == "suspended"
+    async with Procession(system.servers.nats_url, tenant=system.client.tenant) as client:
+        other = await client.attach(handle.run_id)
+        assert (await other.result(timeout=10)).status == "suspended"
+        await handle.approve("c1")
+        await other.approve("c2")
+        result, _ = await finished(other)
     assert (result.status, len(result.tool_results)) == ("finished", 2)
 
 

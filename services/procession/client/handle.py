@@ -181,7 +181,11 @@ class RunHandle:
         self._follow()
 
     async def approve(self, tool_call_id: str) -> None:
-        """Lets a tool call go ahead; raises NotWaitingError when the run does not wait."""
+        """Lets a tool call go ahead, as soon as the run asks about it.
+
+        Raises:
+            NotWaitingError: The run has ended, or does not ask about that call within ten seconds.
+        """
         await self._decide(Control(type="resume", tool_call_id=tool_call_id, approved=True))
 
     async def decline(self, tool_call_id: str, reason: str | None = None) -> None:
@@ -189,7 +193,7 @@ class RunHandle:
         await self._decide(Control(type="resume", tool_call_id=tool_call_id, approved=False, reason=reason))
 
     async def resume(self, tool_call_id: str, data: Any) -> None:
-        """Gives a suspended tool its data; raises NotWaitingError when the run does not wait."""
+        """Gives a suspended tool its data; raises NotWaitingError as `approve` does."""
         await self._decide(Control(type="resume", tool_call_id=tool_call_id, resume_data=data))
 
     async def open(self) -> None:
@@ -428,7 +432,8 @@ class RunHandle:
         call, outcome = control.tool_call_id or "", self._outcome
         with suppress(TimeoutError):
             async with asyncio.timeout(_SUSPENSION_SECONDS):
-                while outcome.result is None or (self._stale and call not in outcome.asked):
+                # what another one has just decided is heard of soon, and then the run may ask about this call
+                while outcome.result is None or not (outcome.final or call in outcome.asked):
                     await self._advance()
         if call not in outcome.asked:
             state = f"is {outcome.result.status if outcome.result else 'running'}"

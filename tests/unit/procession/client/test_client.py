@@ -578,7 +578,40 @@ async def test_a_decision_waits_until_the_run_asks_for_it(services, procession):
     await second
 
 
-async def test_a_decision_on_a_call_that_nobody_asks_about_says_which_are(services, procession):
+@pytest.mark.parametrize("read", [True, False])
+async def test_a_decision_behind_that_of_somebody_else_waits_until_the_run_asks_for_it(
+    services, procession, read
+):
+    handle = await procession.start("Hi", agent="demo")
+    run = handle.run_id
+    await services.suspend(run, "c1", fence=1)
+    other = await procession.attach(run)
+    if read:
+        assert (await other.result()).status == "suspended"
+    await handle.approve("c1")
+    second = asyncio.create_task(other.approve("c2"))
+    assert (await services.control())["toolCallId"] == "c1"
+    await asyncio.sleep(0.1)
+    assert not second.done()
+    await services.event(run, "run.resumed", fence=1)
+    await services.suspend(run, "c2", fence=5)
+    assert (await services.control())["toolCallId"] == "c2"
+    await second
+
+
+async def test_a_decision_behind_which_the_run_ends_is_one_on_a_run_that_is_over(services, procession):
+    handle = await procession.start("Hi", agent="demo")
+    await services.suspend(handle.run_id, "c1", fence=1)
+    deciding = asyncio.create_task(handle.approve("c2"))
+    await services.event(handle.run_id, "run.resumed", fence=1)
+    await services.finish(handle.run_id, "over")
+    async with asyncio.timeout(5):
+        with pytest.raises(NotWaitingError, match="it is finished"):
+            await deciding
+
+
+async def test_a_decision_on_a_call_that_nobody_asks_about_says_which_are(services, procession, monkeypatch):
+    monkeypatch.setattr("procession.client.handle._SUSPENSION_SECONDS", 0.5)
     handle = await procession.start("Hi", agent="demo")
     await services.suspend(handle.run_id, "c1", "c2", fence=1)
     with pytest.raises(NotWaitingError, match="on c3: it waits for c1, c2"):

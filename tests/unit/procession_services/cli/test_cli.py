@@ -176,10 +176,13 @@ async def test_decisions_reach_a_run_that_waits(services, procession, arguments,
     assert (await command.finished())[0] == 0
 
 
-async def test_a_decision_that_nobody_waits_for_is_one_clear_line(services, procession):
+async def test_a_decision_that_nobody_waits_for_is_one_clear_line(services, servers, monkeypatch, capsys):
+    monkeypatch.setattr("procession.client.handle._SUSPENSION_SECONDS", 0.5)
     await services.suspend("waits", "c1", fence=1)
-    code, _, err = await (await procession("approve", "waits", "c2")).finished()
-    assert (code, err) == (1, "procession: run waits does not wait for a decision on c2: it waits for c1\n")
+    where = "--nats-url", servers.nats_url, "--tenant", services.tenant
+    code = await asyncio.to_thread(main, ["approve", "waits", "c2", *where])
+    told = "procession: run waits does not wait for a decision on c2: it waits for c1\n"
+    assert (code, capsys.readouterr().err) == (1, told)
 
 
 async def test_a_server_that_is_not_there_is_one_clear_line(procession):
