@@ -264,14 +264,16 @@ CATALOG: Final[tuple[Row, ...]] = (
         "backlog.request", JsonObject, _pattern(subjects.api, "orchestrator", "{tenant}", "backlog"), None,
         (CLIENT,), ("orchestrator",),
         "Asks for the stored chunks of `run` behind number `after` (0: all), which is one of the stream CHUNKS, not of "
-        "a chunk. With `known: true` only whether anything is left of the run; its `request` has that number in RUNS.",
+        "a chunk. With `known: true` only whether there is anything of the run; its `request`, where you know it, has "
+        "that number in RUNS.",
     ),
     Row(
         "backlog.reply", JsonObject, "_INBOX.{request}", None,
         ("orchestrator",), (CLIENT,),
         "Some of the `batches`, oldest first, and the number in the stream of the `last` one, which is the next "
         "`after`; 0 when there is no more. A request that is none has an `error` beside these, a `Failure`. Who asked "
-        "for it gets `known`: false when NATS and Redis have lost the run, of which nothing will come any more.",
+        "for it gets `known`: false when there is no such run, or NATS and Redis have lost it; nothing will come of "
+        "it. While its request is in RUNS, as before it is accepted, `request` is its number there.",
         reply=True,
     ),
     Row(

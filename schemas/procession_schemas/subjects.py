@@ -33,6 +33,11 @@ def run(tenant: str, agent: str) -> str:
     return f"{ROOT}.run.{token(tenant, 'tenant')}.{token(agent, 'agent')}"
 
 
+def runs(tenant: str) -> str:
+    """Run requests of one tenant, for all agents."""
+    return f"{ROOT}.run.{token(tenant, 'tenant')}.*"
+
+
 def work(service: str, tenant: str, run_id: str) -> str:
     """Work for a service (`orchestrator` gets the results); stream WORK."""
     return f"{ROOT}.work.{service}.{token(tenant, 'tenant')}.{token(run_id, 'run id')}"

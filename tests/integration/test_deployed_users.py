@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError, ResponseError
 
 from examples.bare_client import ask
-from procession.client import NotAcceptedError, NotConnectedError, Procession
+from procession.client import NotAcceptedError, NotConnectedError, Procession, UnknownRunError
 from procession_schemas import subjects
 from procession_schemas.agent import Agent
 from procession_schemas.subjects import ROOT
@@ -98,6 +98,8 @@ async def test_a_client_comes_back_to_its_run(system, violations):
     async with system.client("acme") as procession:
         handle = await procession.start("Hello", agent="demo")
         first = [chunk async for chunk in handle]
+        with pytest.raises(UnknownRunError):
+            await procession.attach("nowhere")
         again = await procession.attach(handle.run_id)
         assert [chunk async for chunk in again] == first
         await procession.cancel(handle.run_id)

@@ -142,7 +142,7 @@ def jetstream(service: str) -> tuple[set[str], set[str]]:
     mine = {f"{api}.STREAM.INFO.{stream}" for stream in STREAMS} | {f"{api}.STREAM.MSG.GET.CHUNKS"}
     if service == "orchestrator":
         mine |= {f"{api}.STREAM.{verb}.{stream}" for verb in ("CREATE", "UPDATE") for stream in STREAMS}
-        mine |= {f"{api}.STREAM.MSG.GET.{stream}" for stream in ("WORK", "EVENTS")}
+        mine |= {f"{api}.STREAM.MSG.GET.{stream}" for stream in ("RUNS", "WORK", "EVENTS")}
     for stream, name, filter_ in CONSUMERS[service]:
         mine |= {f"{api}.CONSUMER.{verb}.{stream}.{name}" for verb in ("INFO", "MSG.NEXT")}
         mine |= {

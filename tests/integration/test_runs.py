@@ -5,7 +5,7 @@ import asyncio
 import nats
 import pytest
 
-from procession.client import Procession, RunConflictError
+from procession.client import Procession, RunConflictError, UnknownRunError
 from procession_schemas import subjects
 from tests.support.system import deltas, finished, text_of
 from tests.support.waiting import eventually, until
@@ -209,6 +209,21 @@ async def test_a_thread_is_remembered(system):
     assert [each["content"] for each in asked["messages"]] == ["I am Ann", "Hello you", "Who am I?"]
     assert result.remembered_messages == result.messages[:2]
     assert (len(result.messages), result.total_usage) == (4, result.usage)
+
+
+async def test_who_attaches_before_the_request_is_accepted_reads_the_run(system):
+    gate = system.gate()
+    factory = {"factory": "gated-factory", "options": gate.options}
+    handle = await system.start(HELLO, agent={"inputProcessors": factory})
+    await gate.reached()
+    async with Procession(system.servers.nats_url, tenant=system.client.tenant) as client:
+        with pytest.raises(UnknownRunError):
+            await client.attach("nowhere")
+        other = await client.attach(handle.run_id)
+        assert not other.accepted
+        await gate.open()
+        result, chunks = await finished(other)
+    assert (result.text, text_of(chunks)) == ("Hello you", "Hello you")
 
 
 async def test_a_tool_call_waits_for_approval(system):

@@ -26,6 +26,7 @@ class Services:
     def __init__(self, connection: Client, tenant: str) -> None:
         self.nats, self.tenant = connection, tenant
         self.forgotten = set[str]()
+        self.waiting = dict[str, int]()
         self.asked: asyncio.Queue[str] = asyncio.Queue()
         self._requests: asyncio.Queue[Any] = asyncio.Queue()
         self._controls: asyncio.Queue[Any] = asyncio.Queue()
@@ -44,9 +45,9 @@ class Services:
                 await backlog(self.nats.jetstream(), self._knows, message.subject, message.data)
             )
 
-    async def _knows(self, _tenant: str, run: str, _request: int | None) -> bool:
+    async def _knows(self, _tenant: str, run: str, _request: int | None) -> tuple[bool, int | None]:
         self.asked.put_nowait(run)
-        return run not in self.forgotten
+        return run not in self.forgotten, self.waiting.get(run)
 
     async def request(self) -> tuple[str, dict[str, Any]]:
         """The next request: its subject and its body."""

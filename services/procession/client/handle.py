@@ -354,10 +354,12 @@ class RunHandle:
         if self._outcome.result is not None:
             return True
         try:
-            accepted = await self._last("run.accepted")
-            return bool(accepted) or await self._link.knows(self._tenant, self.run_id, self._outcome.request)
+            if await self._last("run.accepted"):
+                return True
+            known, _ = await self._link.knows(self._tenant, self.run_id, self._outcome.request)
         except UnreachableError:
             return True
+        return known
 
     async def _catch_up(self) -> bool:
         """Reads what the streams hold; False when they cannot be reached now."""

@@ -253,8 +253,10 @@ class Link:
             after = told["last"]
             yield after, told["batches"]
 
-    async def knows(self, tenant: str, run: str, request: int | None) -> bool:
-        """Whether anything is left of a run, whose request has that place in its stream, as the orchestrator tells.
+    async def knows(self, tenant: str, run: str, request: int | None) -> tuple[bool, int | None]:
+        """Whether there is anything of a run, whose request has that place in its stream, as the orchestrator tells.
+
+        And that place, also for who does not know it, while the request is there, as before it is accepted.
 
         Raises:
             UnreachableError: It does not answer.
@@ -265,7 +267,8 @@ class Link:
             answer = await self._client.request_unless_lost(subject, body, seconds=_ACK_SECONDS)
         except _UNREACHABLE as error:
             raise UnreachableError from error
-        return bool(json.loads(answer.data).get("known", True))  # older ones do not say
+        told = json.loads(answer.data)
+        return bool(told.get("known", True)), told.get("request")  # older ones do not say
 
     async def _on_error(self, error: Exception) -> None:
         self._trouble = error

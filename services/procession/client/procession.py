@@ -178,7 +178,8 @@ class Procession:
 
         Raises:
             ValueError: `after` is negative.
-            UnknownRunError: No event of the run is stored.
+            UnknownRunError: Neither an event of the run nor its request is stored; or no service is up to find a
+                request that is not accepted yet.
             NotConnectedError: The client is not connected, or the streams do not answer within `accept_timeout`.
         """
         if after < 0:
@@ -187,7 +188,7 @@ class Procession:
         handle.join()
         try:
             await handle.open()
-            event = await self._link.patiently(lambda: self._any_event(run_id))
+            found = await self._link.patiently(lambda: self._trace(run_id))
         except UnreachableError as error:
             await handle.close()
             where = f"the streams at {self._link.url}"
@@ -195,12 +196,28 @@ class Procession:
         except BaseException:
             await handle.close()
             raise
-        if event is None:
-            await handle.close()
-            what = f"no event of run {run_id} of tenant {self.tenant} is stored"
-            raise UnknownRunError(f"{what}: wrong id, not accepted yet, or expired")
-        handle.learn(event)
+        match found:
+            case bytes():
+                handle.learn(found)
+            case int():
+                handle.sent(found, before=True)
+            case None:
+                await handle.close()
+                what = f"no event of run {run_id} of tenant {self.tenant} is stored"
+                raise UnknownRunError(f"{what}: wrong id, not accepted yet, or expired")
         return handle
+
+    async def _trace(self, run_id: str) -> bytes | int | None:
+        """An event of the run; else the place of its request, where nobody has accepted it yet."""
+        if event := await self._any_event(run_id):
+            return event
+        try:
+            known, request = await self._link.knows(self.tenant, run_id, None)
+        except UnreachableError:
+            return None
+        if request is not None or not known:
+            return request
+        return await self._any_event(run_id)  # it was accepted in between
 
     async def _any_event(self, run_id: str) -> bytes | None:
         for type_ in ("run.accepted", "run.finished", "run.suspended", "request.rejected"):

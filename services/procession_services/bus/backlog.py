@@ -19,8 +19,9 @@ from procession_services.bus.connection import Bus
 
 __all__ = ["Backlog", "Knows", "backlog"]
 
-Knows = Callable[[str, str, int | None], Awaitable[bool]]
-"""Tells of a tenant, a run, and the place of its request in RUNS, whether anything is left of the run."""
+Knows = Callable[[str, str, int | None], Awaitable[tuple[bool, int | None]]]
+"""Tells of a tenant, a run, and the place of its request in RUNS, where the asker knows it: whether there is anything
+of the run, and that place while the request is there."""
 
 _MESSAGES: Final = 256
 _BYTES: Final = 512 * 1024
@@ -61,7 +62,8 @@ async def backlog(
 
     They have at most `longest` bytes in all, except that there is always one: that was a message before, and fits.
     They come from the stream's leader: a copy may lag behind what was said of the run's end. A request that is none
-    finds nothing, and is told why in `error`. Who asks only whether the run is `known` gets that instead.
+    finds nothing, and is told why in `error`. Who asks only whether the run is `known` gets that instead, and the place
+    of its `request` in RUNS while that is there.
     """
     *_, tenant, _operation = subjects.parse(subject)
     try:
@@ -72,8 +74,9 @@ async def backlog(
     except subjects.InvalidSubjectError as error:
         return _refused(Failure(code="INVALID_REQUEST", message=str(error)))
     if asked.known:
-        known = await knows(tenant, asked.run, asked.request)
-        return orjson.dumps({"last": 0, "batches": [], "known": known})
+        known, request = await knows(tenant, asked.run, asked.request)
+        told = {"last": 0, "batches": [], "known": known}
+        return orjson.dumps(told if request is None else {**told, "request": request})
     last, size, batches = asked.after, 0, list[bytes]()
     while len(batches) < _MESSAGES:
         try:

@@ -51,6 +51,11 @@ class Stored:
 
     async def messages(self, stream: str, subject: str) -> AsyncIterator[tuple[str, bytes]]:
         """Subject and body of each message that a stream holds on a subject, oldest first, one question each."""
+        async for message in self.whole(stream, subject):
+            yield message.subject, message.data
+
+    async def whole(self, stream: str, subject: str) -> AsyncIterator[Any]:
+        """These messages with their numbers and headers, as nats-py has them (`RawStreamMsg`)."""
         number = 0
         while True:
             ask = partial(self._js.get_msg, stream, seq=number + 1, subject=subject, next=True)
@@ -59,7 +64,7 @@ class Stored:
             except NotFoundError:
                 return
             number = message.seq
-            yield message.subject, message.data
+            yield message
 
     async def may_hold(self, stream: str, number: int) -> bool:
         """Whether a stream may still have its message of that number: it is neither behind the first nor to come."""

@@ -92,7 +92,7 @@ _EXTRA_PUBLISHES: Final[dict[str, tuple[str, ...]]] = {
         *_consumer("WORK", "orchestrator-control", f"{ROOT}.control.>"),
         *_consumer("RUNS", "orchestrator-runs", f"{ROOT}.run.>"),
         *(f"$JS.API.STREAM.{verb}.{stream}" for verb in ("CREATE", "UPDATE") for stream in STREAMS),
-        *(f"$JS.API.STREAM.MSG.GET.{stream}" for stream in ("WORK", "EVENTS")),
+        *(f"$JS.API.STREAM.MSG.GET.{stream}" for stream in ("RUNS", "WORK", "EVENTS")),
         *_TO_CLIENTS,
     ),
     "input_processors": tuple(_answers("llm_gateway")),

@@ -1,14 +1,18 @@
-"""What clients ask who have heard nothing of their run for a while: whether anything is left of it."""
+"""What clients ask who have heard nothing of their run: whether there is anything of it."""
 
 from typing import Final
 
 from procession_schemas import subjects
+from procession_schemas.run_ids import asked_id, derived_id
 from procession_services.bus import Bus
 from procession_services.runtime.store import RunStore
 
 __all__ = ["Known"]
 
 _EVENTS: Final = ("run.accepted", "run.finished", "request.rejected")
+_REQUESTS: Final = 1_024
+_BYTES: Final = 4 * 1024 * 1024
+"""So much is read of what a tenant has in RUNS, to find the request of a run."""
 
 
 class Known:
@@ -17,16 +21,33 @@ class Known:
     def __init__(self, store: RunStore, bus: Bus) -> None:
         self._store, self._bus = store, bus
 
-    async def knows(self, tenant: str, run: str, request: int | None) -> bool:
-        """Whether something of the run is left; `request` is the place of its request in RUNS, where that is known.
+    async def knows(self, tenant: str, run: str, request: int | None) -> tuple[bool, int | None]:
+        """Whether there is something of the run, and the place of its request in RUNS while that is there.
 
-        What is left of none will never end: NATS and Redis have both come back without their data.
+        Who knows that place tells it (`request`); else it is looked for. Where there is nothing, nothing will come:
+        nobody asked for such a run, or NATS and Redis have both come back without their data.
         """
-        if request is not None and await self._bus.stored.may_hold("RUNS", request):
-            return True
+        if request is None:
+            request = await self._request(tenant, run)
+        elif not await self._bus.stored.may_hold("RUNS", request):
+            request = None
+        if request is not None:
+            return True, request
         if await self._store.load_state(tenant, run) is not None:
-            return True
+            return True, None
         for event in _EVENTS:
             if await self._bus.stored.last_body("EVENTS", subjects.event(tenant, run, event)) is not None:
-                return True
-        return False
+                return True, None
+        return False, None
+
+    async def _request(self, tenant: str, run: str) -> int | None:
+        """The place in RUNS of the first request for a run, among the oldest ones of the tenant that are there."""
+        read = size = 0
+        async for message in self._bus.stored.whole("RUNS", subjects.runs(tenant)):
+            body, headers = message.data or b"", message.headers or {}
+            if run == (asked_id(body) or derived_id(headers.get("Nats-Msg-Id"), message.seq)):
+                return int(message.seq)
+            read, size = read + 1, size + len(body)
+            if read == _REQUESTS or size > _BYTES:
+                break
+        return None

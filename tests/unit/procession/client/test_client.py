@@ -327,6 +327,42 @@ async def test_who_attaches_to_a_request_that_was_rejected_is_told_so(services, 
         await collect(handle)
 
 
+async def test_who_attaches_before_the_request_is_accepted_reads_the_run(services, procession):
+    services.waiting["soon-1"] = 7
+    handle = await procession.attach("soon-1")
+    await services.accept("soon-1")
+    await services.chunks("soon-1", 0, "a", end=True)
+    await services.finish("soon-1", "a")
+    async with asyncio.timeout(5):
+        assert await collect(handle) == ["a"]
+
+
+@pytest.mark.parametrize("sequence", [7, 8])
+async def test_who_attaches_before_the_request_is_rejected_is_told_so(services, procession, sequence):
+    services.waiting["soon-2"] = 7
+    handle = await procession.attach("soon-2")
+    error = {"code": "RATE_LIMITED", "message": "too many", "isRetryable": True, "retryAfter": 2.0}
+    await services.event("soon-2", "request.rejected", error=error, sequence=sequence)
+    with pytest.raises(LimitExceededError if sequence == 7 else TimeoutError):
+        await handle.result(timeout=1)
+
+
+async def test_who_attaches_while_the_request_is_accepted_reads_the_run(services, procession, monkeypatch):
+    async def knows(*_asked):
+        await services.accept("soon-3")
+        return True, None
+
+    monkeypatch.setattr(services, "_knows", knows)
+    assert (await procession.attach("soon-3")).accepted
+
+
+async def test_who_attaches_where_no_service_is_up_is_told_at_once_that_there_is_no_such_run(servers):
+    async with Procession(servers.nats_url, tenant="nobodys") as procession:
+        async with asyncio.timeout(2):
+            with pytest.raises(UnknownRunError, match="nowhere"):
+                await procession.attach("nowhere")
+
+
 async def test_a_half_open_connection_is_given_up(services, servers, monkeypatch):
     monkeypatch.setattr("procession.client.link._PING_SECONDS", 0.1)
     async with (

@@ -12,8 +12,8 @@ from procession_services.runtime.embedded import Endpoints
 from tests.support.wire import services_at
 
 
-async def nobody(_tenant: str, _run: str, _request: int | None) -> bool:
-    return False
+async def nobody(_tenant: str, _run: str, _request: int | None) -> tuple[bool, int | None]:
+    return False, None
 
 
 @pytest.mark.parametrize(
@@ -41,6 +41,21 @@ async def test_a_request_that_is_none_finds_nothing_and_is_told_why(
     )
     assert (told["last"], told["batches"]) == (0, [])
     assert (told["error"]["code"], told["error"].get("field")) == (code, field)
+
+
+@pytest.mark.parametrize(
+    ("knowledge", "told"), [((False, None), {"known": False}), ((True, 7), {"known": True, "request": 7})]
+)
+async def test_who_asks_for_it_is_told_whether_a_run_is_known_and_where_its_request_is(
+    knowledge: tuple[bool, int | None], told: dict[str, Any]
+) -> None:
+    async def knows(*asked: Any) -> tuple[bool, int | None]:
+        assert asked == ("acme", "r", None)
+        return knowledge
+
+    subject = subjects.api("orchestrator", "acme", "backlog")
+    answer = await backlog(cast("JetStreamContext", None), knows, subject, b'{"run": "r", "known": true}')
+    assert orjson.loads(answer) == {"last": 0, "batches": [], **told}
 
 
 async def test_an_answer_ends_before_the_batch_with_which_it_would_be_too_long(servers: Endpoints) -> None:
