@@ -56,8 +56,15 @@ export class Answer {
     return numbers.map((number) => counting.get(number));
   }
 
+  /** Their text, without that of attempts behind which the model was asked again. */
   get text() {
-    return this.chunks.filter((c) => c.type === "text-delta").map((c) => c.payload.text).join("");
+    let [kept, attempt] = ["", ""];
+    for (const { type, payload } of this.chunks) {
+      if (type === "step-start") [kept, attempt] = [kept + attempt, ""];
+      else if (type === "text-delta") attempt += payload.text;
+      else if (type === "step-finish" && payload.stepResult.reason === "retry") attempt = "";
+    }
+    return kept + attempt;
   }
 
   /** Whether chunks are here that others come before. */

@@ -67,8 +67,17 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """Their text."""
-        return "".join(c["payload"]["text"] for c in self.chunks if c["type"] == "text-delta")
+        """Their text, without that of attempts behind which the model was asked again."""
+        kept = attempt = ""
+        for chunk in self.chunks:
+            match chunk["type"]:
+                case "step-start":
+                    kept, attempt = kept + attempt, ""
+                case "text-delta":
+                    attempt += chunk["payload"]["text"]
+                case "step-finish" if chunk["payload"]["stepResult"]["reason"] == "retry":
+                    attempt = ""
+        return kept + attempt
 
     @property
     def gap(self) -> bool:

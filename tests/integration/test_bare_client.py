@@ -68,6 +68,28 @@ async def test_an_answer_is_read_as_it_grows_and_again_when_it_is_there(system):
     assert all(TEXT.startswith(text) for text in screen.texts)
 
 
+RETRIED = {**SLOW, "chunks": WORDS[:9], "mid_error": {}}, {"chunks": WORDS}
+"""An answer that breaks off, and the one that an error processor asks for then."""
+
+
+def retried_request_of(system, name):
+    """A request for a run of that name whose first attempt is taken back."""
+    request = request_of(system, name, *RETRIED)
+    more = {"errorProcessors": ["retry"], "maxProcessorRetries": 1}
+    return {**request, "agent": {**request["agent"], **more}}
+
+
+async def test_what_an_attempt_has_said_that_is_made_again_is_taken_back(system):
+    request, screen, later = retried_request_of(system, "retry"), Screen(), Screen()
+    where = system.servers.nats_url, "test", request
+    async with system.inside("llm_gateway"):
+        result = await ask(*where, tenant=system.client.tenant, show=screen.show)
+    await ask(*where, tenant=system.client.tenant, show=later.show)
+    assert (result["retries"], result["text"]) == (1, TEXT)
+    assert (screen.texts[-1], later.texts[-1]) == (TEXT, TEXT)
+    assert "" in screen.texts[screen.texts.index("WORD0 ") :]  # it was shown, and taken back
+
+
 async def test_what_a_dead_gateway_has_said_is_taken_back(system):
     request, screen = request_of(system, "reset", {**SLOW, "chunks": ["lost "] * 9000}, SLOW), Screen()
     process = await system.process("llm_gateway").start()
@@ -171,6 +193,15 @@ async def test_the_client_for_node_has_the_result_of_a_forgotten_run_and_asks_fo
     assert told.splitlines() == [result]
     assert nameless.returncode != 0
     assert b"runId must be" in refused
+
+
+async def test_the_client_for_node_takes_back_what_an_attempt_has_said_that_is_made_again(system, tmp_path):
+    request = retried_request_of(system, "node-retry")
+    program = *node_and_client(tmp_path), system.servers.nats_url, system.client.tenant, "test"
+    async with asyncio.timeout(20), system.inside("llm_gateway"):
+        asking = await asyncio.create_subprocess_exec(*program, json.dumps(request), stdout=PIPE)
+        *_, shown, last = map(json.loads, (await asking.communicate())[0].splitlines())
+    assert (shown["text"], last["result"]["text"]) == (TEXT, TEXT)
 
 
 async def test_the_client_for_node_reads_the_same(system, tmp_path):
