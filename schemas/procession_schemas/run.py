@@ -12,8 +12,8 @@ from procession_schemas.memory import RequestMemory
 class RunRequest(AgentOptions):
     """A request on `procession.v1.run.<tenant>.<agent>`: `{"input": "Hello"}` is enough.
 
-    `runId` is the idempotency key: the same id with the same body, byte for byte, is the same run, whatever agent the
-    subject names; with another body it is a conflict. It has 1 to 128 letters, digits, `_` and `-`. Without one, the
+    `runId` is the idempotency key: the same id with the same body, byte for byte, on the same subject is the same run;
+    with another body, or for another agent, it is a conflict. It has 1 to 128 letters, digits, `_` and `-`. Without one, the
     run is called what the header `Nats-Msg-Id` says, and without that `run-<stream sequence>`, which the publish
     acknowledgement tells. So is one whose id, or whose JSON, cannot be read: its `run.finished` has that name.
     """
