@@ -7,21 +7,22 @@ from pydantic import Field
 from procession_schemas.agent import Agent, AgentOptions, AnyTool
 from procession_schemas.base import JsonObject, WireModel
 from procession_schemas.memory import RequestMemory
+from procession_schemas.run_ids import LONGEST
 
 
 class RunRequest(AgentOptions):
     """A request on `procession.v1.run.<tenant>.<agent>`: `{"input": "Hello"}` is enough.
 
     `runId` is the idempotency key: the same id with the same body, byte for byte, on the same subject is the same run;
-    with another body, or for another agent, it is a conflict. It has 1 to 128 letters, digits, `_` and `-`. Without one, the
-    run is called what the header `Nats-Msg-Id` says, and without that `run-<stream sequence>`, which the publish
-    acknowledgement tells. So is one whose id, or whose JSON, cannot be read: its `run.finished` has that name.
+    with another body, or for another agent, it is a conflict. It has 1 to 128 letters, digits, `_` and `-`. Without
+    one, the run is called what the header `Nats-Msg-Id` says, and without that `run-<stream sequence>`, which the
+    publish acknowledgement tells. So is one whose id, or whose JSON, cannot be read: its `run.finished` has that name.
     """
 
     run_id: str | None = Field(
         default=None,
         min_length=1,
-        max_length=128,
+        max_length=LONGEST,
         pattern=r"^[A-Za-z0-9_-]+$",
         description="Idempotency key.",
     )

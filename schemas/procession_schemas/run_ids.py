@@ -1,15 +1,25 @@
 """Which run a request is about, and the id of what it answers."""
 
+from typing import Final
+
 from pydantic_core import from_json
 
 from procession_schemas import subjects
+
+LONGEST: Final = 128
+"""Subjects take longer ones: versions of before gave runs such names."""
+
+
+def valid_id(value: str) -> str:
+    """Returns the value when it can be the id of a run; raises InvalidSubjectError as `subjects.token` does."""
+    return subjects.token(value, "run id", LONGEST)
 
 
 def asked_id(body: bytes) -> str | None:
     """The run id that a request asks for, also one that is wrong elsewhere: its sender listens there."""
     try:
         given = from_json(body)
-        return subjects.token(given.get("runId") or given.get("run_id") or "", "run id")
+        return valid_id(given.get("runId") or given.get("run_id") or "")
     except (ValueError, AttributeError, TypeError):
         return None
 
@@ -17,7 +27,7 @@ def asked_id(body: bytes) -> str | None:
 def derived_id(message_id: str | None, sequence: int | str) -> str:
     """The id of a run whose request asks for none: the id of the message, else its place in RUNS."""
     try:
-        return subjects.token(message_id or "", "run id")
+        return valid_id(message_id or "")
     except subjects.InvalidSubjectError:
         return f"run-{sequence}"
 

@@ -5,21 +5,21 @@ from typing import Final
 
 ROOT: Final = "procession.v1"
 _LONGEST: Final = 200
-_TOKEN: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{_LONGEST}}}")
+_TOKEN: Final = re.compile("[A-Za-z0-9_-]+")
 
 
 class InvalidSubjectError(ValueError):
     """A tenant, agent or run id that cannot be a subject token."""
 
 
-def token(value: str, what: str) -> str:
+def token(value: str, what: str, longest: int = _LONGEST) -> str:
     """Returns the value when it can be a token of a subject.
 
     Raises:
         InvalidSubjectError: It is empty, too long, or has other characters than letters, digits, `_` and `-`.
     """
-    if not _TOKEN.fullmatch(value):
-        raise InvalidSubjectError(f"{what} {value[:60]!r} must be 1 to 200 letters, digits, '_' or '-'")
+    if len(value) > longest or not _TOKEN.fullmatch(value):
+        raise InvalidSubjectError(f"{what} {value[:60]!r} must be 1 to {longest} letters, digits, '_' or '-'")
     return value
 
 

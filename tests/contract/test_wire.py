@@ -7,6 +7,7 @@ from procession_schemas import agent, run, subjects
 from procession_schemas.base import StrictModel
 from procession_schemas.memory import RequestMemory
 from procession_schemas.run import RunRequest
+from procession_schemas.run_ids import valid_id
 from procession_schemas.work import WorkCommand
 
 BAD = ["", "a.b", "*", ">", "a b", "acme\n", "\u00e9", "a/b", "x" * 201]
@@ -41,6 +42,15 @@ def test_what_cannot_be_a_token_is_refused(make, token):
 def test_the_refusal_says_what_was_wrong():
     with pytest.raises(subjects.InvalidSubjectError, match=r"tenant 'a\.b' must be 1 to 200 letters"):
         subjects.run("a.b", "demo")
+
+
+def test_a_run_id_may_be_as_long_as_that_of_a_request():
+    longest = "r" * 128
+    assert valid_id(longest) == RunRequest(input="x", run_id=longest).run_id == longest
+    with pytest.raises(subjects.InvalidSubjectError, match=r"run id 'r+' must be 1 to 128 letters"):
+        valid_id("r" * 129)
+    with pytest.raises(ValidationError, match="at most 128 characters"):
+        RunRequest(input="x", run_id="r" * 129)
 
 
 def test_a_processor_id_becomes_one_token():

@@ -52,6 +52,11 @@ async def ask(system):
     await connection.close()
 
 
+async def test_a_request_whose_id_is_too_long_has_its_end_where_the_acknowledgement_tells(ask):
+    told = await ask(json.dumps({"input": "x", "runId": "r" * 129}).encode())
+    assert (told[-1]["type"], told[-1]["result"]["error"]["field"]) == ("run.finished", "runId")
+
+
 CASES: dict[str, Any] = {
     "agent": ({"input": "x"}, "UNKNOWN_AGENT", "agent", "nobody"),
     "processor": (

@@ -26,6 +26,7 @@ from procession.client.silence import Silence
 from procession_schemas import subjects
 from procession_schemas.events import RequestRejected
 from procession_schemas.run import RunResult
+from procession_schemas.run_ids import valid_id
 from procession_schemas.work import Control
 
 _RETRY_SECONDS: Final = 0.5
@@ -63,7 +64,7 @@ class RunHandle:
     ) -> None:
         # Made by `Procession`; `fingerprint` is that of the request where the id may be that of a run with another,
         # and `after` how much of the run somebody who attaches has read.
-        self.run_id = run_id
+        self.run_id = valid_id(run_id)
         self._link = link
         self._tenant = tenant
         self._outcome = Outcome(streams=streams, fingerprint=fingerprint)

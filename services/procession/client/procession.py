@@ -177,7 +177,7 @@ class Procession:
                 retained, however much of the beginning has expired; the first `position` tells.
 
         Raises:
-            ValueError: `after` is negative.
+            ValueError: `after` is negative, or no run can have that id.
             UnknownRunError: Neither an event of the run nor its request is stored; or no service is up to find a
                 request that is not accepted yet.
             NotConnectedError: The client is not connected, or the streams do not answer within `accept_timeout`.

@@ -385,6 +385,14 @@ async def test_nobody_can_attach_to_a_run_that_does_not_exist(procession):
         await procession.attach("nowhere")
 
 
+async def test_nobody_can_attach_to_what_no_run_is_called(procession):
+    for id_ in ("a.b", "r" * 129):
+        with pytest.raises(ValueError, match="must be 1 to 128 letters"):
+            await procession.attach(id_)
+        with pytest.raises(ValueError, match="must be 1 to 128 letters"):
+            await procession.cancel(id_)
+
+
 async def test_the_same_request_again_is_the_same_run(services, procession):
     first = await procession.start("Hi", agent="demo", run_id="again-1")
     await services.accept("again-1")

@@ -198,7 +198,7 @@ async def test_a_server_that_is_not_there_is_one_clear_line(procession):
     [
         (["run", "Hi", "--agent", "demo", "--run-id", "not a token"], "procession: run_id: "),
         (["run", "Hi", "--agent", "two words"], "procession: agent 'two words' must be"),
-        (["cancel", "not a token"], "procession: run id 'not a token' must be"),
+        (["cancel", "not a token"], "procession: run id 'not a token' must be 1 to 128 "),
     ],
 )
 async def test_a_name_that_cannot_be_one_is_told(procession, arguments, told):
