@@ -29,7 +29,9 @@ class ProcessorRef(StrictModel):
         description="Instance id: state key and `processorId`; default: `id`.",
     )
     on_error: Literal["fail", "skip"] | None = Field(
-        default=None, description="When a hook raises: end the run, or go on with the value unchanged (D-2)."
+        default=None,
+        description="When a hook raises: end the run, or go on with the value unchanged (D-2). Not of "
+        "processAPIError: the next one is asked (R-AE-7).",
     )
     timeout: float | None = Field(default=None, gt=0, description="Seconds one hook call may take.")
 

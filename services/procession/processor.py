@@ -186,7 +186,7 @@ class Processor(Generic[OptionsT]):
     def process_api_error(
         self, args: a.APIErrorArgs
     ) -> a.APIErrorResult | Awaitable[a.APIErrorResult | None] | None:
-        """Decides about a failed model call (R-AE)."""
+        """Decides about a failed model call (R-AE); what it raises, `onError` or not, means no (R-AE-7)."""
         raise NotImplementedError
 
     def process_output_stream(self, args: a.OutputStreamArgs) -> a.StreamReturn | Awaitable[a.StreamReturn]:

@@ -611,6 +611,18 @@ async def test_the_first_retry_decides(values, asked, retry):
     assert kit.context.retry_count == int(retry)
 
 
+@pytest.mark.parametrize("on_error", ["fail", "skip", None])
+async def test_an_error_processor_that_fails_has_no_remedy_whatever_a_failure_does_elsewhere(on_error):
+    async def forever(_args):
+        await asyncio.Event().wait()
+
+    for hook, timeout in ((answers_error(ValueError("x")), None), (forever, 0.01)):
+        kit = kit_of(
+            "process_api_error", hook, answers_error({"retry": True}), on_error=on_error, timeout=timeout
+        )
+        assert (await kit.api_error()).retry
+
+
 async def test_an_error_hook_gets_the_error_and_the_live_conversation():
     def trim(args):
         args.state["error"] = [args.error.message, args.error.status_code, args.error.is_retryable]
