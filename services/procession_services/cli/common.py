@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CODES", "FAILED", "INTERRUPTED", "OK", "USAGE", "Commands", "UsageError", "client_of", "end_on", "end_with",
-    "pair", "print_json", "say", "settings_of",
+    "pair", "print_json", "say", "settings_of", "whole_number",
 ]  # fmt: skip
 
 OK: Final = 0
@@ -30,6 +30,8 @@ INTERRUPTED: Final = 130
 CODES: Final = {"finished": OK, "suspended": OK, "failed": FAILED, "blocked": 3, "cancelled": INTERRUPTED}
 """By the status of a run."""
 _CONNECT_SECONDS: Final = 2.0
+_DIGITS: Final = 20
+"""Numbers of more are none that anything here could count."""
 Command = Callable[[argparse.Namespace], int | Coroutine[Any, Any, int]]
 """Does a command and gives its exit code."""
 
@@ -99,6 +101,19 @@ def end_with(parent: int) -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
         if os.getppid() != parent:
             sys.exit(FAILED)
+
+
+def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
+    """What reads a whole number within these bounds, which belong to it, from the command line."""
+
+    def read(text: str) -> int:
+        value = int(text) if text.removeprefix("-").isdecimal() and len(text) <= _DIGITS else None
+        if value is None or value < least or (most is not None and value > most):
+            bounds = f"from {least} on" if most is None else f"from {least} to {most}"
+            raise argparse.ArgumentTypeError(f"{text[:_DIGITS]!r} is not a number {bounds}")
+        return value
+
+    return read
 
 
 def pair(text: str) -> tuple[str, Any]:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from procession_services.cli.common import OK, Commands, UsageError, say, settings_of
+from procession_services.cli.common import OK, Commands, UsageError, say, settings_of, whole_number
 from procession_services.runtime.access import Access
 
 if TYPE_CHECKING:
@@ -30,7 +30,13 @@ def add_dead_commands(commands: Commands) -> None:
         action = actions.add_parser(name, help=help_, description=help_, parents=[commands.common])
         action.add_argument("--secrets", type=Path, metavar="DIR", help="directory of `procession init`")
         if numbered:
-            action.add_argument("numbers", type=int, nargs="+", metavar="NUMBER", help="as `list` tells it")
+            action.add_argument(
+                "numbers",
+                type=whole_number(1, 2**64 - 1),
+                nargs="+",
+                metavar="NUMBER",
+                help="as `list` tells it",
+            )
         action.set_defaults(command=run)
 
 
@@ -52,7 +58,7 @@ async def _connected(options: argparse.Namespace) -> AsyncIterator[Any]:
 async def _letter(js: Any, number: int) -> "DeadLetter":
     from procession_services.bus.dead import dead_letter  # noqa: PLC0415
 
-    letter = await dead_letter(js, number) if number > 0 else None
+    letter = await dead_letter(js, number)
     if letter is None:
         raise UsageError(f"there is no dead letter {number}; `procession dead list` tells which there are")
     return letter

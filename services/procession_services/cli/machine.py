@@ -190,6 +190,6 @@ def _replicas(text: str) -> tuple[str, int]:
     service, number = pair(text)
     if service not in SERVICES:
         raise argparse.ArgumentTypeError(f"unknown service {service!r}; known: {', '.join(SERVICES)}")
-    if not isinstance(number, int) or number < 0:
+    if type(number) is not int or number < 0:
         raise argparse.ArgumentTypeError(f"{text!r}: how many must be a number from 0")
     return service, number

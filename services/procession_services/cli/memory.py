@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from procession.authors import said
-from procession_services.cli.common import UsageError, print_json, say
+from procession_services.cli.common import UsageError, print_json, say, whole_number
 from procession_services.runtime.agents import load_agents
 from procession_services.runtime.problems import ConfigurationError, Problem
 from procession_services.runtime.settings import Settings
@@ -83,7 +83,7 @@ def add_memory_command(commands: Any, connect: Connect, *parents: argparse.Argum
         added.add_argument("thread")
         added.add_argument("resource")
         if name == "messages":
-            added.add_argument("--last", type=int, metavar="N", help="only the newest N")
+            added.add_argument("--last", type=whole_number(1, 1000), metavar="N", help="only the newest N")
             _paged(added)
         if name == "rename":
             added.add_argument("title")
@@ -104,8 +104,12 @@ def add_memory_command(commands: Any, connect: Connect, *parents: argparse.Argum
 
 
 def _paged(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--page", type=int, default=0, metavar="N", help="counted from 0")
-    parser.add_argument("--per-page", type=int, default=40, metavar="N", help="1 to 1000 (default: 40)")
+    parser.add_argument(
+        "--page", type=whole_number(0, 2**31 - 1), default=0, metavar="N", help="counted from 0"
+    )
+    parser.add_argument(
+        "--per-page", type=whole_number(1, 1000), default=40, metavar="N", help="1 to 1000 (default: 40)"
+    )
 
 
 async def _with_client(connect: Connect, run: _Action, options: argparse.Namespace) -> int:

@@ -8,7 +8,17 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
-from procession_services.cli.common import CODES, OK, Commands, UsageError, client_of, pair, print_json, say
+from procession_services.cli.common import (
+    CODES,
+    OK,
+    Commands,
+    UsageError,
+    client_of,
+    pair,
+    print_json,
+    say,
+    whole_number,
+)
 
 if TYPE_CHECKING:
     from procession.client import RunHandle
@@ -39,7 +49,9 @@ def add_run_commands(commands: Commands) -> None:
 
     attach = commands.add("attach", _attach, "show a run that somebody started", common, tenant, shown)
     attach.add_argument("run", metavar="RUN")
-    attach.add_argument("--after", type=int, default=0, metavar="N", help="leave out the first N chunks")
+    attach.add_argument(
+        "--after", type=whole_number(0), default=0, metavar="N", help="leave out the first N chunks"
+    )
     attach.set_defaults(stream=True)
 
     cancel = commands.add("cancel", _cancel, "cancel a run, whoever started it", common, tenant)

@@ -29,7 +29,7 @@ class ThreadsRequest(StrictModel):
     """Body of `threads`: the threads of a resource, the latest updated first."""
 
     resource: Id
-    page: int = Field(default=0, ge=0)
+    page: int = Field(default=0, ge=0, lt=2**31)
     per_page: int = Field(default=40, ge=1, le=1000)
 
 
@@ -63,7 +63,7 @@ class SaveRequest(ThreadRequest):
 class MessagesRequest(ThreadRequest):
     """Body of `messages`: a page counted from the oldest, or the newest `limit`; either way oldest first."""
 
-    page: int = Field(default=0, ge=0)
+    page: int = Field(default=0, ge=0, lt=2**31)
     per_page: int = Field(default=40, ge=1, le=1000)
     limit: int | None = Field(default=None, ge=1, le=1000)
 

@@ -121,6 +121,8 @@ async def test_an_unknown_operation_lists_those_there_are(ask: Ask) -> None:
         ("thread", {**WHERE, "resourceId": "r"}, "resourceId"),
         ("threads", {}, "resource"),
         ("threads", {"resource": "r", "page": -1}, "page"),
+        ("threads", {"resource": "r", "page": 2**63}, "page"),
+        ("messages", {**WHERE, "page": 2**63}, "page"),
         ("threads", {"resource": "r", "perPage": 0}, "perPage"),
         ("messages", {**WHERE, "perPage": 1_000_000}, "perPage"),
         ("messages", {**WHERE, "limit": 0}, "limit"),
