@@ -191,10 +191,14 @@ class StepOutcome(TypedDict):
 
 
 class StepOutput(TypedDict):
-    """What an attempt, or at the end the run, amounts to."""
+    """What an attempt, or at the end the run, amounts to.
+
+    `shortened` says that the text, which the deltas had, is cut, since NATS takes no longer message.
+    """
 
     text: NotRequired[str]
     usage: NotRequired[dict[str, int | None]]
+    shortened: NotRequired[bool]
 
 
 class FinishPayload(TypedDict):

@@ -30,8 +30,8 @@ async def test_a_processor_that_waits_keeps_the_provider_waiting(system):
     assert CHUNK < sent < 30_000_000
 
 
-async def test_an_answer_that_no_chunk_can_hold_ends_the_run_with_an_error(system):
-    result, _ = await system.run({"chunks": ["x" * 3_000_000] * 3}, agent={"outputProcessors": ["upper"]})
+async def test_a_chunk_of_a_provider_that_is_too_long_ends_the_run_with_an_error(system):
+    result, _ = await system.run({"chunks": ["x" * 9_000_000]}, agent={"outputProcessors": ["upper"]})
     assert (result.status, result.error.code) == ("failed", "CHUNK_NOT_SENDABLE")
 
 
@@ -58,6 +58,25 @@ async def test_an_answer_whose_outcome_is_longer_than_a_message_comes_whole(syst
     result, chunks = await system.run(answer, agent={"outputProcessors": ["upper"]})
     assert result.status == "finished", result.error
     assert text_of(chunks) == "X" * 5_000_000
+
+
+@pytest.mark.parametrize("processors", [[], ["upper"]], ids=["direct", "through a processor"])
+@pytest.mark.parametrize("lengths", [(9,), (5, 5)], ids=["one step", "two steps"])
+async def test_the_ends_of_steps_and_runs_do_not_tell_a_text_that_no_chunk_can_hold(
+    system, lengths, processors
+):
+    """Which the deltas had; it is as with `stream: false`."""
+    call = {"tool_calls": [{"id": "c1", "name": "echo", "arguments": {"text": "hi"}}]}
+    *first, last = ({"chunks": ["X" * 1_000_000] * length} for length in lengths)
+    agent = {"outputProcessors": processors, "tools": ["echo"]}
+    result, chunks = await system.run(*({**answer, **call} for answer in first), last, agent=agent)
+    assert (result.status, result.response) == ("finished", {"shortened": True}), result.error
+    assert text_of(chunks) == "X" * 1_000_000 * sum(lengths)
+    outputs = [chunk["payload"]["output"] for chunk in chunks if chunk["type"] in ("step-finish", "finish")]
+    told = [1_000_000 * length if length < 8 else 200_000 for length in lengths]
+    assert [len(output["text"]) for output in outputs] == [*told, 200_000]
+    assert [output.get("shortened") for output in outputs] == [n == 200_000 or None for n in (*told, 200_000)]
+    assert len(result.text) == 200_000
 
 
 def _stream_parts():

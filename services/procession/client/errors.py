@@ -58,7 +58,10 @@ class RunFailedError(ProcessionError):
 
 
 class ChunksLostError(ProcessionError):
-    """Chunks came neither live nor from the stream that keeps them; `result()` still has the whole answer."""
+    """Chunks came neither live nor from the stream that keeps them; `result()` still has the answer.
+
+    All of it, unless its `response` says `shortened`: then it is longer than a message of NATS.
+    """
 
 
 class UnknownRunError(ProcessionError):

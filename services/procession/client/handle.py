@@ -321,7 +321,7 @@ class RunHandle:
     def _lost(self, which: str) -> ChunksLostError:
         return ChunksLostError(
             f"chunks {which} of run {self.run_id} were lost, or are not kept any more; "
-            "result() has the whole answer"
+            "result() has the answer"
         )
 
     async def _advance(self) -> None:

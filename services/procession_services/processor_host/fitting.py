@@ -1,8 +1,9 @@
-"""What is longer than the broker takes, told shorter: events, of which the chunks had the rest, and tripwires."""
+"""What is longer than the broker takes, told shorter: ends, of which the chunks had the rest, and tripwires."""
 
 from collections.abc import Callable
 from typing import Any, Final
 
+from procession_schemas.chunks import Chunk
 from procession_schemas.events import ProcessorViolation, RunFinished, RunSuspended
 from procession_schemas.run import RunResult, Tripwire
 
@@ -26,6 +27,18 @@ def fitting_end(event: RunFinished | RunSuspended, fits: Fits) -> bytes:
             break
         body = event.model_copy(update={"result": shorter(event.result)}).to_json()
     return body
+
+
+def fitting_finish(chunk: Chunk, takes: Callable[[Chunk], bool]) -> Chunk:
+    """A `step-finish` or `finish`, its text as whole as fits: the deltas had all of it."""
+    for longest in (_LONGEST_TEXT, 0):
+        if takes(chunk):
+            break
+        payload = chunk["payload"]
+        output = {**payload["output"], "text": payload["output"]["text"][:longest], **_SHORTENED}
+        about = {name: value for name, value in payload.items() if longest or name != "metadata"}
+        chunk = {**chunk, "payload": {**about, "output": output}}
+    return chunk
 
 
 def fitting_violation(event: ProcessorViolation, fits: Fits) -> bytes:

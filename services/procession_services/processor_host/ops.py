@@ -15,6 +15,7 @@ from procession_schemas import work
 from procession_schemas.chunks import Chunk
 from procession_schemas.messages import StepResult
 from procession_services.processor_host.errors import Stopped
+from procession_services.processor_host.fitting import fitting_finish
 from procession_services.processor_host.job import Job, OpRunner
 from procession_services.processor_host.results import compile_result
 from procession_services.runs.arrays import called, place
@@ -271,8 +272,9 @@ async def step_finish(op: work.StepFinishOp, job: Job) -> None:
         "output": output,
         "metadata": response.get("metadata", {}),
     }
+    chunk = fitting_finish({"type": "step-finish", "payload": payload}, job.outbox.takes)
     async with job.sink(op.processors) as sink:
-        await sink.send([{"type": "step-finish", "payload": payload}], last=True)
+        await sink.send([chunk], last=True)
     keep_pending(job)
 
 
@@ -303,7 +305,7 @@ async def result(op: work.ResultOp, job: Job) -> None:
             },
             "messageId": job.ctx.message_id,
         }
-        job.outbox.put({"type": "finish", "payload": payload})
+        job.outbox.put(fitting_finish({"type": "finish", "payload": payload}, job.outbox.takes))
     await job.outbox.flush(end=True)
 
 

@@ -15,6 +15,8 @@ from procession_services.runs.numbering import second_of_week
 
 _ENVELOPE = 64
 """Bytes that the answer to a client that reads a stored batch has besides it."""
+_BESIDE = 1024
+"""More bytes than travel with a chunk: its run, and what a batch, or a frame to an output replica, says besides."""
 _ROOM = 1 << 20
 """Numbers for what a stream, or a command that is begun again, sends until it is done."""
 _TIMES = 1000
@@ -99,6 +101,13 @@ class Outbox:
     def catching_up(self) -> bool:
         """Whether the next chunk is one that clients have."""
         return self.next_seq <= self._suppress
+
+    def takes(self, chunk: Chunk) -> bool:
+        """Whether the chunk is not too long to be sent; one that is no JSON fails when it is."""
+        try:
+            return len(orjson.dumps(chunk)) + _BESIDE <= self._bus.max_payload
+        except TypeError:
+            return True
 
     def put(self, chunk: Chunk) -> None:
         """Takes a chunk; custom `data-*` chunks go verbatim (R-WR-3), others get the run's identity (R-CH-1)."""

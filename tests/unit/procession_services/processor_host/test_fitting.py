@@ -5,7 +5,12 @@ import pytest
 
 from procession_schemas.events import ProcessorViolation, RunFinished
 from procession_schemas.run import Failure, RunResult, Tripwire
-from procession_services.processor_host.fitting import fitting_end, fitting_tripwire, fitting_violation
+from procession_services.processor_host.fitting import (
+    fitting_end,
+    fitting_finish,
+    fitting_tripwire,
+    fitting_violation,
+)
 
 LONG = "x" * 1_000_000
 
@@ -55,6 +60,30 @@ def test_how_a_run_ended_is_told_whatever_is_too_long(fields):
     )
     if result.suspend_payload:
         assert result.suspend_payload == {"calls": [{"toolCallId": "c", "toolName": "t"}]}
+
+
+@pytest.mark.parametrize(
+    ("longest", "text", "metadata", "expected"),
+    [
+        (1_100_000, LONG, {"id": "m"}, {"output": {"text": LONG, "usage": {}}, "metadata": {"id": "m"}}),
+        (
+            300_000,
+            LONG,
+            {"id": "m"},
+            {"output": {"text": LONG[:200_000], "usage": {}, "shortened": True}, "metadata": {"id": "m"}},
+        ),
+        (300_000, LONG, {"id": LONG}, {"output": {"text": "", "usage": {}, "shortened": True}}),
+        (1_000, LONG, {"id": "m"}, {"output": {"text": "", "usage": {}, "shortened": True}}),
+    ],
+    ids=["fits", "text", "metadata", "nothing"],
+)
+def test_the_end_of_a_step_has_as_much_of_its_text_as_fits(longest, text, metadata, expected):
+    payload = {"messageId": "m", "output": {"text": text, "usage": {}}, "metadata": metadata}
+    chunk = fitting_finish(
+        {"type": "step-finish", "payload": payload}, lambda chunk: len(orjson.dumps(chunk)) <= longest
+    )
+    assert chunk == {"type": "step-finish", "payload": {"messageId": "m", **expected}}
+    assert payload["output"] == {"text": text, "usage": {}}
 
 
 def test_a_violation_without_its_details():
