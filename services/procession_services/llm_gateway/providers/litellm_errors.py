@@ -16,7 +16,7 @@ from procession_services.llm_gateway.core.failures import FailureKind, ProviderE
 
 _RESPONSE: Final = frozenset({"httpx.HTTPStatusError"})
 _EVENT: Final = frozenset({"procession_services.EventError"})
-_NO_EVENT: Final = frozenset({"procession_services.NoEventError"})
+_WORDED: Final = frozenset({"procession_services.NoEventError", "procession_services.CutError"})
 _TIMEOUT: Final = frozenset(
     {"builtins.TimeoutError", "httpx.TimeoutException", "openai.APITimeoutError", "litellm.Timeout"}
 )
@@ -91,7 +91,7 @@ def _provider_error(error: BaseException, call: ModelCall, *, begun: bool) -> Pr
 
 
 def _broken(told: BaseException, *, begun: bool) -> str:
-    if _is(told, _NO_EVENT):
+    if _is(told, _WORDED):
         return str(told)
     if begun:
         return "the connection to the provider broke in the middle of its answer"

@@ -57,6 +57,13 @@ class NoEventError(ConnectionError):
     """The provider answered, but what came is no answer: a proxy's page, or nothing."""
 
 
+class CutError(ConnectionError):
+    """The answer has ended within an event: whoever sent it, or a proxy on the way, has gone."""
+
+    def __init__(self) -> None:
+        super().__init__("the connection to the provider broke in the middle of its answer")
+
+
 class ErrorData(bytes):
     """The data of an event whose name says that it is an error."""
 
@@ -71,7 +78,7 @@ class Reader(Protocol):
         ...
 
     def end(self) -> list[bytes]:
-        """Returns what is left when the stream has ended."""
+        """Returns what is left when the stream has ended; raises CutError where that cannot be an event."""
         ...
 
 
@@ -161,6 +168,7 @@ async def event_batches(
 
     Raises:
         NoEventError: No event came; `status` is told with what did.
+        CutError: The last event is not whole.
         Exception: Whatever `parse` raises.
     """
     left, begun, said = _AHEAD, False, bytearray()
@@ -181,7 +189,7 @@ async def event_batches(
             yield events
         if reader.done:
             return
-    for events in _parsed(reader.end(), parse):
+    for events in _left(reader, parse):
         begun = True
         yield events
     if not begun:
@@ -205,6 +213,14 @@ def _parsed(
         events.append(END)
     if events:
         yield events
+
+
+def _left(reader: Reader, parse: Callable[[bytes], dict[str, Any] | None]) -> Iterator[list[dict[str, Any]]]:
+    """Yields the events that the end of the stream completes; raises CutError where it has cut one off."""
+    try:
+        yield from _parsed(reader.end(), parse)
+    except orjson.JSONDecodeError as error:
+        raise CutError from error
 
 
 def _unstreamed(said: bytes, parse: Callable[[bytes], dict[str, Any] | None], status: int) -> dict[str, Any]:
@@ -302,6 +318,7 @@ def openai_events(stream: Any) -> AsyncGenerator[list[dict[str, Any]], None]:
     Raises:
         EventError: An event reports an error.
         NoEventError: What came is no stream, and no whole answer either.
+        CutError: The last event is not whole.
         ValueError: An event is not JSON.
     """
     response = stream.response

@@ -15,7 +15,7 @@ from procession_services.llm_gateway.providers.direct.lower import (
     has_remote_media,
     reused,
 )
-from procession_services.llm_gateway.providers.openai_events import EventError, forgiven
+from procession_services.llm_gateway.providers.openai_events import CutError, EventError, forgiven
 
 _LENGTH: Final = 4
 """Bytes at the beginning of a frame that tell how long it is."""
@@ -63,10 +63,10 @@ class FrameReader:
         """Returns nothing: a frame says itself where it ends.
 
         Raises:
-            EventError: The stream ends within a frame.
+            CutError: The stream ends within a frame.
         """
         if self._parts:
-            raise EventError("the provider's answer ends in the middle of an event")
+            raise CutError
         return []
 
 

@@ -300,7 +300,7 @@ async def direct_events(
         httpx.HTTPStatusError: The provider refused; LiteLLM's paths raise the same.
         EventError: An event reports an error.
         NoEventError: What came is no stream, and no whole answer either.
-        OSError, aiohttp.ClientError: The provider cannot be reached, or the connection broke.
+        OSError, aiohttp.ClientError: The provider cannot be reached, or the connection broke, also within an event.
         ValueError: An event is not JSON, a header cannot be sent, or the provider sends the request on elsewhere.
     """
     async with connections.post(request) as answer:

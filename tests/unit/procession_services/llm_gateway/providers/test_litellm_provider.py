@@ -634,6 +634,15 @@ async def test_a_cut_connection(provider: LiteLLMProvider, model: str) -> None:
     assert types == ["response-metadata", "text-start", "text-delta"]
 
 
+async def test_an_event_that_is_cut_off_is_a_cut_connection(provider: LiteLLMProvider) -> None:
+    cut = b'data: {"choices": [{"del'
+    async with ModelServer(Answer([cut]), Answer([*sse(event(content="He")), cut])) as server:
+        for told in ([], ["response-metadata", "text-start", "text-delta"]):
+            error, types = await failed(provider, call(server))
+            assert (error.kind, error.retryable, types) == ("network", True, told)
+            assert error.message == "the connection to the provider broke in the middle of its answer"
+
+
 async def test_nobody_listens(provider: LiteLLMProvider) -> None:
     async with ModelServer() as server:
         gone = call(server)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from procession_services.llm_gateway.providers import openai_events
 from procession_services.llm_gateway.providers.openai_events import (
     END,
+    CutError,
     ErrorData,
     EventReader,
     NoEventError,
@@ -153,6 +154,14 @@ async def test_an_answer_that_breaks_in_its_last_read_has_no_end():
     batches = batches_in(b"data: {}\n\ndata: {\n\n" + DONE)
     assert await anext(batches) == [{}]
     with pytest.raises(orjson.JSONDecodeError):
+        await anext(batches)
+
+
+@pytest.mark.parametrize("rest", [b'data: {"a', b'data: {"a": "\xc3', b"data: {\n", b"data: [DO"])
+async def test_an_answer_that_ends_within_an_event_is_cut_off(rest):
+    batches = batches_in(b"data: {}\n\n" + rest)
+    assert await anext(batches) == [{}]
+    with pytest.raises(CutError, match="in the middle of its answer"):
         await anext(batches)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from procession_services.llm_gateway.providers.direct.bedrock import FrameReader, _decoded
-from procession_services.llm_gateway.providers.openai_events import EventError
+from procession_services.llm_gateway.providers.openai_events import CutError, EventError
 from tests.support.cost import growth
 
 
@@ -35,10 +35,10 @@ def test_a_large_frame_in_many_reads_is_put_together_once():
     assert growth(read, 8_000_000) < 20  # about 50 if each read copied what came before
 
 
-def test_a_stream_that_ends_within_a_frame_is_an_error():
+def test_a_stream_that_ends_within_a_frame_is_cut_off():
     reader = FrameReader()
     assert reader.feed(frame(b"x") + b"\0") == [frame(b"x")]
-    with pytest.raises(EventError, match="in the middle"):
+    with pytest.raises(CutError, match="in the middle"):
         reader.end()
 
 
