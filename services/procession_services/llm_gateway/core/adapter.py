@@ -10,6 +10,7 @@ from typing import Any, Final
 from procession_schemas.chunks import Chunk
 from procession_services.llm_gateway.core.text import valid_unicode
 from procession_services.llm_gateway.core.tool_calls import ToolCallAssembler
+from procession_services.llm_gateway.core.usage import Usage
 
 _WORDS: Final = {
     "stop": ("stop", "STOP", "end_turn", "stop_sequence", "STOP_SEQUENCE", "COMPLETE", "eos", "eos_token"),
@@ -65,14 +66,6 @@ _UNSAID: Final = frozenset({"error", "other"})
 _YEAR_3000: Final = 32_503_680_000
 _ONLY_TEXT: Final = frozenset({"role", "content"})
 _BLOCK_IDS: Final = {"text": "txt", "reasoning": "rsn"}
-_CACHED: Final = ("prompt_tokens_details.cached_tokens", "cache_read_input_tokens", "prompt_cache_hit_tokens")
-_CACHE_CREATION: Final = (
-    "prompt_tokens_details.cache_creation_tokens",
-    "prompt_tokens_details.cache_write_tokens",
-    "prompt_tokens_details.cache_creation_input_tokens",
-    "cache_creation_input_tokens",
-)
-"""Where providers tell the tokens that came from their cache, and those that went there."""
 
 
 class ChunkAdapter:
@@ -83,6 +76,9 @@ class ChunkAdapter:
     Args:
         provider: Name under which provider metadata is given on.
         include_raw: Put a `raw` chunk with the event itself before what the event becomes.
+
+    Attributes:
+        usage: What the answer has used so far.
     """
 
     def __init__(self, provider: str = "", *, include_raw: bool = False) -> None:
@@ -96,7 +92,7 @@ class ChunkAdapter:
         self._cited: set[str] = set()
         self._calls = ToolCallAssembler()
         self._reason: str | None = None
-        self._usage: dict[str, int] = {}
+        self.usage = Usage()
         self._metadata: dict[str, Any] = {}
 
     def feed(self, event: dict[str, Any]) -> list[Chunk]:
@@ -106,7 +102,7 @@ class ChunkAdapter:
         with index 0 counts.
         """
         if isinstance(usage := event.get("usage"), dict):
-            _merge_usage(self._usage, usage)
+            self.usage.add(usage)
         if metadata := event.get("provider_specific_fields"):
             self._metadata.update(metadata)
         choices: list[dict[str, Any]] = event.get("choices") or []
@@ -133,7 +129,7 @@ class ChunkAdapter:
         said = {"rawReason": self._reason} if reason in _UNSAID and self._reason not in (None, reason) else {}
         payload = {
             "stepResult": {"reason": reason, **said},
-            "output": {"usage": _contract_usage(self._usage)},
+            "output": {"usage": self.usage.told()},
             "metadata": metadata,
         }
         ends = [*self._close_block(), *self._calls.close_all(repair=reason in _WHOLE)]
@@ -296,46 +292,3 @@ def _joined(content: Any) -> str:
     """Return the text of content that is a list of parts."""
     texts = [part.get("text") for part in _objects(content) if part.get("type") == "text"]
     return "".join(text for text in texts if isinstance(text, str))
-
-
-def _merge_usage(known: dict[str, int], usage: dict[str, Any], of: str = "") -> None:
-    """Add a report of usage: later numbers win, but a zero says nothing against an earlier number.
-
-    Providers report prompt tokens at the beginning and the rest at the end, or everything with every event.
-    """
-    for name, value in usage.items():
-        if isinstance(value, dict):
-            _merge_usage(known, value, f"{of}{name}.")
-        elif (number := _tokens(value)) is not None and (number or not known.get(of + name)):
-            known[of + name] = number
-
-
-def _tokens(value: Any) -> int | None:
-    try:
-        return int(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
-
-
-def _largest(usage: dict[str, int], names: tuple[str, ...]) -> int | None:
-    return max((usage[name] for name in names if name in usage), default=None)
-
-
-def _contract_usage(usage: dict[str, int]) -> dict[str, int | None]:
-    """Return usage in the contract's words (R-US-1..3); what was not reported is None."""
-    prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
-    total = usage.get("total_tokens")
-    if prompt is not None or completion is not None:
-        total = max(total or 0, (prompt or 0) + (completion or 0))
-    apart = usage.get("reasoning_tokens") or None  # some have a zero there whatever they know
-    details = {
-        "reasoningTokens": usage.get("completion_tokens_details.reasoning_tokens", apart),
-        "cachedInputTokens": _largest(usage, _CACHED),
-        "cacheCreationInputTokens": _largest(usage, _CACHE_CREATION),
-    }
-    return {
-        "inputTokens": prompt,
-        "outputTokens": completion,
-        "totalTokens": total,
-        **{name: value for name, value in details.items() if value is not None},
-    }

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from procession_services.llm_gateway.core.call import ModelCall
+from procession_services.llm_gateway.core.usage import possible
 from procession_services.llm_gateway.providers.litellm_errors import provider_error
 from procession_services.llm_gateway.providers.litellm_provider import LiteLLMProvider, _litellm
 
@@ -43,8 +44,8 @@ async def embed(
     except Exception as error:  # LiteLLM and the libraries below it raise whatever they like
         raise provider_error(error, call, begun=False) from error
     rows = sorted((_row(row) for row in answer.data), key=lambda row: row[0])
-    tokens = getattr(answer.usage, "prompt_tokens", None)
-    cost = provider.cost(call, {"inputTokens": tokens, "outputTokens": 0})
+    tokens = possible(getattr(answer.usage, "prompt_tokens", None))
+    cost = None if tokens is None else provider.cost(call, {"inputTokens": tokens, "outputTokens": 0})
     return Embeddings([vector for _, vector in rows], tokens, cost)
 
 

@@ -34,6 +34,7 @@ from procession_services.llm_gateway.providers.openai_events import END, openai_
 from procession_services.runtime import garbage
 from procession_services.runtime.secrets import NO_KEY
 
+log = logging.getLogger(__name__)
 _KEPT_SECONDS: Final = "4"
 """How long an idle connection is kept: many servers close theirs after five, and what is asked then would be lost."""
 _END: Final = object()
@@ -101,7 +102,7 @@ class LiteLLMProvider:
                         batch.pop()
                     chunks = [chunk for event in batch for chunk in adapter.feed(event)]
                     if over:  # the end goes with them, and nobody has to read on to learn of it
-                        yield chunks + adapter.finish()
+                        yield chunks + _finish(adapter, call)
                         return
                     if chunks:
                         yield chunks
@@ -109,7 +110,7 @@ class LiteLLMProvider:
             raise
         except Exception as error:  # LiteLLM and the libraries below it raise whatever they like
             raise provider_error(error, call, begun=begun) from error
-        yield adapter.finish()
+        yield _finish(adapter, call)
 
     def knows(self, model: str) -> bool:
         """Whether the model is written `provider/name`, with a provider that LiteLLM has."""
@@ -169,6 +170,12 @@ class LiteLLMProvider:
             return _litellm_events(kwargs, deadlines)
         batches = direct_events(request, self._connections)
         return _within(deadlines, batches) if deadlines.limited else batches
+
+
+def _finish(adapter: ChunkAdapter, call: ModelCall) -> list[Chunk]:
+    if adapter.usage.is_doubtful:
+        log.warning("%s tells usage that no answer can have; such numbers count as none", call.model)
+    return adapter.finish()
 
 
 async def _litellm_events(

@@ -608,6 +608,23 @@ async def test_the_whole_answer_of_a_server_that_knows_no_streams(provider: Lite
     assert end(chunks) == ("tool-calls", {"inputTokens": 10, "outputTokens": 5, "totalTokens": 15})
 
 
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_usage_that_no_answer_can_have_is_told_in_the_log(
+    provider: LiteLLMProvider, caplog: pytest.LogCaptureFixture, streamed: bool
+) -> None:
+    usage = {"prompt_tokens": 5, "completion_tokens": 1e30, "total_tokens": 1e30}
+    message = {"role": "assistant", "content": "Hi"}
+    said = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "usage": usage}
+    answer = (
+        stream(event(content="Hi"), event(finish="stop"), event(usage=usage)) if streamed else whole(said)
+    )
+    async with ModelServer(answer) as server:
+        chunks = await read(provider, call(server))
+    assert end(chunks) == ("stop", {"inputTokens": 5, "outputTokens": None, "totalTokens": 5})
+    [warning] = caplog.messages
+    assert "usage that no answer can have" in warning
+
+
 async def test_what_is_no_answer_at_all_is_quoted(provider: LiteLLMProvider) -> None:
     async with ModelServer(whole("<html>Sign in</html>")) as server:
         error, types = await failed(provider, call(server))
