@@ -76,6 +76,7 @@ class Writer(Protocol):
 
         Raises:
             ValueError: The type is one that the runtime owns, or missing (R-WR-2).
+            TypeError: It holds what is not JSON, such as a set or a NaN.
         """
 
 

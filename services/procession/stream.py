@@ -12,10 +12,11 @@ from procession.authors import is_ours
 from procession.calls import Calls, Clock, Link, TurnWriter, abort, failure, of_another, within
 from procession.context import RunContext
 from procession.errors import TripWire
+from procession.json_values import NotJsonError, encoded
 from procession.processor import Hook
 from procession.response import ResponseCollector
 from procession.returns import INVALID_RETURN, invalid, is_chunk, wrong
-from procession_schemas.chunks import HIDDEN_TYPES, RUNTIME_TYPES, Chunk
+from procession_schemas.chunks import CORE_TYPES, HIDDEN_TYPES, RUNTIME_TYPES, Chunk
 
 _UNDELIVERED = HIDDEN_TYPES | {"finish"}
 _HOOK = Hook.OUTPUT_STREAM
@@ -182,7 +183,16 @@ class StreamChain:
                 raise invalid(self.links[k], _HOOK, each, allowed)
             if each["type"] in RUNTIME_TYPES:
                 self._check_received(k, chunk, kind, each["type"])
+            elif each["type"] not in CORE_TYPES:
+                self._check_json(k, each)
         return made
+
+    def _check_json(self, k: int, chunk: Chunk) -> None:
+        """Refuses a custom chunk that clients could not get, or not as it is."""
+        try:
+            encoded(chunk, "chunk")
+        except NotJsonError as error:
+            raise wrong(self.links[k], _HOOK, INVALID_RETURN, f"returned {error}") from error
 
     def _check_received(self, k: int, chunk: Chunk | None, was: str | None, kind: str) -> None:
         """Refuses a chunk that only the runtime makes, unless the link gives back such a one that it got."""

@@ -99,6 +99,21 @@ async def test_a_request_context_that_is_no_json_is_told_at_once(run, value):
 
 
 @pytest.mark.parametrize("hook", ["process_output_step", "process_output_result"])
+@pytest.mark.parametrize("value", [{1}, float("nan")], ids=["set", "nan"])
+async def test_what_is_written_and_no_json_is_told_at_once_and_by_name(run, hook, value):
+    async def write(args):
+        await args.writer.custom({"type": "data-x", "data": value})
+
+    hooks: dict[str, Any] = {hook: write}
+    told = await run(SAID, o=[processor("p", **hooks)])
+    error = told.result.error
+    assert (error.code, error.processor_id) == ("PROCESSOR_FAILED", "p")
+    assert error.hook == {"process_output_step": "processOutputStep"}.get(hook, "processOutputResult")
+    assert "chunk['data'] is " in error.message
+    assert "data-x" not in {chunk["type"] for chunk in told.chunks}
+
+
+@pytest.mark.parametrize("hook", ["process_output_step", "process_output_result"])
 async def test_metadata_of_messages_that_are_no_json_are_told_at_once(run, hook):
     def edit(args):
         args.messages[-1]["content"]["metadata"]["x"] = object()

@@ -1,10 +1,11 @@
 import asyncio
 import itertools
+from typing import Any
 
 import pytest
 
 from procession.args import Violation
-from procession.calls import Calls, NullWriter, check_custom, failure, within
+from procession.calls import Calls, NullWriter, TurnWriter, check_custom, failure, within
 from procession.errors import ProcessorError, TripWire
 from procession.processor import Hook
 from procession_schemas.chunks import CORE_TYPES
@@ -275,6 +276,19 @@ async def test_a_writer_refuses_the_types_of_the_runtime(kind):
 async def test_a_writer_refuses_a_chunk_without_a_type(chunk):
     with pytest.raises(ValueError, match="needs a `type`"):
         await NullWriter().custom(chunk)
+
+
+@pytest.mark.parametrize("value", [{1}, float("nan"), "\ud800", 2**64, {1: 2}])
+async def test_a_writer_refuses_what_is_no_json(value):
+    sent: list[Any] = []
+
+    async def send(chunk):
+        sent.append(chunk)
+
+    for writer in (TurnWriter(send), NullWriter()):
+        with pytest.raises(TypeError, match=r"^chunk\['data'\]"):
+            await writer.custom({"type": "data-x", "data": value})
+    assert sent == []
 
 
 def test_a_custom_chunk_is_copied_as_it_is():

@@ -417,6 +417,22 @@ async def test_the_writer_refuses_the_types_of_the_runtime():
         await through(hook(writes({"type": "finish"})), [delta("a")], on_error="fail")
 
 
+@pytest.mark.parametrize("value", [{1}, float("nan")])
+async def test_a_custom_chunk_that_is_no_json_is_told_before_anybody_gets_it(value):
+    chunk = {"type": "data-x", "data": value}
+    for does, code in (
+        (writes(chunk), "PROCESSOR_FAILED"),
+        (lambda args: [chunk], "PROCESSOR_RETURNED_INVALID_VALUE"),
+    ):
+        out: list[Any] = []
+        links = [link(each, on_error="fail") for each in hook(does)]
+        with pytest.raises(ProcessorError, match=r"chunk\['data'\]") as raised:
+            await StreamChain(links, context(), calls(), out.append).feed(delta("a"))
+        error = raised.value
+        assert (error.code, error.processor_id, error.hook) == (code, "a", "processOutputStream")
+        assert out == []
+
+
 async def test_a_writer_that_outlives_its_stream_writes_nowhere_and_keeps_nothing_alive():
     writers = []
 
