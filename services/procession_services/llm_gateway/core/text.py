@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any, Final
 
 _CLOSERS: Final = {"{": "}", "[": "]"}
@@ -12,10 +13,15 @@ class InvalidJsonError(ValueError):
     """The text is not JSON, or none that can travel on."""
 
 
-def parse_json(text: str, *, nan: bool = False) -> Any:
+def valid_value(value: Any) -> Any:
+    """Return a JSON value with lone surrogates replaced, and halves of a pair that stand together joined."""
+    return json.loads(valid_unicode(json.dumps(value, ensure_ascii=False)))
+
+
+def parse_json(text: str, *, nan: bool = False, valid: Callable[[Any], Any] = valid_value) -> Any:
     """Return the value of a JSON text; control characters inside strings are forgiven.
 
-    With `nan`, so are NaN and Infinity: they count as null.
+    With `nan`, so are NaN and Infinity: they count as null. `valid` makes Unicode of a value with surrogates.
 
     Raises:
         InvalidJsonError: when it is not JSON, or holds NaN or Infinity.
@@ -23,7 +29,7 @@ def parse_json(text: str, *, nan: bool = False) -> Any:
     try:
         value = json.loads(text, strict=False, parse_constant=_nothing if nan else _refuse)
         if _SURROGATE.search(text):
-            value = json.loads(valid_unicode(json.dumps(value, ensure_ascii=False)))
+            value = valid(value)
     except (ValueError, RecursionError) as error:
         raise InvalidJsonError(str(error)) from error
     return value

@@ -12,7 +12,8 @@ from typing import Any, Final, Protocol
 import httpx
 import orjson
 
-from procession_services.llm_gateway.core.text import InvalidJsonError, parse_json
+from procession_services.llm_gateway.core.halves import Halves
+from procession_services.llm_gateway.core.text import InvalidJsonError, parse_json, valid_value
 
 END: Final[dict[str, Any]] = {}
 """Stands behind the last event of a stream that says where it ends."""
@@ -258,9 +259,10 @@ def json_parser(
 ) -> Callable[[bytes], dict[str, Any] | None]:
     """Decodes events and has `parse` read them; without it they are what we want already.
 
-    What it gives raises EventError where an event reports an error, and ValueError for one that is not JSON. An event
-    that holds nothing is a sign of life.
+    What it gives is for one stream, and raises EventError where an event reports an error, and ValueError for one that
+    is not JSON. An event that holds nothing is a sign of life.
     """
+    halves = Halves()
 
     def parsed(body: bytes) -> dict[str, Any] | None:
         if type(body) is ErrorData:
@@ -268,7 +270,10 @@ def json_parser(
         try:
             event = orjson.loads(body)
         except orjson.JSONDecodeError as broken:
-            event = forgiven(body, broken) if body.strip() else None
+            event = forgiven(body, broken, halves.joined) if body.strip() else None
+        else:
+            if halves.held:
+                event = halves.joined(event)
         if not isinstance(event, dict):
             if not event:
                 return None
@@ -282,14 +287,16 @@ def json_parser(
     return parsed
 
 
-def forgiven(body: bytes, error: orjson.JSONDecodeError) -> Any:
+def forgiven(body: bytes, error: orjson.JSONDecodeError, valid: Callable[[Any], Any] = valid_value) -> Any:
     """What other readers make of an event: some providers send half of a character, or NaN.
+
+    `valid` makes Unicode of an event with halves.
 
     Raises:
         JSONDecodeError: This error, where nobody could make anything of it.
     """
     try:
-        return parse_json(body.decode(errors="replace"), nan=True)
+        return parse_json(body.decode(errors="replace"), nan=True, valid=valid)
     except InvalidJsonError:
         raise error from None
 
