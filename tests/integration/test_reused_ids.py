@@ -1,9 +1,11 @@
 """The id of a run that Redis has forgotten is not for reuse, as long as EVENTS holds the run's end."""
 
 import asyncio
+import json
 
 import nats
 import pytest
+from nats.js.errors import NotFoundError
 
 from procession.client import RunConflictError
 from procession_schemas import subjects
@@ -13,6 +15,7 @@ from procession_schemas.fingerprint import fingerprint
 from procession_schemas.run import RunRequest
 from procession_services.runtime.store import run_key
 from tests.support.system import finished
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
 
@@ -106,3 +109,40 @@ async def test_a_second_request_under_the_id_of_one_that_could_not_run_does_not_
     second = await system.client.start(text, agent=agent, run_id=run)
     with pytest.raises(RunConflictError):
         await second.result(timeout=10)
+
+
+async def test_who_was_refused_is_told_nothing_else_when_the_reason_is_gone(system):
+    memory = {"thread": "reused", "resource": "ids", "concurrency": "reject"}
+    gate = system.gate()
+    waits = {"memory": {}, "inputProcessors": [gate.processor("processInput")]}
+    ahead = await system.start(ANSWER, agent=waits, memory=memory)
+    await gate.reached()
+    agent = {"name": "test", "model": system.script(ANSWER), "memory": {}}
+    body = json.dumps({"input": "Hello", "runId": "refused", "agent": agent, "memory": memory}).encode()
+    subject, tenant = subjects.run(system.client.tenant, "test"), system.client.tenant
+    async with await nats.connect(system.servers.nats_url) as connection:
+        runs = connection.jetstream()
+        chunks = await connection.subscribe(subjects.chunk(tenant, "refused"))
+        events = await connection.subscribe(subjects.event(tenant, "refused", ">"))
+
+        async def told():
+            """How many chunks and events were told in all when the request was handled once more."""
+            sequence = (await runs.publish(subject, body)).seq
+
+            async def acknowledged():
+                try:
+                    await runs.get_msg("RUNS", sequence)
+                except NotFoundError:
+                    return True
+                return False
+
+            await eventually(acknowledged)
+            await connection.flush()
+            return chunks.pending_msgs, events.pending_msgs
+
+        assert await told() == (1, 1)
+        await gate.open()
+        await finished(ahead)
+        assert await told() == (1, 1)
+    end, _ = await finished(await system.client.attach("refused"))
+    assert end.error.code == "THREAD_BUSY"

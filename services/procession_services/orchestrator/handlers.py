@@ -269,6 +269,8 @@ class Orchestrator:
         if known.told is not None or known.refused not in (None, digest):
             await self._conflict(tenant, run_id, delivery)
             return
+        if known.refused is not None and await self._lapses.ended(tenant, run_id) is not None:
+            return  # refused before, for whatever reason; it was told then
         outbox = Outbox(self._bus, tenant, run_id, 0, live=True)
         await self._driver.failed(outbox, tenant, run_id, agent, failure, fingerprint=digest)
 
