@@ -1,6 +1,7 @@
 """Redis is emptied, or comes back without its data, while runs are under way."""
 
 import asyncio
+from contextlib import AsyncExitStack
 
 import nats
 import pytest
@@ -25,6 +26,7 @@ pytestmark = [
 ]
 
 LOOKED_AFTER = "procession:admission:looked-after"
+LOOKING = "procession:admission:looking"
 ENDLESS = {"chunks": ["a "] * 1_000, "chunk_delay_ms": 100}
 ASKS = {"tool_calls": [{"id": "c1", "name": "echo", "arguments": {"text": "hi"}}]}
 
@@ -161,18 +163,49 @@ async def test_ids_stay_taken(system):
         await other.result()
 
 
-async def test_an_orchestrator_with_another_redis_ends_nobody(system, servers, tmp_path):
+async def test_they_end_although_the_orchestrators_are_replaced_meanwhile(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "unused")
+    async with (
+        own_servers(tmp_path) as servers,
+        running_system(servers.endpoints, tmp_path) as system,
+        system.inside("llm_gateway", "tools", work_ack_wait=6.0),
+        AsyncExitStack() as new,
+    ):
+        async with system.inside("orchestrator", work_ack_wait=6.0):
+            waiting = await system.start(ASKS, agent={"tools": ["echo"], "requireToolApproval": True})
+            assert (await waiting.result()).status == "suspended"
+            await settled(system)
+            await empty(system)
+            await eventually(lambda: system.redis.get(LOOKING))
+            await new.enter_async_context(system.inside("orchestrator", work_ack_wait=6.0))
+            assert not await system.redis.exists(LOOKED_AFTER), "who was here before is replaced too late"
+        await eventually(lambda: system.redis.get(LOOKED_AFTER))
+        result, _ = await finished(await system.client.attach(waiting.run_id))
+        assert result.error.code == "STATE_LOST"
+
+
+async def test_orchestrators_with_another_redis_end_nobody(system, servers, tmp_path, caplog):
     waiting = await system.start(ASKS, agent={"tools": ["echo"], "requireToolApproval": True})
     assert (await waiting.result()).status == "suspended"
+
+    async def have_decided():
+        told = [record for record in caplog.records if "which is for the orchestrators" in record.message]
+        return len(told) == 2
+
     async with own_servers(tmp_path, nats=False) as other:
-        settings = system.settings("other").model_copy(
-            update={"redis_url": other.endpoints.redis_url, "work_ack_wait": 1.0}
-        )
+        settings = [
+            system.settings(name).model_copy(
+                update={"redis_url": other.endpoints.redis_url, "work_ack_wait": 1.0}
+            )
+            for name in ("one", "two")
+        ]
         async with (
-            hosted("orchestrator", settings, start_orchestrator),
-            Redis.from_url(settings.redis_url) as redis,
+            hosted("orchestrator", settings[0], start_orchestrator),
+            hosted("orchestrator", settings[1], start_orchestrator),
+            Redis.from_url(other.endpoints.redis_url) as redis,
         ):
-            await eventually(lambda: redis.get(LOOKED_AFTER))
+            await eventually(have_decided)
+            assert not await redis.exists(LOOKED_AFTER), "a third one would not look any more"
     await waiting.cancel()
     result, _ = await finished(waiting)
     assert result.status == "cancelled"

@@ -33,8 +33,11 @@ log = logging.getLogger(__name__)
 _LOOKED_AFTER: Final = "procession:admission:looked-after"
 """The life of Redis at whose beginning all runs were looked after."""
 _LOOKING: Final = "procession:admission:looking"
-"""There while that is not known: else it was emptied once more."""
+"""There while that is not known: else it was emptied once more. Says whether one looks who was here before."""
+_OLD: Final = b"old"
+_NEW: Final = b"new"
 RUNS_CONSUMER: Final = "orchestrator-runs"
+_GONE: Final = "(where they are gone, and it is the right Redis: stop all orchestrators, then start them)"
 _NONE: Final = -1
 _EVERY_SECONDS: Final = 1.0
 _WRITTEN_SECONDS: Final = 3.0
@@ -72,7 +75,7 @@ class Lapses:
         self._redelivered = redelivered
         self._life = _NONE
         self._emptied: float | None = None
-        self._is_new = False
+        self._is_new = self._waits_for_others = False
         self._asking: deque[tuple[float, asyncio.Future[bool]]] = deque()
         self._watched: dict[tuple[str, str], _Watched] = {}
         self._unsettled = self._closed = False
@@ -101,18 +104,28 @@ class Lapses:
         """Looks at which Redis it is."""
         asked = asyncio.get_running_loop().time()
         seen, looking = await self._redis.mget(_LOOKED_AFTER, _LOOKING)
-        emptied = seen is None and not (self._unsettled and looking)
+        if self._is_new and seen is not None:  # one of the others has settled it
+            self._emptied = None
+        self._is_new = self._is_new and seen is None and looking != _OLD
+        emptied = seen is None and not (self._unsettled and looking in (_OLD, self._mark))
         if emptied or self._store.life != self._life:
-            await self._changed(self._store.life, seen)
+            await self._changed(self._store.life, seen, looking)
             self._answer(until=float("inf"), kept=False)
         else:
             self._answer(until=asked - _WRITTEN_SECONDS, kept=True)
 
-    async def _changed(self, life: int, seen: bytes | None) -> None:
+    @property
+    def _mark(self) -> bytes:
+        return _NEW if self._is_new else _OLD
+
+    async def _changed(self, life: int, seen: bytes | None, looking: bytes | None) -> None:
         if seen is None:
-            self._emptied = asyncio.get_running_loop().time()
-            self._is_new = self._life == _NONE and await self._bus.stored.is_served("RUNS", RUNS_CONSUMER)
-            await self._redis.set(_LOOKING, life)
+            self._emptied, self._waits_for_others = asyncio.get_running_loop().time(), False
+            if self._life == _NONE:
+                self._is_new = await self._bus.stored.is_served("RUNS", RUNS_CONSUMER)
+            elif looking is None:  # it was emptied while we were here
+                self._is_new = False
+            await self._redis.set(_LOOKING, self._mark, nx=self._is_new)
         if seen is None or int(seen) != life:
             self._watched = {each: _Watched() for each in await self._store.at_work()}
             self._unsettled = True
@@ -145,7 +158,8 @@ class Lapses:
     async def _lost_are_ended(self, moment: float) -> bool:
         """Whether no run waits for an end that an emptied Redis does not know of; False while it may still be told.
 
-        Who begins beside orchestrators at work knows only that its own Redis is empty: theirs may be another one.
+        Who begins beside orchestrators at work knows only that its own Redis is empty: theirs may be another one. It is
+        as good as they are when one of them has marked this one as emptied, and else waits until they have settled it.
         """
         if self._emptied is None:
             return True
@@ -153,8 +167,13 @@ class Lapses:
         if moment < emptied + self._redelivered + _WRITTEN_SECONDS:
             return False
         if self._is_new:
-            log.warning("Redis is empty, which is for the orchestrators to see to that were here before")
-        elif lost := await self._lost.end(self._life):
+            if not self._waits_for_others:
+                log.warning(
+                    "Redis is empty, which is for the orchestrators to see to that were here before %s", _GONE
+                )
+            self._waits_for_others = True
+            return False
+        if lost := await self._lost.end(self._life):
             log.warning("Redis was emptied: %d runs have ended with STATE_LOST", lost)
         if self._emptied != emptied or self._store.life != self._life:
             return False
