@@ -9,7 +9,11 @@ class NotConnectedError(ProcessionError):
 
 
 class NotAcceptedError(ProcessionError):
-    """No stream took the message, so nothing will happen with it."""
+    """No stream, or no service, has said that it took the message; what was not sent until then is not sent later.
+
+    One that was on its way when NATS, or a service, fell silent may have been taken all the same, or be taken yet. To
+    send it again is harmless where it is known by an id, as a request under its `run_id`, or a cancel.
+    """
 
 
 class RequestTooLargeError(ProcessionError):

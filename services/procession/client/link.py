@@ -138,7 +138,7 @@ class Link:
             The acknowledgement: `seq`, and `duplicate` when the stream has a message of that id already.
 
         Raises:
-            NotAcceptedError: The stream refuses; or no stream took the subject within `accept_timeout`.
+            NotAcceptedError: The stream refuses; or none has said within `accept_timeout` that it has the message.
             LimitExceededError: The stream is full.
             RequestTooLargeError: The server does not take messages of that size.
             NotConnectedError: The connection is not open.

@@ -26,7 +26,8 @@ class MemoryRequestError(ProcessionError):
 class MemoryClient:
     """What `procession.memory` offers; a thread belongs to a resource, and every call names both.
 
-    Every call raises MemoryRequestError where the service refuses, and NotAcceptedError where it does not answer.
+    Every call raises MemoryRequestError where the service refuses, and NotAcceptedError where it does not answer,
+    though it may have done, or may yet do, what it was asked for.
     Threads and messages are plain dicts; pages have `page`, `perPage`, `total` and `hasMore`, and count from 0.
     """
 

@@ -114,7 +114,7 @@ class NatsClient(Client):
         *,
         unless_lost: bool,
     ) -> Msg:
-        """Asks on a subject; without one, ourselves."""
+        """Asks on a subject; without one, ourselves. What nobody waits for any more is not sent, if it was not yet."""
         await self._hear_answers()
         loop = asyncio.get_running_loop()
         token = str(next(self._numbers))
@@ -124,6 +124,7 @@ class NatsClient(Client):
         if unless_lost:
             self._unless_lost.add(answer)
         timer = loop.call_later(seconds, _give_up, answer)
+        unsent, place = self._pending, len(self._pending)
         try:
             address = f"{self._answers}.{token}"
             try:
@@ -132,6 +133,7 @@ class NatsClient(Client):
                 else:
                     await self.publish(subject, payload, reply=address, headers=headers)
             except errors.OutboundBufferLimitError:  # as if it had been lost on the way
+                unsent = []
                 if unless_lost:
                     raise errors.TimeoutError from None
             message = await answer
@@ -143,6 +145,9 @@ class NatsClient(Client):
             timer.cancel()
             del self._asked[token]
             self._unless_lost.discard(answer)
+            if unsent is self._pending and place < len(unsent):  # else it was sent: a new list has begun
+                self._pending_data_size -= len(unsent[place])
+                unsent[place] = b""
         if of_leaders:
             self._note_answer(message)
         if _bounced(message):

@@ -76,7 +76,8 @@ class Procession:
 
         Raises:
             pydantic.ValidationError: An option, or one of the agent's, is unknown or wrong; the error names it.
-            NotAcceptedError: Nobody stored the request within `accept_timeout`: the services are not running.
+            NotAcceptedError: Nobody has said within `accept_timeout` that the request is stored: the services are not
+                running, or NATS is silent. Who chose the `run_id` may send it again as the same run.
             RequestTooLargeError: The server does not take messages of that size.
             LimitExceededError: Too many requests are not taken up yet. A limit of the tenant is told later, to
                 whoever reads the run.

@@ -445,6 +445,82 @@ async def test_what_is_answered_at_once_is_not_waited_for_when_the_connection_is
         assert (await patient).data == b"late"
 
 
+async def given_up(client: NatsClient, way: str, subject: str) -> None:
+    """Asks what nobody answers, until nobody waits for that any more."""
+    seconds = 1000.0 if way == "cancelled" else 0.05
+    asking: asyncio.Task[Any]
+    if way == "asked":
+        asking = asyncio.create_task(client.request(subject, b"given up", timeout=seconds))
+    else:
+        asking = asyncio.create_task(client.store(subject, b"given up", seconds=seconds, headers={"a": "b"}))
+    await until(lambda: client._asked)
+    if way == "cancelled":
+        asking.cancel()
+    await asyncio.wait([asking])
+
+
+@pytest.mark.parametrize("way", ["stored", "asked", "cancelled"])
+async def test_what_nobody_waits_for_any_more_is_not_sent_when_nats_is_back(servers, proxy, subject, way):
+    async with connected(servers.nats_url) as other, connected(f"nats://127.0.0.1:{proxy.port}") as client:
+        heard = Heard()
+        await other.listen(subject, heard)
+        await other.flush()
+        proxy.freeze()
+        proxy.abort()
+        await until(lambda: client.is_reconnecting)
+        before = client.pending_data_size
+        for _ in range(3):
+            await given_up(client, way, subject)
+        assert client.pending_data_size - before < 100  # that it listens for answers
+        await client.publish(subject, b"before")
+        await given_up(client, way, subject)
+        waited_for = asyncio.create_task(client.request(subject, b"waited for", timeout=20))
+        await until(lambda: client._asked)
+        await client.publish(subject, b"after")
+        proxy.thaw()
+        assert await heard.some(3) == [b"before", b"waited for", b"after"]
+        other.post(heard.replies[1], b"yes")
+        assert (await waited_for).data == b"yes"
+
+
+@pytest.mark.parametrize("way", ["stored", "asked", "cancelled"])
+async def test_what_nobody_waits_for_any_more_is_not_sent_when_nats_reads_again(servers, proxy, subject, way):
+    async with connected(servers.nats_url) as other, connected(f"nats://127.0.0.1:{proxy.port}") as client:
+        heard = Heard()
+        await other.listen(subject, heard)
+        await other.flush()
+        await client.flush()
+        proxy.freeze()
+        line: Any = client._line
+        fill = 0
+        while not line.full:
+            await client.publish(subject, b"x" * 100_000)
+            fill += 1
+            await asyncio.sleep(0)
+        await given_up(client, way, subject)
+        await client.publish(subject, b"after")
+        proxy.thaw()
+        assert (await heard.some(fill + 1))[fill:] == [b"after"]
+
+
+async def test_who_finds_no_room_and_gives_up_takes_away_nothing_of_others(servers, proxy, subject):
+    url = f"nats://127.0.0.1:{proxy.port}"
+    async with connected(servers.nats_url) as other, connected(url, pending_size=1_000) as client:
+        heard = Heard()
+        await other.listen(subject, heard)
+        await other.flush()
+        proxy.freeze()
+        proxy.abort()
+        await until(lambda: client.is_reconnecting)
+        asking = asyncio.create_task(client.request(subject, b"x" * 2_000, timeout=0.1))
+        await until(lambda: client._asked)
+        await client.publish(subject, b"of others")
+        with pytest.raises(TimeoutError):
+            await asking
+        proxy.thaw()
+        assert await heard.some(1) == [b"of others"]
+
+
 async def test_who_publishes_faster_than_it_goes_waits_and_nothing_is_lost(servers, client, proxy, subject):
     heard = Heard()
     await client.listen(subject, heard)
