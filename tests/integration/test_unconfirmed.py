@@ -10,7 +10,7 @@ from nats.js.errors import NotFoundError
 
 from procession_schemas import subjects
 from procession_services.bus import Bus, unconfirmed
-from procession_services.bus.streams import stream_configs
+from procession_services.bus.streams import Streams, stream_configs
 from procession_services.processor_host.service import hosted
 from procession_services.runtime.embedded import EmbeddedServers
 from procession_services.runtime.settings import Settings
@@ -246,6 +246,47 @@ async def test_who_waits_for_a_message_that_the_stream_does_not_take_goes_on(ser
     await bus.js.delete_stream("CHUNKS")
     async with asyncio.timeout(20):
         await bus.kept(await bus.publish_kept(SUBJECT, b"1", ask=True))
+    await bus.close()
+
+
+async def test_what_a_stream_may_store_yet_is_waited_for_and_kept(servers, monkeypatch):
+    """As where its leader has too much to do: that is no refusal."""
+    monkeypatch.setattr(unconfirmed, "_KEPT", 5)
+    monkeypatch.setattr(unconfirmed, "_AGAIN_SECONDS", 0.2)
+    monkeypatch.setattr(Streams, "restore", lambda _: None)
+    url = servers.endpoints.nats_url
+    bus = await Bus.connect(f"{url},{url.replace('127.0.0.1', 'localhost')}", "test")
+    leader = await Bus.connect(url, "test")
+    await bus.js.delete_stream("CHUNKS")
+    told = (
+        b'{"error":{"code":429,"err_code":10167,"description":"too many requests"},"stream":"CHUNKS","seq":0}'
+    )
+    asked = []
+
+    def not_yet(_subject, body, reply):
+        asked.append(body)
+        leader.post(reply, told)
+
+    busy = await leader.subscribe(SUBJECT, not_yet)
+    await leader.flush()
+    waiting = asyncio.create_task(bus.kept(await bus.publish_kept(SUBJECT, b"0", ask=True)))
+    await until(lambda: asked.count(b"0") > 2)
+    assert not waiting.done()
+    bodies = [b"%d" % number for number in range(1, 12)]
+
+    async def publish():
+        for body in bodies:
+            await bus.publish_kept(SUBJECT, body)
+
+    publishing = asyncio.create_task(publish())
+    await until(lambda: asked.count(b"4") > 1)
+    assert not publishing.done()
+    await leader.unsubscribe(busy)
+    await bus.js.add_stream(CHUNKS)
+    async with asyncio.timeout(20):
+        await asyncio.gather(waiting, publishing)
+        await until_stored(bus, b"0", *bodies)
+    await leader.close()
     await bus.close()
 
 

@@ -24,7 +24,7 @@ from nats.protocol.command import pub_cmd
 
 from procession.client.nats_line import NatsLine
 
-__all__ = ["AWAY", "NatsClient"]
+__all__ = ["AWAY", "NOT_YET", "NatsClient"]
 
 _HEADER_FRAME: Final = len("NATS/1.0\r\n\r\n")
 _HEADERS: Final = 1_024
@@ -37,7 +37,7 @@ _NOBODY: Final = "503"
 _NO_LEADER: Final = b'"code":503,"err_code":'
 _BEGINNING: Final = 200
 """Within so many bytes an answer says that it is an error."""
-_NOT_YET: Final = frozenset({10158, 10164, 10167})
+NOT_YET: Final = frozenset({10158, 10164, 10167})
 """What the leader of a stream in a cluster answers while a message of the same id, or on a subject that is to have one
 only, is on its way to the other servers; and where it has too much to do. Who asks again is told what came of it."""
 _API: Final = "$JS.API."
@@ -175,7 +175,7 @@ class NatsClient(Client):
             raise NoStreamResponseError from None
         told = orjson.loads(answer.data)
         if error := told.get("error"):
-            if error.get("err_code") in _NOT_YET:
+            if error.get("err_code") in NOT_YET:
                 raise ServiceUnavailableError(**error)
             raise APIError.from_error(error)
         return PubAck(stream=told["stream"], seq=told["seq"], duplicate=told.get("duplicate"))

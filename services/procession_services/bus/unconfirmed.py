@@ -15,10 +15,11 @@ from collections.abc import Callable
 from itertools import takewhile
 from typing import Final
 
+import orjson
 from nats.aio.msg import Msg
 from nats.errors import Error
 
-from procession.client.nats_client import NatsClient
+from procession.client.nats_client import NOT_YET, NatsClient
 from procession_services.runtime.tasks import repeated
 
 log = logging.getLogger(__name__)
@@ -209,7 +210,8 @@ class Unconfirmed:
         """The stream has stored a message, and where there is one server all before it of this connection."""
         *_, connection, number = message.subject.split(".")
         if b'"error"' in message.data or b'"seq"' not in message.data:
-            self._refused(int(number), message.data)
+            if not _is_open(message.data):  # else it is as if there were none: the next look sends it again
+                self._refused(int(number), message.data)
             return
         self._patience, self._refusing = _AGAIN_SECONDS, False
         if self.cluster:
@@ -218,3 +220,10 @@ class Unconfirmed:
         elif not self._broken and int(connection) == self._connection:
             while self._kept and (first := next(iter(self._kept))) <= int(number):
                 self._confirm(first)
+
+
+def _is_open(answer: bytes) -> bool:
+    """Whether a stream's error says that it may store the message yet."""
+    with contextlib.suppress(ValueError, LookupError, TypeError):
+        return orjson.loads(answer)["error"]["err_code"] in NOT_YET
+    return False
