@@ -19,7 +19,7 @@ from aiohappyeyeballs import start_connection
 from yarl import URL
 
 from procession_services.llm_gateway.providers.direct.exchange import Connection
-from procession_services.llm_gateway.providers.openai_events import EventReader, Reader, event_batches
+from procession_services.llm_gateway.providers.openai_events import END, EventReader, Reader, event_batches
 
 _CONNECT_SECONDS: Final = 30.0
 _EYEBALLS_SECONDS: Final = 0.25
@@ -33,6 +33,8 @@ _REDIRECTS: Final = frozenset(
         HTTPStatus.PERMANENT_REDIRECT,
     }
 )
+_REST_SECONDS: Final = 0.05
+"""How long the end of a body may come behind what ends its stream, for the connection to be kept."""
 _REFUSAL_SECONDS: Final = 5.0
 _REFUSAL_BYTES: Final = 64 * 1024
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -109,6 +111,7 @@ class Connections:
 
     def __init__(self) -> None:
         self._idle: dict[_Server, dict[Connection, asyncio.TimerHandle]] = {}
+        self._ending: set[asyncio.Task[None]] = set()
         self._session: aiohttp.ClientSession | None = None
 
     @asynccontextmanager
@@ -141,8 +144,24 @@ class Connections:
             await connection.send(head, body)
             await connection.answered()
             yield connection
-        finally:
+        except BaseException:
             self._keep(server, connection)
+            raise
+        if connection.reusable or connection.closed:
+            self._keep(server, connection)
+        else:
+            self._read_on(server, connection)
+
+    def _read_on(self, server: _Server, connection: Connection) -> None:
+        """Keeps a connection if the rest of its answer comes in a moment, for which nobody waits."""
+
+        def ended(ending: asyncio.Task[None]) -> None:
+            self._ending.discard(ending)
+            self._keep(server, connection)
+
+        ending = asyncio.create_task(_read_rest(connection))
+        self._ending.add(ending)
+        ending.add_done_callback(ended)
 
     def _kept(self, server: _Server) -> Connection | None:
         """An idle connection; the one that was used last, which the provider is likeliest to keep."""
@@ -185,6 +204,10 @@ class Connections:
 
     async def aclose(self) -> None:
         """Closes all connections that nobody uses."""
+        if self._ending:
+            for ending in self._ending:
+                ending.cancel()
+            await asyncio.wait(self._ending)
         for idle in self._idle.values():
             for connection, closing in idle.items():
                 closing.cancel()
@@ -272,6 +295,13 @@ async def _connected(server: _Server) -> Connection:
     return connection
 
 
+async def _read_rest(connection: Connection) -> None:
+    with suppress(OSError):
+        async with asyncio.timeout(_REST_SECONDS):
+            async for _ in connection:
+                pass
+
+
 def _tls() -> ssl.SSLContext:
     """Whom to trust, as LiteLLM does: `SSL_CERT_FILE`, `SSL_VERIFY` and its settings say so, else certifi."""
     from litellm.llms.custom_httpx.http_handler import get_ssl_configuration  # noqa: PLC0415 - takes seconds
@@ -310,7 +340,12 @@ async def direct_events(
         events = event_batches(answer.body(), request.reader(), request.parse, answer.status)
         async with aclosing(events) as batches:
             async for batch in batches:
+                if batch[-1] is END:  # who has that reads no further, and the connection may be kept
+                    break
                 yield batch
+            else:
+                return
+    yield batch
 
 
 async def _refusal(request: Request, answer: Answer) -> httpx.HTTPStatusError:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 
 import httpx
 import orjson
@@ -21,6 +21,7 @@ from aiohappyeyeballs import start_connection
 from procession_services.llm_gateway.providers import litellm_provider
 from procession_services.llm_gateway.providers.direct import exchange, http
 from procession_services.llm_gateway.providers.direct.http import Connections, Request, direct_events
+from procession_services.llm_gateway.providers.openai_events import END
 from tests.support.certificates import certificate
 from tests.support.waiting import until
 
@@ -36,7 +37,10 @@ print(AIOHTTP_KEEPALIVE_TIMEOUT)
 
 
 class Provider:
-    """Gives its answers in turn, the last one for ever: bytes to write, None to close the connection."""
+    """Gives its answers in turn, the last one for ever.
+
+    They are bytes to write, an event to wait for, or None to close the connection; or several of these.
+    """
 
     def __init__(self, *answers):
         self.answers = list(answers) or [ANSWER]
@@ -65,6 +69,9 @@ class Provider:
         for answer in answers if isinstance(answers, list) else [answers]:
             if answer is None:
                 return False
+            if isinstance(answer, asyncio.Event):
+                await answer.wait()
+                continue
             writer.write(answer)
             await writer.drain()
             await asyncio.sleep(0)
@@ -185,6 +192,48 @@ async def test_an_answer_is_read_to_its_end(answer, reused, connections):
         assert await events(served.request(), connections) == [{}]
         await connections.aclose()
     assert served.over == [1, 1 if reused else 2]
+
+
+@asynccontextmanager
+async def ending(connections):
+    """A provider whose stream was read as the gateway reads it, and the event for which the end of its body waits."""
+    end = asyncio.Event()
+    stream = head(200, "transfer-encoding: chunked") + b"18\r\n" + EVENT + b"data: [DONE]\n\n\r\n"
+    async with asyncio.timeout(20), provider([stream, end, b"0\r\n\r\n"], ANSWER) as served:
+        async with aclosing(direct_events(served.request(), connections)) as batches:
+            async for batch in batches:
+                if batch[-1] is END:
+                    break
+        yield served, end
+        await connections.aclose()
+
+
+async def test_a_connection_is_kept_whose_answer_ends_soon_behind_its_stream(connections, monkeypatch):
+    monkeypatch.setattr(http, "_REST_SECONDS", 1000)
+    async with ending(connections) as (served, end):
+        assert not connections._idle
+        end.set()
+        await until(lambda: connections._idle)
+        assert await events(served.request(), connections) == [{}]
+        assert served.over == [1, 1]
+
+
+async def test_a_connection_is_closed_whose_answer_does_not_end_soon_behind_its_stream(connections):
+    async with ending(connections) as (served, end):
+        await until(lambda: not connections._ending)
+        assert await events(served.request(), connections) == [{}]
+        assert served.over == [1, 2]
+        end.set()
+
+
+async def test_nothing_is_left_of_a_connection_whose_answer_does_not_end(connections, monkeypatch):
+    monkeypatch.setattr(http, "_REST_SECONDS", 1000)
+    async with ending(connections) as (served, end):
+        await connections.aclose()
+        assert not connections._ending
+        assert not connections._idle
+        end.set()
+        await served.tasks[0]
 
 
 @pytest.mark.parametrize(
@@ -374,7 +423,8 @@ async def test_a_slow_reader_keeps_the_provider_waiting(connections, monkeypatch
         assert (read, sent) == (count, count)
 
 
-async def test_who_stops_reading_leaves_the_provider(connections):
+async def test_who_stops_reading_leaves_the_provider(connections, monkeypatch):
+    monkeypatch.setattr(http, "_REST_SECONDS", 1000)
     endless = [head(200, "transfer-encoding: chunked") + b"a\r\n" + EVENT + b"\r\n"]
     async with asyncio.timeout(20), provider(endless) as served:
         answer = direct_events(served.request(), connections)
