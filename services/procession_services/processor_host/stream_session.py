@@ -137,10 +137,10 @@ class Session:
         return sum(map(len, self.raw[start:stop]))
 
     def acknowledge(self, count: int) -> None:
-        """Takes it that the replica has processed so many chunks."""
+        """Takes it that the replica has processed so many chunks, of which some may have been due again."""
         if count > self.acked:
             self.flying -= self.size(self.acked, min(count, self.sent))
-            self.acked = count
+            self.acked, self.sent = count, max(count, self.sent)
             if count > self.furthest or count == len(self.raw):
                 self.furthest, self.deaths = max(count, self.furthest), 0
 

@@ -66,6 +66,18 @@ async def test_what_is_acknowledged_or_sent_again_is_no_longer_on_its_way(sessio
     assert (session.due, session.flying) == (True, session.size(4, 6))
 
 
+async def test_what_is_acknowledged_before_it_is_sent_again_is_no_longer_due(session):
+    """The replica had got all of it before the connection was lost."""
+    session.add([delta(number) for number in range(10)])
+    session.sent, session.flying = 10, session.size(0, 10)
+    session.send_again(1)
+    session.acknowledge(10)
+    assert (session.sent, session.due, session.flying) == (10, False, 0)
+    session.add([delta(10)])
+    assert session.due
+    assert session.has_room
+
+
 async def test_the_next_attempt_goes_on_behind_what_clients_have_of_those_before(session):
     assert session.resumed(0) == {}
     session.attempt = 1
