@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from procession_services.processor_host import streams
+from procession_services.processor_host.leases import lease_of
 from procession_services.runs import reducer
 from tests.support.hooked import processor, same, tool
 from tests.support.system import finished
@@ -231,3 +233,14 @@ async def test_a_command_that_is_longer_than_a_message_ends_the_run(run, monkeyp
         run, "process_output_step", lambda args: args.abort("again", retry=True), **retries
     )
     assert (result.status, result.error.code, calls) == ("failed", "COMMAND_TOO_LONG", 1)
+
+
+async def test_a_lease_that_is_longer_than_a_message_ends_the_run(system, run, monkeypatch):
+    async def long(*args, **options):
+        return await lease_of(*args, **options) | {"long": "x" * 9_000_000}
+
+    monkeypatch.setattr(streams, "lease_of", long)
+    model = system.script(*[SAID] * 9)
+    result = (await run(SAID, o=[processor("p", process_output_stream=same)], agent={"model": model})).result
+    assert (result.status, result.error.code) == ("failed", "COMMAND_TOO_LONG")
+    assert len(system.requests(model)) == 1

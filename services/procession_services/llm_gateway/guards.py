@@ -104,7 +104,7 @@ class Guards:
             for guard, inbox in zip(guards, inboxes, strict=True)
         ]
         bodies = [request.to_json() for request in requests]
-        if max(map(len, bodies)) <= self._bus.max_payload:
+        if all(map(self._bus.fits, bodies)):
             return bodies
         key, store = f"guard:{command.id}", job.calls.environment.store(command.tenant)
         await store.put(key, requests[0].messages, ttl=_KEPT_SECONDS)
@@ -113,7 +113,7 @@ class Guards:
 
     async def _ask(self, ref: ProcessorRef, tenant: str, body: bytes, inbox: Inbox) -> GuardReply:
         """Asks one guard."""
-        if len(body) > self._bus.max_payload:
+        if not self._bus.fits(body):
             raise _failed(ref, f"is asked with {len(body)} bytes; the broker takes {self._bus.max_payload}")
         try:
             return GuardReply.model_validate_json(await self._told(ref, tenant, body, inbox))

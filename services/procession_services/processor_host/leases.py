@@ -5,6 +5,7 @@ from typing import Any
 
 import orjson
 
+from procession.errors import ProcessorError
 from procession.response import REPLAYED
 from procession.services import KeyValueStore
 from procession_schemas.agent import ProcessorRef
@@ -12,6 +13,7 @@ from procession_schemas.work import ModelOp, Op
 from procession_services.bus import Bus
 from procession_services.processor_host.carrying import carried
 from procession_services.processor_host.job import Job
+from procession_services.processor_host.stream_session import Session
 
 
 async def lease_of(
@@ -36,6 +38,26 @@ async def lease_of(
         cached = {key: cached[key] for key in REPLAYED if key in cached}
     context = job.ctx.to_dict() | {"prompt": None, "cached": cached}
     return lease | await carried(bus, store_of(job), "context", context, id_)
+
+
+async def request_of(bus: Bus, session: Session) -> tuple[bytes, dict[str, Any]]:
+    """The request for the session's next lease; and what of the stream goes along, if all that there is fits.
+
+    Raises:
+        ProcessorError: It is longer than the broker takes without any of that.
+    """
+    request = {**await session.lease(), **session.resumed(bus.disconnects), "attempt": session.attempt}
+    first: dict[str, Any] = {}
+    if session.due and session.size(0, len(session.raw)) < bus.max_payload:
+        first = {"chunks": session.chunks(), "whole": session.ended, **session.ending(len(session.raw))}
+    body = orjson.dumps(request | first)
+    if bus.fits(body):
+        return body, first
+    body = orjson.dumps(request)
+    if not bus.fits(body):
+        text = f"the lease of a stream has {len(body)} bytes; the broker takes {bus.max_payload}"
+        raise ProcessorError(text, processor_id="", hook="", code="COMMAND_TOO_LONG")
+    return body, {}
 
 
 def store_of(job: Job) -> KeyValueStore:

@@ -42,7 +42,7 @@ class GatewayModels:
             timeout=seconds,
             beats=beats,
         ).to_json()
-        if len(body) > self._bus.max_payload:
+        if not self._bus.fits(body):
             raise ModelCallError(
                 f"the question has {len(body)} bytes; the broker takes {self._bus.max_payload}"
             )

@@ -25,7 +25,7 @@ from procession_services.bus import Bus, LostError, NoResponderError, RequestTim
 from procession_services.processor_host.carrying import is_apart, unpacked
 from procession_services.processor_host.errors import Cancelled, Lent
 from procession_services.processor_host.job import Job
-from procession_services.processor_host.leases import lease_of, store_of
+from procession_services.processor_host.leases import lease_of, request_of, store_of
 from procession_services.processor_host.outcomes import raise_outcome, take_lent, take_outcome
 from procession_services.processor_host.stream_session import Session
 from procession_services.runtime import telemetry
@@ -116,6 +116,7 @@ class StreamClient:
 
         Raises:
             Cancelled: The run was cancelled while there was none.
+            ProcessorError: Nobody can have it, see `_lease`.
         """
         await job.outbox.flush()
         token = new_token(16)
@@ -145,6 +146,10 @@ class StreamClient:
         """Leases that replica, or any; after a failure, and when `asking`, one that says that it lives.
 
         Whoever had it before may end it until then: that counts, and nobody else gets it.
+
+        Raises:
+            Cancelled: The run was cancelled while there was none.
+            ProcessorError: The lease is too long; or the stream has cost as many replicas as it may.
         """
         delay = _AGAIN_SECONDS
         while session.outcome is None:
@@ -171,18 +176,7 @@ class StreamClient:
         session.attempt += 1
         session.sent, session.acked, session.flying, session.end_sent = 0, 0, 0, False
         session.inbox = ""
-        request = {
-            **await session.lease(),
-            **session.resumed(self._bus.disconnects),
-            "attempt": session.attempt,
-        }
-        first: dict[str, Any] = {}
-        if session.due and session.size(0, len(session.raw)) < self._bus.max_payload:
-            first = {"chunks": session.chunks(), "whole": session.ended}
-            first |= session.ending(len(session.raw))
-        body = orjson.dumps(request | first)
-        if len(body) > self._bus.max_payload:
-            first, body = {}, orjson.dumps(request)
+        body, first = await request_of(self._bus, session)
         session.end_sent = "e" in first
         try:
             seconds = _LEASE_SECONDS * session.patience

@@ -3,7 +3,7 @@
 import asyncio
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -11,6 +11,7 @@ from procession.calls import Calls
 from procession.context import RunContext
 from procession.errors import ProcessorError, TripWire
 from procession.message_list import MessageList
+from procession.testing.environment import DictStore
 from procession_schemas.agent import ProcessorRef
 from procession_schemas.guard import GuardReply, GuardRequest
 from procession_schemas.offers import ReplicaOffer
@@ -20,6 +21,8 @@ from procession_services.bus import NoResponderError, RequestTimeoutError
 from procession_services.llm_gateway.guards import HELD, Guards
 
 BEAT = "beat"
+HEADERS = 1_000
+"""What the headers may take."""
 REF = ProcessorRef(id="g", timeout=5)
 COMMAND = WorkCommand(
     run="r", tenant="t", agent="a", seq=1, service="s", version=0, out_seq=0, message_id="m", ops=[]
@@ -39,6 +42,9 @@ class Bus:
         self.subjects = list[str]()
         self.replies = list(replies)
         self.living: Any = NoResponderError("nobody")
+
+    def fits(self, body: bytes) -> bool:
+        return len(body) + HEADERS <= self.max_payload
 
     @asynccontextmanager
     async def inbox(self) -> Any:
@@ -162,6 +168,23 @@ async def test_a_failure_is_the_guards():
         await anext(held(bus, job, source))
     assert (caught.value.processor_id, caught.value.name, job.result.verdict) == ("g", "E", None)
     assert source.closed.is_set() == (source.read > 0)
+
+
+async def test_the_conversation_goes_apart_where_it_leaves_no_room_for_headers():
+    bus, job = Bus(), make_job()
+    job.calls.environment = SimpleNamespace(store=lambda _tenant: DictStore())
+    guards, guard, inbox = Guards(cast("Any", bus)), Guard(processor=REF, index=0), cast("Any", Inbox(bus))
+    [short] = await guards._bodies([guard], job, [inbox])
+    job.ctx.messages.add("x" * (bus.max_payload - len(short) - HEADERS // 2), "input")
+    [long] = await guards._bodies([guard], job, [inbox])
+    assert GuardRequest.model_validate_json(long).messages_key
+
+
+async def test_a_guard_whose_question_leaves_no_room_for_headers_is_not_asked():
+    bus = Bus()
+    body, nobody = b"x" * (bus.max_payload - HEADERS // 2), cast("Any", None)
+    with pytest.raises(ProcessorError, match="the broker takes"):
+        await Guards(cast("Any", bus))._ask(REF, "t", body, nobody)
 
 
 async def test_a_service_that_comes_up_in_time_is_asked_again():

@@ -118,6 +118,24 @@ async def test_what_came_of_a_whole_stream_comes_with_the_reply_to_its_lease(cli
     assert asked == [{"attempt": 1, "chunks": [{"type": "text-delta"}], "whole": True, "e": True, "g": True}]
 
 
+@pytest.mark.parametrize("room", [-1, 100])
+async def test_a_lease_that_no_broker_takes_is_asked_of_nobody(client, monkeypatch, room):
+    """Also one that fits alone, since headers go with it."""
+    asked = []
+
+    async def lease():
+        return {"long": "x" * (client._bus.max_payload - room)}
+
+    async def request(subject, *_):
+        asked.append(subject)
+
+    monkeypatch.setattr(client._bus, "request", request)
+    session = Session("s", [], lease, DictStore())
+    with pytest.raises(ProcessorError, match="the lease of a stream has") as raised:
+        await client._lease(session, None)
+    assert (raised.value.code, asked) == ("COMMAND_TOO_LONG", [])
+
+
 @pytest.mark.parametrize("ended", [True, False])
 async def test_only_a_stream_that_goes_on_is_ended_early(client, ended):
     session = Session("s", [], _lease, DictStore(), ended=ended, attempt=1)
