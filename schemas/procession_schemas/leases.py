@@ -118,6 +118,7 @@ class _Told(TypedDict):
     done: NotRequired[StreamOutcome]
     doneKey: NotRequired[str]
     unknown: NotRequired[Literal[True]]
+    away: NotRequired[str]
     again: NotRequired[int]
     r: NotRequired[int]
     t: NotRequired[Literal[True]]
@@ -127,10 +128,11 @@ class FrameAnswer(_Told):
     """What a replica says of lease attempt `l`: raw chunks processed so far (`a`), and at the end what came of it.
 
     An outcome that is too long for a message lies in Redis under `doneKey`.
-    `unknown`: the replica has no such session, so the sender has to take another lease. `again`: chunks from that
-    number on were lost on the way. `r`: the replica waits for more than these first chunks. `t`: from here on the time
-    has a say in what is made of the chunks. An answer with a reply subject wants to be told there, by any message, when
-    the sender no longer holds that lease.
+    `unknown`: the replica has no such session, so the sender has to take another lease. `away` beside it: the replica
+    gave the session back, since this was not there, as Redis. `again`: chunks from that number on were lost on the way.
+    `r`: the replica waits for more than these first chunks. `t`: from here on the time has a say in what is made of the
+    chunks. An answer with a reply subject wants to be told there, by any message, when the sender no longer holds that
+    lease.
     """
 
     l: int  # noqa: E741 - its name on the wire
@@ -139,7 +141,8 @@ class FrameAnswer(_Told):
 class LeaseReply(_Told):
     """Who took the stream, or offers to take one, and where its frames go; `taken` of the request's `chunks`.
 
-    To a request with a `whole` stream it may be the first answer as well, and has that one's fields then.
+    To a request with a `whole` stream it may be the first answer as well, and has that one's fields then. With
+    `unknown` nobody has taken it.
     """
 
     replica: str

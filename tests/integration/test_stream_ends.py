@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from procession.stream import StreamChain
 from procession_services.bus import Bus
@@ -11,6 +12,7 @@ from procession_services.output_processors import sessions
 from procession_services.output_processors.opening import Opener
 from procession_services.output_processors.parts import PartsStore
 from procession_services.output_processors.sessions import SessionServer
+from procession_services.processor_host import streams
 from procession_services.processor_host.outbox import Outbox
 from procession_services.processor_host.streams import StreamClient
 from tests.support.hooked import processor, same, tool
@@ -139,6 +141,36 @@ async def test_whatever_is_raised_while_a_stream_is_served_ends_the_run(
     error = (await run()).error
     assert error.code == "INTERNAL"
     assert raised.__name__ in error.message
+
+
+@pytest.mark.parametrize("raised", [RedisConnectionError("gone"), TimeoutError()], ids=["lost", "late"])
+@pytest.mark.parametrize(("where", "name"), [(Opener, "open"), (PartsStore, "save"), (sessions, "carried")])
+async def test_a_stream_is_asked_for_again_where_redis_is_away(system, monkeypatch, where, name, raised):
+    """It is nobody's failure, and the model is not asked again."""
+    original, failed = getattr(where, name), list[str]()
+
+    def once(*args, **options):
+        monkeypatch.setattr(where, name, original)
+        failed.append(name)
+        raise raised
+
+    monkeypatch.setattr(where, name, once)
+    monkeypatch.setattr(streams, "_AWAY_SECONDS", 0.0)
+    model = system.script(CALL, DONE)
+    refs, tools = [processor("p", process_output_stream=same)], [tool("t", lambda _: "ok")]
+    agent = {"model": model, "outputProcessors": refs, "tools": tools}
+    result, chunks = await finished(await system.start(agent=agent))
+    assert (result.status, failed) == ("finished", [name])
+    assert text_of(chunks) == "Hellodone"
+    assert len(system.requests(model)) == 2
+
+
+async def test_a_hook_for_which_redis_is_away_has_failed(run):
+    def away(_args):
+        raise RedisConnectionError("gone")
+
+    error = (await run(at_text(away))).error
+    assert (error.code, error.processor_id) == ("PROCESSOR_FAILED", "p")
 
 
 @pytest.mark.parametrize("frames", [1, 2])

@@ -1,13 +1,23 @@
 """Why a stream has ended early, as its sender is told."""
 
+import logging
 from typing import Any
 
 import orjson
 
+from procession.authors import said
 from procession.errors import InvalidOptionsError, ProcessorError, TripWire, UnknownComponentError
 from procession.json_values import error_text
 from procession_services.output_processors.opening import Session
 from procession_services.processor_host.wire import wire_failure, wire_tripwire
+
+log = logging.getLogger(__name__)
+
+
+def given_back(run: str, error: Exception) -> dict[str, Any]:
+    """What is said of a stream that has not ended, since something is away that it needs: to be asked for again."""
+    log.warning("a stream of %s is given back: %s", run, said(error))
+    return {"unknown": True, "away": said(error)}
 
 
 def ending(error: BaseException) -> dict[str, Any]:

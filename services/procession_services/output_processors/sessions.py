@@ -15,7 +15,7 @@ from procession.services import KeyValueStore
 from procession_schemas import subjects
 from procession_schemas.chunks import Chunk
 from procession_schemas.work import ModelOp, UnlessToolsOp, WorkCommand
-from procession_services.output_processors.endings import ending, unsendable
+from procession_services.output_processors.endings import ending, given_back, unsendable
 from procession_services.output_processors.local import within
 from procession_services.output_processors.opening import Opener, Session
 from procession_services.output_processors.parts import PartsStore
@@ -26,6 +26,7 @@ from procession_services.processor_host.job import Job, id_maker
 from procession_services.processor_host.service import Host
 from procession_services.runtime import telemetry
 from procession_services.runtime.clock import monotonic_ns
+from procession_services.runtime.redis_client import AWAY
 from procession_services.runtime.tasks import repeated
 
 log = logging.getLogger(__name__)
@@ -103,6 +104,10 @@ class SessionServer:
         address = f"{lease['acks']}.{lease['session']}"
         try:
             session = await self._opener.open(lease, command, address)
+        except AWAY as error:
+            told = {"l": lease["attempt"], **self._offer, **given_back(command.run, error)}
+            await self._bus.publish(reply, orjson.dumps(told))
+            return
         except BaseException as error:  # whatever it is, the sender must not wait for ever
             if is_ours(error):
                 raise
@@ -139,14 +144,17 @@ class SessionServer:
         session.frames.put_nowait(frame)
 
     async def _serve(self, session: Session) -> None:
-        """Serves a stream and says what came of it."""
+        """Serves a stream and says what came of it; or gives it back, where something that it needs is away."""
         with telemetry.observer().stream(session):
-            failed = await self._tried(session, self._consume(session))
-            failed = await self._tried(session, session.outbox.flush()) | failed
-            if unsettled := await self._tried(session, self._settle(session, failed)):
-                # A failure is why nothing else can be told; an abort would go on without the state that is lost.
-                done = self._place(session) | (failed if "error" in failed else unsettled)
-                await self._tell_done(session, done)
+            try:
+                failed = await self._tried(session, self._consume(session))
+                failed = await self._tried(session, session.outbox.flush()) | failed
+                if unsettled := await self._tried(session, self._settle(session, failed)):
+                    # A failure is why nothing else can be told; an abort would go on without the state that is lost.
+                    done = self._place(session) | (failed if "error" in failed else unsettled)
+                    await self._tell_done(session, done)
+            except AWAY as error:
+                await self._tell(session, given_back(session.ctx.run_id, error))
 
     async def _settle(self, session: Session, failed: dict[str, Any]) -> None:
         """Says what came of a stream, when what its processors have received is stored.
@@ -183,11 +191,15 @@ class SessionServer:
         await self._tell(session, {"a": session.processed, **told})
 
     async def _tried(self, session: Session, work: Awaitable[None]) -> dict[str, Any]:
-        """What the sender is told where work on its stream fails."""
+        """What the sender is told where work on its stream fails.
+
+        Raises:
+            TimeoutError, RedisError: Redis is away, or NATS, which is nobody's failure: those of hooks have their name.
+        """
         try:
             await work
         except BaseException as error:  # whatever it is, the sender must not wait for ever
-            if is_ours(error):
+            if is_ours(error) or isinstance(error, AWAY):
                 raise
             if not isinstance(error, TripWire | ProcessorError):
                 log.exception("stream of %s failed", session.ctx.run_id)

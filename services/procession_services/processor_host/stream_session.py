@@ -26,6 +26,10 @@ _FEW_DEATHS: Final = 2
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 4.0
 
 
+class GivenBackError(Exception):
+    """What replicas need for a stream is away: its sender's work is to be delivered again."""
+
+
 @dataclass(slots=True)
 class Session:
     """One stream on its way through an output replica.
@@ -96,14 +100,19 @@ class Session:
         # Copied, since orjson leaves each result its working memory: 4 kB for 100 bytes (docs/performance.md).
         self.raw += [memoryview(orjson.dumps(chunk)).tobytes() for chunk in chunks]
 
-    def left(self) -> None:
+    def left(self, away: str = "") -> None:
         """Takes it that the attempt has failed, and that clients may have what came of it.
+
+        What was `away` for the replica, as Redis, is not the processors' doing.
 
         Raises:
             ProcessorError: The stream has cost as many replicas as it may.
+            GivenBackError: It was given back as often.
         """
         self.after = 0 if self.after is None else self.attempt
         self.deaths += 1
+        if self.deaths >= MOST_DEATHS and away:
+            raise GivenBackError(f"{self.deaths} replicas could not go on with a stream: {away}")
         if self.deaths >= MOST_DEATHS:
             chain = ", ".join(ref.id for ref in self.processors)
             told = f"{self.deaths} replicas were lost over one stream, none of which got further than those before"

@@ -40,6 +40,8 @@ _LOOK_SECONDS: Final = STALLED_SECONDS / 6
 _LEASE_SECONDS: Final = 2.0
 _OFFER_SECONDS: Final = 0.5
 _AGAIN_SECONDS: Final = 0.05
+_AWAY_SECONDS: Final = 1.0
+"""How long a stream waits that was given back: what its replica needs, the next one needs, too."""
 
 
 class StreamClient:
@@ -116,7 +118,7 @@ class StreamClient:
 
         Raises:
             Cancelled: The run was cancelled while there was none.
-            ProcessorError: Nobody can have it, see `_lease`.
+            ProcessorError, GivenBackError: Nobody can have it, see `_lease`.
         """
         await job.outbox.flush()
         token = new_token(16)
@@ -150,6 +152,7 @@ class StreamClient:
         Raises:
             Cancelled: The run was cancelled while there was none.
             ProcessorError: The lease is too long; or the stream has cost as many replicas as it may.
+            GivenBackError: It was given back as often.
         """
         delay = _AGAIN_SECONDS
         while session.outcome is None:
@@ -168,7 +171,7 @@ class StreamClient:
             if session.signal.aborted:
                 raise Cancelled
             await session.hold.keep()
-            log.warning("no output_processors replica answers; trying again")
+            log.warning("no output_processors replica takes a stream; trying again")
             await asyncio.sleep(delay)
             delay = min(delay * 2, 1)
 
@@ -187,6 +190,9 @@ class StreamClient:
                 session.stalls += 1
             raise
         reply = orjson.loads(answer)
+        if reply.get("unknown"):
+            session.left(reply.get("away", ""))
+            raise NoResponderError(reply["replica"])
         session.inbox, session.replica, session.sent = reply["inbox"], reply["replica"], reply.get("taken", 0)
         session.flying = session.size(session.acked, session.sent)
         session.lost, session.heard = False, asyncio.get_running_loop().time()
@@ -264,21 +270,23 @@ class StreamClient:
         await self._frame(session, start, middle)
         await self._frame(session, middle, stop)
 
-    def _lose(self, session: Session, *, gone: bool) -> None:
+    def _lose(self, session: Session, *, gone: bool, away: str = "") -> None:
         """Moves the stream at once: the sender may have nothing to send for a while, and clients miss what is open.
 
         Bounces that come while a lease is asked for are of frames to the replica before.
         """
         if session.inbox and session.outcome is None and not session.moves:
             session.lost = True
-            session.moving = asyncio.create_task(self._fail_over(session, gone=gone))
+            session.moving = asyncio.create_task(self._fail_over(session, gone=gone, away=away))
             session.moving.add_done_callback(lambda moving: _moved(session, moving))
         session.changed.set()
 
-    async def _fail_over(self, session: Session, *, gone: bool) -> None:
+    async def _fail_over(self, session: Session, *, gone: bool, away: str = "") -> None:
         """Takes another lease; of the queue group when the replica has left it, since that takes one hop less."""
-        session.left()
-        if gone and session.pause:
+        session.left(away)
+        if away:
+            await asyncio.sleep(_AWAY_SECONDS)
+        elif gone and session.pause:
             await asyncio.sleep(session.pause * random())  # noqa: S311 - to part it from others
         await session.hold.keep()
         lost, began = session.replica, asyncio.get_running_loop().time()
@@ -290,9 +298,10 @@ class StreamClient:
         if session.due and session.has_room:
             await self._transmit(session)
         millis = (asyncio.get_running_loop().time() - began) * 1000
+        how = "gave it back" if away else "is gone" if gone else "stands still"
         log.warning(
             "output replica %s %s; %s took its stream %s of %d chunks over in %.0f ms",
-            lost, "is gone" if gone else "stands still", session.replica, session.id, len(session.raw), millis,
+            lost, how, session.replica, session.id, len(session.raw), millis,
         )  # fmt: skip
 
     async def finish(self, session: Session, *, well: bool = False) -> dict[str, Any]:
@@ -335,7 +344,7 @@ class StreamClient:
         elif is_apart(answer, "done"):
             spawned(self._beside, f"reading how stream {session.id} ended", self._fetch_end(session, answer))
         elif answer.get("unknown"):
-            self._lose(session, gone=True)
+            self._lose(session, gone=True, away=answer.get("away", ""))
         elif "again" in answer:
             self._send_again(session, answer["again"])
         elif "r" in answer and session.is_missing(answer["r"]):

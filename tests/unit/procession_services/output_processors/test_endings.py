@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from procession.errors import ProcessorError, TripWire
-from procession_services.output_processors.endings import ending
+from procession_services.output_processors.endings import ending, given_back
 from tests.support.raising import RAISED
 
 SURROGATE = "\ud800"
@@ -19,6 +19,13 @@ class Mute(Exception):  # noqa: N818 - the point is what it does not say
 
 def failed(text: Any, place: Any = "p") -> ProcessorError:
     return ProcessorError(text, processor_id=place, hook="processOutputStream", code="PROCESSOR_TIMEOUT")
+
+
+def test_a_stream_that_is_given_back_has_not_failed():
+    assert given_back("r", ConnectionError("no\nRedis")) == {
+        "unknown": True,
+        "away": "ConnectionError: no Redis",
+    }
 
 
 def test_an_abort_and_a_failure_say_who_and_why():

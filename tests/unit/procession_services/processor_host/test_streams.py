@@ -14,7 +14,7 @@ from procession_schemas import subjects
 from procession_schemas.agent import ProcessorRef
 from procession_services.bus import Bus, Hold, LostError, NoResponderError, RequestTimeoutError
 from procession_services.processor_host import streams
-from procession_services.processor_host.stream_session import MOST_DEATHS, Session
+from procession_services.processor_host.stream_session import MOST_DEATHS, GivenBackError, Session
 from procession_services.processor_host.streams import StreamClient
 from procession_services.runtime.tasks import ended
 from tests.chaos.proxy import Proxy
@@ -237,6 +237,40 @@ async def test_a_whole_stream_that_ends_each_replica_that_takes_it_fails(client,
     assert session.attempt == MOST_DEATHS
 
 
+@pytest.mark.parametrize("opening", [True, False])
+async def test_a_stream_that_is_given_back_again_and_again_is_no_failure_of_its_processors(
+    client, monkeypatch, opening
+):
+    """Its sender's work is delivered again, as where Redis is away for the sender."""
+    session = await _leased(client, monkeypatch, chunks=9)
+    client._sessions[session.id] = session
+    pauses, away, attempts = [], b'"unknown": true, "away": "ConnectionError: no Redis"', []
+
+    async def sleep(seconds):
+        pauses.append(seconds)
+
+    async def refused(subject, body, _seconds):
+        if subject != subjects.offer("output_processors"):
+            attempts.append(orjson.loads(body))
+        return b'{"replica": "one", "inbox": "there", %s}' % away
+
+    monkeypatch.setattr(streams, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
+    if opening:
+        monkeypatch.setattr(client._bus, "request", refused)
+        with pytest.raises(GivenBackError, match="no Redis"):
+            await client._lease(session, None)
+        assert len(attempts) == MOST_DEATHS
+        assert all(attempt["resume"] for attempt in attempts[1:])
+        return
+    for _ in range(MOST_DEATHS - 1):
+        client._on_answer(f"{client._address}.s", b'{"l": %d, %s}' % (session.attempt, away), "")
+        await session.moving
+    client._on_answer(f"{client._address}.s", b'{"l": %d, %s}' % (session.attempt, away), "")
+    with pytest.raises(GivenBackError, match="no Redis"):
+        await client.send(session, [])
+    assert pauses == [streams._AWAY_SECONDS] * (MOST_DEATHS - 1)
+
+
 @pytest.mark.parametrize("arriving", [True, False])
 async def test_a_stream_whose_replicas_end_while_it_gets_further_goes_on(client, monkeypatch, arriving):
     session = await _leased(client, monkeypatch, chunks=9)
@@ -271,7 +305,7 @@ async def test_nothing_is_sent_while_a_stream_moves_that_moved_a_moment_ago(clie
     async def publish(subject, _body, *, reply=""):
         sent.append(subject)
 
-    async def second(session, *, gone):
+    async def second(session, **_):
         session.inbox = ""
         await never.wait()
 
