@@ -12,9 +12,10 @@ from procession_services.output_processors import sessions
 from procession_services.output_processors.opening import Opener
 from procession_services.output_processors.parts import PartsStore
 from procession_services.output_processors.sessions import SessionServer
-from procession_services.processor_host import streams
+from procession_services.processor_host import carrying, streams
 from procession_services.processor_host.outbox import Outbox
 from procession_services.processor_host.streams import StreamClient
+from procession_services.runtime.values import RedisValues
 from tests.support.hooked import processor, same, tool
 from tests.support.raising import PanicException
 from tests.support.system import finished, text_of
@@ -163,6 +164,26 @@ async def test_a_stream_is_asked_for_again_where_redis_is_away(system, monkeypat
     assert (result.status, failed) == ("finished", [name])
     assert text_of(chunks) == "Hellodone"
     assert len(system.requests(model)) == 2
+
+
+async def test_a_context_that_redis_has_forgotten_is_put_there_again(system, monkeypatch):
+    """As where it was killed within a second: what the run had stored before lacks the question and the answer."""
+    put, forgotten = RedisValues.put, list[str]()
+
+    async def forgetful(self, key, value, **options):
+        if key.startswith("stream:context:") and not forgotten:
+            forgotten.append(key)
+            return True
+        return await put(self, key, value, **options)
+
+    monkeypatch.setattr(carrying, "_SHARE", 1_000_000)
+    monkeypatch.setattr(RedisValues, "put", forgetful)
+    model = system.script(DONE)
+    agent = {"model": model, "outputProcessors": [processor("p", process_output_stream=same)]}
+    result, chunks = await finished(await system.start(agent=agent))
+    assert (result.status, result.text, len(forgotten)) == ("finished", "done", 1)
+    assert text_of(chunks) == "done"
+    assert len(system.requests(model)) == 1
 
 
 async def test_a_hook_for_which_redis_is_away_has_failed(run):

@@ -20,7 +20,7 @@ from procession_schemas.work import ModelOp, WorkCommand
 from procession_services.output_processors.local import ToolResults
 from procession_services.output_processors.parts import PartsStore, RunParts, StreamPlace
 from procession_services.output_processors.remembered import RememberedModels
-from procession_services.processor_host.carrying import unpacked
+from procession_services.processor_host.carrying import is_apart, unpacked
 from procession_services.processor_host.executor import Executor
 from procession_services.processor_host.job import Job, id_maker, restore
 from procession_services.processor_host.outbox import Outbox, last_sent
@@ -73,6 +73,10 @@ class Session:
         return self.first is None and self.frames.empty() and self.processed == self.received
 
 
+class ForgottenError(Exception):
+    """What a lease needs is not in Redis any more; its sender puts it there with each lease."""
+
+
 class Opener:
     """Makes streams of leases."""
 
@@ -80,7 +84,11 @@ class Opener:
         self._bus, self._store, self._executor, self._parts = host.bus, host.store, executor, parts
 
     async def open(self, lease: dict[str, Any], command: WorkCommand, address: str) -> Session:
-        """The stream that a lease asks for; what comes of it goes to `address`."""
+        """The stream that a lease asks for; what comes of it goes to `address`.
+
+        Raises:
+            ForgottenError: Its context is not there any more.
+        """
         refs = [ProcessorRef.model_validate(p) for p in lease["processors"]]
         links = self._executor.instances.links(refs, command.chain_places)
         ctx, outbox = await self._context(lease, command), await self._outbox(lease, command)
@@ -151,8 +159,15 @@ class Opener:
         return outbox
 
     async def _context(self, lease: dict[str, Any], command: WorkCommand) -> RunContext:
-        """The sender's context."""
+        """The sender's context.
+
+        Raises:
+            ForgottenError: The lease only names it, and Redis has forgotten it. What is stored of the run lacks what
+                the sender has not committed.
+        """
         data = await unpacked(self._executor.environment.store(command.tenant), lease, "context")
+        if data is None and is_apart(lease, "context"):
+            raise ForgottenError(f"Redis has forgotten the context of {lease['session']}")
         if data is None:
             data = (await self._store.load_context(command.tenant, command.run)).data
         return restore(command, data, id_maker(command, f".{data['streams'] if data else 0}"))

@@ -17,7 +17,7 @@ from procession_schemas.chunks import Chunk
 from procession_schemas.work import ModelOp, UnlessToolsOp, WorkCommand
 from procession_services.output_processors.endings import ending, given_back, unsendable
 from procession_services.output_processors.local import within
-from procession_services.output_processors.opening import Opener, Session
+from procession_services.output_processors.opening import ForgottenError, Opener, Session
 from procession_services.output_processors.parts import PartsStore
 from procession_services.processor_host.answers import take_answer
 from procession_services.processor_host.carrying import carried
@@ -104,7 +104,7 @@ class SessionServer:
         address = f"{lease['acks']}.{lease['session']}"
         try:
             session = await self._opener.open(lease, command, address)
-        except AWAY as error:
+        except (*AWAY, ForgottenError) as error:
             told = {"l": lease["attempt"], **self._offer, **given_back(command.run, error)}
             await self._bus.publish(reply, orjson.dumps(told))
             return
