@@ -36,8 +36,8 @@ ERROR_CODES: Final[dict[str, str]] = {
     "AGENT_STREAM_ERROR": "The same where an answer ended badly, without a word of why: error processors are told so, "
     "clients `MODEL_FAILED`.",
     "PROCESSOR_FAILED": "A hook raised an exception; `processorId` and `hook` say where.",
-    "PROCESSOR_TIMEOUT": "A hook took longer than its `timeout`; or a `processOutputResult` did not end soon after the run was "
-    "cancelled, which then has no text.",
+    "PROCESSOR_TIMEOUT": "A hook took longer than its `timeout`; or a `processOutputResult` did not end soon after the "
+    "run was cancelled, which then has no text.",
     "STRUCTURED_OUTPUT_FAILED": "The second model gave no object that fits.",
     "PROCESSOR_RETURNED_INVALID_VALUE": "A hook returned what it may not; the message says what it may.",
     "PROCESSOR_RETURNED_EXTERNAL_MESSAGE_LIST": "A hook returned a message list that is not the run's.",
