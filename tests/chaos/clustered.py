@@ -50,6 +50,10 @@ class Clustered(EmbeddedServers):
         """The servers of NATS, without user and password."""
         return ",".join(node.url for node in self._nodes)
 
+    async def healthy(self) -> None:
+        """Waits until each server of NATS has what the others have."""
+        await asyncio.gather(*(node.healthy() for node in self._nodes))
+
     @asynccontextmanager
     async def apart(self, number: int, *, told: bool, late: bool) -> AsyncIterator[None]:
         """For the length of the block a server does not hear the others, nor they it; then it catches up with them.

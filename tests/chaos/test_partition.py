@@ -28,6 +28,7 @@ async def test_who_is_at_a_server_that_does_not_hear_the_others_goes_to_another_
             (number,) = [
                 n for n, url in enumerate(servers.nats_url.split(","), 1) if url.endswith(f":{was.port}")
             ]
+            await servers.healthy()
             async with servers.apart(number, told=False, late=False), asyncio.timeout(60):
                 await bus.publish_stored(subjects.chunk("t", "r"), b"1", message_id="1")
                 assert bus.client.connected_url != was

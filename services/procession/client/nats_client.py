@@ -44,7 +44,9 @@ _API: Final = "$JS.API."
 _OF_COPIES: Final = "$JS.API.DIRECT."
 """Questions that any server answers that has a copy of the stream."""
 _ALONE_SECONDS: Final = 12.0
-"""How long a server of a cluster may answer nothing about streams: longer than the others elect who leads them."""
+"""How long a server of a cluster may store nothing that it is asked to: longer than it takes to elect who leads."""
+_FORGOTTEN_SECONDS: Final = 3 * _ALONE_SECONDS
+"""After this a question without an answer has nothing to do with the next one."""
 _LAST_SECONDS: Final = 2.0
 """How long a server may take to read the last of what a client has said that is closed."""
 
@@ -60,7 +62,7 @@ class NatsClient(Client):
         self._asked: dict[str, asyncio.Future[Msg]] = {}
         self._unless_lost: set[asyncio.Future[Msg]] = set()
         self._answers = ""
-        self._silent_since: float | None = None
+        self._silent: tuple[float, float] | None = None
         self._sends = False
         self._tasks: set[asyncio.Future[Any]] = set()
 
@@ -139,7 +141,7 @@ class NatsClient(Client):
             message = await answer
         except errors.TimeoutError:
             if of_leaders:
-                self._note_answer(None)
+                self._note_silence()
             raise
         finally:
             timer.cancel()
@@ -148,8 +150,8 @@ class NatsClient(Client):
             if unsent is self._pending and place < len(unsent):  # else it was sent: a new list has begun
                 self._pending_data_size -= len(unsent[place])
                 unsent[place] = b""
-        if of_leaders:
-            self._note_answer(message)
+        if of_leaders and _is_nobody(message):
+            self._note_silence()
         if _bounced(message):
             raise errors.NoRespondersError
         return message
@@ -176,19 +178,23 @@ class NatsClient(Client):
         told = orjson.loads(answer.data)
         if error := told.get("error"):
             if error.get("err_code") in NOT_YET:
+                self._note_silence()
                 raise ServiceUnavailableError(**error)
             raise APIError.from_error(error)
+        self._silent = None
         return PubAck(stream=told["stream"], seq=told["seq"], duplicate=told.get("duplicate"))
 
-    def _note_answer(self, message: Msg | None) -> None:
-        """Leaves a server that has answered nothing for long, where there is another one."""
+    def _note_silence(self) -> None:
+        """Leaves a server that has said for long that nobody is there, where there is another one.
+
+        That it answers a question is no proof: who has led a stream tells what he knows of it, whether or not anybody
+        hears him. What is stored is.
+        """
         now = asyncio.get_running_loop().time()
-        if message is not None and not _is_nobody(message):
-            self._silent_since = None
-        elif self._silent_since is None:
-            self._silent_since = now
-        elif now > self._silent_since + _ALONE_SECONDS and len(self._server_pool) > 1 and self.is_connected:
-            self._silent_since = None
+        since, last = self._silent or (now, now)
+        self._silent = (since if now < last + _FORGOTTEN_SECONDS else now), now
+        if now > self._silent[0] + _ALONE_SECONDS and len(self._server_pool) > 1 and self.is_connected:
+            self._silent = None
             self._hang_up()
 
     def _on_answer(self, message: Msg) -> None:
