@@ -16,6 +16,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+from redis.asyncio import Redis
+
 from procession_services.runtime.embedded import EmbeddedServers
 from tests.chaos.clustered import Clustered, clustered
 from tests.chaos.forgetful import Forgetful
@@ -256,6 +258,7 @@ class World:
                     assert self._cluster is not None
                     await self._cluster.part(rng)
                 case "redis":
+                    await self._kept_by_redis()
                     await self.servers.restart_redis()
                 case "forget":
                     redis = Forgetful(self.servers, self.logs)
@@ -269,6 +272,11 @@ class World:
             self._note("has ended", running, replica)
             self.current.remove(running)
             self.faults.append(Fault(kind, services, running.pid, running.began, self.now + ACK_WAIT))
+
+    async def _kept_by_redis(self) -> None:
+        """Returns when Redis has in its file what it has answered; while it syncs that, it may not (see `forget`)."""
+        async with Redis.from_url(self.servers.endpoints.redis_url) as redis:
+            await redis.config_set("appendfsync", "always")
 
     def _note(self, what: str, fault: Fault, replica: Replica | None) -> None:
         """Writes it beside the services' logs, with a time as they have."""
