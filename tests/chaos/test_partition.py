@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from procession.client import nats_client
+from procession.client import alone
 from procession_schemas import subjects
 from procession_services.bus import Bus
 from procession_services.runtime.access import Access
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.chaos, pytest.mark.slow]
 async def test_who_is_at_a_server_that_does_not_hear_the_others_goes_to_another_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nats_client, "_ALONE_SECONDS", 2.0)
+    monkeypatch.setattr(alone, "_ALONE_SECONDS", 2.0)
     async with clustered(tmp_path) as servers:
         user, password = servers.access["user"], servers.access["password"]
         access = Access(nats_user=user, nats_password=password)

@@ -22,6 +22,7 @@ from nats.js.api import PubAck
 from nats.js.errors import APIError, NoStreamResponseError, ServerError, ServiceUnavailableError
 from nats.protocol.command import pub_cmd
 
+from procession.client.alone import Alone
 from procession.client.nats_line import NatsLine
 
 __all__ = ["AWAY", "NOT_YET", "NatsClient"]
@@ -43,10 +44,6 @@ only, is on its way to the other servers; and where it has too much to do. Who a
 _API: Final = "$JS.API."
 _OF_COPIES: Final = "$JS.API.DIRECT."
 """Questions that any server answers that has a copy of the stream."""
-_ALONE_SECONDS: Final = 12.0
-"""How long a server of a cluster may store nothing that it is asked to: longer than it takes to elect who leads."""
-_FORGOTTEN_SECONDS: Final = 3 * _ALONE_SECONDS
-"""After this a question without an answer has nothing to do with the next one."""
 _LAST_SECONDS: Final = 2.0
 """How long a server may take to read the last of what a client has said that is closed."""
 
@@ -62,7 +59,7 @@ class NatsClient(Client):
         self._asked: dict[str, asyncio.Future[Msg]] = {}
         self._unless_lost: set[asyncio.Future[Msg]] = set()
         self._answers = ""
-        self._silent: tuple[float, float] | None = None
+        self._alone = Alone()
         self._sends = False
         self._tasks: set[asyncio.Future[Any]] = set()
 
@@ -181,20 +178,14 @@ class NatsClient(Client):
                 self._note_silence()
                 raise ServiceUnavailableError(**error)
             raise APIError.from_error(error)
-        self._silent = None
+        self._alone.dispelled()
         return PubAck(stream=told["stream"], seq=told["seq"], duplicate=told.get("duplicate"))
 
     def _note_silence(self) -> None:
-        """Leaves a server that has said for long that nobody is there, where there is another one.
-
-        That it answers a question is no proof: who has led a stream tells what he knows of it, whether or not anybody
-        hears him. What is stored is.
-        """
-        now = asyncio.get_running_loop().time()
-        since, last = self._silent or (now, now)
-        self._silent = (since if now < last + _FORGOTTEN_SECONDS else now), now
-        if now > self._silent[0] + _ALONE_SECONDS and len(self._server_pool) > 1 and self.is_connected:
-            self._silent = None
+        """Leaves a server where nobody was there for too long, if there is another one."""
+        alone = self._alone.silent(asyncio.get_running_loop().time())
+        if alone and len(self._server_pool) > 1 and self.is_connected:
+            self._alone.dispelled()
             self._hang_up()
 
     def _on_answer(self, message: Msg) -> None:

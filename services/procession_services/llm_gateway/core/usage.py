@@ -34,10 +34,8 @@ class Usage:
         for name, value in report.items():
             if isinstance(value, dict):
                 self.add(value, f"{of}{name}.")
-            elif (number := _number(value)) is None:
-                continue
-            elif not 0 <= number <= _MOST_TOKENS:
-                self.is_doubtful |= name.endswith("tokens")
+            elif (number := possible(value)) is None:
+                self.is_doubtful |= name.endswith("tokens") and _number(value) is not None
             elif number or not known.get(of + name):
                 known[of + name] = number
 

@@ -635,8 +635,8 @@ async def test_a_decision_behind_that_of_somebody_else_waits_until_the_run_asks_
     await handle.approve("c1")
     second = asyncio.create_task(other.approve("c2"))
     assert (await services.control())["toolCallId"] == "c1"
-    await asyncio.sleep(0.1)
-    assert not second.done()
+    told, _ = await asyncio.wait([second], timeout=0.1)
+    assert not told
     await services.event(run, "run.resumed", fence=1)
     await services.suspend(run, "c2", fence=5)
     assert (await services.control())["toolCallId"] == "c2"

@@ -459,12 +459,20 @@ async def given_up(client: NatsClient, way: str, subject: str) -> None:
     await asyncio.wait([asking])
 
 
-@pytest.mark.parametrize("way", ["stored", "asked", "cancelled"])
-async def test_what_nobody_waits_for_any_more_is_not_sent_when_nats_is_back(servers, proxy, subject, way):
-    async with connected(servers.nats_url) as other, connected(f"nats://127.0.0.1:{proxy.port}") as client:
+@asynccontextmanager
+async def overheard(servers, proxy, subject, **options):
+    """Somebody who listens, a client behind the proxy, and what is heard of it."""
+    url = f"nats://127.0.0.1:{proxy.port}"
+    async with connected(servers.nats_url) as other, connected(url, **options) as client:
         heard = Heard()
         await other.listen(subject, heard)
         await other.flush()
+        yield other, client, heard
+
+
+@pytest.mark.parametrize("way", ["stored", "asked", "cancelled"])
+async def test_what_nobody_waits_for_any_more_is_not_sent_when_nats_is_back(servers, proxy, subject, way):
+    async with overheard(servers, proxy, subject) as (other, client, heard):
         proxy.freeze()
         proxy.abort()
         await until(lambda: client.is_reconnecting)
@@ -485,10 +493,7 @@ async def test_what_nobody_waits_for_any_more_is_not_sent_when_nats_is_back(serv
 
 @pytest.mark.parametrize("way", ["stored", "asked", "cancelled"])
 async def test_what_nobody_waits_for_any_more_is_not_sent_when_nats_reads_again(servers, proxy, subject, way):
-    async with connected(servers.nats_url) as other, connected(f"nats://127.0.0.1:{proxy.port}") as client:
-        heard = Heard()
-        await other.listen(subject, heard)
-        await other.flush()
+    async with overheard(servers, proxy, subject) as (_, client, heard):
         await client.flush()
         proxy.freeze()
         line: Any = client._line
@@ -504,11 +509,7 @@ async def test_what_nobody_waits_for_any_more_is_not_sent_when_nats_reads_again(
 
 
 async def test_who_finds_no_room_and_gives_up_takes_away_nothing_of_others(servers, proxy, subject):
-    url = f"nats://127.0.0.1:{proxy.port}"
-    async with connected(servers.nats_url) as other, connected(url, pending_size=1_000) as client:
-        heard = Heard()
-        await other.listen(subject, heard)
-        await other.flush()
+    async with overheard(servers, proxy, subject, pending_size=1_000) as (_, client, heard):
         proxy.freeze()
         proxy.abort()
         await until(lambda: client.is_reconnecting)
