@@ -9,7 +9,9 @@ from urllib.parse import quote
 
 from redis.asyncio import Redis
 from redis.asyncio.lock import Lock
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import LockError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 __all__ = ["RedisLocks"]
 
@@ -44,4 +46,7 @@ class RedisLocks:
         with contextlib.suppress(LockError):
             while True:
                 await asyncio.sleep(self._seconds / 3)
-                await lock.reacquire()
+                with contextlib.suppress(
+                    RedisConnectionError, RedisTimeoutError
+                ):  # the next time may be early enough
+                    await lock.reacquire()
