@@ -101,14 +101,15 @@ class ChunkAdapter:
         `event` is a `chat.completion.chunk` as a dict; keys without a value may be missing. Only the choice
         with index 0 counts.
         """
-        if isinstance(usage := event.get("usage"), dict):
-            self.usage.add(usage)
         if metadata := event.get("provider_specific_fields"):
             self._metadata.update(metadata)
         choices: list[dict[str, Any]] = event.get("choices") or []
         choice = choices[0] if choices else {}
         if choice.get("index"):
             choice = next((each for each in choices if not each.get("index")), {})
+        usage = event.get("usage") or choice.get("usage")  # Moonshot's is in the choice
+        if isinstance(usage, dict):
+            self.usage.add(usage)
         reason = choice.get("finish_reason")
         if reason and isinstance(reason, str) and (reason != "stop" or self._reason is None):
             self._reason = reason  # some send "stop" with every event

@@ -231,8 +231,10 @@ def test_an_empty_delta_after_a_whole_call_does_not_make_it_a_streamed_one() -> 
     assert types(adapted(call(name="f", id="c1", args="{}"), call(args=""))) == ["tool-call"]
 
 
-def test_a_call_without_arguments_has_empty_ones() -> None:
-    [payload] = payloads(adapted(call(name="f", id="c1"), event(finish="tool_calls")), "tool-call")
+@pytest.mark.parametrize("args", ["", " ", "null"])
+def test_a_call_without_arguments_has_empty_ones(args: str) -> None:
+    chunks = adapted(call(name="f", id="c1", args=args), event(finish="tool_calls"))
+    [payload] = payloads(chunks, "tool-call")
     assert payload == {"toolCallId": "c1", "toolName": "f", "args": {}}
 
 
@@ -664,6 +666,19 @@ def test_the_last_reason_that_says_something_counts(told: tuple[str, str], expec
 def test_usage(reports: list[dict[str, Any]], expected: dict[str, Any]) -> None:
     chunks = adapted(event(content="a"), *(event(usage=report) for report in reports))
     assert finish(chunks)["output"] == {"usage": expected}
+
+
+def test_usage_may_be_told_in_the_choice() -> None:
+    """As Moonshot does, and where it puts the cached tokens."""
+    told = event(finish="stop")
+    told["choices"][0]["usage"] = {
+        "prompt_tokens": 10,
+        "completion_tokens": 5,
+        "total_tokens": 15,
+        "cached_tokens": 8,
+    }
+    usage = finish(adapted(event(content="a"), told))["output"]["usage"]
+    assert usage == {"inputTokens": 10, "outputTokens": 5, "totalTokens": 15, "cachedInputTokens": 8}
 
 
 def test_metadata_of_the_provider_is_given_at_the_end() -> None:
