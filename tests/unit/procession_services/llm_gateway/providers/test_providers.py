@@ -268,7 +268,7 @@ FULL: Final[dict[str, Any]] = {
         "f": {"description": "d", "parameters": {"type": "object", "properties": {"a": {"type": "number"}}}}
     },
     "tool_choice": "required",
-    "model_settings": {"temperature": 0.5, "maxOutputTokens": 9, "stopSequences": ["X"], "topP": 0.5},
+    "model_settings": {"temperature": 0.5, "maxOutputTokens": 9, "stopSequences": list("ABCDE"), "topP": 0.5},
     "headers": {"x-thread-id": "t"},
 }
 
