@@ -3,6 +3,7 @@
 import os
 from typing import Any, Final
 
+from procession_services.llm_gateway.core.request import merged_headers
 from procession_services.llm_gateway.providers.direct.http import Request
 from procession_services.llm_gateway.providers.direct.lower import Parse, Target, dumped, sse_request
 
@@ -38,6 +39,7 @@ def request(target: Target) -> Request | None:
     organization = target.litellm.organization or os.environ.get("OPENAI_ORGANIZATION")
     if target.provider == "openai" and organization:
         headers.setdefault("OpenAI-Organization", organization)
+    headers = merged_headers(headers, target.headers)  # an authorization of the caller's own, too
     url = config.get_complete_url(
         api_base=base,
         api_key=key,

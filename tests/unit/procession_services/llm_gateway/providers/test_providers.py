@@ -305,6 +305,45 @@ async def test_both_ways_ask_the_same(
     assert telling(ours) == telling(theirs)
 
 
+@pytest.mark.parametrize("thinking", [True, False])
+@pytest.mark.parametrize("model", [ANTHROPIC, GEMINI, BEDROCK])
+async def test_both_ways_ask_to_think_where_nobody_says_how_much(
+    direct: LiteLLMProvider, wrapped: LiteLLMProvider, model: str, thinking: bool
+) -> None:
+    options = {model.partition("/")[0]: {"thinking": thinking}}
+    name = next(name for name, other in TEXTS if other == model)
+    ours, theirs = [
+        (await outcome(way, model, recorded(name), provider_options=options)).request
+        for way in (direct, wrapped)
+    ]
+    assert told(ours.body) == told(theirs.body)
+    assert ("thinking" in json.dumps(ours.body).lower()) == thinking
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [("openai/gpt-4o", "authorization"), ("hosted_vllm/demo", "Authorization"), ("azure/gpt-4o", "Api-Key")],
+)
+async def test_a_header_of_the_callers_own_goes_before_the_key(
+    direct: LiteLLMProvider, model: str, name: str
+) -> None:
+    settings = {"headers": {"X-Who": "settings", "X-Other": "settings"}}
+    headers = {"x-who": "call", name: "own"}
+    answer = await outcome(
+        direct, model, recorded("openai-text.sse"), model_settings=settings, headers=headers
+    )
+    sent = answer.request.headers
+    assert (sent["x-who"], sent["x-other"], sent[name.lower()]) == ("call", "settings", "own")
+
+
+@pytest.mark.parametrize("base", ["", "/", "/v1", "/v1/", "/v1/messages", "/v1/messages/"])
+async def test_anthropics_place_may_be_written_in_several_ways(direct: LiteLLMProvider, base: str) -> None:
+    async with ModelServer(recorded("anthropic-text.sse")) as server:
+        async for _ in direct.stream(asked(server, ANTHROPIC, api_base=server.base + base)):
+            pass
+    assert [request.path for request in server.requests] == ["/v1/messages"]
+
+
 async def test_what_litellm_notes_for_itself_is_not_sent(direct: LiteLLMProvider) -> None:
     await direct.prepare()
     litellm = litellm_provider._litellm()
