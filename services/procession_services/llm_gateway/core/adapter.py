@@ -65,6 +65,8 @@ _UNSAID: Final = frozenset({"error", "other"})
 """Words of the contract that say less than the provider did."""
 _YEAR_3000: Final = 32_503_680_000
 _ONLY_TEXT: Final = frozenset({"role", "content"})
+_MADE_UP: Final = "mistral"
+"""LiteLLM's signature of each piece of a thought of Mistral's, which has none."""
 _BLOCK_IDS: Final = {"text": "txt", "reasoning": "rsn"}
 
 
@@ -198,7 +200,7 @@ class ChunkAdapter:
         for block in blocks:
             if not apart and (thinking := block.get("thinking")):
                 chunks += self._thought(thinking)
-            if signature := block.get("signature"):
+            if (signature := block.get("signature")) and signature != _MADE_UP:
                 chunks += [*self._end_signed(), *self._open_block("reasoning")]
                 self._signed = True
                 payload = {"id": self._block_id(), "signature": signature}

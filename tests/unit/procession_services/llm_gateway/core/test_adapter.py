@@ -182,6 +182,18 @@ def test_thoughts_of_which_only_the_signatures_are_told_are_several() -> None:
     ]
 
 
+def test_a_signature_that_litellm_has_made_up_is_none() -> None:
+    pieces = [
+        event(reasoning_content=text, thinking_blocks=[thought(text, "mistral")]) for text in ("h", "m")
+    ]
+    assert types(adapted(*pieces)) == [
+        "reasoning-start",
+        "reasoning-delta",
+        "reasoning-delta",
+        "reasoning-end",
+    ]
+
+
 def test_a_refusal_is_text() -> None:
     assert payloads(adapted(event(refusal="I cannot")), "text-delta") == [{"id": "txt-0", "text": "I cannot"}]
 
