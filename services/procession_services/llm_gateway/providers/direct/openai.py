@@ -9,6 +9,8 @@ from procession_services.llm_gateway.providers.direct.lower import Parse, Target
 
 _INTERNAL: Final = frozenset({"fake_stream", "json_mode"})
 """What LiteLLM notes among the parameters for itself: it has to make the stream, or the text, of something else."""
+_AS_THEY_ARE: Final = frozenset({"groq", "openrouter"})
+"""Providers whose parser renames `reasoning`, which is known by both names, and fails where it misses a field."""
 
 
 def request(target: Target) -> Request | None:
@@ -57,7 +59,7 @@ def request(target: Target) -> Request | None:
         litellm_params=parameters,
         headers=headers,
     )
-    return sse_request(url, headers, {**body, **extra, "stream": True}, _parser(config))
+    return sse_request(url, headers, {**body, **extra, "stream": True}, _parser(config, target.provider))
 
 
 def _is_openai_shaped(config: Any, provider: str) -> bool:
@@ -75,11 +77,11 @@ def _is_openai_shaped(config: Any, provider: str) -> bool:
     )
 
 
-def _parser(config: Any) -> Parse | None:
+def _parser(config: Any, provider: str) -> Parse | None:
     """None where an event is what we want already; else the provider's own parser."""
     from litellm.llms.openai.chat.gpt_transformation import OpenAIChatCompletionStreamingHandler  # noqa: PLC0415
 
     iterator = config.get_model_response_iterator(iter(()), sync_stream=False)
-    if type(iterator) is OpenAIChatCompletionStreamingHandler:
+    if type(iterator) is OpenAIChatCompletionStreamingHandler or provider in _AS_THEY_ARE:
         return None
     return dumped(iterator.chunk_parser)

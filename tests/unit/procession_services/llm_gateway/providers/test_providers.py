@@ -15,7 +15,13 @@ from procession_services.llm_gateway.core.request import litellm_kwargs
 from procession_services.llm_gateway.providers import litellm_provider
 from procession_services.llm_gateway.providers.direct import build_request
 from procession_services.llm_gateway.providers.litellm_provider import LiteLLMProvider
-from tests.unit.procession_services.llm_gateway.loopback import Answer, ModelServer, Received, failure
+from tests.unit.procession_services.llm_gateway.loopback import (
+    Answer,
+    ModelServer,
+    Received,
+    failure,
+    stream,
+)
 from tests.unit.procession_services.llm_gateway.providers.replay import (
     AMAZON,
     ANTHROPIC,
@@ -105,6 +111,21 @@ async def test_a_cut_connection(
     assert ours.said() == theirs.said() == {"kind": "network", "isRetryable": True}
     assert ours.chunks == theirs.chunks
     assert ours.brief()[:2] == [("text-start",), ("text-delta", "Grüß")]
+
+
+@pytest.mark.parametrize("model", ["groq/demo", "openrouter/demo/x"])
+async def test_an_event_may_lack_what_nobody_needs(direct: LiteLLMProvider, model: str) -> None:
+    """LiteLLM's parsers of these providers fail then."""
+    events = [
+        {"choices": [{"delta": {"reasoning": "hm"}}], "error": None},
+        {"choices": [{"delta": {"content": "a"}}], "created": 0.5},
+        {"choices": [{"finish_reason": "stop"}]},
+        {"choices": None, "usage": {"prompt_tokens": 3, "completion_tokens": 2}},
+    ]
+    answer = await outcome(direct, model, stream(*events))
+    assert answer.brief()[1:5:3] == [("reasoning-delta", "hm"), ("text-delta", "a")]
+    reason, usage = answer.end()
+    assert (reason, usage["totalTokens"]) == ("stop", 5)
 
 
 async def test_a_frame_that_never_ends(direct: LiteLLMProvider, wrapped: LiteLLMProvider) -> None:
