@@ -357,6 +357,15 @@ async def test_a_header_of_the_callers_own_goes_before_the_key(
     assert (sent["x-who"], sent["x-other"], sent[name.lower()]) == ("call", "settings", "own")
 
 
+async def test_azures_deployments_may_say_what_they_are(
+    direct: LiteLLMProvider, wrapped: LiteLLMProvider
+) -> None:
+    for way in (direct, wrapped):
+        answer = await outcome(way, "azure/gpt5_series/mine", recorded("openai-text.sse"))
+        assert answer.request.path.startswith("/openai/deployments/mine/chat/completions?")
+        assert answer.request.body["model"] == "mine"
+
+
 @pytest.mark.parametrize("base", ["", "/", "/v1", "/v1/", "/v1/messages", "/v1/messages/"])
 async def test_anthropics_place_may_be_written_in_several_ways(direct: LiteLLMProvider, base: str) -> None:
     async with ModelServer(recorded("anthropic-text.sse")) as server:
