@@ -11,6 +11,15 @@ _INTERNAL: Final = frozenset({"fake_stream", "json_mode"})
 """What LiteLLM notes among the parameters for itself: it has to make the stream, or the text, of something else."""
 _AS_THEY_ARE: Final = frozenset({"groq", "openrouter"})
 """Providers whose parser renames `reasoning`, which is known by both names, and fails where it misses a field."""
+_ENVIRONMENT: Final[dict[str, dict[str, str]]] = {
+    "openai": {
+        "OPENAI_ORG_ID": "OpenAI-Organization",
+        "OPENAI_ORGANIZATION": "OpenAI-Organization",
+        "OPENAI_PROJECT_ID": "OpenAI-Project",
+    },
+    "openrouter": {"OR_SITE_URL": "HTTP-Referer", "OR_APP_NAME": "X-Title"},
+}
+"""Variables that say for whom it is, beside the key, and their headers, as OpenAI's SDK and LiteLLM have them."""
 
 
 def request(target: Target) -> Request | None:
@@ -38,10 +47,8 @@ def request(target: Target) -> Request | None:
         api_key=key,
         api_base=base,
     )
-    organization = target.litellm.organization or os.environ.get("OPENAI_ORGANIZATION")
-    if target.provider == "openai" and organization:
-        headers.setdefault("OpenAI-Organization", organization)
-    headers = merged_headers(headers, target.headers)  # an authorization of the caller's own, too
+    # An authorization of the caller's own counts, too.
+    headers = merged_headers(headers, _from_environment(target.provider), target.headers)
     url = config.get_complete_url(
         api_base=base,
         api_key=key,
@@ -60,6 +67,11 @@ def request(target: Target) -> Request | None:
         headers=headers,
     )
     return sse_request(url, headers, {**body, **extra, "stream": True}, _parser(config, target.provider))
+
+
+def _from_environment(provider: str) -> dict[str, str]:
+    headers = _ENVIRONMENT.get(provider, {})
+    return {header: value for name, header in headers.items() if (value := os.environ.get(name))}
 
 
 def _is_openai_shaped(config: Any, provider: str) -> bool:

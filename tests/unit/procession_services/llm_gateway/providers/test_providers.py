@@ -357,6 +357,30 @@ async def test_a_header_of_the_callers_own_goes_before_the_key(
     assert (sent["x-who"], sent["x-other"], sent[name.lower()]) == ("call", "settings", "own")
 
 
+@pytest.mark.parametrize(
+    ("model", "variables"),
+    [
+        ("openai/gpt-4o", {"OPENAI_ORGANIZATION": "openai-organization"}),
+        ("openai/gpt-4o", {"OPENAI_ORG_ID": "openai-organization", "OPENAI_PROJECT_ID": "openai-project"}),
+        ("openrouter/x/demo", {"OR_SITE_URL": "http-referer", "OR_APP_NAME": "x-title"}),
+    ],
+)
+async def test_both_ways_say_for_whom_it_is(
+    direct: LiteLLMProvider,
+    wrapped: LiteLLMProvider,
+    monkeypatch: pytest.MonkeyPatch,
+    model: str,
+    variables: dict[str, str],
+) -> None:
+    for name in variables:
+        monkeypatch.setenv(name, name.lower())
+    for way in (direct, wrapped):
+        sent = (await outcome(way, model, recorded("openai-text.sse"))).request.headers
+        assert {name: sent.get(header) for name, header in variables.items()} == {
+            name: name.lower() for name in variables
+        }
+
+
 async def test_azures_deployments_may_say_what_they_are(
     direct: LiteLLMProvider, wrapped: LiteLLMProvider
 ) -> None:
