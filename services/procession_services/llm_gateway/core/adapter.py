@@ -150,6 +150,7 @@ class ChunkAdapter:
     def _delta(self, delta: dict[str, Any]) -> list[Chunk]:
         text = delta.get("content")
         if text and not isinstance(text, str):
+            delta = {"reasoning": _thought(text), **delta}
             text = _joined(text)
         if delta.keys() <= _ONLY_TEXT:  # most are
             return self._text("text", text) if text else []
@@ -165,8 +166,10 @@ class ChunkAdapter:
             calls = [{"function": function}]  # as OpenAI told calls at first
         if calls:
             chunks += self._close_block()
-            for call in calls:
-                chunks += self._calls.feed(call, self._response_id, self._provider)
+            for place, call in enumerate(calls):
+                known = len(calls) == 1 or call.get("index") is not None
+                told = call if known else {**call, "index": place}
+                chunks += self._calls.feed(told, self._response_id, self._provider)
         if own := delta.get("provider_specific_fields"):
             chunks += self._executed(own)
         return chunks
@@ -289,6 +292,13 @@ def _file(image: dict[str, Any]) -> list[Chunk]:
 def _objects(value: Any) -> list[dict[str, Any]]:
     """Return the objects of a list; nothing of what is no list."""
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def _thought(content: Any) -> str:
+    """Return the thoughts of content that is a list of parts, as Mistral tells them."""
+    return "".join(
+        _joined(part.get("thinking")) for part in _objects(content) if part.get("type") == "thinking"
+    )
 
 
 def _joined(content: Any) -> str:

@@ -9,8 +9,8 @@ from procession_services.llm_gateway.providers.direct.lower import Parse, Target
 
 _INTERNAL: Final = frozenset({"fake_stream", "json_mode"})
 """What LiteLLM notes among the parameters for itself: it has to make the stream, or the text, of something else."""
-_AS_THEY_ARE: Final = frozenset({"groq", "openrouter"})
-"""Providers whose parser renames `reasoning`, which is known by both names, and fails where it misses a field."""
+_AS_THEY_ARE: Final = frozenset({"groq", "mistral", "openrouter"})
+"""Providers whose parser says nothing new to us, and fails where it misses a field."""
 _ENVIRONMENT: Final[dict[str, dict[str, str]]] = {
     "openai": {
         "OPENAI_ORG_ID": "OpenAI-Organization",

@@ -292,6 +292,15 @@ def test_calls_may_interleave() -> None:
     ]
 
 
+def test_calls_without_an_index_are_known_by_their_place() -> None:
+    chunks = adapted(
+        event(tool_calls=[{"id": name, "function": {"name": name, "arguments": ""}} for name in "fg"]),
+        event(tool_calls=[{"function": {"arguments": args}} for args in ('{"a":1}', '{"b":2}')]),
+        event(finish="tool_calls"),
+    )
+    assert [each["args"] for each in payloads(chunks, "tool-call")] == [{"a": 1}, {"b": 2}]
+
+
 def test_an_afterthought_to_a_call_that_has_ended_is_dropped() -> None:
     chunks = adapted(
         call(0, name="f", id="c1", args="{}"),
@@ -495,6 +504,16 @@ def test_content_may_be_a_list_of_parts() -> None:
         {"type": "text", "text": "c"},
     ]
     assert payloads(adapted(event(content=parts)), "text-delta") == [{"id": "txt-0", "text": "ac"}]
+
+
+def test_a_part_of_content_may_be_a_thought() -> None:
+    def thinking(text: str) -> dict[str, Any]:
+        return {"type": "thinking", "thinking": [{"type": "text", "text": text}], "closed": True}
+
+    told = [event(content=[thinking("h")]), event(content=[thinking("m"), {"type": "text", "text": "a"}])]
+    chunks = adapted(*told, event(content="b"))
+    assert [payload["text"] for payload in payloads(chunks, "reasoning-delta")] == ["h", "m"]
+    assert [payload["text"] for payload in payloads(chunks, "text-delta")] == ["a", "b"]
 
 
 @pytest.mark.parametrize(

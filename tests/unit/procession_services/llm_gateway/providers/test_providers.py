@@ -113,7 +113,7 @@ async def test_a_cut_connection(
     assert ours.brief()[:2] == [("text-start",), ("text-delta", "Grüß")]
 
 
-@pytest.mark.parametrize("model", ["groq/demo", "openrouter/demo/x"])
+@pytest.mark.parametrize("model", ["groq/demo", "mistral/demo", "openrouter/demo/x"])
 async def test_an_event_may_lack_what_nobody_needs(direct: LiteLLMProvider, model: str) -> None:
     """LiteLLM's parsers of these providers fail then."""
     events = [
