@@ -19,6 +19,7 @@ from tests.unit.procession_services.llm_gateway.loopback import (
     Answer,
     ModelServer,
     Received,
+    event,
     failure,
     stream,
 )
@@ -111,6 +112,18 @@ async def test_a_cut_connection(
     assert ours.said() == theirs.said() == {"kind": "network", "isRetryable": True}
     assert ours.chunks == theirs.chunks
     assert ours.brief()[:2] == [("text-start",), ("text-delta", "Grüß")]
+
+
+async def test_an_answer_may_speak_of_its_end(direct: LiteLLMProvider, wrapped: LiteLLMProvider) -> None:
+    answer = stream(event(content="It ends with [DONE]"), event(content="."), event(finish="stop"))
+    for way in (direct, wrapped):
+        told = await outcome(way, "hosted_vllm/demo", answer)
+        assert told.brief() == [
+            ("text-start",),
+            ("text-delta", "It ends with [DONE]"),
+            ("text-delta", "."),
+            ("text-end",),
+        ]
 
 
 @pytest.mark.parametrize("model", ["groq/demo", "mistral/demo", "openrouter/demo/x"])
