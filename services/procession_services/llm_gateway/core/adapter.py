@@ -65,6 +65,8 @@ _UNSAID: Final = frozenset({"error", "other"})
 """Words of the contract that say less than the provider did."""
 _YEAR_3000: Final = 32_503_680_000
 _ONLY_TEXT: Final = frozenset({"role", "content"})
+_MADE_UP: Final = "mistral"
+"""LiteLLM's signature of each piece of a thought of Mistral's, which has none."""
 _BLOCK_IDS: Final = {"text": "txt", "reasoning": "rsn"}
 
 
@@ -101,14 +103,15 @@ class ChunkAdapter:
         `event` is a `chat.completion.chunk` as a dict; keys without a value may be missing. Only the choice
         with index 0 counts.
         """
-        if isinstance(usage := event.get("usage"), dict):
-            self.usage.add(usage)
         if metadata := event.get("provider_specific_fields"):
             self._metadata.update(metadata)
         choices: list[dict[str, Any]] = event.get("choices") or []
         choice = choices[0] if choices else {}
         if choice.get("index"):
             choice = next((each for each in choices if not each.get("index")), {})
+        usage = event.get("usage") or choice.get("usage")  # Moonshot's is in the choice
+        if isinstance(usage, dict):
+            self.usage.add(usage)
         reason = choice.get("finish_reason")
         if reason and isinstance(reason, str) and (reason != "stop" or self._reason is None):
             self._reason = reason  # some send "stop" with every event
@@ -147,6 +150,7 @@ class ChunkAdapter:
     def _delta(self, delta: dict[str, Any]) -> list[Chunk]:
         text = delta.get("content")
         if text and not isinstance(text, str):
+            delta = {"reasoning": _thought(text), **delta}
             text = _joined(text)
         if delta.keys() <= _ONLY_TEXT:  # most are
             return self._text("text", text) if text else []
@@ -162,8 +166,10 @@ class ChunkAdapter:
             calls = [{"function": function}]  # as OpenAI told calls at first
         if calls:
             chunks += self._close_block()
-            for call in calls:
-                chunks += self._calls.feed(call, self._response_id, self._provider)
+            for place, call in enumerate(calls):
+                known = len(calls) == 1 or call.get("index") is not None
+                told = call if known else {**call, "index": place}
+                chunks += self._calls.feed(told, self._response_id, self._provider)
         if own := delta.get("provider_specific_fields"):
             chunks += self._executed(own)
         return chunks
@@ -197,7 +203,7 @@ class ChunkAdapter:
         for block in blocks:
             if not apart and (thinking := block.get("thinking")):
                 chunks += self._thought(thinking)
-            if signature := block.get("signature"):
+            if (signature := block.get("signature")) and signature != _MADE_UP:
                 chunks += [*self._end_signed(), *self._open_block("reasoning")]
                 self._signed = True
                 payload = {"id": self._block_id(), "signature": signature}
@@ -286,6 +292,13 @@ def _file(image: dict[str, Any]) -> list[Chunk]:
 def _objects(value: Any) -> list[dict[str, Any]]:
     """Return the objects of a list; nothing of what is no list."""
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def _thought(content: Any) -> str:
+    """Return the thoughts of content that is a list of parts, as Mistral tells them."""
+    return "".join(
+        _joined(part.get("thinking")) for part in _objects(content) if part.get("type") == "thinking"
+    )
 
 
 def _joined(content: Any) -> str:

@@ -71,7 +71,7 @@ def litellm_kwargs(call: ModelCall) -> dict[str, Any]:
         **_tools(call),
         **_options(call),
     }
-    headers = {**(call.model_settings.get("headers") or {}), **call.headers}
+    headers = merged_headers(call.model_settings.get("headers") or {}, call.headers)
     if headers:
         kwargs["extra_headers"] = headers
     if call.response_format is not None:
@@ -84,6 +84,12 @@ def litellm_kwargs(call: ModelCall) -> dict[str, Any]:
     if call.api_key:
         kwargs["api_key"] = call.api_key
     return kwargs
+
+
+def merged_headers(*several: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers of all; of those with one name, however it is written, the last one."""
+    named = {name.lower(): (name, value) for headers in several for name, value in headers.items()}
+    return dict(named.values())
 
 
 def timeouts(model_settings: Mapping[str, Any]) -> Timeouts:

@@ -172,12 +172,16 @@ class ToolCallAssembler:
 
 
 def _arguments(text: str, *, repair: bool) -> dict[str, Any]:
-    """Return `{"args": ...}`, or `{"argsText": ...}` when the text is no JSON even after a repair."""
+    """Return `{"args": ...}`, or `{"argsText": ...}` when the text is no JSON even after a repair.
+
+    Nothing and `null` are what some send for a tool without parameters.
+    """
     if not text.strip():
         return {"args": {}}
     for candidate in (text, close_json(text)) if repair else (text,):
         try:
-            return {"args": parse_json(candidate)}
+            args = parse_json(candidate)
         except InvalidJsonError:
             continue
+        return {"args": {} if args is None else args}
     return {"argsText": text}

@@ -2,7 +2,12 @@
 
 from typing import Any, Final
 
-_CACHED: Final = ("prompt_tokens_details.cached_tokens", "cache_read_input_tokens", "prompt_cache_hit_tokens")
+_CACHED: Final = (
+    "prompt_tokens_details.cached_tokens",
+    "cache_read_input_tokens",
+    "prompt_cache_hit_tokens",
+    "cached_tokens",
+)
 _CACHE_CREATION: Final = (
     "prompt_tokens_details.cache_creation_tokens",
     "prompt_tokens_details.cache_write_tokens",

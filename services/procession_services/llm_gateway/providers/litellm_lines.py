@@ -2,13 +2,17 @@
 
 httpx ends a line wherever Python's `splitlines` does, U+2028 in the middle of a text included, and LiteLLM's readers
 take what they cannot parse for the beginning of something: the rest of the answer was lost, or what stood there. A
-comment, which servers send to show that they live, did the same to Gemini's.
+comment, which servers send to show that they live, did the same to Gemini's. An event with `[DONE]` anywhere in it was
+the last one to them, and its text lost.
 """
 
 from typing import Final
 
 _SAYING_NOTHING: Final = (":", "id:", "retry:")
 """How the lines of server-sent events begin that are for clients which connect again."""
+_DONE: Final = "[DONE]"
+_ESCAPED: Final = r"\u005bDONE]"
+"""The same within the strings of JSON, and nowhere else it can be."""
 
 
 class LineDecoder:
@@ -31,9 +35,14 @@ class LineDecoder:
             return []
         lines = ["".join(self._rest), *others]
         self._rest = [lines.pop()]
-        return [line for line in lines if not line.startswith(_SAYING_NOTHING)]
+        return [_readable(line) for line in lines if not line.startswith(_SAYING_NOTHING)]
 
     def flush(self) -> list[str]:
         """Returns the line that nothing has ended."""
         rest, self._rest = "".join(self._rest), []
-        return [rest] if rest else []
+        return [_readable(rest)] if rest else []
+
+
+def _readable(line: str) -> str:
+    """The line in a form in which only the end of a stream looks like it."""
+    return line.replace(_DONE, _ESCAPED) if _DONE in line and "{" in line else line

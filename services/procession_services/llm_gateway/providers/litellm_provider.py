@@ -303,6 +303,7 @@ def _litellm() -> Any:
     litellm.telemetry = False
     litellm.suppress_debug_info = True
     litellm.disable_hf_tokenizer_download = True
+    litellm.disable_stop_sequence_limit = True  # it drops those after the fourth, whoever is asked
     return litellm
 
 

@@ -278,13 +278,20 @@ def json_parser(
             if not event:
                 return None
             raise EventError(f"an event is no object: {str(event)[:_QUOTED]}")
-        if error := event.get("error"):
+        if error := event.get("error") or _choice_error(event.get("choices")):
             raise EventError(error)
         if event.get("object") == "error" and not event.get("choices"):
             raise EventError(event)
         return event if parse is None or not event else parse(event)
 
     return parsed
+
+
+def _choice_error(choices: Any) -> Any:
+    """The error that the first choice reports, as OpenRouter may put it there."""
+    if isinstance(choices, list) and choices and isinstance(choices[0], dict):
+        return choices[0].get("error")
+    return None
 
 
 def forgiven(body: bytes, error: orjson.JSONDecodeError, valid: Callable[[Any], Any] = valid_value) -> Any:

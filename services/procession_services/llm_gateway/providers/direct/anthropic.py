@@ -41,7 +41,7 @@ def request(target: Target) -> Request | None:
     url = url or os.environ.get("ANTHROPIC_API_BASE") or os.environ.get("ANTHROPIC_BASE_URL")
     url = (url or "https://api.anthropic.com").rstrip("/")
     if not url.endswith("/v1/messages"):
-        url += "/v1/messages"
+        url = url.removesuffix("/v1") + "/v1/messages"
     iterator = ModelResponseIterator(
         iter(()),
         sync_stream=False,

@@ -41,6 +41,6 @@ def request(target: Target) -> Request | None:
         litellm_params={},
         headers=headers,
     )
-    deployment = quote(target.model, safe="")
+    deployment = quote(body["model"], safe="")  # without `gpt5_series/`, by which LiteLLM knows what it is
     url = f"{base.rstrip('/')}/openai/deployments/{deployment}/chat/completions?api-version={quote(version)}"
     return sse_request(url, headers, {**body, **extra, "stream": True}, None)

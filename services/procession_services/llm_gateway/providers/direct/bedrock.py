@@ -176,7 +176,7 @@ def _handler() -> Any:
 
 
 def _decoded(frame: bytes) -> dict[str, Any]:
-    """The JSON object of a frame.
+    """The JSON object of a frame; empty where it has none.
 
     Raises:
         EventError: The frame reports an error.
@@ -192,7 +192,7 @@ def _decoded(frame: bytes) -> dict[str, Any]:
         raise _error(headers, message.payload)
     event: dict[str, Any]
     try:
-        event = orjson.loads(message.payload)
+        event = orjson.loads(message.payload or b"{}")
     except orjson.JSONDecodeError as broken:
         event = forgiven(message.payload, broken)
     return event
@@ -207,5 +207,6 @@ def _error(headers: dict[str, Any], payload: bytes) -> EventError:
         body = orjson.loads(payload)
     except ValueError:
         body = None
-    said = body if isinstance(body, dict) else {"message": headers.get(":error-message")}
-    return EventError({**said, "type": kind}, bedrock_stream_event_error_status(kind))
+    if not isinstance(body, dict):
+        body = {"message": headers.get(":error-message") or payload.decode(errors="replace") or kind}
+    return EventError({**body, "type": kind}, bedrock_stream_event_error_status(kind))

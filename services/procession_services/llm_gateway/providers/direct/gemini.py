@@ -29,6 +29,7 @@ _COUNTS: Final = frozenset(
         "thoughtsTokenCount",
         "cachedContentTokenCount",
         "cacheTokensDetails",
+        "serviceTier",
     }
 )
 """What a report of usage has whose only tokens of text are those of the answer."""

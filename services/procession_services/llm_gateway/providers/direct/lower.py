@@ -128,8 +128,10 @@ def _known_translation(model: str, provider: str, asked: bytes) -> bytes | None:
 
 
 def _translated(model: str, provider: str, given: dict[str, Any]) -> dict[str, Any]:
-    from litellm.utils import get_optional_params  # noqa: PLC0415 - takes seconds
+    from litellm.utils import get_optional_params, validate_and_fix_thinking_param  # noqa: PLC0415 - takes seconds
 
+    if "thinking" in given:
+        given = given | {"thinking": validate_and_fix_thinking_param(given["thinking"])}
     return dict(get_optional_params(model=model, custom_llm_provider=provider, **given))
 
 

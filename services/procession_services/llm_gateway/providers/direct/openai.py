@@ -3,11 +3,23 @@
 import os
 from typing import Any, Final
 
+from procession_services.llm_gateway.core.request import merged_headers
 from procession_services.llm_gateway.providers.direct.http import Request
 from procession_services.llm_gateway.providers.direct.lower import Parse, Target, dumped, sse_request
 
 _INTERNAL: Final = frozenset({"fake_stream", "json_mode"})
 """What LiteLLM notes among the parameters for itself: it has to make the stream, or the text, of something else."""
+_AS_THEY_ARE: Final = frozenset({"groq", "mistral", "openrouter"})
+"""Providers whose parser says nothing new to us, and fails where it misses a field."""
+_ENVIRONMENT: Final[dict[str, dict[str, str]]] = {
+    "openai": {
+        "OPENAI_ORG_ID": "OpenAI-Organization",
+        "OPENAI_ORGANIZATION": "OpenAI-Organization",
+        "OPENAI_PROJECT_ID": "OpenAI-Project",
+    },
+    "openrouter": {"OR_SITE_URL": "HTTP-Referer", "OR_APP_NAME": "X-Title"},
+}
+"""Variables that say for whom it is, beside the key, and their headers, as OpenAI's SDK and LiteLLM have them."""
 
 
 def request(target: Target) -> Request | None:
@@ -35,9 +47,8 @@ def request(target: Target) -> Request | None:
         api_key=key,
         api_base=base,
     )
-    organization = target.litellm.organization or os.environ.get("OPENAI_ORGANIZATION")
-    if target.provider == "openai" and organization:
-        headers.setdefault("OpenAI-Organization", organization)
+    # An authorization of the caller's own counts, too.
+    headers = merged_headers(headers, _from_environment(target.provider), target.headers)
     url = config.get_complete_url(
         api_base=base,
         api_key=key,
@@ -55,7 +66,12 @@ def request(target: Target) -> Request | None:
         litellm_params=parameters,
         headers=headers,
     )
-    return sse_request(url, headers, {**body, **extra, "stream": True}, _parser(config))
+    return sse_request(url, headers, {**body, **extra, "stream": True}, _parser(config, target.provider))
+
+
+def _from_environment(provider: str) -> dict[str, str]:
+    headers = _ENVIRONMENT.get(provider, {})
+    return {header: value for name, header in headers.items() if (value := os.environ.get(name))}
 
 
 def _is_openai_shaped(config: Any, provider: str) -> bool:
@@ -73,11 +89,11 @@ def _is_openai_shaped(config: Any, provider: str) -> bool:
     )
 
 
-def _parser(config: Any) -> Parse | None:
+def _parser(config: Any, provider: str) -> Parse | None:
     """None where an event is what we want already; else the provider's own parser."""
     from litellm.llms.openai.chat.gpt_transformation import OpenAIChatCompletionStreamingHandler  # noqa: PLC0415
 
     iterator = config.get_model_response_iterator(iter(()), sync_stream=False)
-    if type(iterator) is OpenAIChatCompletionStreamingHandler:
+    if type(iterator) is OpenAIChatCompletionStreamingHandler or provider in _AS_THEY_ARE:
         return None
     return dumped(iterator.chunk_parser)

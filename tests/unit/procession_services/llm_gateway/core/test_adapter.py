@@ -182,6 +182,18 @@ def test_thoughts_of_which_only_the_signatures_are_told_are_several() -> None:
     ]
 
 
+def test_a_signature_that_litellm_has_made_up_is_none() -> None:
+    pieces = [
+        event(reasoning_content=text, thinking_blocks=[thought(text, "mistral")]) for text in ("h", "m")
+    ]
+    assert types(adapted(*pieces)) == [
+        "reasoning-start",
+        "reasoning-delta",
+        "reasoning-delta",
+        "reasoning-end",
+    ]
+
+
 def test_a_refusal_is_text() -> None:
     assert payloads(adapted(event(refusal="I cannot")), "text-delta") == [{"id": "txt-0", "text": "I cannot"}]
 
@@ -231,8 +243,10 @@ def test_an_empty_delta_after_a_whole_call_does_not_make_it_a_streamed_one() -> 
     assert types(adapted(call(name="f", id="c1", args="{}"), call(args=""))) == ["tool-call"]
 
 
-def test_a_call_without_arguments_has_empty_ones() -> None:
-    [payload] = payloads(adapted(call(name="f", id="c1"), event(finish="tool_calls")), "tool-call")
+@pytest.mark.parametrize("args", ["", " ", "null"])
+def test_a_call_without_arguments_has_empty_ones(args: str) -> None:
+    chunks = adapted(call(name="f", id="c1", args=args), event(finish="tool_calls"))
+    [payload] = payloads(chunks, "tool-call")
     assert payload == {"toolCallId": "c1", "toolName": "f", "args": {}}
 
 
@@ -276,6 +290,15 @@ def test_calls_may_interleave() -> None:
         ("c1", {"a": 1}),
         ("c2", {"b": 2}),
     ]
+
+
+def test_calls_without_an_index_are_known_by_their_place() -> None:
+    chunks = adapted(
+        event(tool_calls=[{"id": name, "function": {"name": name, "arguments": ""}} for name in "fg"]),
+        event(tool_calls=[{"function": {"arguments": args}} for args in ('{"a":1}', '{"b":2}')]),
+        event(finish="tool_calls"),
+    )
+    assert [each["args"] for each in payloads(chunks, "tool-call")] == [{"a": 1}, {"b": 2}]
 
 
 def test_an_afterthought_to_a_call_that_has_ended_is_dropped() -> None:
@@ -483,6 +506,16 @@ def test_content_may_be_a_list_of_parts() -> None:
     assert payloads(adapted(event(content=parts)), "text-delta") == [{"id": "txt-0", "text": "ac"}]
 
 
+def test_a_part_of_content_may_be_a_thought() -> None:
+    def thinking(text: str) -> dict[str, Any]:
+        return {"type": "thinking", "thinking": [{"type": "text", "text": text}], "closed": True}
+
+    told = [event(content=[thinking("h")]), event(content=[thinking("m"), {"type": "text", "text": "a"}])]
+    chunks = adapted(*told, event(content="b"))
+    assert [payload["text"] for payload in payloads(chunks, "reasoning-delta")] == ["h", "m"]
+    assert [payload["text"] for payload in payloads(chunks, "text-delta")] == ["a", "b"]
+
+
 @pytest.mark.parametrize(
     "strange",
     [{"content": 5}, {"annotations": {"x": 1}}, {"images": ["x"]}, {"tool_calls": {"id": "c1"}}],
@@ -664,6 +697,19 @@ def test_the_last_reason_that_says_something_counts(told: tuple[str, str], expec
 def test_usage(reports: list[dict[str, Any]], expected: dict[str, Any]) -> None:
     chunks = adapted(event(content="a"), *(event(usage=report) for report in reports))
     assert finish(chunks)["output"] == {"usage": expected}
+
+
+def test_usage_may_be_told_in_the_choice() -> None:
+    """As Moonshot does, and where it puts the cached tokens."""
+    told = event(finish="stop")
+    told["choices"][0]["usage"] = {
+        "prompt_tokens": 10,
+        "completion_tokens": 5,
+        "total_tokens": 15,
+        "cached_tokens": 8,
+    }
+    usage = finish(adapted(event(content="a"), told))["output"]["usage"]
+    assert usage == {"inputTokens": 10, "outputTokens": 5, "totalTokens": 15, "cachedInputTokens": 8}
 
 
 def test_metadata_of_the_provider_is_given_at_the_end() -> None:

@@ -100,7 +100,7 @@ def plain(chunks: list[Chunk], *, told: bool) -> list[Any]:
     found: list[Any] = json.loads(text)
     for chunk in found:
         if chunk["type"] == "response-metadata" and not told:
-            del chunk["payload"]["timestamp"]
+            chunk["payload"].pop("timestamp", None)
     return found
 
 

@@ -1,5 +1,6 @@
 """LiteLLM gets the lines that a stream has, however they arrive."""
 
+import json
 from itertools import pairwise
 
 from hypothesis import given
@@ -25,3 +26,13 @@ def test_any_split_of_the_text_gives_the_same_lines(lines: list[str], newline: s
 
 def test_lines_for_clients_that_connect_again_are_none() -> None:
     assert LineDecoder().decode("id: 7\nretry: 100\nevent: a\ndata: b\n\n") == ["event: a", "data: b", ""]
+
+
+def test_only_the_end_of_a_stream_looks_like_it() -> None:
+    event = {"said": "it sends \\[DONE] or [DONE]"}
+    decoder = LineDecoder()
+    [line, _, end, *_] = decoder.decode(f"data: {json.dumps(event)}\n\ndata: [DONE]\n\n{json.dumps(event)}")
+    for told in (line.removeprefix("data:"), *decoder.flush()):
+        assert "[DONE]" not in told
+        assert json.loads(told) == event
+    assert end == "data: [DONE]"

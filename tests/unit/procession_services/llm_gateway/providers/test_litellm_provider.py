@@ -541,8 +541,16 @@ ENGINE = {"message": "the engine died", "type": "InternalServerError", "code": 5
 
 @pytest.mark.parametrize(
     ("name", "error"),
-    [("event: error\n", ENGINE), ("event: error\n", {"error": ENGINE}), ("", {"object": "error", **ENGINE})],
-    ids=["named", "named and within", "object"],
+    [
+        ("event: error\n", ENGINE),
+        ("event: error\n", {"error": ENGINE}),
+        ("", {"object": "error", **ENGINE}),
+        (
+            "",
+            {"choices": [{"index": 0, "delta": {"content": ""}, "finish_reason": "error", "error": ENGINE}]},
+        ),
+    ],
+    ids=["named", "named and within", "object", "in the choice"],
 )
 async def test_an_error_in_another_shape(provider: LiteLLMProvider, name: str, error: dict[str, Any]) -> None:
     broken = f"{name}data: {json.dumps(error)}\n\n".encode()

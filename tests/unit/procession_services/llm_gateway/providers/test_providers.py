@@ -15,7 +15,14 @@ from procession_services.llm_gateway.core.request import litellm_kwargs
 from procession_services.llm_gateway.providers import litellm_provider
 from procession_services.llm_gateway.providers.direct import build_request
 from procession_services.llm_gateway.providers.litellm_provider import LiteLLMProvider
-from tests.unit.procession_services.llm_gateway.loopback import Answer, ModelServer, Received, failure
+from tests.unit.procession_services.llm_gateway.loopback import (
+    Answer,
+    ModelServer,
+    Received,
+    event,
+    failure,
+    stream,
+)
 from tests.unit.procession_services.llm_gateway.providers.replay import (
     AMAZON,
     ANTHROPIC,
@@ -105,6 +112,33 @@ async def test_a_cut_connection(
     assert ours.said() == theirs.said() == {"kind": "network", "isRetryable": True}
     assert ours.chunks == theirs.chunks
     assert ours.brief()[:2] == [("text-start",), ("text-delta", "Grüß")]
+
+
+async def test_an_answer_may_speak_of_its_end(direct: LiteLLMProvider, wrapped: LiteLLMProvider) -> None:
+    answer = stream(event(content="It ends with [DONE]"), event(content="."), event(finish="stop"))
+    for way in (direct, wrapped):
+        told = await outcome(way, "hosted_vllm/demo", answer)
+        assert told.brief() == [
+            ("text-start",),
+            ("text-delta", "It ends with [DONE]"),
+            ("text-delta", "."),
+            ("text-end",),
+        ]
+
+
+@pytest.mark.parametrize("model", ["groq/demo", "mistral/demo", "openrouter/demo/x"])
+async def test_an_event_may_lack_what_nobody_needs(direct: LiteLLMProvider, model: str) -> None:
+    """LiteLLM's parsers of these providers fail then."""
+    events = [
+        {"choices": [{"delta": {"reasoning": "hm"}}], "error": None},
+        {"choices": [{"delta": {"content": "a"}}], "created": 0.5},
+        {"choices": [{"finish_reason": "stop"}]},
+        {"choices": None, "usage": {"prompt_tokens": 3, "completion_tokens": 2}},
+    ]
+    answer = await outcome(direct, model, stream(*events))
+    assert answer.brief()[1:5:3] == [("reasoning-delta", "hm"), ("text-delta", "a")]
+    reason, usage = answer.end()
+    assert (reason, usage["totalTokens"]) == ("stop", 5)
 
 
 async def test_a_frame_that_never_ends(direct: LiteLLMProvider, wrapped: LiteLLMProvider) -> None:
@@ -268,7 +302,7 @@ FULL: Final[dict[str, Any]] = {
         "f": {"description": "d", "parameters": {"type": "object", "properties": {"a": {"type": "number"}}}}
     },
     "tool_choice": "required",
-    "model_settings": {"temperature": 0.5, "maxOutputTokens": 9, "stopSequences": ["X"], "topP": 0.5},
+    "model_settings": {"temperature": 0.5, "maxOutputTokens": 9, "stopSequences": list("ABCDE"), "topP": 0.5},
     "headers": {"x-thread-id": "t"},
 }
 
@@ -303,6 +337,78 @@ async def test_both_ways_ask_the_same(
     assert ours.path == theirs.path
     assert told(ours.body) == told(theirs.body)
     assert telling(ours) == telling(theirs)
+
+
+@pytest.mark.parametrize("thinking", [True, False])
+@pytest.mark.parametrize("model", [ANTHROPIC, GEMINI, BEDROCK])
+async def test_both_ways_ask_to_think_where_nobody_says_how_much(
+    direct: LiteLLMProvider, wrapped: LiteLLMProvider, model: str, thinking: bool
+) -> None:
+    options = {model.partition("/")[0]: {"thinking": thinking}}
+    name = next(name for name, other in TEXTS if other == model)
+    ours, theirs = [
+        (await outcome(way, model, recorded(name), provider_options=options)).request
+        for way in (direct, wrapped)
+    ]
+    assert told(ours.body) == told(theirs.body)
+    assert ("thinking" in json.dumps(ours.body).lower()) == thinking
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [("openai/gpt-4o", "authorization"), ("hosted_vllm/demo", "Authorization"), ("azure/gpt-4o", "Api-Key")],
+)
+async def test_a_header_of_the_callers_own_goes_before_the_key(
+    direct: LiteLLMProvider, model: str, name: str
+) -> None:
+    settings = {"headers": {"X-Who": "settings", "X-Other": "settings"}}
+    headers = {"x-who": "call", name: "own"}
+    answer = await outcome(
+        direct, model, recorded("openai-text.sse"), model_settings=settings, headers=headers
+    )
+    sent = answer.request.headers
+    assert (sent["x-who"], sent["x-other"], sent[name.lower()]) == ("call", "settings", "own")
+
+
+@pytest.mark.parametrize(
+    ("model", "variables"),
+    [
+        ("openai/gpt-4o", {"OPENAI_ORGANIZATION": "openai-organization"}),
+        ("openai/gpt-4o", {"OPENAI_ORG_ID": "openai-organization", "OPENAI_PROJECT_ID": "openai-project"}),
+        ("openrouter/x/demo", {"OR_SITE_URL": "http-referer", "OR_APP_NAME": "x-title"}),
+    ],
+)
+async def test_both_ways_say_for_whom_it_is(
+    direct: LiteLLMProvider,
+    wrapped: LiteLLMProvider,
+    monkeypatch: pytest.MonkeyPatch,
+    model: str,
+    variables: dict[str, str],
+) -> None:
+    for name in variables:
+        monkeypatch.setenv(name, name.lower())
+    for way in (direct, wrapped):
+        sent = (await outcome(way, model, recorded("openai-text.sse"))).request.headers
+        assert {name: sent.get(header) for name, header in variables.items()} == {
+            name: name.lower() for name in variables
+        }
+
+
+async def test_azures_deployments_may_say_what_they_are(
+    direct: LiteLLMProvider, wrapped: LiteLLMProvider
+) -> None:
+    for way in (direct, wrapped):
+        answer = await outcome(way, "azure/gpt5_series/mine", recorded("openai-text.sse"))
+        assert answer.request.path.startswith("/openai/deployments/mine/chat/completions?")
+        assert answer.request.body["model"] == "mine"
+
+
+@pytest.mark.parametrize("base", ["", "/", "/v1", "/v1/", "/v1/messages", "/v1/messages/"])
+async def test_anthropics_place_may_be_written_in_several_ways(direct: LiteLLMProvider, base: str) -> None:
+    async with ModelServer(recorded("anthropic-text.sse")) as server:
+        async for _ in direct.stream(asked(server, ANTHROPIC, api_base=server.base + base)):
+            pass
+    assert [request.path for request in server.requests] == ["/v1/messages"]
 
 
 async def test_what_litellm_notes_for_itself_is_not_sent(direct: LiteLLMProvider) -> None:

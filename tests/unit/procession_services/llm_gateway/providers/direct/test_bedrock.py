@@ -82,3 +82,22 @@ def test_half_a_character_in_a_frame_is_forgiven():
         rb'{"delta": {"text": "a\ud83d"}}', message_type=b"event", event_type=b"contentBlockDelta"
     )
     assert _decoded(frame) == {"delta": {"text": "a\ufffd"}}
+
+
+@pytest.mark.parametrize(
+    ("payload", "told", "said"),
+    [
+        (b"", {}, "internalServerException"),
+        (b"try later", {}, "try later"),
+        (b"", {"error_message": b"try later"}, "try later"),
+    ],
+)
+def test_an_exception_without_a_body_says_what_it_can(payload, told, said):
+    headers = {"message_type": b"exception", "exception_type": b"internalServerException", **told}
+    with pytest.raises(EventError) as raised:
+        _decoded(message(payload, **headers))
+    assert raised.value.body == {"message": said, "type": "internalServerException"}
+
+
+def test_a_frame_that_holds_nothing_is_a_sign_of_life():
+    assert _decoded(message(b"", message_type=b"event", event_type=b"ping")) == {}

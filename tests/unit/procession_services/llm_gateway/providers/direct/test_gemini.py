@@ -41,6 +41,7 @@ reports = st.fixed_dictionaries(
         "toolUsePromptTokenCount": counts,
         "promptTokensDetails": st.just([{"modality": "TEXT", "tokenCount": 3}]),
         "candidatesTokensDetails": st.just([{"modality": "TEXT", "tokenCount": 1}]),
+        "serviceTier": st.just("standard"),
     },
 )
 changes = st.fixed_dictionaries(
@@ -87,7 +88,8 @@ def test_gemini_counts_tokens_without_asking(monkeypatch: pytest.MonkeyPatch) ->
     parse = reader()
     for number in range(2, 20):
         part = {"content": {"parts": [{"text": "a"}]}, "index": 0}
-        report = {"promptTokenCount": 9, "candidatesTokenCount": number, "totalTokenCount": 9 + number}
+        report: dict[str, Any] = {"promptTokenCount": 9, "serviceTier": "standard"}
+        report |= {"candidatesTokenCount": number, "totalTokenCount": 9 + number}
         made = parsed(parse, {"candidates": [part], "responseId": "r", "usageMetadata": report})
         assert (made["usage"]["completion_tokens"], made["usage"]["total_tokens"]) == (number, 9 + number)
     assert asked <= 2
