@@ -438,6 +438,13 @@ class TestApproval:
         assert (run.state.status, run.result.status) == ("suspended", "suspended")
         assert run.state.sent is None
 
+    def test_a_run_that_waits_does_not_begin_once_more(self):
+        """Whoever was to note that it had begun may have died."""
+        run = Run().waits("1").answer()
+        before = run.state
+        assert run.tell(Started()).effects == [TellSuspended(run.result)]
+        assert run.state == before
+
     @pytest.mark.parametrize(
         ("fields", "decision"),
         [
