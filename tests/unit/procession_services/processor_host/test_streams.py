@@ -380,6 +380,7 @@ class Played:
         self.asked, self.frames, self.forgotten = [], [], []
         self.leases = self.taken = 0
         self.nobody = self.nearby = False
+        self.failing = []
 
     def fits(self, body):
         return len(body) <= self.max_payload
@@ -398,6 +399,11 @@ class Played:
             return orjson.dumps({"replica": str(self.leases + 1)})
         self.leases += 1
         name = str(self.leases)
+        failing = self.failing.pop() if self.failing else ""
+        if failing == "silent":
+            raise RequestTimeoutError(subject)
+        if failing == "away":
+            return orjson.dumps({"replica": name, "unknown": True, "away": "Redis"})
         return orjson.dumps({"replica": name, "inbox": f"inbox.{name}", "taken": self.taken})
 
     async def publish(self, inbox, body, *, reply):
@@ -536,6 +542,21 @@ async def test_what_was_lost_behind_what_a_replica_waits_for_is_sent_again(strea
     assert bus.took() == []
 
 
+async def test_what_was_lost_with_the_connection_is_sent_once_where_somebody_waits_for_the_end(stream):
+    client, session, bus = stream
+    await client.send(session, texts("a"))
+    finishing = asyncio.ensure_future(client.finish(session))
+    await until(lambda: len(bus.frames) == 2)
+    bus.took()
+    client._reconnected()
+    await until(lambda: bool(bus.frames))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert bus.took() == [("inbox.1", 1, 0, "a", True)]
+    bus.says(1, a=1, done={"outSeq": 9})
+    await finishing
+
+
 async def test_where_there_is_no_replica_a_run_can_be_cancelled(stream):
     client, session, bus = stream
     bus.nobody = True
@@ -565,3 +586,24 @@ async def test_the_replica_of_this_process_is_asked_first_where_none_is_named(st
     await client._lease(session, replica)
     await client._lease(session, None)
     assert [subject for subject, _ in bus.asked] == [subjects.lease(SERVICE, whom), ANY]
+
+
+@pytest.mark.parametrize(
+    ("failing", "chunks", "ended", "resumed"),
+    [
+        ("silent", "a", False, True),
+        ("silent", "", True, True),
+        ("silent", "", False, False),  # it has nothing to say to anybody
+        ("away", "", False, True),
+    ],
+)
+async def test_the_next_lease_resumes_what_somebody_may_have_taken(stream, failing, chunks, ended, resumed):
+    client, _, bus = stream
+    bus.failing = [failing]
+    session = Session("t", [], _lease, DictStore(), ended=ended)
+    session.add(texts(*chunks))
+    await client._lease(session, None)
+    assert [subject for subject, _ in bus.asked] == [ANY, OFFER, subjects.lease(SERVICE, "3")]
+    assert bus.asked[-1][1].get("resume", False) is resumed
+    assert session.stalls == (failing == "silent" and resumed)
+    assert (session.attempt, session.inbox) == (2, "inbox.3")
