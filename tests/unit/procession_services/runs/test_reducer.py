@@ -438,11 +438,16 @@ class TestApproval:
         assert (run.state.status, run.result.status) == ("suspended", "suspended")
         assert run.state.sent is None
 
-    def test_a_run_that_waits_does_not_begin_once_more(self):
-        """Whoever was to note that it had begun may have died."""
-        run = Run().waits("1").answer()
+    @pytest.mark.parametrize("again", ["begun", "done"])
+    def test_a_run_that_waits_is_not_moved_by_what_comes_again(self, again):
+        """Whoever was to note that it had begun, or was to hear that its command was done, may have died."""
+        run = Run().waits("1")
+        result = WorkResult(
+            run="r", tenant="t", seq=run.command.seq, service="s", outcome="ok", version=9, out_seq=9
+        )
+        run.answer()
         before = run.state
-        assert run.tell(Started()).effects == [TellSuspended(run.result)]
+        assert run.tell(Started() if again == "begun" else result).effects == [TellSuspended(run.result)]
         assert run.state == before
 
     @pytest.mark.parametrize(
