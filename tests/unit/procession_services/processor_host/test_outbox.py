@@ -1,4 +1,4 @@
-"""Numbers, fences and marks of what a command sends; tests/integration has the same at a real CHUNKS."""
+"""Numbers, fences and marks of what a command sends; tests/integration has what readers make of them."""
 
 from types import SimpleNamespace
 from typing import Any
