@@ -13,7 +13,7 @@ from procession.testing.environment import DictStore
 from procession_schemas import subjects
 from procession_schemas.agent import ProcessorRef
 from procession_services.bus import Bus, Hold, LostError, NoResponderError, RequestTimeoutError
-from procession_services.processor_host import streams
+from procession_services.processor_host import stream_session, streams
 from procession_services.processor_host.errors import Cancelled
 from procession_services.processor_host.stream_session import MOST_DEATHS, WINDOW, GivenBackError, Session
 from procession_services.processor_host.streams import SERVICE, StreamClient
@@ -466,9 +466,11 @@ async def test_frames_say_where_they_begin_and_the_last_one_that_the_stream_has_
     assert bus.took() == []
 
 
-async def test_who_sends_waits_while_as_much_as_may_be_is_unacknowledged(stream):
+@pytest.mark.parametrize("first", [texts(*"x" * WINDOW), texts("x" * 1000)], ids=["chunks", "bytes"])
+async def test_who_sends_waits_while_as_much_as_may_be_is_unacknowledged(stream, monkeypatch, first):
+    monkeypatch.setattr(stream_session, "WINDOW_BYTES", 1000 if len(first) == 1 else 1_000_000)
     client, session, bus = stream
-    await client.send(session, texts(*"x" * WINDOW))
+    await client.send(session, first)
     more = asyncio.ensure_future(client.send(session, texts("y")))
     bus.says(1, a=0)
     await asyncio.sleep(0)
@@ -476,7 +478,19 @@ async def test_who_sends_waits_while_as_much_as_may_be_is_unacknowledged(stream)
     bus.took()
     bus.says(1, a=1)
     assert await more
-    assert bus.took() == [("inbox.1", 1, WINDOW, "y", False)]
+    assert bus.took() == [("inbox.1", 1, len(first), "y", False)]
+
+
+async def test_a_replica_is_silent_from_when_it_has_something_to_do_whatever_else_it_gets(stream):
+    client, session, _ = stream
+    session.heard -= 60
+    await client.send(session, texts("a"))
+    await client._watch_replicas()
+    assert session.moving is None
+    session.heard -= 60
+    await client.send(session, texts("b"))
+    await client._watch_replicas()
+    assert session.moving is not None
 
 
 async def test_what_is_too_long_for_a_frame_goes_in_parts_and_a_chunk_that_is_fails(stream):
@@ -490,7 +504,7 @@ async def test_what_is_too_long_for_a_frame_goes_in_parts_and_a_chunk_that_is_fa
     ]
     bus.max_payload = 60
     with pytest.raises(ProcessorError) as failed:
-        await client._frame(session, 0, 1)
+        await client._frame(session, 1, 2)
     assert failed.value.code == "CHUNK_NOT_SENDABLE"
 
 
