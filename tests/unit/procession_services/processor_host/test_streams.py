@@ -581,13 +581,16 @@ async def test_where_there_is_no_replica_a_run_can_be_cancelled(stream):
     assert [subject for subject, _ in bus.asked] == [ANY, OFFER]
 
 
-async def test_who_has_lost_the_command_sends_nothing(stream):
+@pytest.mark.parametrize("gone", [False, True])
+async def test_who_has_lost_the_command_sends_nothing_and_looks_for_no_other_replica(stream, gone):
     client, session, bus = stream
     session.hold = Hold()
     session.hold.lose()
+    if gone:
+        client._lose(session, gone=True)
     with pytest.raises(LostError):
         await client.send(session, texts("a"))
-    assert bus.took() == []
+    assert (bus.took(), bus.asked) == ([], [])
 
 
 @pytest.mark.parametrize(

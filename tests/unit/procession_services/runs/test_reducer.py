@@ -613,6 +613,26 @@ class TestCancel:
         assert run.ops == ["emit", "result"]
         assert run.op("result").error.code == "PROCESSOR_TIMEOUT"
 
+    @pytest.mark.parametrize(
+        "run",
+        [
+            lambda: Run().cancel().answer("cancelled", at="model"),
+            lambda: Run().answer("cancelled", at="model").cancel(),
+            lambda: Run().cancel().says(calls=1),
+            lambda: Run().says(calls=1).cancel().waits("1"),
+            lambda: Run().waits("1").cancel().answer(),
+            lambda: Run().waits("1").answer().cancel(),
+        ],
+        ids=["cut off", "known first", "whole", "would wait", "is about to wait", "waits"],
+    )
+    def test_it_is_told_once(self, run):
+        """R-CX-3."""
+        sent = run().to_end().sent
+        told = [
+            chunk["type"] for command in sent for op in command.ops if op.op == "emit" for chunk in op.chunks
+        ]
+        assert told.count("abort") == 1
+
     def test_a_worker_may_know_of_the_cancel_first(self):
         """The mark is in Redis before the orchestrator hears of it."""
         run = Run().answer("cancelled", at="model").cancel().to_end()
