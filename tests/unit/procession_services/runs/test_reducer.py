@@ -516,6 +516,12 @@ class TestApproval:
         run = Run().waits("1").answer().approve("1").answer(facts=StepFacts(outcomes=1))
         assert run.says(calls=1).until("tools").op("tools").decisions == {}
 
+    def test_decisions_end_with_the_attempt_that_is_rejected(self):
+        """A model may count its calls from one in each answer."""
+        run = Run(budget=1, output=[placed("out", Hook.TOOL_RESULT)]).waits("1").answer().approve("1")
+        run.trips("toolResults", retry=True).says(calls=1)
+        assert run.until("tools").op("tools").decisions == {}
+
 
 class TestCancel:
     def test_work_in_flight_is_told_and_its_answer_waited_for(self):
@@ -568,7 +574,7 @@ class TestCancel:
     def test_a_failed_call_is_not_tried_again(self):
         run = Run(make_plan("m/one", "m/two", budget=1, error=[ERR])).cancel().fails(started=False)
         run.answer(retry=True).to_end()
-        assert (run.result.status, run.models_called()) == ("cancelled", 1)
+        assert (run.result.status, run.models_called(), run.result.retries) == ("cancelled", 1, 0)
 
     def test_an_abort_is_not_tried_again(self):
         """R-CX-6."""
@@ -588,9 +594,11 @@ class TestCancel:
         run = Run().waits("1").cancel().answer()
         assert run.to_end().result.status == "cancelled"
 
-    def test_a_run_that_is_ending_ends_as_it_would(self):
-        run = Run(output=[placed("mem", Hook.OUTPUT_RESULT)]).says()
-        assert run.ops == ["processOutputResult", "result"]
+    @pytest.mark.parametrize("tools", [False, True])
+    def test_a_run_that_is_ending_ends_as_it_would(self, tools):
+        run = Run(output=[placed("mem", Hook.OUTPUT_RESULT)])
+        run = run.uses_tools(outcomes=0) if tools else run.says()
+        assert run.ops[-2:] == ["processOutputResult", "result"]
         before = run.state
         run.cancel()
         assert (run.state, run.effects) == (before, [Send(run.command)])
