@@ -134,17 +134,6 @@ async def test_whoever_has_the_greater_fence_has_the_greater_numbers(bus, batche
     assert firsts == sorted(set(firsts))
 
 
-async def test_what_is_taken_back_is_said_again_with_the_first_chunks(bus, batches):
-    box = outbox(bus)
-    await box.renew(2)
-    for name in ("one", "two"):
-        box.put(*named(name))
-        await box.flush()
-    told = [await batches.get() for _ in range(3)]
-    assert [(len(batch["chunks"]), batch.get("reset")) for batch in told] == [(0, 5), (1, 5), (1, None)]
-    assert told[0]["seq"] == told[1]["seq"]
-
-
 async def test_a_stream_says_what_the_command_replaces_and_the_command_does_not_say_it_again(bus, batches):
     box = outbox(bus)
     await box.renew(2)
@@ -164,15 +153,6 @@ async def test_a_stream_says_what_the_command_replaces_and_the_command_does_not_
     while chunk := client.pop():
         got.append(chunk["payload"]["text"])
     assert got == ["one", "two"]
-
-
-async def test_behind_a_stream_of_which_nothing_came_the_command_says_what_it_replaces(bus, batches):
-    box = outbox(bus)
-    await box.renew(2)
-    box.go_on_behind(box.next_seq, box.fence)
-    box.put(*named("one"))
-    await box.flush()
-    assert [(await batches.get()).get("reset") for _ in range(2)] == [5, 5]
 
 
 async def test_who_follows_again_replaces_what_came_late_of_whoever_it_followed(bus, batches):

@@ -1,13 +1,13 @@
 """A client's connection: publishes with acknowledgement, and says when something may have been missed."""
 
 import asyncio
-import json
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, ParamSpec, TypeVar
 
 import nats.errors
 import nats.js.errors
+import orjson
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.js.api import PubAck
@@ -43,7 +43,7 @@ class Link:
     """A NATS connection that never gives up once it was open.
 
     Attributes:
-        on_doubt: Called after a reconnect, a dropped message or the end of the connection.
+        on_doubt: Called after a reconnect, and after the end of the connection.
     """
 
     def __init__(
@@ -240,16 +240,7 @@ class Link:
         Raises:
             UnreachableError: It does not answer.
         """
-        subject = subjects.api("orchestrator", tenant, "backlog")
-        while True:
-            body = json.dumps({"run": run, "after": after}).encode()
-            try:
-                answer = await self._client.request_unless_lost(subject, body, seconds=_ACK_SECONDS)
-            except _UNREACHABLE as error:
-                raise UnreachableError from error
-            told = json.loads(answer.data)
-            if not told["last"]:
-                return
+        while (told := await self._backlog(tenant, {"run": run, "after": after}))["last"]:
             after = told["last"]
             yield after, told["batches"]
 
@@ -261,19 +252,21 @@ class Link:
         Raises:
             UnreachableError: It does not answer.
         """
-        subject = subjects.api("orchestrator", tenant, "backlog")
-        body = json.dumps({"run": run, "known": True, "request": request}).encode()
+        told = await self._backlog(tenant, {"run": run, "known": True, "request": request})
+        return bool(told.get("known", True)), told.get("request")  # older ones do not say
+
+    async def _backlog(self, tenant: str, question: dict[str, Any]) -> dict[str, Any]:
+        """What the orchestrator answers to a `backlog.request`; raises UnreachableError."""
+        subject, body = subjects.api("orchestrator", tenant, "backlog"), orjson.dumps(question)
         try:
             answer = await self._client.request_unless_lost(subject, body, seconds=_ACK_SECONDS)
         except _UNREACHABLE as error:
             raise UnreachableError from error
-        told = json.loads(answer.data)
-        return bool(told.get("known", True)), told.get("request")  # older ones do not say
+        told: dict[str, Any] = orjson.loads(answer.data)
+        return told
 
     async def _on_error(self, error: Exception) -> None:
         self._trouble = error
-        if isinstance(error, nats.errors.SlowConsumerError):
-            await self._doubt()
 
     async def _doubt(self) -> None:
         for callback in tuple(self.on_doubt):

@@ -25,7 +25,7 @@ from nats.protocol.command import pub_cmd
 from procession.client.alone import Alone
 from procession.client.nats_line import NatsLine
 
-__all__ = ["AWAY", "NOT_YET", "NatsClient"]
+__all__ = ["AWAY", "NOT_YET", "NatsClient", "is_bounce"]
 
 _HEADER_FRAME: Final = len("NATS/1.0\r\n\r\n")
 _HEADERS: Final = 1_024
@@ -149,7 +149,7 @@ class NatsClient(Client):
                 unsent[place] = b""
         if of_leaders and _is_nobody(message):
             self._note_silence()
-        if _bounced(message):
+        if is_bounce(message):
             raise errors.NoRespondersError
         return message
 
@@ -350,10 +350,8 @@ class NatsClient(Client):
             _give_up(answer, errors.ConnectionClosedError)
         self.send_waiting(anyway=True)
         if self._line is not None or not self.is_connected:
-            self._pending, self._pending_data_size = (
-                [],
-                0,
-            )  # nats-py would write it to a socket that has ended
+            # nats-py would write it to a socket that has ended
+            self._pending, self._pending_data_size = [], 0
         patience = asyncio.get_running_loop().call_later(_LAST_SECONDS, self._hang_up)
         try:
             await super()._close(status, do_cbs)
@@ -388,14 +386,14 @@ def _harmless(told: Callable[[Exception], Awaitable[None]]) -> Callable[[Excepti
     return tell
 
 
-def _bounced(message: Msg) -> bool:
-    """Whether it says that nobody listens."""
+def is_bounce(message: Msg) -> bool:
+    """Whether a message says that nobody listens where its question, or what wanted a reply, was sent."""
     return message.headers is not None and message.headers.get("Status") == _NOBODY
 
 
 def _is_nobody(message: Msg) -> bool:
     """Whether it says that nobody listens, or that a stream or the cluster has no leader."""
-    return _bounced(message) or message.data.find(_NO_LEADER, 0, _BEGINNING) >= 0
+    return is_bounce(message) or message.data.find(_NO_LEADER, 0, _BEGINNING) >= 0
 
 
 def _give_up(answer: "asyncio.Future[Msg]", why: type[Exception] = errors.TimeoutError) -> None:

@@ -52,7 +52,7 @@ class ChunkOrder:
         if reset is not None and first <= limit:
             self._reset(reset, first, fence)
         for number, chunk in enumerate(chunks, first):
-            if self.position <= number < limit and self._waiting.get(number, (-1,))[0] < fence:
+            if self.position <= number < limit:
                 self._waiting[number] = fence, chunk
         self._said_to = max(self._said_to, first + len(chunks))
 

@@ -20,7 +20,7 @@ from nats.errors import Error, NoRespondersError, OutboundBufferLimitError
 from nats.js.api import ConsumerConfig
 from nats.js.errors import APIError, NotFoundError
 
-from procession.client.nats_client import AWAY, NatsClient
+from procession.client.nats_client import AWAY, NatsClient, is_bounce
 from procession_schemas import subjects
 from procession_services.bus.errors import NoResponderError, RequestTimeoutError, explained
 from procession_services.bus.inbox import Inbox
@@ -305,9 +305,8 @@ class Bus:
         """
 
         def on_message(message: Msg) -> None:
-            if message.headers and message.headers.get("Status") == "503":
-                bounced = self.on_bounce.get(message.subject)
-                if bounced:
+            if is_bounce(message):
+                if bounced := self.on_bounce.get(message.subject):
                     bounced()
                 return
             traceparent = message.headers.get("traceparent") if message.headers else None

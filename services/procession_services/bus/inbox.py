@@ -6,11 +6,9 @@ import contextlib
 from nats.aio.msg import Msg
 from nats.errors import OutboundBufferLimitError
 
-from procession.client.nats_client import NatsClient
+from procession.client.nats_client import NatsClient, is_bounce
 from procession_services.bus.errors import NoResponderError, RequestTimeoutError
 from procession_services.runtime import telemetry
-
-_NOBODY = "503"
 
 
 class Inbox:
@@ -58,6 +56,6 @@ class Inbox:
                 message = await self._heard.get()
         except TimeoutError:
             raise RequestTimeoutError(self.address) from None
-        if message.headers and message.headers.get("Status") == _NOBODY:
+        if is_bounce(message):
             raise NoResponderError(self.address)
         return message.data

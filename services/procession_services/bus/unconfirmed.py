@@ -163,7 +163,6 @@ class Unconfirmed:
     async def _repeat_all(self) -> None:
         numbers = list(self._kept)
         await self._repeat(numbers[:-1])
-        self._broken = False
         self._question = max([self._question, *numbers[-1:]])
         await self._repeat(numbers[-1:], ask=True)
 

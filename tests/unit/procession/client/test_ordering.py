@@ -51,6 +51,16 @@ def read(order, have):
             have[order.position - 1] = chunk["payload"]["text"]
 
 
+def read_again(order, have, stored, live=()):
+    """Takes what comes live, then what is stored: that from its beginning, as often as the order wants it."""
+    to_come = deque([*live, *stored])
+    while to_come:
+        order.add(to_come.popleft())
+        if order.anew:
+            order.anew, to_come = False, deque(stored)
+        read(order, have)
+
+
 @given(histories(), st.data())
 def test_a_reader_ends_with_the_text_that_counts_whoever_else_speaks(history, data):
     batches, text = history
@@ -86,12 +96,7 @@ def test_a_reader_who_has_missed_some_ends_with_the_text_that_counts(history, da
     order, have = ChunkOrder(), dict[int, str]()
     begun = data.draw(st.integers(0, len(batches)))
     live = [each for each in batches[:begun] if data.draw(st.booleans())]
-    to_come = deque([*live, *batches])
-    while to_come:
-        order.add(to_come.popleft())
-        if order.anew:
-            order.anew, to_come = False, deque(batches)
-        read(order, have)
+    read_again(order, have, batches, live)
     assert "".join(have.values()) == text
     assert order.ended
     assert order.gap is None
@@ -109,14 +114,43 @@ def test_who_has_taken_back_what_counts_for_somebody_that_nobody_stored_gets_all
         order.add(each)
         read(order, have)
     assert have == {0: "a", 100: "x"}
-    to_come = deque(stored)
-    while to_come:
-        order.add(to_come.popleft())
-        if order.anew:
-            order.anew, to_come = False, deque(stored)
-    read(order, have)
+    read_again(order, have, stored)
     assert list(have.values()) == [*"abcdefg", "end"]
     assert order.ended
+
+
+def test_who_has_read_beyond_what_was_taken_back_unheard_reads_all_again():
+    stored = [
+        batch(0, *"abc", fence=1),
+        batch(3, reset=1, fence=2),
+        batch(3, "x", reset=3, fence=3, end=True),
+    ]
+    have, order = dict[int, str](), ChunkOrder()
+    for each in (stored[0], stored[2]):
+        order.add(each)
+        read(order, have)
+    assert list(have.values()) == [*"abcx"]
+    read_again(order, have, stored)
+    assert list(have.values()) == ["a", "x"]
+
+
+def test_who_goes_on_may_take_back_more_than_the_mark_before_said():
+    order, have = ChunkOrder(), dict[int, str]()
+    mark = batch(3, reset=3, fence=2)
+    order.add(batch(0, *"abc", fence=1))
+    read(order, have)
+    for each in (mark, batch(3, "x", reset=1, fence=2), mark):
+        order.add(each)
+    read(order, have)
+    assert have == {0: "a", 3: "x"}
+
+
+def test_what_comes_late_of_what_is_taken_back_behind_a_mark_is_dropped():
+    order = ChunkOrder()
+    for each in (batch(0, "a", fence=1), batch(3, reset=3, fence=2), batch(3, "x", reset=1, fence=2)):
+        order.add(each)
+    order.add(batch(1, "b", "c", fence=1))
+    assert drain(order) == ["a", "x"]
 
 
 def test_a_later_reader_goes_on_where_the_first_one_stopped():

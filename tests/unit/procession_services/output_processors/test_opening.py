@@ -11,33 +11,87 @@ from procession_schemas import subjects
 from procession_schemas.work import WorkCommand
 from procession_services.bus import Bus
 from procession_services.output_processors.opening import Opener
-from procession_services.processor_host.outbox import fence_of
+from procession_services.processor_host.outbox import Outbox, fence_of
 
 pytestmark = pytest.mark.integration
 FENCE = fence_of(1)
 
 
-@pytest.mark.parametrize(("timed", "held_back"), [({}, True), ({"timed": True}, False)])
-async def test_chunks_that_nobody_can_make_again_are_taken_back(
-    servers: Any, timed: dict[str, bool], held_back: bool
-) -> None:
-    """Also where the sender was not told, because NATS was away just then."""
+@pytest.fixture
+async def taken_over(servers: Any) -> Any:
+    """What a replica sends of a stream that it has got with that lease, when CHUNKS has those batches of the run."""
     run = f"r-{secrets.token_hex(6)}"
+    subject = subjects.chunk("t", run)
     bus = await Bus.connect(servers.nats_url, "test")
-    try:
-        shown = {"run": run, "seq": 0, "fence": FENCE, "chunks": [{"type": "start"}], **timed}
-        subject = subjects.chunk("t", run)
-        await bus.publish_stored(subject, json.dumps(shown).encode(), message_id=run)
-        host: Any = SimpleNamespace(bus=bus, store=None)
-        nobody: Any = None
+
+    async def take_over(stored: list[dict[str, Any]], **lease: Any) -> tuple[Outbox, list[dict[str, Any]]]:
+        for number, batch in enumerate(stored):
+            body = json.dumps({"run": run, "fence": FENCE, **batch}).encode()
+            await bus.publish_stored(subject, body, message_id=f"{run}:{number}")
         command = WorkCommand(
             run=run, tenant="t", agent="a", seq=1, service="s", version=0, out_seq=0, message_id="m", ops=[]
         )
-        lease = {"outSeq": 0, "fence": FENCE, "resume": True, "attempt": 2}
-        outbox = await Opener(host, nobody, nobody)._outbox(lease, command)
-        await bus.flush()
-        assert outbox.catching_up is held_back
-        mark = json.loads(await bus.stored.last_body("CHUNKS", subject) or b"")
-        assert (mark["fence"], mark["reset"]) == (FENCE + 2, 1 if held_back else 0)
-    finally:
-        await bus.close()
+        host: Any = SimpleNamespace(bus=bus, store=None)
+        nobody: Any = None
+        outbox = await Opener(host, nobody, nobody)._outbox({"fence": FENCE, "attempt": 2, **lease}, command)
+        for text in "abc":
+            outbox.put({"type": "text-delta", "payload": {"text": text}})
+        await outbox.flush(end=True)
+        await outbox.kept()
+        bodies = [json.loads(body) async for _, body in bus.stored.messages("CHUNKS", subject)]
+        return outbox, bodies[len(stored) :]
+
+    yield take_over
+    await bus.close()
+
+
+def brief(batch: dict[str, Any]) -> tuple[Any, ...]:
+    texts = "".join(chunk["payload"]["text"] for chunk in batch["chunks"])
+    return batch["fence"] - FENCE, batch["seq"], texts, batch.get("reset")
+
+
+@pytest.mark.parametrize(("timed", "held_back"), [({}, True), ({"timed": True}, False)])
+async def test_chunks_that_nobody_can_make_again_are_taken_back(
+    taken_over: Any, timed: dict[str, bool], held_back: bool
+) -> None:
+    """Also where the sender was not told, because NATS was away just then."""
+    shown = {"seq": 0, "chunks": [{"type": "start"}], **timed}
+    outbox, (mark, _) = await taken_over([shown], outSeq=0, resume=True)
+    assert outbox.timed is not held_back
+    assert (mark["fence"], mark["reset"]) == (FENCE + 2, 1 if held_back else 0)
+
+
+A, B = ({"type": "text-delta", "payload": {"text": text}} for text in "ab")
+
+
+@pytest.mark.parametrize(
+    ("stored", "lease", "sent"),
+    [
+        ([], {}, [(0, 5, "abc", 3)]),  # nobody had it before
+        ([{"seq": 5, "chunks": [A, B]}], {}, [(2, 7, "", 7), (2, 7, "c", None)]),
+        ([{"seq": 5, "chunks": [A]}], {}, [(2, 6, "", 6), (2, 6, "bc", None)]),
+        (
+            [{"seq": 4, "chunks": [A]}],
+            {},
+            [(2, 5, "", 5), (2, 5, "abc", 3)],
+        ),  # of what came before the stream
+        ([], {}, [(2, 5, "", 5), (2, 5, "abc", 3)]),
+        ([{"seq": 5, "chunks": [A, B]}], {"after": 1}, [(2, 5, "", 5), (2, 5, "abc", 3)]),  # was in vain
+        ([{"seq": 5, "chunks": [A], "fence": FENCE + 1}], {"after": 1}, [(2, 6, "", 6), (2, 6, "bc", None)]),
+    ],
+)
+async def test_what_clients_have_of_a_stream_is_held_back_and_what_it_replaces_said_once(
+    taken_over: Any, stored: list[dict[str, Any]], lease: dict[str, Any], sent: list[Any]
+) -> None:
+    resumed = {"resume": True} if sent[0][0] else {}
+    _, batches = await taken_over(stored, outSeq=5, reset=3, **resumed, **lease)
+    assert [brief(batch) for batch in batches] == sent
+
+
+async def test_a_stream_of_which_clients_may_have_missed_some_is_made_anew(taken_over: Any) -> None:
+    shown = {"seq": 5, "chunks": [A, B]}
+    outbox, batches = await taken_over([shown], outSeq=5, resume=True, anew=True)
+    place = 5 + 2 * (1 << 20)
+    assert outbox.timed
+    assert [brief(batch) for batch in batches] == [(2, place, "", 5), (2, place, "abc", 5)]
+    assert all(batch["timed"] for batch in batches)

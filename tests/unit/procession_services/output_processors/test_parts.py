@@ -4,6 +4,7 @@ import secrets
 
 import pytest
 
+from procession_schemas.chunks import Chunk
 from procession_services.output_processors.parts import PartsStore, StreamPlace
 from procession_services.runtime.embedded import Endpoints
 from procession_services.runtime.redis_client import connect
@@ -130,3 +131,33 @@ async def test_a_stream_that_the_log_has_lost_is_missing_and_nothing_else(
             parts = await each.open(place(run, 10, 20, 30, 40))
             assert parts.lists == [[{"type": "one"}, {"type": "three"}, {"type": "four"}]] * 2
         assert caplog.text.count("are incomplete") == 2
+
+
+async def test_each_processor_has_received_its_own_and_a_short_entry_is_for_the_sender_to_log(
+    servers: Endpoints,
+) -> None:
+    run = f"r-{secrets.token_hex(6)}"
+    async with connect(servers.redis_url) as redis:
+        store = RunStore(redis, ttl=60, finished_ttl=60, told_ttl=60)
+        replica = PartsStore(store)
+        await at_work(replica, run)
+        ids: list[int] = []
+        lists: list[list[Chunk]] = []
+        for id_, text in ((10, "short"), (20, "long" * 5000)):
+            parts = await replica.open(place(run, *ids))
+            lists = parts.lists_of(3)
+            before = [len(received) for received in lists]
+            for received, kind in zip(lists, ("a", "b", "a"), strict=True):
+                received.append({"type": f"{kind} {text}"})
+            entry = await replica.save(place(run, *ids), id_, parts, before, by_sender=True)
+            if text == "short":
+                assert await store.load_parts("t", run, 0) == []
+                assert entry is not None
+                await store.append_parts("t", run, entry.encode())
+            else:
+                assert entry is None
+            ids.append(id_)
+        assert len(await store.load_parts("t", run, 0)) == 2
+        read = await PartsStore(store).open(place(run, *ids))
+        assert read.lists == lists
+        assert [received[0]["type"] for received in read.lists] == ["a short", "b short", "a short"]

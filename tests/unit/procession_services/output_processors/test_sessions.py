@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
+import orjson
 import pytest
 import pytest_asyncio
 from nats.errors import OutboundBufferLimitError
@@ -128,3 +129,55 @@ class Outbox:
 
     async def flush(self) -> None:
         """Has nothing to send."""
+
+
+async def test_chunks_are_taken_once_and_in_order_and_those_that_are_missing_are_asked_for_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sessions, "_ACK_CHUNKS", 2)
+    fed, told = list[str](), list[dict[str, Any]]()
+
+    async def publish(_subject: str, body: bytes, **_: Any) -> None:
+        told.append(orjson.loads(body))
+
+    async def feed(chunk: str) -> None:
+        fed.append(chunk)
+
+    async def end() -> None:
+        fed.append("end")
+
+    async def flush() -> None:
+        told.append({"flushed": len(fed)})
+
+    @asynccontextmanager
+    async def flushing() -> Any:
+        yield
+
+    bus: Any = SimpleNamespace(publish=publish, subscribe=None)
+    session = session_of()
+    session.processed = session.received = 0
+    session.chain = SimpleNamespace(wakes_at=None, feed=feed, end=end)
+    session.outbox = SimpleNamespace(waiting=1, catching_up=False, flush=flush, flushing=flushing)
+    session.results, session.flush_at = SimpleNamespace(sent=lambda _: None), float("inf")
+    for start, chunks in ((0, "a"), (2, "c"), (2, "c"), (0, "abc"), (1, "b")):
+        session.frames.put_nowait({"n": start, "c": list(chunks)})
+    session.frames.put_nowait({"n": 3, "c": ["d"], "e": True, "g": True})
+    await server_on(bus)._consume(session)
+    assert fed == [*"abcd", "end"]
+    assert told == [{"flushed": 1}, {"l": 1, "again": 1}, {"flushed": 1}, {"l": 1, "a": 3, "r": 3}]
+    assert session.received > session.processed  # so that heartbeats tell that it is at work
+
+
+@pytest.mark.parametrize(("attempt", "takes"), [(1, True), (2, False)])
+async def test_a_frame_of_another_attempt_is_answered_and_dropped(attempt: int, takes: bool) -> None:
+    posted = list[tuple[str, Any]]()
+
+    def post(subject: str, body: bytes) -> None:
+        posted.append((subject, orjson.loads(body)))
+
+    bus: Any = SimpleNamespace(post=post, subscribe=None)
+    server, session = server_on(bus), session_of(1)
+    server._sessions["s"] = session
+    server._on_frame("", orjson.dumps({"s": "s", "l": attempt, "n": 0, "c": []}), "whom")
+    assert session.frames.empty() is not takes
+    assert posted == ([] if takes else [("whom", {"l": 2, "unknown": True})])

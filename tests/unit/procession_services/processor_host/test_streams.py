@@ -1,4 +1,4 @@
-"""The sender's side of leases, where nobody has to answer them."""
+"""The sender's side of leases: where nobody has to answer them, and at replicas that a test plays."""
 
 import asyncio
 from types import SimpleNamespace
@@ -13,9 +13,10 @@ from procession.testing.environment import DictStore
 from procession_schemas import subjects
 from procession_schemas.agent import ProcessorRef
 from procession_services.bus import Bus, Hold, LostError, NoResponderError, RequestTimeoutError
-from procession_services.processor_host import streams
-from procession_services.processor_host.stream_session import MOST_DEATHS, GivenBackError, Session
-from procession_services.processor_host.streams import StreamClient
+from procession_services.processor_host import stream_session, streams
+from procession_services.processor_host.errors import Cancelled
+from procession_services.processor_host.stream_session import MOST_DEATHS, WINDOW, GivenBackError, Session
+from procession_services.processor_host.streams import SERVICE, StreamClient
 from procession_services.runtime.tasks import ended
 from tests.chaos.proxy import Proxy
 from tests.support.waiting import until
@@ -364,3 +365,262 @@ async def test_silence_tells_of_a_replica_while_nats_is_there_and_not_while_it_i
         assert await asyncio.wait_for(lost.get(), 10) is session
         await client.stop()
         await bus.close()
+
+
+ANY, OFFER = subjects.lease(SERVICE), subjects.offer(SERVICE)
+
+
+class Played:
+    """NATS, and the replicas behind it: leases are given to one after the other, whose names are numbers from 1 on."""
+
+    def __init__(self):
+        self.client = SimpleNamespace(is_connected=True)
+        self.on_bounce, self.on_reconnect, self.disconnects = {}, [], 0
+        self.max_payload = 1_000_000
+        self.asked, self.frames, self.forgotten = [], [], []
+        self.leases = self.taken = 0
+        self.nobody = self.nearby = False
+        self.failing = []
+
+    def fits(self, body):
+        return len(body) <= self.max_payload
+
+    def is_nearby(self, subject):
+        return self.nearby
+
+    async def subscribe(self, _subject, heard, **_):
+        self.tell = heard
+
+    async def request(self, subject, body, _seconds):
+        self.asked.append((subject, orjson.loads(body or b"null")))
+        if self.nobody:
+            raise NoResponderError(subject)
+        if subject == OFFER:
+            return orjson.dumps({"replica": str(self.leases + 1)})
+        self.leases += 1
+        name = str(self.leases)
+        failing = self.failing.pop() if self.failing else ""
+        if failing == "silent":
+            raise RequestTimeoutError(subject)
+        if failing == "away":
+            return orjson.dumps({"replica": name, "unknown": True, "away": "Redis"})
+        return orjson.dumps({"replica": name, "inbox": f"inbox.{name}", "taken": self.taken})
+
+    async def publish(self, inbox, body, *, reply):
+        self.frames.append((inbox, orjson.loads(body)))
+        assert len(body) <= self.max_payload
+        self.address = reply
+
+    def post(self, reply, _body):
+        self.forgotten.append(reply)
+
+    def says(self, attempt, **what):
+        """Has a replica say something to its sender, where that can tell it that it has forgotten the stream."""
+        self.tell(self.address, orjson.dumps({"l": attempt, **what}), "whom")
+
+    def took(self):
+        """What was sent since this was asked last: to whom, in which attempt, from which number on, which texts."""
+        frames, self.frames = self.frames, []
+        return [
+            (inbox, frame["l"], frame["n"], "".join(c["text"] for c in frame["c"]), frame.get("e", False))
+            for inbox, frame in frames
+        ]
+
+
+def texts(*all_of_them):
+    return [{"type": "text-delta", "text": text} for text in all_of_them]
+
+
+@pytest.fixture
+async def stream(monkeypatch):
+    """A stream that was leased to replica 1: its sender, its session, and what plays the others."""
+    monkeypatch.setattr(streams, "_AGAIN_SECONDS", 0)
+    bus: Any = Played()
+    client = StreamClient(bus, "llm_gateway", "here")
+    await client.start()
+    session = Session("s", [], _lease, DictStore())
+    client._sessions[session.id] = session
+    bus.address = f"{client._address}.s"
+    bus.on_bounce[bus.address] = lambda: client._lose(session, gone=True)
+    await client._lease(session, None)
+    bus.asked.clear()
+    yield client, session, bus
+    await client.stop()
+
+
+async def test_frames_say_where_they_begin_and_the_last_one_that_the_stream_has_ended(stream):
+    client, session, bus = stream
+    await client.send(session, texts("a", "b"))
+    await client.send(session, texts("c"))
+    finishing = asyncio.ensure_future(client.finish(session, well=True))
+    await until(lambda: len(bus.frames) == 3)
+    assert bus.frames[-1][1] == {"s": "s", "l": 1, "n": 3, "c": [], "e": True, "g": True}
+    assert bus.took() == [
+        ("inbox.1", 1, 0, "ab", False),
+        ("inbox.1", 1, 2, "c", False),
+        ("inbox.1", 1, 3, "", True),
+    ]
+    bus.says(1, a=3, done={"outSeq": 9})
+    assert await finishing == {"outSeq": 9}
+    assert not await client.send(session, texts("d"))
+    assert bus.took() == []
+
+
+@pytest.mark.parametrize("first", [texts(*"x" * WINDOW), texts("x" * 1000)], ids=["chunks", "bytes"])
+async def test_who_sends_waits_while_as_much_as_may_be_is_unacknowledged(stream, monkeypatch, first):
+    monkeypatch.setattr(stream_session, "WINDOW_BYTES", 1000 if len(first) == 1 else 1_000_000)
+    client, session, bus = stream
+    await client.send(session, first)
+    more = asyncio.ensure_future(client.send(session, texts("y")))
+    bus.says(1, a=0)
+    await asyncio.sleep(0)
+    assert not more.done()
+    bus.took()
+    bus.says(1, a=1)
+    assert await more
+    assert bus.took() == [("inbox.1", 1, len(first), "y", False)]
+
+
+async def test_a_replica_is_silent_from_when_it_has_something_to_do_whatever_else_it_gets(stream):
+    client, session, _ = stream
+    session.heard -= 60
+    await client.send(session, texts("a"))
+    await client._watch_replicas()
+    assert session.moving is None
+    session.heard -= 60
+    await client.send(session, texts("b"))
+    await client._watch_replicas()
+    assert session.moving is not None
+
+
+async def test_what_is_too_long_for_a_frame_goes_in_parts_and_a_chunk_that_is_fails(stream):
+    client, session, bus = stream
+    bus.max_payload = 150
+    await client.send(session, texts("a" * 30, "b" * 30, "c" * 30), end=True)
+    assert [(start, text[:1], end) for _, _, start, text, end in bus.took()] == [
+        (0, "a", False),
+        (1, "b", False),
+        (2, "c", True),
+    ]
+    bus.max_payload = 60
+    with pytest.raises(ProcessorError) as failed:
+        await client._frame(session, 1, 2)
+    assert failed.value.code == "CHUNK_NOT_SENDABLE"
+
+
+async def test_where_a_replica_is_gone_another_one_gets_all_of_the_stream_at_once(stream):
+    client, session, bus = stream
+    await client.send(session, texts("a", "b"))
+    bus.says(1, a=1)
+    bus.took()
+    bus.on_bounce[bus.address]()
+    bus.on_bounce[bus.address]()  # of another frame to it
+    await until(lambda: bool(bus.frames))
+    assert bus.took() == [("inbox.2", 2, 0, "ab", False)]
+    ((subject, lease),) = bus.asked
+    assert subject == ANY
+    assert (lease["attempt"], lease["resume"], lease["after"]) == (2, True, 0)
+    assert [chunk["text"] for chunk in lease["chunks"]] == ["a", "b"]
+    bus.says(1, a=2, done={"outSeq": 5})  # it was only away
+    assert (session.outcome, session.acked, bus.forgotten) == (None, 0, ["whom"])
+    await client.send(session, texts("c"))
+    assert bus.took() == [("inbox.2", 2, 2, "c", False)]
+    assert session.stalls == 0
+
+
+async def test_where_a_replica_stands_still_one_that_says_that_it_lives_is_asked(stream):
+    client, session, bus = stream
+    bus.taken = 1
+    await client.send(session, texts("a"))
+    client._lose(session, gone=False)
+    await session.moving
+    assert [subject for subject, _ in bus.asked] == [OFFER, subjects.lease(SERVICE, "2")]
+    assert (session.stalls, session.replica) == (1, "2")
+    bus.took()
+    await client.send(session, texts("b"))
+    assert bus.took() == [("inbox.2", 2, 1, "b", False)]
+
+
+async def test_what_was_lost_behind_what_a_replica_waits_for_is_sent_again(stream):
+    client, session, bus = stream
+    await client.send(session, texts("a", "b"))
+    bus.says(1, a=1, r=1)
+    await asyncio.sleep(0)
+    bus.took()
+    bus.says(1, a=1, r=1)
+    await until(lambda: bool(bus.frames))
+    assert bus.took() == [("inbox.1", 1, 1, "b", False)]
+    bus.says(1, a=1, r=1)  # that has just been sent
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert bus.took() == []
+
+
+async def test_what_was_lost_with_the_connection_is_sent_once_where_somebody_waits_for_the_end(stream):
+    client, session, bus = stream
+    await client.send(session, texts("a"))
+    finishing = asyncio.ensure_future(client.finish(session))
+    await until(lambda: len(bus.frames) == 2)
+    bus.took()
+    client._reconnected()
+    await until(lambda: bool(bus.frames))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert bus.took() == [("inbox.1", 1, 0, "a", True)]
+    bus.says(1, a=1, done={"outSeq": 9})
+    await finishing
+
+
+async def test_where_there_is_no_replica_a_run_can_be_cancelled(stream):
+    client, session, bus = stream
+    bus.nobody = True
+    session.signal.abort()
+    async with asyncio.timeout(10):
+        with pytest.raises(Cancelled):
+            await client._lease(session, None)
+    assert [subject for subject, _ in bus.asked] == [ANY, OFFER]
+
+
+@pytest.mark.parametrize("gone", [False, True])
+async def test_who_has_lost_the_command_sends_nothing_and_looks_for_no_other_replica(stream, gone):
+    client, session, bus = stream
+    session.hold = Hold()
+    session.hold.lose()
+    if gone:
+        client._lose(session, gone=True)
+    with pytest.raises(LostError):
+        await client.send(session, texts("a"))
+    assert (bus.took(), bus.asked) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("nearby", "replica", "whom"), [(True, None, "here"), (True, "7", "7"), (False, None, None)]
+)
+async def test_the_replica_of_this_process_is_asked_first_where_none_is_named(stream, nearby, replica, whom):
+    client, _, bus = stream
+    bus.nearby = nearby
+    session = Session("t", [], _lease, DictStore())
+    await client._lease(session, replica)
+    await client._lease(session, None)
+    assert [subject for subject, _ in bus.asked] == [subjects.lease(SERVICE, whom), ANY]
+
+
+@pytest.mark.parametrize(
+    ("failing", "chunks", "ended", "resumed"),
+    [
+        ("silent", "a", False, True),
+        ("silent", "", True, True),
+        ("silent", "", False, False),  # it has nothing to say to anybody
+        ("away", "", False, True),
+    ],
+)
+async def test_the_next_lease_resumes_what_somebody_may_have_taken(stream, failing, chunks, ended, resumed):
+    client, _, bus = stream
+    bus.failing = [failing]
+    session = Session("t", [], _lease, DictStore(), ended=ended)
+    session.add(texts(*chunks))
+    await client._lease(session, None)
+    assert [subject for subject, _ in bus.asked] == [ANY, OFFER, subjects.lease(SERVICE, "3")]
+    assert bus.asked[-1][1].get("resume", False) is resumed
+    assert session.stalls == (failing == "silent" and resumed)
+    assert (session.attempt, session.inbox) == (2, "inbox.3")

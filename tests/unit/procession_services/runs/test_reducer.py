@@ -438,6 +438,18 @@ class TestApproval:
         assert (run.state.status, run.result.status) == ("suspended", "suspended")
         assert run.state.sent is None
 
+    @pytest.mark.parametrize("again", ["begun", "done"])
+    def test_a_run_that_waits_is_not_moved_by_what_comes_again(self, again):
+        """Whoever was to note that it had begun, or was to hear that its command was done, may have died."""
+        run = Run().waits("1")
+        result = WorkResult(
+            run="r", tenant="t", seq=run.command.seq, service="s", outcome="ok", version=9, out_seq=9
+        )
+        run.answer()
+        before = run.state
+        assert run.tell(Started() if again == "begun" else result).effects == [TellSuspended(run.result)]
+        assert run.state == before
+
     @pytest.mark.parametrize(
         ("fields", "decision"),
         [
@@ -504,6 +516,12 @@ class TestApproval:
         run = Run().waits("1").answer().approve("1").answer(facts=StepFacts(outcomes=1))
         assert run.says(calls=1).until("tools").op("tools").decisions == {}
 
+    def test_decisions_end_with_the_attempt_that_is_rejected(self):
+        """A model may count its calls from one in each answer."""
+        run = Run(budget=1, output=[placed("out", Hook.TOOL_RESULT)]).waits("1").answer().approve("1")
+        run.trips("toolResults", retry=True).says(calls=1)
+        assert run.until("tools").op("tools").decisions == {}
+
 
 class TestCancel:
     def test_work_in_flight_is_told_and_its_answer_waited_for(self):
@@ -556,7 +574,7 @@ class TestCancel:
     def test_a_failed_call_is_not_tried_again(self):
         run = Run(make_plan("m/one", "m/two", budget=1, error=[ERR])).cancel().fails(started=False)
         run.answer(retry=True).to_end()
-        assert (run.result.status, run.models_called()) == ("cancelled", 1)
+        assert (run.result.status, run.models_called(), run.result.retries) == ("cancelled", 1, 0)
 
     def test_an_abort_is_not_tried_again(self):
         """R-CX-6."""
@@ -576,9 +594,11 @@ class TestCancel:
         run = Run().waits("1").cancel().answer()
         assert run.to_end().result.status == "cancelled"
 
-    def test_a_run_that_is_ending_ends_as_it_would(self):
-        run = Run(output=[placed("mem", Hook.OUTPUT_RESULT)]).says()
-        assert run.ops == ["processOutputResult", "result"]
+    @pytest.mark.parametrize("tools", [False, True])
+    def test_a_run_that_is_ending_ends_as_it_would(self, tools):
+        run = Run(output=[placed("mem", Hook.OUTPUT_RESULT)])
+        run = run.uses_tools(outcomes=0) if tools else run.says()
+        assert run.ops[-2:] == ["processOutputResult", "result"]
         before = run.state
         run.cancel()
         assert (run.state, run.effects) == (before, [Send(run.command)])
@@ -600,6 +620,26 @@ class TestCancel:
         run.answer("cancelled", at="processOutputResult")
         assert run.ops == ["emit", "result"]
         assert run.op("result").error.code == "PROCESSOR_TIMEOUT"
+
+    @pytest.mark.parametrize(
+        "run",
+        [
+            lambda: Run().cancel().answer("cancelled", at="model"),
+            lambda: Run().answer("cancelled", at="model").cancel(),
+            lambda: Run().cancel().says(calls=1),
+            lambda: Run().says(calls=1).cancel().waits("1"),
+            lambda: Run().waits("1").cancel().answer(),
+            lambda: Run().waits("1").answer().cancel(),
+        ],
+        ids=["cut off", "known first", "whole", "would wait", "is about to wait", "waits"],
+    )
+    def test_it_is_told_once(self, run):
+        """R-CX-3."""
+        sent = run().to_end().sent
+        told = [
+            chunk["type"] for command in sent for op in command.ops if op.op == "emit" for chunk in op.chunks
+        ]
+        assert told.count("abort") == 1
 
     def test_a_worker_may_know_of_the_cancel_first(self):
         """The mark is in Redis before the orchestrator hears of it."""
