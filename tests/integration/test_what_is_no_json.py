@@ -235,6 +235,32 @@ async def test_a_command_that_is_longer_than_a_message_ends_the_run(run, monkeyp
     assert (result.status, result.error.code, calls) == ("failed", "COMMAND_TOO_LONG", 1)
 
 
+@pytest.mark.parametrize("approval", [False, True])
+async def test_a_number_that_no_message_can_hold_is_told_to_the_model_that_called_a_tool_with_it(
+    run, approval
+):
+    call = {"tool_calls": [{"id": "c", "name": "t", "arguments": {"card": 2**70}}]}
+    agent = {"requireToolApproval": approval}
+    told = await run(
+        call,
+        DONE,
+        tools=[tool("t", lambda _: "ok")],
+        o=[processor("p", process_output_stream=same)],
+        agent=agent,
+    )
+    assert told.result.text == "done"
+    [error] = [chunk["payload"]["error"] for chunk in told.chunks if chunk["type"] == "tool-error"]
+    assert "arguments['card'] is an integer of more than 64 bits" in str(error)
+
+
+async def test_data_with_such_a_number_are_not_sent(system):
+    handle = await system.start(DONE)
+    with pytest.raises(TypeError, match="more than 64 bits"):
+        await handle.resume("c", {"card": 2**70})
+    with pytest.raises(TypeError, match="more than 64 bits"):
+        await system.start(DONE, request_context={"card": 2**70})
+
+
 async def test_a_lease_that_is_longer_than_a_message_ends_the_run(system, run, monkeypatch):
     async def long(*args, **options):
         return await lease_of(*args, **options) | {"long": "x" * 9_000_000}

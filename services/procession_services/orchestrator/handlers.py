@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from procession.json_values import NotJsonError, given
 from procession_schemas import subjects
 from procession_schemas.agent import Agent
 from procession_schemas.events import RequestRejected, RunAccepted
@@ -288,8 +289,11 @@ class Orchestrator:
         tenant, run = _addressed(delivery)
         try:
             control = Control.model_validate_json(delivery.body)
+            given(control.resume_data, "resumeData")
         except ValidationError as error:
             raise HopelessError(f"the control cannot be read: {misfit(error).message}") from error
+        except NotJsonError as error:
+            raise HopelessError(f"the control cannot be read: {error}") from error
         await self._controlled(tenant, run, control)
         while not await self._lapses.kept():
             await self._controlled(tenant, run, control)

@@ -120,11 +120,25 @@ def test_a_long_text_makes_fewer_objects_and_the_last_one_is_the_whole(end):
     assert stream.before({"type": end, "payload": {}}) == []
 
 
-@pytest.mark.parametrize("text", ["", "hello", '{"name": ', '{"name": NaN, "any": 1}', '{"name": Infinity}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "hello",
+        '{"name": ',
+        '{"name": NaN, "any": 1}',
+        '{"name": Infinity}',
+        f'{{"name": "x", "any": {2**70}}}',
+    ],
+)
 def test_what_is_no_json_is_told_so(text):
     value, problem = parse_object(text, PERSON)
     assert value is None
     assert str(problem).startswith("the answer is not JSON")
+
+
+def test_nor_does_an_object_with_such_a_value_go_by():
+    assert ObjectStream().before(delta(f'{{"any": {2**70}}}')) == []
 
 
 def test_each_wrong_field_is_named():

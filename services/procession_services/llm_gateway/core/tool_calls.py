@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from procession.json_values import NotJsonError, given
 from procession_schemas.chunks import Chunk
 from procession_services.llm_gateway.core.messages import compact_json
 from procession_services.llm_gateway.core.text import InvalidJsonError, close_json, parse_json, valid_unicode
@@ -172,12 +173,14 @@ class ToolCallAssembler:
 
 
 def _arguments(text: str, *, repair: bool) -> dict[str, Any]:
-    """Return `{"args": ...}`, or `{"argsText": ...}` when the text is no JSON even after a repair."""
+    """Return `{"args": ...}`, or `{"argsText": ...}` when the text is no JSON that travels even after a repair."""
     if not text.strip():
         return {"args": {}}
     for candidate in (text, close_json(text)) if repair else (text,):
         try:
-            return {"args": parse_json(candidate)}
-        except InvalidJsonError:
+            args = parse_json(candidate)
+            given(args, "arguments")
+        except (InvalidJsonError, NotJsonError):
             continue
+        return {"args": args}
     return {"argsText": text}
