@@ -9,6 +9,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 from pydantic_core import from_json
 
+from procession.json_schema import UnusableSchemaError, misfits
 from procession.json_values import NotJsonError, given
 from procession_schemas.chunks import Chunk
 
@@ -92,7 +93,10 @@ def parse_object(text: str, schema: dict[str, Any]) -> tuple[Any, str | None]:
         given(value, "answer")
     except NotJsonError as error:
         return None, f"the answer is not JSON: {error}"
-    problems = {line for error in Draft202012Validator(schema).iter_errors(value) for line in _told(error)}
+    try:
+        problems = {line for error in misfits(schema, value) for line in _told(error)}
+    except UnusableSchemaError as error:
+        return None, f"The schema of the answer is unusable: {error}"
     if problems:
         return None, "Structured output validation failed: " + "\n".join(sorted(problems))
     return value, None

@@ -155,6 +155,13 @@ def test_an_answer_that_is_wrong_as_a_whole_is_named_too():
     assert "- root: Invalid input: expected object, received null" in str(parse_object("null", PERSON)[1])
 
 
+@pytest.mark.parametrize("ref", ["http://127.0.0.1:1/any.json", "#/$defs/none"])
+def test_a_schema_that_cannot_be_used_is_told(ref):
+    value, problem = parse_object("{}", {"$ref": ref})
+    assert value is None
+    assert "The schema of the answer is unusable" in str(problem)
+
+
 def test_other_rules_are_told_in_the_validators_words():
     _, problem = parse_object('{"n": 1}', {"properties": {"n": {"minimum": 5}}})
     assert "- n: 1 is less than the minimum of 5" in str(problem)

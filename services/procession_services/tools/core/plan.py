@@ -5,11 +5,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from procession.json_schema import UnusableSchemaError
 from procession.json_values import NotJsonError, given
 from procession.response import local_calls
 from procession_schemas.base import JsonObject
 from procession_services.tools.core.outcomes import Outcome, base, denied, failed
-from procession_services.tools.core.validation import UnusableSchemaError, wrong_fields
+from procession_services.tools.core.validation import wrong_fields
 
 
 @dataclass(frozen=True, slots=True)
