@@ -218,7 +218,7 @@ class Orchestrator:
         """The same id again: the same run for the same body, a conflict for another (design.md 3)."""
         if state.fingerprint == digest:
             await self._tell_accepted(state, str(delivery.sequence))
-            await self._driver.perform(state, outstanding(state))
+            await self._driver.again(state.tenant, state.run)
             return
         await self._conflict(state.tenant, state.run, delivery)
 

@@ -107,11 +107,13 @@ class Executor:
         and what came after it: it is sent anew, under a number that is greater than theirs. The first delivery leaves a
         command alone that somebody has (NATS forgets deliveries when it is killed); a later one takes it over, since
         it comes here only when that one does not live (`Holders`). Without a delivery it is the caller's own, which
-        NATS does not count: one that was begun too often ends its run.
+        NATS does not count: one that was begun too often ends its run, and one that is worked on here is left alone.
 
         Raises:
             LostError: Somebody else has the command, so this delivery says nothing more.
         """
+        if delivery is None and self.holders.has(command):
+            return
         attempt, trace = (delivery.attempt, delivery.traceparent) if delivery else (0, None)
         with telemetry.observer().command(command, attempt, trace) as told:
             await self._execute(command, delivery, told)
