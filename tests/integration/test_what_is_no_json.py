@@ -226,6 +226,15 @@ async def test_long_metadata_with_a_retry_are_shortened(run, hook):
     assert (result.status, result.tripwire.metadata, calls) == ("blocked", {"shortened": True}, 2)
 
 
+async def test_the_name_of_a_processor_that_blocks_may_be_longer_than_headers(run):
+    def block(args):
+        args.abort("no")
+
+    name = "x" * 100_000
+    result = (await run(SAID, i=[{**processor("p", process_input=block), "as": name}])).result
+    assert (result.status, result.tripwire.processor_id) == ("blocked", name)
+
+
 async def test_a_command_that_is_longer_than_a_message_ends_the_run(run, monkeypatch):
     monkeypatch.setattr(reducer, "FEEDBACK", "{reason}" + "x" * 9_000_000)
     retries = {"agent": {"maxProcessorRetries": 1}}
