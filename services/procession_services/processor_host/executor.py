@@ -148,7 +148,9 @@ class Executor:
                 job = self._given_up(command, stored, signal)
             else:
                 job = await self._worked(command, stored, signal, delivery)
-            await self._settle(job, stored, owner)
+            is_ours = await self._settle(job, stored, owner)
+        if not is_ours:  # somebody else has it; or Redis took our result at once, and we did not hear so
+            await self.driver.again(command.tenant, command.run, beyond=command)
         told(job.result)
 
     @contextmanager
@@ -202,8 +204,12 @@ class Executor:
         job.result.outcome, job.result.error = "failed", Failure(code="WORK_FAILED", message=message)
         return job
 
-    async def _settle(self, job: Job, stored: StoredContext, owner: str) -> None:
-        """Stores the context with the result and the run's next state, then says what comes next."""
+    async def _settle(self, job: Job, stored: StoredContext, owner: str) -> bool:
+        """Stores the context with the result and the run's next state, then says what comes next.
+
+        Returns:
+            Whether the command was still ours.
+        """
         command, after = job.command, moved(stored, job.result, self.store.life)
         await job.outbox.kept()
         about: dict[str, Any] = {"version": stored.version, "seq": command.seq, "owner": owner}
@@ -211,7 +217,7 @@ class Executor:
             called = await self.store.end_run(command.tenant, command.run, **about, change=after.change)
             if called is not None:
                 await self.driver.go_on(after, called)
-                return
+                return True
         body = self._context_body(job)
         if body is None:
             body, after = await self._last_context(job), moved(stored, job.result, self.store.life)
@@ -224,12 +230,13 @@ class Executor:
             parts=job.parts,
             change=None if after is None else after.change,
         )
-        if done is None:  # somebody else has the command; or Redis took it at once, and we did not hear so
-            await self.driver.again(command.tenant, command.run, beyond=command)
-        elif done.state_saved and after is not None:
+        if done is None:
+            return False
+        if done.state_saved and after is not None:
             await self.driver.go_on(after, done.called)
         else:
             await self.driver.event(command.tenant, command.run, WorkResult.model_validate_json(done.result))
+        return True
 
     def _context_body(self, job: Job) -> bytes | None:
         """The context's JSON; one that is none fails the command."""
