@@ -17,6 +17,8 @@ class RunRequest(AgentOptions):
     with another body, or for another agent, it is a conflict. It has 1 to 128 letters, digits, `_` and `-`. Without
     one, the run is called what the header `Nats-Msg-Id` says, and without that `run-<stream sequence>`, which the
     publish acknowledgement tells. So is one whose id, or whose JSON, cannot be read: its `run.finished` has that name.
+
+    Integers have 64 bits at the most, and values nest 100 levels deep.
     """
 
     run_id: str | None = Field(

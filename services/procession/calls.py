@@ -12,7 +12,7 @@ from procession.args import AbortSignal, Violation, Writer
 from procession.authors import is_ours
 from procession.context import RunContext
 from procession.errors import ProcessionError, ProcessorError, TripWire
-from procession.json_values import encoded, error_text, plain, text
+from procession.json_values import error_text, given, plain, text
 from procession.processor import METHODS, Hook, Processor
 from procession.services import (
     NO_ENVIRONMENT,
@@ -332,7 +332,7 @@ class TurnWriter(Writer):
     async def custom(self, chunk: Mapping[str, Any]) -> None:
         """Sends a `data-*` chunk at once; ValueError when it is none, or the hook has ended; NotJsonError."""
         checked = check_custom(chunk)
-        encoded(checked, "chunk")
+        given(checked, "chunk")
         async with self._turn:
             if self._closed:
                 raise ValueError("the hook has ended; its writer is closed")
@@ -344,7 +344,7 @@ class NullWriter(Writer):
 
     async def custom(self, chunk: Mapping[str, Any]) -> None:
         """Checks the chunk and forgets it."""
-        encoded(check_custom(chunk), "chunk")
+        given(check_custom(chunk), "chunk")
 
 
 __all__ = [

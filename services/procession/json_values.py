@@ -1,13 +1,16 @@
-"""What an author's code hands over, as it travels: JSON, and the texts of whatever it raises."""
+"""What clients, models and an author's code hand over, as it travels: JSON, and the texts of whatever is raised."""
 
 from math import isfinite
 from typing import Any, Final
 
 import orjson
-from pydantic_core import to_jsonable_python
+from pydantic_core import from_json, to_jsonable_python
 
 _DEPTH: Final = 250
 """A little less than orjson takes."""
+_GIVEN_DEPTH: Final = 100
+_AROUND: Final = 200 - _GIVEN_DEPTH
+"""pydantic reads 200 levels. So many are left for what is made of such a value: messages, results, commands, states."""
 _LONGEST_ERROR: Final = 8192
 """Characters of an error's text: several messages of a run say it, some of them more than once."""
 
@@ -38,6 +41,17 @@ def encoded(value: Any, where: str) -> bytes:
     return body
 
 
+def given(value: Any, where: str) -> bytes:
+    """`encoded` for a value that is put into others: it may not nest so deeply that these could not be read."""
+    body = encoded(value, where)
+    if len(body) > 2 * _GIVEN_DEPTH:
+        try:
+            from_json(b"[" * _AROUND + body + b"]" * _AROUND)
+        except ValueError as error:
+            raise NotJsonError(_problem(value, where, _GIVEN_DEPTH)) from error
+    return body
+
+
 def travelled(value: Any, where: str) -> Any:
     """What is left of a value after a journey: a deep copy with lists for tuples; raises NotJsonError."""
     return orjson.loads(encoded(value, where))
@@ -46,9 +60,11 @@ def travelled(value: Any, where: str) -> Any:
 def plain(value: Any) -> Any:
     """The nearest JSON to a value: lists for sets, objects for models and dataclasses, texts for all that is none."""
     try:
-        return _plain(to_jsonable_python(value, serialize_unknown=True, bytes_mode="base64"))
+        found = _plain(to_jsonable_python(value, serialize_unknown=True, bytes_mode="base64"))
+        given(found, "value")
     except Exception:  # noqa: BLE001 - an author's object may raise anything; its text has to do
         return text(value)
+    return found
 
 
 def _plain(value: Any) -> Any:

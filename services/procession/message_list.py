@@ -103,6 +103,7 @@ class MessageList:
             raise InvalidMessageError(
                 "messages", f"is of type {type(likes).__name__}; give a message or a list of them"
             )
+        newest = self._look_at_times()
         read = [(like, self._read(like, index, f"messages.{i}")) for i, like in enumerate(likes)]
         for like, message in read:
             known = index.get(message["id"])
@@ -111,9 +112,14 @@ class MessageList:
             elif known and _is_outcome(like) and known.message["role"] == "assistant":
                 _merge_into(known, message, kind)
             elif known:
+                before = _time(known)
                 _replace(known, message, kind)
-            elif not (merge and self._merge(message, kind)):
-                index[message["id"]] = self._append(message, kind)
+                if _time(known) != before:
+                    newest = self._look_at_times()
+            elif not (merge and _merge(newest, message, kind)):
+                entry = index[message["id"]] = self._append(message, kind)
+                if newest is None or _time(newest) <= _time(entry):
+                    newest = entry
         return self
 
     def reconcile(self, stage: Sequence[Message], returned: Sequence[Any], default_source: str) -> None:
@@ -127,6 +133,7 @@ class MessageList:
             InvalidMessageError: A returned message cannot be read; nothing changes then.
         """
         index = self._index()
+        self._look_at_times()
         read: list[Message] = []
         kept: set[str] = set()
         for i, like in enumerate(returned):
@@ -224,6 +231,7 @@ class MessageList:
         if entry is None:
             if not new:
                 return
+            self._look_at_times()
             entry = self._append(self._empty_response(self._response_id), "response")
         if self._attempt:
             self._attempt.write(entry.message, new, metadata or {})
@@ -379,8 +387,15 @@ class MessageList:
 
     def _ordered(self) -> list[_Entry]:
         """The entries by `createdAt`, stable (R-ML-5); an edit in place may have changed it."""
-        self._entries.sort(key=lambda entry: entry.message["createdAt"])
+        self._entries.sort(key=_time)
         return self._entries
+
+    def _look_at_times(self) -> _Entry | None:
+        """The newest entry, behind which the next timestamps are."""
+        newest = self._ordered()[-1] if self._entries else None
+        if newest:
+            self._last_stamp = max(self._last_stamp, _time(newest))
+        return newest
 
     def _fresh(self) -> list[_Entry]:
         """The same for readers: flat copies follow what was edited in place."""
@@ -412,9 +427,7 @@ class MessageList:
 
     def _stamp(self) -> str:
         """A timestamp after every one so far (R-ML-5)."""
-        latest = max((entry.message["createdAt"] for entry in self._ordered()[-1:]), default="")
-        latest = max(latest, self._last_stamp)
-        now = self._now()
+        now, latest = self._now(), self._last_stamp
         self._last_stamp = now if now > latest else timestamp(datetime.fromisoformat(latest) + _TICK)
         return self._last_stamp
 
@@ -442,15 +455,6 @@ class MessageList:
         if source != "memory":
             self._system.add(system_text(message))
 
-    def _merge(self, message: Message, source: Source) -> bool:
-        if source == "memory" or message["role"] != "assistant" or not self._entries:
-            return False
-        last = self._ordered()[-1]
-        if not may_merge(last.message, message):
-            return False
-        _merge_into(last, message, source)
-        return True
-
     def _advance(self, call_id: str, update: Mapping[str, Any]) -> bool:
         for entry in reversed(self._ordered()):
             part = find_part(entry.message["content"]["parts"], call_id)
@@ -468,6 +472,20 @@ class MessageList:
 def _known(like: Any, index: Mapping[str, _Entry]) -> _Entry | None:
     message_id = like.get("id") if isinstance(like, Mapping) else None
     return index.get(message_id) if isinstance(message_id, str) else None
+
+
+def _time(entry: _Entry) -> str:
+    return entry.message["createdAt"]
+
+
+def _merge(newest: _Entry | None, message: Message, source: Source) -> bool:
+    """Makes a message part of the newest one, if it may be."""
+    if source == "memory" or message["role"] != "assistant" or newest is None:
+        return False
+    if not may_merge(newest.message, message):
+        return False
+    _merge_into(newest, message, source)
+    return True
 
 
 def _is_outcome(like: Any) -> bool:

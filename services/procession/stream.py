@@ -12,7 +12,7 @@ from procession.authors import is_ours
 from procession.calls import Calls, Clock, Link, TurnWriter, abort, failure, of_another, within
 from procession.context import RunContext
 from procession.errors import TripWire
-from procession.json_values import NotJsonError, encoded
+from procession.json_values import NotJsonError, given
 from procession.processor import Hook
 from procession.response import ResponseCollector
 from procession.returns import INVALID_RETURN, invalid, is_chunk, wrong
@@ -190,7 +190,7 @@ class StreamChain:
     def _check_json(self, k: int, chunk: Chunk) -> None:
         """Refuses a custom chunk that clients could not get, or not as it is."""
         try:
-            encoded(chunk, "chunk")
+            given(chunk, "chunk")
         except NotJsonError as error:
             raise wrong(self.links[k], _HOOK, INVALID_RETURN, f"returned {error}") from error
 

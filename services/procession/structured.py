@@ -4,10 +4,13 @@ import json
 import re
 from typing import Any, Final
 
+import orjson
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 from pydantic_core import from_json
 
+from procession.json_schema import UnusableSchemaError, misfits
+from procession.json_values import NotJsonError, given
 from procession_schemas.chunks import Chunk
 
 _OPENING: Final = re.compile(r"\s*```[a-zA-Z]*\s*")
@@ -59,9 +62,11 @@ class ObjectStream:
 def partial(text: str) -> Any:
     """The value that an unfinished JSON text already says, or a marker when it says nothing."""
     try:
-        return from_json(_strip(text), allow_partial="trailing-strings")
-    except ValueError:
+        value = from_json(_strip(text), allow_partial="trailing-strings")
+        orjson.dumps(value)  # which a number of more than 64 bits prevents
+    except (ValueError, TypeError):
         return _UNSET
+    return value
 
 
 def _strip(text: str) -> str:
@@ -84,7 +89,14 @@ def parse_object(text: str, schema: dict[str, Any]) -> tuple[Any, str | None]:
         value = _only_object(text)
         if value is _UNSET:
             return None, f"the answer is not JSON: {error}"
-    problems = {line for error in Draft202012Validator(schema).iter_errors(value) for line in _told(error)}
+    try:
+        given(value, "answer")
+    except NotJsonError as error:
+        return None, f"the answer is not JSON: {error}"
+    try:
+        problems = {line for error in misfits(schema, value) for line in _told(error)}
+    except UnusableSchemaError as error:
+        return None, f"The schema of the answer is unusable: {error}"
     if problems:
         return None, "Structured output validation failed: " + "\n".join(sorted(problems))
     return value, None

@@ -153,6 +153,27 @@ async def test_interrupt_cancels_who_is_at_work_and_who_waits(system, talk):
     assert (await finished(three))[0].status == "finished"
 
 
+async def test_a_run_that_is_cancelled_many_times_at_once_is_cancelled(system, talk):
+    """Each of them takes its end from the others, and nobody's counts for an attempt that came to nothing."""
+    one, gate = await talk.held()
+    two = await talk.start("two")
+    await talk.joined(2)
+    cancel, body = subjects.control(system.client.tenant, two.run_id), b'{"type": "cancel"}'
+    async with await nats.connect(system.servers.nats_url) as connection:
+        await asyncio.gather(*(connection.jetstream().publish(cancel, body) for _ in range(20)))
+    result, _ = await finished(two)
+    assert (result.status, result.error) == ("cancelled", None)
+    await gate.open()
+    assert (await finished(one))[0].status == "finished"
+
+
+async def test_of_many_runs_that_interrupt_the_last_one_goes_on(system, talk):
+    handles = [await talk.start(str(n), memory={"concurrency": "interrupt"}) for n in range(20)]
+    *others, last = [await finished(handle) for handle in handles]
+    assert {result.status for result, _ in others} <= {"cancelled", "finished"}
+    assert last[0].status == "finished"
+
+
 async def test_a_run_that_is_cancelled_while_it_waits_ends_at_once_and_leaves_nothing(system, talk):
     one, gate = await talk.held()
     model = system.script(SAID)

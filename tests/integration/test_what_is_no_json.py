@@ -226,6 +226,15 @@ async def test_long_metadata_with_a_retry_are_shortened(run, hook):
     assert (result.status, result.tripwire.metadata, calls) == ("blocked", {"shortened": True}, 2)
 
 
+async def test_the_name_of_a_processor_that_blocks_may_be_longer_than_headers(run):
+    def block(args):
+        args.abort("no")
+
+    name = "x" * 100_000
+    result = (await run(SAID, i=[{**processor("p", process_input=block), "as": name}])).result
+    assert (result.status, result.tripwire.processor_id) == ("blocked", name)
+
+
 async def test_a_command_that_is_longer_than_a_message_ends_the_run(run, monkeypatch):
     monkeypatch.setattr(reducer, "FEEDBACK", "{reason}" + "x" * 9_000_000)
     retries = {"agent": {"maxProcessorRetries": 1}}
@@ -233,6 +242,32 @@ async def test_a_command_that_is_longer_than_a_message_ends_the_run(run, monkeyp
         run, "process_output_step", lambda args: args.abort("again", retry=True), **retries
     )
     assert (result.status, result.error.code, calls) == ("failed", "COMMAND_TOO_LONG", 1)
+
+
+@pytest.mark.parametrize("approval", [False, True])
+async def test_a_number_that_no_message_can_hold_is_told_to_the_model_that_called_a_tool_with_it(
+    run, approval
+):
+    call = {"tool_calls": [{"id": "c", "name": "t", "arguments": {"card": 2**70}}]}
+    agent = {"requireToolApproval": approval}
+    told = await run(
+        call,
+        DONE,
+        tools=[tool("t", lambda _: "ok")],
+        o=[processor("p", process_output_stream=same)],
+        agent=agent,
+    )
+    assert told.result.text == "done"
+    [error] = [chunk["payload"]["error"] for chunk in told.chunks if chunk["type"] == "tool-error"]
+    assert "arguments['card'] is an integer of more than 64 bits" in str(error)
+
+
+async def test_data_with_such_a_number_are_not_sent(system):
+    handle = await system.start(DONE)
+    with pytest.raises(TypeError, match="more than 64 bits"):
+        await handle.resume("c", {"card": 2**70})
+    with pytest.raises(TypeError, match="more than 64 bits"):
+        await system.start(DONE, request_context={"card": 2**70})
 
 
 async def test_a_lease_that_is_longer_than_a_message_ends_the_run(system, run, monkeypatch):

@@ -23,6 +23,7 @@ from procession.client.link import Link, UnreachableError, weakly
 from procession.client.ordering import ChunkOrder
 from procession.client.outcome import Outcome
 from procession.client.silence import Silence
+from procession.json_values import given
 from procession_schemas import subjects
 from procession_schemas.events import RequestRejected
 from procession_schemas.run import RunResult
@@ -194,7 +195,8 @@ class RunHandle:
         await self._decide(Control(type="resume", tool_call_id=tool_call_id, approved=False, reason=reason))
 
     async def resume(self, tool_call_id: str, data: Any) -> None:
-        """Gives a suspended tool its data; raises NotWaitingError as `approve` does."""
+        """Gives a suspended tool its data; raises NotWaitingError as `approve` does, and NotJsonError."""
+        given(data, "data")
         await self._decide(Control(type="resume", tool_call_id=tool_call_id, resume_data=data))
 
     async def open(self) -> None:

@@ -1,5 +1,6 @@
 """The client's front door: starts runs, finds them again, cancels them."""
 
+import json
 import secrets
 from collections.abc import AsyncIterator
 from types import TracebackType
@@ -9,6 +10,7 @@ from procession.client.errors import NotConnectedError, UnknownRunError
 from procession.client.handle import RunHandle
 from procession.client.link import Link, UnreachableError
 from procession.client.memory import MemoryClient
+from procession.json_values import given
 from procession_schemas import subjects
 from procession_schemas.agent import Agent
 from procession_schemas.events import RequestRejected
@@ -76,6 +78,7 @@ class Procession:
 
         Raises:
             pydantic.ValidationError: An option, or one of the agent's, is unknown or wrong; the error names it.
+            NotJsonError: A number in it has more than 64 bits, or it nests deeper than 100 levels; a TypeError.
             NotAcceptedError: Nobody has said within `accept_timeout` that the request is stored: the services are not
                 running, or NATS is silent. Who chose the `run_id` may send it again as the same run.
             RequestTooLargeError: The server does not take messages of that size.
@@ -89,6 +92,7 @@ class Procession:
         chosen = request.run_id is not None
         run_id = request.run_id = request.run_id or f"run-{secrets.token_hex(12)}"
         body = request.model_dump_json(by_alias=True, exclude_unset=True).encode()
+        given(json.loads(body), "request")  # of one that cannot be read, services do not know the run
         ours = fingerprint(subject, body)
         handle = RunHandle(
             self._link, self.tenant, run_id, streams=request.stream, fingerprint=ours if chosen else None

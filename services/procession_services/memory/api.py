@@ -6,7 +6,9 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationError, model_validator
+from pydantic_core import from_json
 
+from procession.json_values import NotJsonError, given
 from procession.messages import InvalidMessageError, normalise
 from procession_schemas.base import JsonObject, StrictModel
 from procession_schemas.messages import Message
@@ -165,9 +167,13 @@ def _told(error: RefusedError) -> Reply:
 
 def _parse(model: type[StrictModel], body: bytes) -> Any:
     try:
-        return model.model_validate_json(body)
+        request = model.model_validate_json(body)
+        given(from_json(body), "request")
     except ValidationError as error:
         raise RefusedError.because(error) from error
+    except NotJsonError as error:
+        raise RefusedError("INVALID_REQUEST", str(error)) from error
+    return request
 
 
 def _unknown(thread: str) -> RefusedError:

@@ -83,11 +83,14 @@ class MessageHistory(Processor[MessageHistoryOptions]):
             await memory.store.create_thread(memory.tenant, here.thread, here.resource)
         given = {message["id"]: message for message in args.message_list.get.input.db()}
         own = answer_id(args.run_id)
-        for message in await self._recalled(args, memory, here):
-            if message["id"] == own:
-                continue
-            whole = with_updates(message, given[message["id"]]) if message["id"] in given else None
-            args.message_list.add(whole or message, "memory" if whole is None else "input")
+        recalled = [each for each in await self._recalled(args, memory, here) if each["id"] != own]
+        wholes = {
+            message["id"]: whole
+            for message in recalled
+            if message["id"] in given and (whole := with_updates(message, given[message["id"]])) is not None
+        }
+        args.message_list.add([message for message in recalled if message["id"] not in wholes], "memory")
+        args.message_list.add(list(wholes.values()), "input")
         return args.message_list
 
     async def process_input_step(self, args: InputStepArgs) -> None:

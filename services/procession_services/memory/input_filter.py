@@ -51,8 +51,7 @@ class MemoryInputFilter(Processor[MemoryInputFilterOptions]):
         else:
             kept = [*await _news(memory, here, selected.before), *selected.kept]
         messages.remove_by_ids({message["id"] for message in given})
-        for message in kept:
-            messages.add(message, "input", merge=False)
+        messages.add(kept, "input", merge=False)
         return messages
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from procession.json_values import NotJsonError, given
 from procession_schemas import subjects
 from procession_schemas.agent import Agent
 from procession_schemas.events import RequestRejected, RunAccepted
@@ -217,7 +218,7 @@ class Orchestrator:
         """The same id again: the same run for the same body, a conflict for another (design.md 3)."""
         if state.fingerprint == digest:
             await self._tell_accepted(state, str(delivery.sequence))
-            await self._driver.perform(state, outstanding(state))
+            await self._driver.again(state.tenant, state.run)
             return
         await self._conflict(state.tenant, state.run, delivery)
 
@@ -288,8 +289,11 @@ class Orchestrator:
         tenant, run = _addressed(delivery)
         try:
             control = Control.model_validate_json(delivery.body)
+            given(control.resume_data, "resumeData")
         except ValidationError as error:
             raise HopelessError(f"the control cannot be read: {misfit(error).message}") from error
+        except NotJsonError as error:
+            raise HopelessError(f"the control cannot be read: {error}") from error
         await self._controlled(tenant, run, control)
         while not await self._lapses.kept():
             await self._controlled(tenant, run, control)

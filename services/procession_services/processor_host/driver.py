@@ -93,6 +93,9 @@ class Driver:
             resumed = state.status == "suspended" and after.status == "running"
             _set_deadline(state, after)
             if after == state:
+                if state.sent and state.sent.service == LOCAL:  # who had this event before may be doing it
+                    await self.again(tenant, run)
+                    return
                 break
             with_plan = stored.plan is None or after.plan is not state.plan
             wanted = change(after, stored.version, resumed=resumed, with_plan=with_plan)
@@ -204,11 +207,14 @@ class Driver:
             await self.begin(await self._store.enter(tenant, waiting))
 
     async def _interrupt(self, state: RunState) -> None:
-        for other in await self._store.ahead(state.tenant, state.run, line_of(state)):
-            try:
-                await self.event(state.tenant, other, Control(type="cancel"))
-            except UnreadableError:
-                log.exception("run %s of tenant %s cannot be read, and goes on", other, state.tenant)
+        ahead = await self._store.ahead(state.tenant, state.run, line_of(state))
+        await asyncio.gather(*(self._interrupted(state.tenant, other) for other in ahead))
+
+    async def _interrupted(self, tenant: str, run: str) -> None:
+        try:
+            await self.event(tenant, run, Control(type="cancel"))
+        except UnreadableError:
+            log.exception("run %s of tenant %s cannot be read, and goes on", run, tenant)
 
     async def _suspended(self, state: RunState, result: RunResult) -> None:
         event = RunSuspended(run_id=state.run, at=iso(now()), fence=fence_of(state.seq + 1), result=result)

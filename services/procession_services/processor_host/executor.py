@@ -107,11 +107,13 @@ class Executor:
         and what came after it: it is sent anew, under a number that is greater than theirs. The first delivery leaves a
         command alone that somebody has (NATS forgets deliveries when it is killed); a later one takes it over, since
         it comes here only when that one does not live (`Holders`). Without a delivery it is the caller's own, which
-        NATS does not count: one that was begun too often ends its run.
+        NATS does not count: one that was begun too often ends its run, and one that is worked on here is left alone.
 
         Raises:
             LostError: Somebody else has the command, so this delivery says nothing more.
         """
+        if delivery is None and self.holders.has(command):
+            return
         attempt, trace = (delivery.attempt, delivery.traceparent) if delivery else (0, None)
         with telemetry.observer().command(command, attempt, trace) as told:
             await self._execute(command, delivery, told)
@@ -146,7 +148,9 @@ class Executor:
                 job = self._given_up(command, stored, signal)
             else:
                 job = await self._worked(command, stored, signal, delivery)
-            await self._settle(job, stored, owner)
+            is_ours = await self._settle(job, stored, owner)
+        if not is_ours:  # somebody else has it; or Redis took our result at once, and we did not hear so
+            await self.driver.again(command.tenant, command.run, beyond=command)
         told(job.result)
 
     @contextmanager
@@ -200,8 +204,12 @@ class Executor:
         job.result.outcome, job.result.error = "failed", Failure(code="WORK_FAILED", message=message)
         return job
 
-    async def _settle(self, job: Job, stored: StoredContext, owner: str) -> None:
-        """Stores the context with the result and the run's next state, then says what comes next."""
+    async def _settle(self, job: Job, stored: StoredContext, owner: str) -> bool:
+        """Stores the context with the result and the run's next state, then says what comes next.
+
+        Returns:
+            Whether the command was still ours.
+        """
         command, after = job.command, moved(stored, job.result, self.store.life)
         await job.outbox.kept()
         about: dict[str, Any] = {"version": stored.version, "seq": command.seq, "owner": owner}
@@ -209,7 +217,7 @@ class Executor:
             called = await self.store.end_run(command.tenant, command.run, **about, change=after.change)
             if called is not None:
                 await self.driver.go_on(after, called)
-                return
+                return True
         body = self._context_body(job)
         if body is None:
             body, after = await self._last_context(job), moved(stored, job.result, self.store.life)
@@ -222,12 +230,13 @@ class Executor:
             parts=job.parts,
             change=None if after is None else after.change,
         )
-        if done is None:  # somebody else has the command; or Redis took it at once, and we did not hear so
-            await self.driver.again(command.tenant, command.run, beyond=command)
-        elif done.state_saved and after is not None:
+        if done is None:
+            return False
+        if done.state_saved and after is not None:
             await self.driver.go_on(after, done.called)
         else:
             await self.driver.event(command.tenant, command.run, WorkResult.model_validate_json(done.result))
+        return True
 
     def _context_body(self, job: Job) -> bytes | None:
         """The context's JSON; one that is none fails the command."""

@@ -42,6 +42,10 @@ class Holders:
         finally:
             del self._owners[owner], self._held[hold]
 
+    def has(self, command: WorkCommand) -> bool:
+        """Whether it is worked on here."""
+        return any(each.id == command.id for each, _ in self._held.values())
+
     async def _works(self, owner: str) -> bool:
         """Whether that owner works here, and goes on: a process that stood still has lost what it held."""
         try:

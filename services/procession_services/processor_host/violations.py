@@ -29,10 +29,12 @@ def violation_sink(bus: Bus, command: WorkCommand, ctx: RunContext, place: str =
             retry=retry,
             step=ctx.step_number,
         )
+        subject = subjects.violation(command.tenant, violation.processor_id)
+        *_, name = subject.split(".")  # the processor's, no longer than a header may be
         await bus.publish_stored(
-            subjects.violation(command.tenant, violation.processor_id),
+            subject,
             fitting_violation(event, bus.fits),
-            message_id=f"{command.id}{place}:{violation.processor_id}:{hook.value}:{next(numbers)}",
+            message_id=f"{command.id}{place}:{name}:{hook.value}:{next(numbers)}",
         )
 
     return store

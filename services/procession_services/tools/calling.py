@@ -9,6 +9,7 @@ import orjson
 from pydantic_core import to_jsonable_python
 
 from procession.calls import check_custom
+from procession.json_values import given
 from procession.tools import Tool, ToolContext
 from procession_schemas.chunks import Chunk
 from procession_services.runtime import telemetry
@@ -106,9 +107,11 @@ def to_json(value: Any) -> Any:
         ToolResultError: It has no JSON form; the message says what stands in the way.
     """
     try:
-        return orjson.loads(orjson.dumps(to_jsonable_python(value)))
+        plain = orjson.loads(orjson.dumps(to_jsonable_python(value)))
+        given(plain, "value")
     except (ValueError, TypeError, RecursionError) as error:
         raise ToolResultError(str(error)) from error
+    return plain
 
 
 def _result(value: Any, what: str) -> Any:

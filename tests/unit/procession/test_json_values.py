@@ -6,9 +6,10 @@ import enum
 from typing import Any, NamedTuple
 
 import pytest
+from pydantic_core import from_json
 
 from procession.errors import TripWire
-from procession.json_values import NotJsonError, error_text, plain, text, travelled
+from procession.json_values import NotJsonError, error_text, given, plain, text, travelled
 
 SURROGATE = "\ud800"
 CYCLE: dict[str, Any] = {}
@@ -77,6 +78,20 @@ def test_so_are_keys_that_are_no_texts_and_what_holds_itself(value, told):
     with pytest.raises(NotJsonError, match=told) as caught:
         travelled(value, "v")
     assert str(caught.value).encode()
+
+
+def nested(levels: int) -> Any:
+    return {"a": nested(levels - 1)} if levels else 1
+
+
+def test_what_is_given_may_be_put_into_others():
+    assert from_json(b"[" * 100 + given(nested(100), "v") + b"]" * 100)
+    with pytest.raises(NotJsonError, match="nested too deep"):
+        given(nested(101), "v")
+
+
+def test_what_nests_too_deeply_has_a_text():
+    assert plain(nested(101)) == str(nested(101))
 
 
 @pytest.mark.parametrize(

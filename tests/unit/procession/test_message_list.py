@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from procession.message_list import MessageList
 from procession.messages import InvalidMessageError, map_text, texts_of
 from procession.prompt import to_prompt
+from tests.support.cost import growth
 
 NOW = "2026-01-31T12:00:00.000Z"
 LATER = "2026-01-31T12:00:01.000Z"
@@ -985,6 +986,21 @@ class TestSerialising:
         assert again.get_all_system_messages() == messages.get_all_system_messages()
         again.rollback_response()
         assert again.source_of("r") is None
+
+
+def test_many_messages_cost_no_more_than_each_for_itself() -> None:
+    def add(size: int) -> None:
+        told = [{"role": ("user", "assistant")[n % 2], "content": "x"} for n in range(size)]
+        assert len(empty().add(told, "input").get.all.db()) == size
+
+    assert growth(add, 4_000) < 10
+
+
+def test_what_is_replaced_may_be_the_newest_from_then_on() -> None:
+    """R-ML-7."""
+    messages = empty().add([message("a", "x"), reply("b", "x", at=LATER)], "input")
+    messages.add([message("a", "y", at="2026-01-31T13:00:00.000Z"), reply("c", "z", at=LATER)], "input")
+    assert ids(messages.get.all.db()) == ["b", "c", "a"]
 
 
 class TestRollbackLaw:

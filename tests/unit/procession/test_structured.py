@@ -120,11 +120,25 @@ def test_a_long_text_makes_fewer_objects_and_the_last_one_is_the_whole(end):
     assert stream.before({"type": end, "payload": {}}) == []
 
 
-@pytest.mark.parametrize("text", ["", "hello", '{"name": ', '{"name": NaN, "any": 1}', '{"name": Infinity}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "hello",
+        '{"name": ',
+        '{"name": NaN, "any": 1}',
+        '{"name": Infinity}',
+        f'{{"name": "x", "any": {2**70}}}',
+    ],
+)
 def test_what_is_no_json_is_told_so(text):
     value, problem = parse_object(text, PERSON)
     assert value is None
     assert str(problem).startswith("the answer is not JSON")
+
+
+def test_nor_does_an_object_with_such_a_value_go_by():
+    assert ObjectStream().before(delta(f'{{"any": {2**70}}}')) == []
 
 
 def test_each_wrong_field_is_named():
@@ -139,6 +153,13 @@ def test_each_wrong_field_is_named():
 
 def test_an_answer_that_is_wrong_as_a_whole_is_named_too():
     assert "- root: Invalid input: expected object, received null" in str(parse_object("null", PERSON)[1])
+
+
+@pytest.mark.parametrize("ref", ["http://127.0.0.1:1/any.json", "#/$defs/none"])
+def test_a_schema_that_cannot_be_used_is_told(ref):
+    value, problem = parse_object("{}", {"$ref": ref})
+    assert value is None
+    assert "The schema of the answer is unusable" in str(problem)
 
 
 def test_other_rules_are_told_in_the_validators_words():

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from procession.json_values import NotJsonError, given
 from procession_schemas.chunks import Chunk
 from procession_services.llm_gateway.core.messages import compact_json
 from procession_services.llm_gateway.core.text import InvalidJsonError, close_json, parse_json, valid_unicode
@@ -172,7 +173,7 @@ class ToolCallAssembler:
 
 
 def _arguments(text: str, *, repair: bool) -> dict[str, Any]:
-    """Return `{"args": ...}`, or `{"argsText": ...}` when the text is no JSON even after a repair.
+    """Return `{"args": ...}`, or `{"argsText": ...}` when the text is no JSON that travels even after a repair.
 
     Nothing and `null` are what some send for a tool without parameters.
     """
@@ -181,7 +182,8 @@ def _arguments(text: str, *, repair: bool) -> dict[str, Any]:
     for candidate in (text, close_json(text)) if repair else (text,):
         try:
             args = parse_json(candidate)
-        except InvalidJsonError:
+            given(args, "arguments")
+        except (InvalidJsonError, NotJsonError):
             continue
         return {"args": {} if args is None else args}
     return {"argsText": text}

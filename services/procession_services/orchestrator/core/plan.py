@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
+from procession.json_values import NotJsonError, given
 from procession.processor import Hook
 from procession.registry import Registry
 from procession.structured import schema_problem
@@ -39,16 +40,21 @@ def parse_request(body: bytes, limit: int) -> RunRequest:
     """Reads a run request.
 
     Raises:
-        RefusedError: The body is too long, not JSON, or does not fit; each wrong field is named.
+        RefusedError: The body is too long, not JSON, or does not fit; each wrong field is named. Or it has a number, or
+            levels of nesting, that do not travel.
     """
     if len(body) > limit:
         told = f"the request has {len(body)} bytes; at most {limit} are accepted"
         remedy = "PROCESSION_MAX_REQUEST_BYTES of the orchestrator and max_payload of NATS allow more"
         raise RefusedError("REQUEST_TOO_LARGE", f"{told}: {remedy}")
     try:
-        return RunRequest.model_validate_json(body)
+        request = RunRequest.model_validate_json(body)
+        given(from_json(body), "request")
     except ValidationError as error:
         raise RefusedError.because(error, body=_parsed(body)) from error
+    except NotJsonError as error:
+        raise RefusedError("INVALID_REQUEST", str(error)) from error
+    return request
 
 
 def _parsed(body: bytes) -> Any:

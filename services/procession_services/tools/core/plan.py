@@ -5,10 +5,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from procession.json_schema import UnusableSchemaError
+from procession.json_values import NotJsonError, given
 from procession.response import local_calls
 from procession_schemas.base import JsonObject
 from procession_services.tools.core.outcomes import Outcome, base, denied, failed
-from procession_services.tools.core.validation import UnusableSchemaError, wrong_fields
+from procession_services.tools.core.validation import wrong_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ def _plan_one(call: JsonObject, offers: Mapping[str, Offer], decision: JsonObjec
         return Settled(failed(begun, "ToolUnavailableError", f"The tool {name!r} cannot run: {offer.broken}"))
     try:
         begun["args"] = _arguments(call)
-    except ValueError as error:
+    except (ValueError, RecursionError, NotJsonError) as error:
         text = (
             f"The arguments of the tool {name!r} are not valid JSON ({error}). Send one complete JSON object."
         )
@@ -112,8 +114,12 @@ def _not_found(name: str, offers: Mapping[str, Offer]) -> str:
 
 
 def _arguments(call: JsonObject) -> Any:
-    """The arguments, parsed; ValueError says where the text stops being JSON (R-TX-3)."""
-    return call["args"] if "args" in call else json.loads(call.get("argsText") or "{}")
+    """The arguments, parsed; ValueError or NotJsonError says where the text is no JSON (R-TX-3)."""
+    if "args" in call:
+        return call["args"]
+    parsed = json.loads(call.get("argsText") or "{}")
+    given(parsed, "arguments")
+    return parsed
 
 
 def _misfit(what: str, name: str, schema: JsonObject, value: Any) -> str | None:

@@ -289,6 +289,12 @@ async def test_what_is_not_json_is_told_so(ask: Ask, body: bytes) -> None:
     assert (await ask("threads", body))["error"]["code"] == "INVALID_JSON"
 
 
+async def test_a_number_that_no_answer_could_hold_is_told_with_its_place(ask: Ask) -> None:
+    told = (await ask("create", {**WHERE, "metadata": {"card": 2**70}}))["error"]
+    assert told["code"] == "INVALID_REQUEST"
+    assert told["message"] == "request['metadata']['card'] is an integer of more than 64 bits"
+
+
 @pytest.mark.parametrize(
     ("body", "field"),
     [

@@ -360,11 +360,10 @@ def test_an_id_of_every_delta_its_own_does_not_begin_calls() -> None:
     assert payloads(chunks, "tool-call") == [{"toolCallId": "c1", "toolName": "f", "args": {"a": 1}}]
 
 
-def test_arguments_that_are_no_json_are_given_as_text() -> None:
-    [payload] = payloads(
-        adapted(call(name="f", id="c1", args='{"x": '), event(finish="tool_calls")), "tool-call"
-    )
-    assert payload == {"toolCallId": "c1", "toolName": "f", "argsText": '{"x": '}
+@pytest.mark.parametrize("text", ['{"x": ', '{"x": 123456789012345678901}'])
+def test_arguments_that_are_no_json_or_do_not_travel_are_given_as_text(text: str) -> None:
+    [payload] = payloads(adapted(call(name="f", id="c1", args=text), event(finish="tool_calls")), "tool-call")
+    assert payload == {"toolCallId": "c1", "toolName": "f", "argsText": text}
 
 
 def test_arguments_that_end_too_early_are_closed() -> None:
@@ -407,7 +406,9 @@ def test_a_calls_own_metadata_goes_along() -> None:
 
 
 ARGUMENTS = st.dictionaries(
-    st.text(max_size=5), st.integers() | st.text(max_size=8) | st.lists(st.booleans(), max_size=3), max_size=4
+    st.text(max_size=5),
+    st.integers(-(2**63), 2**64 - 1) | st.text(max_size=8) | st.lists(st.booleans(), max_size=3),
+    max_size=4,
 )
 
 

@@ -301,6 +301,21 @@ class TestParsing:
             parse_request(f'{{"input": "x", {given}}}'.encode(), LIMIT)
         assert (caught.value.failure.code, caught.value.failure.field) == ("INVALID_REQUEST", field)
 
+    @pytest.mark.parametrize(
+        ("given", "told"),
+        [
+            ("1" + "0" * 20, "is an integer of more than 64 bits"),
+            ("1e400", "is inf"),
+            ("[" * 99 + "1" + "]" * 99, "is nested too deep"),
+        ],
+        ids=["number", "infinity", "depth"],
+    )
+    def test_what_no_service_could_hand_on_is_told_with_its_place(self, given, told):
+        with pytest.raises(RefusedError, match=told) as caught:
+            parse_request(f'{{"input": "x", "requestContext": {{"a": {given}}}}}'.encode(), LIMIT)
+        assert caught.value.failure.code == "INVALID_REQUEST"
+        assert caught.value.failure.message.startswith("request['requestContext']['a']")
+
     def test_every_wrong_field_is_in_the_message(self):
         with pytest.raises(RefusedError) as caught:
             parse_request(b'{"input": "x", "maxSteps": -1, "timeout": 0}', LIMIT)

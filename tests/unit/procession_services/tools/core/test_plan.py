@@ -49,6 +49,20 @@ def test_arguments_that_are_not_json_are_told_with_the_place() -> None:
     assert planned.outcome["args"] == {}
 
 
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("1" + "0" * 20, "arguments['x'] is an integer of more than 64 bits"),
+        ("[" * 200 + "]" * 200, "too deep"),
+    ],
+    ids=["number", "depth"],
+)
+def test_arguments_that_cannot_be_handed_on_are_told_to_the_model(value: str, told: str) -> None:
+    message = error(one({"argsText": f'{{"x": {value}}}'}))["message"]
+    assert "'echo' are not valid JSON" in message
+    assert told in message
+
+
 def test_arguments_that_came_as_text_are_read() -> None:
     assert one({"argsText": '{"x": 1}'}) == Ready(BEGUN)
     assert one({}, Offer({"type": "object"})) == Ready({**BEGUN, "args": {}})

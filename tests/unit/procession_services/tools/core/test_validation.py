@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from procession_services.tools.core.validation import UnusableSchemaError, wrong_fields
+from procession.json_schema import UnusableSchemaError
+from procession_services.tools.core.validation import wrong_fields
 
 TRIP = {
     "type": "object",

@@ -1,0 +1,140 @@
+"""JSON Schemas that somebody else has written: nothing is fetched for them, and no check takes long."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
+from functools import lru_cache
+from time import monotonic
+from typing import Any, Final
+
+import regex
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import ValidationError
+from jsonschema.protocols import Validator
+from jsonschema.validators import extend, validator_for
+from referencing import Registry
+
+from procession.errors import ProcessionError
+
+Keyword = Callable[[Any, Any, Any, Any], Iterable[ValidationError] | None]
+
+_SECONDS: Final = 0.25
+"""How long one check may take: nothing else runs in the process meanwhile."""
+_KEPT: Final = 256
+_LONGEST_KEPT: Final = 32 * 1024
+"""Characters: what all schemas that are kept may come to is bounded by both."""
+_ends: ContextVar[float] = ContextVar("ends")
+
+
+class UnusableSchemaError(ProcessionError):
+    """No value can be checked against a schema: it is none, refers to what is not in it, or takes too long."""
+
+
+def misfits(schema: Any, value: Any) -> list[ValidationError]:
+    """What is wrong with a value; nothing when it fits.
+
+    Raises:
+        UnusableSchemaError: The schema itself is at fault; the message says why.
+    """
+    ends = _ends.set(monotonic() + _SECONDS)
+    try:
+        text = json.dumps(schema)
+        validator = _kept(text) if len(text) <= _LONGEST_KEPT else _validator(text)
+        return list(validator.iter_errors(value))
+    except TimeoutError:
+        raise UnusableSchemaError(
+            f"it takes more than {_SECONDS:g} s to check a value: a pattern backtracks too much, or alternatives are "
+            "nested too often"
+        ) from None
+    except Exception as error:  # a bad pattern, a dead reference, endless recursion: each raises its own
+        raise UnusableSchemaError(f"{type(error).__name__}: {error}") from error
+    finally:
+        _ends.reset(ends)
+
+
+def unknown_names(schema: Any, instance: dict[str, Any]) -> list[str]:
+    """The names in an object that neither `properties` nor `patternProperties` knows."""
+    known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+    return [
+        name for name in instance if name not in known and not any(_found(each, name) for each in patterns)
+    ]
+
+
+def _validator(text: str) -> Validator:
+    schema = json.loads(text)
+    kind = validator_for(schema, default=Draft202012Validator)
+    kind.check_schema(schema)
+    if "unevaluatedProperties" in text and "patternProperties" in text:
+        raise NotImplementedError("`unevaluatedProperties` beside `patternProperties` is not checked")
+    validator: Validator = _bounded(kind)(schema, registry=Registry())
+    return validator
+
+
+_kept = lru_cache(maxsize=_KEPT)(_validator)
+
+
+@lru_cache
+def _bounded(kind: type[Validator]) -> type[Validator]:
+    """The checks of a draft, all of which mind the time."""
+    ours: dict[str, Keyword] = {
+        "pattern": _pattern,
+        "patternProperties": _pattern_properties,
+        "additionalProperties": _additional_properties,
+    }
+    checks = dict[str, Keyword](kind.VALIDATORS) | ours
+    bounded: type[Validator] = extend(kind, {name: _timed(check) for name, check in checks.items()})  # type: ignore[no-untyped-call]
+    return bounded
+
+
+def _timed(check: Keyword) -> Keyword:
+    def timed(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterable[ValidationError] | None:
+        _left()
+        return check(validator, wanted, instance, schema)
+
+    return timed
+
+
+def _left() -> float:
+    """Seconds until the end of the check; raises TimeoutError."""
+    seconds = _ends.get() - monotonic()
+    if seconds <= 0:
+        raise TimeoutError
+    return seconds
+
+
+def _found(pattern: str, text: str) -> bool:
+    seconds = _left() if _ends.get(None) else None
+    return regex.search(pattern, text, timeout=seconds) is not None
+
+
+def _pattern(validator: Any, pattern: str, instance: Any, _schema: Any) -> Iterator[ValidationError]:
+    if validator.is_type(instance, "string") and not _found(pattern, instance):
+        yield ValidationError(f"{instance!r} does not match {pattern!r}")
+
+
+def _pattern_properties(
+    validator: Any, wanted: dict[str, Any], instance: Any, _schema: Any
+) -> Iterator[ValidationError]:
+    if not validator.is_type(instance, "object"):
+        return
+    for pattern, schema in wanted.items():
+        for name, value in instance.items():
+            if _found(pattern, name):
+                yield from validator.descend(value, schema, path=name, schema_path=pattern)
+
+
+def _additional_properties(
+    validator: Any, wanted: Any, instance: Any, schema: Any
+) -> Iterator[ValidationError]:
+    if not validator.is_type(instance, "object"):
+        return
+    extras = unknown_names(schema, instance)
+    if validator.is_type(wanted, "object"):
+        for name in extras:
+            yield from validator.descend(instance[name], wanted, path=name)
+    elif not wanted and extras:
+        names = ", ".join(map(repr, extras))
+        yield ValidationError(f"Additional properties are not allowed ({names})")
+
+
+__all__ = ["UnusableSchemaError", "misfits", "unknown_names"]

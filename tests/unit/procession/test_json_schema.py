@@ -1,0 +1,82 @@
+"""Schemas of others can neither fetch anything nor hold a process up."""
+
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from procession.json_schema import UnusableSchemaError, misfits, unknown_names
+
+SLOW = "^(a|aa|a?)+$"
+LONG = "a" * 60 + "!"
+NESTED = {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)} | {"d40": False}
+
+
+def told(schema: Any, value: Any) -> list[str]:
+    return [error.message for error in misfits(schema, value)]
+
+
+def test_what_is_wrong_is_told() -> None:
+    schema = {
+        "properties": {"a": {"pattern": "^x"}},
+        "patternProperties": {"^n_": {"type": "number"}},
+        "additionalProperties": False,
+    }
+    assert told(schema, {"a": "xy", "n_1": 1}) == []
+    assert told(schema, {"a": "y", "n_1": "1", "b": 1}) == [
+        "'y' does not match '^x'", "'1' is not of type 'number'", "Additional properties are not allowed ('b')",
+    ]  # fmt: skip
+    assert told({"additionalProperties": {"type": "number"}}, {"b": "1"}) == ["'1' is not of type 'number'"]
+    assert unknown_names(schema, {"a": 1, "n_1": 1, "b": 1}) == ["b"]
+    assert told({"pattern": "x", "patternProperties": {"x": False}, "additionalProperties": False}, 1) == []
+
+
+def test_a_schema_of_an_older_draft_is_read_as_such() -> None:
+    schema = {"$schema": "http://json-schema.org/draft-07/schema#", "items": [{"pattern": "^x"}]}
+    assert told(schema, ["y"]) == ["'y' does not match '^x'"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"pattern": SLOW}, LONG),
+        ({"patternProperties": {SLOW: True}}, {LONG: 1}),
+        ({"patternProperties": {SLOW: True}, "additionalProperties": False}, {LONG: 1}),
+        ({"additionalProperties": False, "patternProperties": {SLOW: True}}, {LONG: 1}),
+        ({"propertyNames": {"pattern": SLOW}}, {LONG: 1}),
+        ({"$schema": "http://json-schema.org/draft-07/schema#", "pattern": SLOW}, LONG),
+        ({"$defs": NESTED, "$ref": "#/$defs/d0"}, 1),
+    ],
+    ids=[
+        "pattern",
+        "names",
+        "names, then others",
+        "others, then names",
+        "propertyNames",
+        "draft 7",
+        "nested",
+    ],
+)
+def test_a_check_that_takes_long_is_given_up(schema: dict[str, Any], value: Any) -> None:
+    begun = monotonic()
+    with pytest.raises(UnusableSchemaError, match="takes more than"):
+        misfits(schema, value)
+    assert monotonic() - begun < 5
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "http://127.0.0.1:1/any.json"},
+        {"$ref": "file:///etc/hostname"},
+        {"$ref": "#/$defs/none"},
+        {"$ref": "#"},
+        {"pattern": "("},
+        {"type": "nothing"},
+        {"unevaluatedProperties": False, "patternProperties": {SLOW: True}},
+    ],
+    ids=["http", "file", "dead", "endless", "pattern", "type", "unevaluated"],
+)
+def test_a_schema_that_cannot_be_used_is_told(schema: dict[str, Any]) -> None:
+    with pytest.raises(UnusableSchemaError, match=r"^\w+: "):
+        misfits(schema, {"a": "a"} if "type" in schema or "patternProperties" in schema else "a")
