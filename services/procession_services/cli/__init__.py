@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TextIO
+from typing import Final, TextIO
 
 from pydantic import ValidationError
 
@@ -28,6 +28,10 @@ from procession_services.runtime.settings import SettingsError
 
 __all__ = ["main"]
 
+_VISIBLE: Final = {
+    code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"
+}
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
@@ -37,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # what a terminal has no letters for
     options = _parser().parse_args(arguments)
+    sys.stdout, sys.stderr = _showing(sys.stdout), _showing(sys.stderr)
     try:
         outcome = options.command(options)
         code: int = asyncio.run(outcome) if asyncio.iscoroutine(outcome) else outcome
@@ -55,6 +60,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _let_go(sys.stdout)
         _let_go(sys.stderr)
     return code
+
+
+def _showing(stream: TextIO) -> TextIO:
+    if not isinstance(stream, TextIOWrapper) or not stream.isatty():
+        return stream
+    return _Terminal(stream.buffer, stream.encoding, stream.errors, line_buffering=True)
+
+
+class _Terminal(TextIOWrapper):
+    """A terminal that is shown control characters and does not obey them: models and clients may have sent them."""
+
+    def write(self, text: str, /) -> int:
+        """Writes text; of control characters those that end lines and make columns."""
+        super().write(text.translate(_VISIBLE))
+        return len(text)
 
 
 def _open_what_was_closed() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -394,3 +395,17 @@ def test_a_command_does_its_work_where_everything_is_closed(arguments, code):
     command = [sys.executable, "-m", "procession_services", *arguments]
     closed = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *command]
     assert subprocess.run(closed, check=False).returncode == code
+
+
+def test_a_terminal_is_shown_control_characters(tmp_path):
+    ours, theirs = pty.openpty()
+    agents = tmp_path / "a.yaml"
+    agents.write_text('agents: {"\\e[31mred\\tgreen": {model: openai/x}}')
+    command = [sys.executable, "-m", "procession_services", "check", "--agents", str(agents)]
+    with subprocess.Popen(command, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        with os.fdopen(ours, "rb") as terminal:
+            told = terminal.readline().decode()
+    assert process.returncode == 2
+    assert "\x1b" not in told
+    assert r"agents.\x1b[31mred" in told
