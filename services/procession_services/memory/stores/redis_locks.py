@@ -46,7 +46,6 @@ class RedisLocks:
         with contextlib.suppress(LockError):
             while True:
                 await asyncio.sleep(self._seconds / 3)
-                with contextlib.suppress(
-                    RedisConnectionError, RedisTimeoutError
-                ):  # the next time may be early enough
+                # The next time may be early enough.
+                with contextlib.suppress(RedisConnectionError, RedisTimeoutError):
                     await lock.reacquire()
