@@ -40,10 +40,16 @@ async def _at_work(redis: Any) -> int:
     return count
 
 
+async def _messages(js: Any, stream: str) -> int:
+    """How many are in a stream; one while nobody leads it."""
+    try:
+        return int((await js.stream_info(stream)).state.messages)
+    except nats.errors.Error:
+        return 1
+
+
 async def _counted(js: Any, redis: Any) -> dict[str, int]:
-    counts = {
-        stream: (await js.stream_info(stream)).state.messages for stream in ("RUNS", "WORK", "DEAD")
-    } | {
+    counts = {stream: await _messages(js, stream) for stream in ("RUNS", "WORK", "DEAD")} | {
         "places": await redis.scard(PLACED),
         "called runs": await redis.zcard(CALLED),
         "runs": await _at_work(redis),
