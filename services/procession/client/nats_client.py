@@ -60,6 +60,7 @@ class NatsClient(Client):
         self._unless_lost: set[asyncio.Future[Msg]] = set()
         self._answers = ""
         self._alone = Alone()
+        self._left = ""
         self._sends = False
         self._tasks: set[asyncio.Future[Any]] = set()
 
@@ -186,6 +187,7 @@ class NatsClient(Client):
         alone = self._alone.silent(asyncio.get_running_loop().time())
         if alone and len(self._server_pool) > 1 and self.is_connected:
             self._alone.dispelled()
+            self._left = self._server_info.get("server_id", "")
             self._hang_up()
 
     def _on_answer(self, message: Msg) -> None:
@@ -306,6 +308,19 @@ class NatsClient(Client):
 
     async def _process_connect_init(self) -> None:
         await _cancellable(super()._process_connect_init())
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:  # noqa: FBT001, FBT002 - nats-py's
+        """Takes a greeting; raises nats-py's Error for the first one if it is of the server that was left.
+
+        nats-py chooses one at random. Where the others cannot be reached either, the second one counts.
+        """
+        if initial_connection:
+            left, self._left = self._left, ""
+            if left and left == info.get("server_id"):
+                raise errors.Error(
+                    f"{info.get('server_name')} has stored nothing for long: asks another server"
+                )
+        await super()._process_info(info, initial_connection)
 
     def _hang_up(self) -> None:
         """Ends the connection at once, whether or not the server still reads or says anything."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import nats.aio.client
 import orjson
 import pytest
 import pytest_asyncio
@@ -18,7 +19,7 @@ from nats.aio.client import Client
 from nats.aio.transport import TcpTransport
 from nats.js.errors import APIError, BadRequestError, NoStreamResponseError
 
-from procession.client import nats_client
+from procession.client import alone, nats_client
 from procession.client.nats_client import AWAY, NatsClient
 from procession_services.runtime import embedded, server_programs
 from procession_services.runtime.embedded import Endpoints
@@ -29,7 +30,7 @@ pytestmark = [pytest.mark.integration]
 
 
 @asynccontextmanager
-async def connected(url: str, **options: Any) -> AsyncIterator[NatsClient]:
+async def connected(url: str | list[str], **options: Any) -> AsyncIterator[NatsClient]:
     client = NatsClient()
     quickly: dict[str, Any] = {"reconnect_time_wait": 0.05, "max_reconnect_attempts": -1}
     await client.connect(url, **quickly, **options)
@@ -604,6 +605,50 @@ async def test_a_connection_that_is_not_greeted_is_closed():
         connected(f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"),
     ):
         await closed.wait()
+
+
+@asynccontextmanager
+async def storing_nothing(name: str) -> AsyncIterator[str]:
+    """A server where nobody answers; gives its address."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(GREETING.replace(b'"x"', f'"{name}"'.encode()))
+        with contextlib.suppress(OSError):
+            while line := await reader.readline():
+                if line == b"PING\r\n":
+                    writer.write(b"PONG\r\n")
+                elif line.startswith(b"PUB"):
+                    writer.write(b"HMSG %b 1 16 16\r\nNATS/1.0 503\r\n\r\n\r\n" % line.split()[2])
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        yield f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+async def test_who_leaves_a_server_that_stores_nothing_does_not_come_back_at_once(monkeypatch):
+    monkeypatch.setattr(alone, "_ALONE_SECONDS", 0.0)
+    again, troubles = asyncio.Event(), list[str]()
+
+    async def reconnected() -> None:
+        again.set()
+
+    async def troubled(error: Exception) -> None:
+        troubles.append(str(error))
+
+    async with storing_nothing("a") as first, storing_nothing("b") as second:
+
+        def first_again(pool: list[Any]) -> None:
+            pool.sort(key=lambda server: server.uri.geturl() != first)
+
+        monkeypatch.setattr(nats.aio.client, "shuffle", first_again)
+        async with connected([first, second], error_cb=troubled, reconnected_cb=reconnected) as one:
+            for _ in range(2):
+                with pytest.raises(errors.NoRespondersError):
+                    await one.request("$JS.API.INFO", timeout=10)
+            await again.wait()
+            assert one.connected_url is not None
+            assert one.connected_url.geturl() == second
+    assert any("stored nothing" in each for each in troubles)
 
 
 @asynccontextmanager
