@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import regex
 from jsonschema import Draft202012Validator
-from jsonschema.exceptions import ValidationError
+from jsonschema.exceptions import SchemaError, ValidationError
 from jsonschema.protocols import Validator
 from jsonschema.validators import extend, validator_for
 from referencing import Registry
@@ -65,7 +65,7 @@ def _validator(text: str) -> Validator:
     kind = validator_for(schema, default=Draft202012Validator)
     kind.check_schema(schema)
     if "unevaluatedProperties" in text and "patternProperties" in text:
-        raise NotImplementedError("`unevaluatedProperties` beside `patternProperties` is not checked")
+        raise SchemaError("`unevaluatedProperties` beside `patternProperties` is not checked")
     validator: Validator = _bounded(kind)(schema, registry=Registry())
     return validator
 

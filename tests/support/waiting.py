@@ -4,10 +4,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-__all__ = ["eventually", "until"]
+__all__ = ["eventually", "nothing_more", "until"]
 
 _SECONDS = 60.0
 _LOOK_SECONDS = 0.02
+_TURNS = 10
+"""Of the loop; what one task brings about in another takes two or three."""
 
 
 async def until(holds: Callable[[], Any]) -> None:
@@ -22,3 +24,9 @@ async def eventually(holds: Callable[[], Awaitable[Any]]) -> None:
     async with asyncio.timeout(_SECONDS):
         while not await holds():  # noqa: ASYNC110 - a server has no event for it
             await asyncio.sleep(_LOOK_SECONDS)
+
+
+async def nothing_more() -> None:
+    """Lets all tasks do what they can do at once, before a test says that something has not happened."""
+    for _ in range(_TURNS):
+        await asyncio.sleep(0)

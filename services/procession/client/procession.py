@@ -1,6 +1,5 @@
 """The client's front door: starts runs, finds them again, cancels them."""
 
-import json
 import secrets
 from collections.abc import AsyncIterator
 from types import TracebackType
@@ -91,8 +90,8 @@ class Procession:
         subject = subjects.run(self.tenant, known if isinstance(known, str) else known.name)
         chosen = request.run_id is not None
         run_id = request.run_id = request.run_id or f"run-{secrets.token_hex(12)}"
-        body = request.model_dump_json(by_alias=True, exclude_unset=True).encode()
-        given(json.loads(body), "request")  # of one that cannot be read, services do not know the run
+        # Of one that cannot be read, services do not know the run.
+        body = given(request.model_dump(mode="json", by_alias=True, exclude_unset=True), "request")
         ours = fingerprint(subject, body)
         handle = RunHandle(
             self._link, self.tenant, run_id, streams=request.stream, fingerprint=ours if chosen else None

@@ -8,6 +8,7 @@ import pytest
 
 from procession_services.bus import unconfirmed
 from procession_services.bus.unconfirmed import AGAIN, Unconfirmed
+from tests.support.waiting import nothing_more, until
 
 FULL = b'{"error":{"code":503,"err_code":10077,"description":"maximum bytes exceeded"},"stream":"CHUNKS","seq":0}'
 ON_ITS_WAY = (
@@ -70,8 +71,7 @@ async def published(kept, *bodies, ask=False):
 async def is_stored(kept, number):
     """Whether who waits for a message goes on at once."""
     waiting = asyncio.ensure_future(kept.stored(number))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    await nothing_more()
     return waiting.done() or not waiting.cancel()
 
 
@@ -117,7 +117,7 @@ async def test_what_is_published_while_nats_is_away_goes_when_it_is_back(made):
     client.is_connected = False
     await published(kept, "a", "b")
     settling = asyncio.ensure_future(kept.settled())
-    await asyncio.sleep(0)
+    await until(lambda: kept._awaited)
     now.seconds += 60
     await kept._look()
     assert client.take() == []
@@ -138,7 +138,7 @@ async def test_in_a_cluster_each_message_is_asked_for_and_speaks_for_itself(made
     await kept._repeat([2])
     client.take()
     client.answer("0.4")  # which was sent before `b` was sent again
-    await asyncio.sleep(0)
+    await nothing_more()
     assert client.take() == [("a", "0.1", True), ("c", "0.3", True)]
     client.answer("0.1")
     assert await is_stored(kept, 1)
@@ -151,7 +151,7 @@ async def test_in_a_cluster_each_message_is_asked_for_and_speaks_for_itself(made
         await published(kept, "ef"[now.seconds - 6])
     client.take()
     client.answer("0.6")
-    await asyncio.sleep(0)
+    await nothing_more()
     assert client.take() == [("e", "0.5", True)]
 
 
@@ -169,7 +169,7 @@ async def test_who_waits_for_what_a_stream_refuses_goes_on_and_it_is_sent_again(
     client.take()
     for times in (1, 2):
         waiting = asyncio.ensure_future(kept.stored(2))
-        await asyncio.sleep(0)
+        await until(lambda: kept._awaited)
         client.answer("0.2", answer)
         client.answer("0.2", answer)  # one attempt at a time
         async with asyncio.timeout(5):
@@ -189,10 +189,9 @@ async def test_a_stream_that_may_store_it_yet_has_said_nothing(made, servers, an
     client, kept, _ = await made(servers)
     await published(kept, "a", ask=True)
     waiting = asyncio.ensure_future(kept.stored(1))
-    await asyncio.sleep(0)
+    await until(lambda: kept._awaited)
     client.answer("0.1", answer)
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    await nothing_more()
     assert not waiting.done()
     assert kept._trying is None or answer == NOBODY
     client.answer("0.1")
@@ -241,16 +240,15 @@ async def test_who_ends_has_the_last_one_asked_for_and_waits_for_all(made):
     await published(kept, "a", "b")
     client.take()
     settling = asyncio.ensure_future(kept.settled())
-    await asyncio.sleep(0)
+    await until(lambda: kept._awaited)
     assert client.take() == [("b", "0.2", False)]
     client.answer("0.1")
-    await asyncio.sleep(0)
+    await nothing_more()
     assert not settling.done()
     await published(kept, "c", ask=True)
     client.take()
     client.answer("0.2")
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    await nothing_more()
     assert client.take() == []  # for which somebody has asked
     client.answer("0.3")
     async with asyncio.timeout(5):
@@ -266,7 +264,7 @@ async def test_who_publishes_more_than_can_be_kept_waits_for_an_answer(made, mon
     await published(kept, "b", "c")
     client.take()
     more = asyncio.ensure_future(published(kept, "d"))
-    await asyncio.sleep(0)
+    await until(lambda: kept._awaited)
     assert client.take() == [("c", "0.3", False)]  # for which nobody had asked
     client.answer("0.3")
     async with asyncio.timeout(5):
@@ -287,7 +285,7 @@ async def test_where_a_stream_refuses_and_no_more_can_be_kept_the_oldest_is_let_
     client.answer("1.2")  # it takes what it gets again
     await published(kept, "d")
     more = asyncio.ensure_future(published(kept, "e"))
-    await asyncio.sleep(0)
+    await until(lambda: kept._awaited)
     assert not more.done()
     client.answer("1.4")
     async with asyncio.timeout(5):

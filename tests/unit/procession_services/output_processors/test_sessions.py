@@ -73,9 +73,10 @@ async def test_heartbeats_go_on_after_one_that_could_not_be_sent(
 async def test_a_stream_that_is_leased_elsewhere_before_it_has_begun_is_forgotten(
     bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server, gate = server_on(bus), asyncio.Event()
+    server, gate, begun = server_on(bus), asyncio.Event(), list[int]()
 
     async def open_(lease: Any, *_: Any) -> Any:
+        begun.append(lease["attempt"])
         await gate.wait()
         return session_of(lease["attempt"])
 
@@ -84,7 +85,7 @@ async def test_a_stream_that_is_leased_elsewhere_before_it_has_begun_is_forgotte
     opening = [
         asyncio.create_task(server._open({**lease, "attempt": attempt}, "reply")) for attempt in (1, 2)
     ]
-    await asyncio.sleep(0)
+    await until(lambda: begun == [1, 2])
     gate.set()
     await asyncio.gather(*opening)
     await until(lambda: len(bus.on_bounce) == 1)

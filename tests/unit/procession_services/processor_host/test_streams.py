@@ -19,7 +19,7 @@ from procession_services.processor_host.stream_session import MOST_DEATHS, WINDO
 from procession_services.processor_host.streams import SERVICE, StreamClient
 from procession_services.runtime.tasks import ended
 from tests.chaos.proxy import Proxy
-from tests.support.waiting import until
+from tests.support.waiting import nothing_more, until
 
 
 def _lost():
@@ -473,7 +473,7 @@ async def test_who_sends_waits_while_as_much_as_may_be_is_unacknowledged(stream,
     await client.send(session, first)
     more = asyncio.ensure_future(client.send(session, texts("y")))
     bus.says(1, a=0)
-    await asyncio.sleep(0)
+    await nothing_more()
     assert not more.done()
     bus.took()
     bus.says(1, a=1)
@@ -545,14 +545,13 @@ async def test_what_was_lost_behind_what_a_replica_waits_for_is_sent_again(strea
     client, session, bus = stream
     await client.send(session, texts("a", "b"))
     bus.says(1, a=1, r=1)
-    await asyncio.sleep(0)
+    await nothing_more()
     bus.took()
     bus.says(1, a=1, r=1)
     await until(lambda: bool(bus.frames))
     assert bus.took() == [("inbox.1", 1, 1, "b", False)]
     bus.says(1, a=1, r=1)  # that has just been sent
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    await nothing_more()
     assert bus.took() == []
 
 
@@ -563,9 +562,7 @@ async def test_what_was_lost_with_the_connection_is_sent_once_where_somebody_wai
     await until(lambda: len(bus.frames) == 2)
     bus.took()
     client._reconnected()
-    await until(lambda: bool(bus.frames))
-    for _ in range(3):
-        await asyncio.sleep(0)
+    await nothing_more()
     assert bus.took() == [("inbox.1", 1, 0, "a", True)]
     bus.says(1, a=1, done={"outSeq": 9})
     await finishing
