@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 import nats
@@ -102,19 +102,23 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
 async def ends(running: Running, *runs: Run) -> list[int]:
     """How many terminal events of each run are stored, when each has one.
 
-    Clients hear of an end before a stream that has to elect its leader stores it.
+    Clients hear of an end before a stream that has to elect its leader stores it; until then nobody answers for it.
     """
     wanted = subjects.event(TENANT, "X", "run.finished").replace("X", "*")
     told: dict[str, int] = {}
+    connection = await running.operator()
 
     async def everybody() -> bool:
-        connection = await running.operator()
-        info = await connection.jetstream().stream_info("EVENTS", subjects_filter=wanted)
-        await connection.close()
-        told.update({subject.split(".")[4]: count for subject, count in (info.state.subjects or {}).items()})
+        with suppress(nats.errors.Error):
+            info = await connection.jetstream().stream_info("EVENTS", subjects_filter=wanted)
+            for subject, count in (info.state.subjects or {}).items():
+                told[subject.split(".")[4]] = count
         return all(run.id in told for run in runs)
 
-    await eventually(everybody)
+    try:
+        await eventually(everybody)
+    finally:
+        await connection.close()
     return [told[run.id] for run in runs]
 
 
