@@ -6,6 +6,7 @@ own `data` is the rule's place. So no part of any hit is left behind, and a rewr
 """
 
 import re
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -60,7 +61,7 @@ class RegexScanner:
     A search may take 250 ms and 12 microseconds for each character, a second at most, and one more microsecond for each
     character, of the process's CPU time: neither a busy machine ends a run, nor one that takes four times as long as
     ours. Longer ones are patterns whose cost explodes (`(a|a)*b`): they are a `ScanError`, and the service does
-    not stall.
+    not stall. Nor may all searches of a scan take much longer than one, however many rules and matches there are.
     """
 
     def __init__(self, rules: Sequence[RegexRule], *, empty: bool = False) -> None:
@@ -85,18 +86,62 @@ class RegexScanner:
         opens = len(text)
         if self._all is not None and opens - start <= _SHORT:
             try:
-                found, undecided = self._all.find(text, start, final=final)
+                found, undecided = self._all.find(text, start, Allowance(text), final=final)
             except ScanError:
                 pass  # the rules by themselves tell whose fault it is
             else:
                 if not found:
                     return Scan([], undecided)
         hits: list[Match] = []
+        allowance = Allowance(text)
         for rule in self._rules:
-            found, undecided = rule.find(text, start, final=final)
+            found, undecided = rule.find(text, start, allowance, final=final)
             hits += found
             opens = min(opens, undecided)
         return Scan(regions(hits), opens)
+
+
+class Allowance:
+    """The time that the searches in a text may take, each and all together.
+
+    All together it is wall time at first, which costs little to ask for. When that is over, which a busy machine may
+    have taken, it is as much again of this thread's CPU time.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._size = len(text)
+        self._seconds = (min(_BASE_MICROS + _MICROS_EACH * self._size, _MOST_MICROS) + self._size) / 1e6
+        self._until = time.perf_counter() + self._seconds
+        self._cpu_until: float | None = None
+        self._over = False
+
+    def search(
+        self, rule: str, pattern: "regex.Pattern[str]", text: str, place: int = 0, *, partial: bool = False
+    ) -> "regex.Match[str] | None":
+        """The first match from a place on, for this rule.
+
+        Raises:
+            ScanError: The search took too long, or all up to now.
+        """
+        if self._over:
+            raise self._error(f"the rules up to {rule!r}")
+        try:
+            found = pattern.search(text, place, partial=partial, timeout=self._seconds)
+        except TimeoutError:
+            raise self._error(f"rule {rule!r}") from None
+        if time.perf_counter() > self._until:
+            if self._cpu_until is None:
+                self._cpu_until = time.thread_time() + self._seconds
+            elif time.thread_time() > self._cpu_until:
+                raise self._error(f"the rules up to {rule!r}")
+        return found
+
+    def _error(self, who: str) -> ScanError:
+        self._over = True
+        return ScanError(
+            f"{who} took more than {self._seconds:.2f} s for {self._size} characters: a pattern backtracks too much; "
+            "avoid repeated groups that can match the same text in several ways"
+        )
 
 
 class _Compiled:
@@ -121,30 +166,24 @@ class _Compiled:
         """How many groups of the pattern capture."""
         return self._whole.groups
 
-    def find(self, text: str, start: int, *, final: bool) -> tuple[list[Match], int]:
+    def find(self, text: str, start: int, allowance: Allowance, *, final: bool) -> tuple[list[Match], int]:
         """The decided hits, and from where on nothing is decided."""
-        budget = (min(_BASE_MICROS + _MICROS_EACH * len(text), _MOST_MICROS) + len(text)) / 1e6
         hits: list[Match] = []
         place, opens = start, len(text) if final else -1
-        try:
-            while place <= len(text):
-                found = self._whole.search(text, place, timeout=budget)
-                if not final and opens < place:
-                    begun = self._begun.search(text, place, partial=True, timeout=budget)
-                    opens = len(text) if begun is None else begun.start()
-                if found is None or (not final and opens <= found.start()):
-                    break
-                begin, end = found.span()
-                if begin < end or self._empty:
-                    hits.append(Match(begin, end, self._rule.label, self._rank))
-                    if self._rule.first_only:
-                        return hits, len(text)
-                place = end if begin < end else end + 1
-        except TimeoutError:
-            raise ScanError(
-                f"rule {self._rule.label!r} took more than {budget:.2f} s for {len(text)} characters: its pattern "
-                "backtracks too much; avoid repeated groups that can match the same text in several ways"
-            ) from None
+        label = self._rule.label
+        while place <= len(text):
+            found = allowance.search(label, self._whole, text, place)
+            if not final and opens < place:
+                begun = allowance.search(label, self._begun, text, place, partial=True)
+                opens = len(text) if begun is None else begun.start()
+            if found is None or (not final and opens <= found.start()):
+                break
+            begin, end = found.span()
+            if begin < end or self._empty:
+                hits.append(Match(begin, end, label, self._rank))
+                if self._rule.first_only:
+                    return hits, len(text)
+            place = end if begin < end else end + 1
         return hits, opens
 
 

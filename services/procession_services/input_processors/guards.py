@@ -65,7 +65,7 @@ class GuardAnswers:
         calls = Calls(clock=monotonic_ns, abort_signal=AbortSignal(), environment=executor.environment)
         calls.violation = violation_sink(executor.bus, command, ctx)
         try:
-            [link] = executor.instances.links([request.guard.processor], [request.guard.index])
+            [link] = await executor.instances.links([request.guard.processor], [request.guard.index])
             await _run(ctx, link, calls)
             reply.state = ctx.state(link.id)
         except TripWire as tripwire:

@@ -12,6 +12,7 @@ from procession_schemas.work import OpenOp
 from procession_services.orchestrator.core.plan import Arrays, make_plan
 from procession_services.runs.arrays import called
 from procession_services.runs.state import Plan
+from procession_services.runtime.building import built
 from procession_services.runtime.reload import Watched
 from procession_services.runtime.settings import Settings
 
@@ -58,27 +59,29 @@ class Planner:
             RefusedError: Something named is unknown or wrong.
         """
         arrays = {kind: _array(kind, request, agent) for kind in _KINDS}
+        asked = request.model_dump_json(exclude=_NOT_IN_PLANS, exclude_unset=True)
         made = isinstance(arrays["input"], FactoryRef)
         if made or self._agents.value.get(agent.name) is not agent:
-            return await self._make(request, agent, arrays)
+            return await self._make(request, agent, arrays, len(asked))
         if self._of is not self._agents.value:
             self._of, self._plans = self._agents.value, {}
-        asked = request.model_dump_json(exclude=_NOT_IN_PLANS, exclude_unset=True)
         key = (agent.name, first.memory is None, asked)
         if (known := self._plans.get(key)) is not None:
             return known
-        plan = await self._make(request, agent, arrays)
+        plan = await self._make(request, agent, arrays, len(asked))
         if len(asked) <= _LONGEST_KEY:
             if len(self._plans) >= _KEPT:
                 del self._plans[next(iter(self._plans))]
             self._plans[key] = plan
         return plan
 
-    async def _make(self, request: RunRequest, agent: Agent, arrays: Arrays) -> Plan:
+    async def _make(self, request: RunRequest, agent: Agent, arrays: Arrays, asked: int) -> Plan:
+        """The plan of a request that asks for so many characters of options."""
         if isinstance(own := arrays["input"], FactoryRef):
             context = RequestContext(request.request_context)
             arrays = {**arrays, "input": await self._called(own, context)}
-        plan = make_plan(request, agent, arrays, self._registry, self._defaults)
+        size = asked + len(agent.model_dump_json(exclude_unset=True))
+        plan = await built(lambda: make_plan(request, agent, arrays, self._registry, self._defaults), size)
         return plan.model_copy(update={"keyless": True}) if self._is_strange(request.agent) else plan
 
     async def _called(self, own: FactoryRef, context: RequestContext) -> list[ProcessorRef]:

@@ -100,7 +100,7 @@ def within(parts: RunParts) -> SinkFactory:
 
     @asynccontextmanager
     async def sink(job: Job, processors: list[ProcessorRef]) -> AsyncIterator[LocalSink]:
-        links = job.instances.links(processors, job.command.chain_places)
+        links = await job.instances.links(processors, job.command.chain_places)
         received = parts.lists_of(len(links))
         sink = LocalSink(job, {"links": links, "ctx": job.ctx, "calls": job.calls, "parts": received})
         yield sink

@@ -90,7 +90,7 @@ class Opener:
             ForgottenError: Its context is not there any more.
         """
         refs = [ProcessorRef.model_validate(p) for p in lease["processors"]]
-        links = self._executor.instances.links(refs, command.chain_places)
+        links = await self._executor.instances.links(refs, command.chain_places)
         ctx, outbox = await self._context(lease, command), await self._outbox(lease, command)
         place = StreamPlace.of(ctx)
         parts = await self._parts.open(place)

@@ -1,7 +1,6 @@
 """Processor instances of one process, built once for an id with its options and shared by all runs."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 import orjson
@@ -11,6 +10,7 @@ from procession.errors import BrokenComponentError, ProcessorError
 from procession.processor import Processor
 from procession.registry import Registry
 from procession_schemas.agent import ProcessorRef
+from procession_services.runtime.building import built
 
 _KEPT: Final = 1024
 _KEPT_BYTES: Final = 8 * 1024 * 1024
@@ -25,13 +25,17 @@ class _Table(Generic[_T]):
         self._made: OrderedDict[bytes, _T] = OrderedDict()
         self._bytes = 0
 
-    def get(self, key: list[Any], make: Callable[[], _T]) -> _T:
-        """What was made of this key, or is made now."""
-        name = orjson.dumps(key, option=orjson.OPT_SORT_KEYS)
+    def get(self, name: bytes) -> _T | None:
+        """What was made of this key, if it is still here."""
         if name in self._made:
             self._made.move_to_end(name)
+        return self._made.get(name)
+
+    def keep(self, name: bytes, made: _T) -> _T:
+        """Keeps what was made of this key; of two that were made meanwhile the first."""
+        if name in self._made:
             return self._made[name]
-        made = self._made[name] = make()
+        self._made[name] = made
         self._bytes += len(name)
         while len(self._made) > _KEPT or (self._bytes > _KEPT_BYTES and len(self._made) > 1):
             oldest, _ = self._made.popitem(last=False)
@@ -47,7 +51,7 @@ class Instances:
         self._built = _Table[Processor[Any]]()
         self._arrays = _Table[list[Link]]()
 
-    def links(self, refs: list[ProcessorRef], places: list[int] | None = None) -> list[Link]:
+    async def links(self, refs: list[ProcessorRef], places: list[int] | None = None) -> list[Link]:
         """The processors of an array that have a hook; without their places in it they are its first.
 
         Raises:
@@ -55,18 +59,21 @@ class Instances:
             InvalidOptionsError: Options do not fit.
             ProcessorError: A constructor raised.
         """
-        told = [[ref.id, ref.as_, ref.options, ref.on_error, ref.timeout] for ref in refs]
-        return self._arrays.get([places, *told], lambda: self._links(refs, places or range(len(refs))))
-
-    def _links(self, refs: list[ProcessorRef], places: Sequence[int]) -> list[Link]:
-        return [
-            Link(self._instance(ref), ref.instance, place, ref.on_error, ref.timeout)
-            for place, ref in zip(places, refs, strict=True)
+        name = _key([places, [[ref.id, ref.as_, ref.options, ref.on_error, ref.timeout] for ref in refs]])
+        if (known := self._arrays.get(name)) is not None:
+            return known
+        links = [
+            Link(await self._instance(ref, len(name)), ref.instance, place, ref.on_error, ref.timeout)
+            for place, ref in zip(places or range(len(refs)), refs, strict=True)
         ]
+        return self._arrays.keep(name, links)
 
-    def _instance(self, ref: ProcessorRef) -> Processor[Any]:
-        key = [ref.id, ref.instance, ref.options]
-        return self._built.get(key, lambda: self._made(ref))
+    async def _instance(self, ref: ProcessorRef, size: int) -> Processor[Any]:
+        """The instance of a processor in an array that is `size` bytes long."""
+        name = _key([ref.id, ref.instance, ref.options])
+        if (known := self._built.get(name)) is not None:
+            return known
+        return self._built.keep(name, await built(lambda: self._made(ref), size))
 
     def _made(self, ref: ProcessorRef) -> Processor[Any]:
         try:
@@ -75,3 +82,7 @@ class Instances:
             raise ProcessorError(
                 str(error), processor_id=ref.instance, hook="", code="COMPONENT_FAILED"
             ) from error
+
+
+def _key(of: list[Any]) -> bytes:
+    return orjson.dumps(of, option=orjson.OPT_SORT_KEYS)

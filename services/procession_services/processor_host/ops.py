@@ -95,7 +95,7 @@ async def hook(op: work.HookOp, job: Job) -> None:
 
 async def _hook(op: work.HookOp, kind: Hook, job: Job, writer: Writer) -> None:
     ctx, calls = job.ctx, job.calls
-    links = job.instances.links(op.processors, op.places or _side_by_side(op))
+    links = await job.instances.links(op.processors, op.places or _side_by_side(op))
     match kind:
         case Hook.INPUT:
             await hooks.run_input(ctx, links, calls)
@@ -175,7 +175,7 @@ async def stream(op: work.StreamOp, job: Job) -> None:
 async def tool_results(op: work.ToolResultsOp, job: Job) -> None:
     """Records what the tools gave, in call order: hooks, conversation, stream (R-CH-7, R-TR)."""
     ctx = job.ctx
-    links = job.instances.links(op.result_processors, op.places)
+    links = await job.instances.links(op.result_processors, op.places)
     keep_pending(job)
     async with (
         job.sink(op.processors) as sink,

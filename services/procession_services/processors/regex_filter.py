@@ -3,7 +3,9 @@
 No model, no cost. Input, stream and result; streams go through the hold-back buffer, whatever the strategy (D-8).
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
@@ -19,6 +21,7 @@ from procession.hold_back import (
 )
 from procession.messages import clone, refresh_flat
 from procession.processor import Hook, Options, Processor
+from procession.scanners import Allowance
 from procession_schemas.chunks import Chunk
 from procession_schemas.messages import Message
 from procession_services.processors.core.regex_rules import (
@@ -32,6 +35,8 @@ from procession_services.processors.core.regex_rules import (
 )
 
 _MAX_SAFE = 2**53 - 1
+_MUCH = 100_000
+"""Characters, each counted for each rule: from so many on texts are searched beside the event loop."""
 
 
 class Pattern(Options):
@@ -99,9 +104,10 @@ class RegexFilterOptions(Options):
     @model_validator(mode="after")
     def _consistent(self) -> "RegexFilterOptions":
         refuse_blind_action(self.stream_mode, self.strategy, reports=frozenset({"warn"}))
-        self.compiled()
+        _ = self.compiled
         return self
 
+    @cached_property
     def compiled(self) -> Rules:
         """The rules: presets first.
 
@@ -130,7 +136,7 @@ class RegexFilter(Processor[RegexFilterOptions]):
 
     def __init__(self, options: RegexFilterOptions) -> None:
         super().__init__(options)
-        self._rules = options.compiled()
+        self._rules = options.compiled
         reporting = options.strategy == "warn"
         self._mode = options.stream_mode or (StreamMode.OBSERVE if reporting else StreamMode.WINDOW)
         self._limit = max(options.max_held, min(options.stream_carryover_size, DEFAULT_LIMIT))
@@ -165,9 +171,10 @@ class RegexFilter(Processor[RegexFilterOptions]):
     async def _stream(self, args: OutputStreamArgs, take: Callable[..., list[Chunk]]) -> list[Chunk]:
         found: list[Region] = []
         values: list[str] = []
+        allowance = Allowance("")
 
         def rewrite(match: Match, text: str) -> str:
-            here = self._rules.later(match, text, match.memory.setdefault("spent", []))
+            here = self._rules.later(match, text, match.memory.setdefault("spent", []), allowance)
             found.extend(here)
             values.extend(text[r.start - match.start : r.end - match.start] for r in here)
             return replaced(text, match.start, here)
@@ -182,7 +189,7 @@ class RegexFilter(Processor[RegexFilterOptions]):
         found: dict[str, list[tuple[int, str, list[Region]]]] = {}
         for message in messages:
             for index, part in enumerate(message["content"].get("parts") or ()):
-                if part["type"] == "text" and part["text"] and (here := self._rules.find(part["text"])):
+                if part["type"] == "text" and part["text"] and (here := await self._found(part["text"])):
                     found.setdefault(message["id"], []).append((index, part["text"], here))
         if not found:
             return None
@@ -196,6 +203,11 @@ class RegexFilter(Processor[RegexFilterOptions]):
         if self.options.strategy == "warn":
             return None
         return [_redacted(m, found[m["id"]]) if m["id"] in found else m for m in args.messages]
+
+    async def _found(self, text: str) -> list[Region]:
+        """The regions of a whole text; other runs go on meanwhile where it is much work."""
+        find = self._rules.find
+        return find(text) if len(text) * len(self._rules) < _MUCH else await asyncio.to_thread(find, text)
 
     async def _act(
         self, args: HookArgs, found: list[Region], values: list[str], place: dict[str, Any]

@@ -10,6 +10,7 @@ import regex
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from procession import scanners
 from procession.hold_back import (
     HoldOverflowError,
     Match,
@@ -239,6 +240,15 @@ def test_a_catastrophic_pattern_is_stopped_with_its_name(final):
     with pytest.raises(ScanError, match=r"rule 'bad' took more than 0\.25 s"):
         scanner.scan("a" * 60 + "b", 0, final=final)
     assert time.process_time() - started < 3
+
+
+@pytest.mark.parametrize("final", [True, False])
+def test_rules_that_are_slow_together_are_stopped_too(monkeypatch, final):
+    monkeypatch.setattr(scanners, "_BASE_MICROS", 2_000)
+    slow = [RegexRule(f"slow {number}", r"(?:a|aa)+$") for number in range(400)]
+    with pytest.raises(ScanError, match=r"took more than 0\.00 s"):
+        RegexScanner(slow).scan("a" * 14 + "b", 0, final=final)
+    RegexScanner(slow[:1]).scan("a" * 14 + "b", 0, final=final)
 
 
 @pytest.mark.parametrize(

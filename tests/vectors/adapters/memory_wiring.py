@@ -183,7 +183,11 @@ class _Runs:
         self.prompts.append(to_prompt(job.ctx.messages))
         collector = ResponseCollector(keep_chunks=True)
         chain = StreamChain(
-            job.instances.links(op.processors), job.ctx, job.calls, lambda _chunk: None, collector=collector
+            await job.instances.links(op.processors),
+            job.ctx,
+            job.calls,
+            lambda _chunk: None,
+            collector=collector,
         )
         job.result.facts = StepFacts()
         for chunk in answers.answer([self._text], message_id=job.ctx.message_id):

@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 import regex
 
-from procession.hold_back import Match
-from procession.scanners import RegexRule, RegexScanner, regions
+from procession.hold_back import Match, ScanError
+from procession.scanners import Allowance, RegexRule, RegexScanner, regions
 from procession_services.processors.core.javascript_regex import translate
 
 REDACTED: Final = "[REDACTED]"
@@ -37,6 +38,7 @@ PRESETS: Final[dict[str, tuple[tuple[str, str, str, str], ...]]] = {
 }
 """Rules by preset: name, pattern, flags, replacement (R-REG-2)."""
 
+_LONGEST, _MOST_GROUPS = 1_000, 16  # of a replacement: it is repeated with each match
 _GROUP = re.compile(r"\$(?:(\$)|(&)|(`)|(')|(\d{1,2})|<(\w+)>)")
 
 
@@ -76,8 +78,13 @@ def make_rule(name: str, source: str, flags: str, replacement: str) -> Rule:
     """A rule out of a JavaScript regular expression.
 
     Raises:
-        ValueError: It is none, or one that cannot work on a stream.
+        ValueError: It is none, or one that cannot work on a stream; or the replacement could make texts many times as
+            long.
     """
+    if len(replacement) > _LONGEST or len(_GROUP.findall(replacement)) > _MOST_GROUPS:
+        raise ValueError(
+            f"rule {name!r}: the replacement may have {_LONGEST:,} characters and {_MOST_GROUPS} `$` groups"
+        )
     try:
         translated = translate(source, flags)
     except ValueError as error:
@@ -106,22 +113,22 @@ class Rules:
             if _GROUP.search(rule.replacement)
         }
 
+    def __len__(self) -> int:
+        return len(self._rules)
+
     def find(self, text: str) -> list[Region]:
         """The regions of a whole text.
 
         Raises:
             ScanError: A pattern took too long.
         """
+        allowance = Allowance(text)
         return [
-            self.region(match, text[match.start : match.end])
+            self._region(match.start, match.end, text[match.start : match.end], match.data, allowance)
             for match in self.scanner.scan(text, 0, final=True).matches
         ]
 
-    def region(self, match: Match, text: str) -> Region:
-        """The region that a scanner found: `text` is all of it."""
-        return self._region(match.start, match.end, text, match.data)
-
-    def later(self, match: Match, text: str, spent: list[int]) -> list[Region]:
+    def later(self, match: Match, text: str, spent: list[int], allowance: Allowance) -> list[Region]:
         """The regions of a match without the rules that count once and are spent; notes those that it spends."""
         left: list[Match] = []
         for hit in match.data:
@@ -132,16 +139,22 @@ class Rules:
             left.append(hit)
         return [
             self._region(
-                match.start + found.start, match.start + found.end, text[found.start : found.end], found.data
+                match.start + found.start,
+                match.start + found.end,
+                text[found.start : found.end],
+                found.data,
+                allowance,
             )
             for found in regions(left)
         ]
 
-    def _region(self, start: int, end: int, text: str, hits: Sequence[Match]) -> Region:
+    def _region(self, start: int, end: int, text: str, hits: Sequence[Match], allowance: Allowance) -> Region:
         owner = max(hits, key=lambda hit: hit.end - hit.start)
         replacement = self._rules[owner.data].replacement
         if len(hits) == 1 and owner.data in self._expanding:
-            replacement = _expanded(replacement, self._expanding[owner.data], text)
+            with suppress(ScanError):
+                alone = allowance.search(owner.label, self._expanding[owner.data], text)
+                replacement = _expanded(replacement, alone, text)
         found = tuple(Hit(hit.data, hit.label, start + hit.start, start + hit.end) for hit in hits)
         return Region(start, end, owner.label, replacement, found)
 
@@ -163,9 +176,8 @@ def names(found: Sequence[Region], *, hits: bool = False) -> list[str]:
     return list(dict.fromkeys(region.rule for region in found))
 
 
-def _expanded(replacement: str, pattern: "regex.Pattern[str]", text: str) -> str:
+def _expanded(replacement: str, match: "regex.Match[str] | None", text: str) -> str:
     """The replacement with its `$` groups, where the pattern matches all of the text by itself (R-REG-8)."""
-    match = pattern.search(text)
     if match is None or match.span() != (0, len(text)):
         return replacement
     return _GROUP.sub(lambda group: _group(group, match, text), replacement)

@@ -1,6 +1,7 @@
 """When a plan is made, and when one is there already."""
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -171,3 +172,31 @@ async def test_keys_go_where_the_operator_has_said(base):
 async def test_no_key_goes_where_a_request_says():
     plan = await Office().plan(agent={"name": "a", "model": "m/one", "apiBase": "https://mine/v1"})
     assert (plan.api_base, plan.keyless) == ("https://mine/v1", True)
+
+
+@pytest.mark.parametrize(
+    ("of_agent", "of_request", "beside"),
+    [("x", "x", False), ("x" * 5_000, "x", True), ("x", "x" * 5_000, True)],
+)
+async def test_much_is_planned_beside_the_event_loop(of_agent, of_request, beside):
+    loop, where = threading.current_thread(), []
+
+    class Texts(Options):
+        text: str
+
+    class Noting(Processor[Texts]):
+        id = "noting"
+
+        def __init__(self, options: Texts) -> None:
+            super().__init__(options)
+            where.append(threading.current_thread() is not loop)
+
+        def process_input(self, args):
+            return args.messages
+
+    office = Office(outputProcessors=[])
+    office.registry.add_processor(Noting)
+    noting = [{"id": "noting", "options": {"text": of_agent}}]
+    office.agents.value = {"a": office.agent(inputProcessors=noting)}
+    await office.plan(inputProcessors=[*noting, {"id": "noting", "as": "b", "options": {"text": of_request}}])
+    assert where == [beside, beside]

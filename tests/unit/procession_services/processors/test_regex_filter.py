@@ -1,5 +1,6 @@
 """`regex-filter`: what the vectors leave open. Streams at every split, linear time, bad options."""
 
+import threading
 import time
 from itertools import combinations
 
@@ -8,6 +9,7 @@ import pytest
 from procession.errors import InvalidOptionsError, ProcessorError
 from procession.processor import Hook
 from procession.testing import ProcessorKit
+from procession_services.processors.core.regex_rules import Rules
 from procession_services.processors.regex_filter import RegexFilter
 from tests.support.cost import seconds
 
@@ -128,6 +130,8 @@ def test_the_phase_decides_about_the_hooks():
         ({"rules": [{"name": "x", "pattern": "a("}]}, "rule 'x'"),
         ({"rules": [{"name": "x", "pattern": {"regex": "a", "flags": "q"}}]}, "unknown flags 'q'"),
         ({"rules": [{"name": "x", "pattern": r"(?<=a*)b"}]}, "look-behind"),
+        ({"rules": [{"name": "x", "pattern": "a", "replacement": "b" * 1_001}]}, "1,000 characters"),
+        ({"rules": [{"name": "x", "pattern": "a", "replacement": "$&" * 17}]}, "16 `.` groups"),
         ({"presets": ["pii"], "streamCarryoverSize": 0}, "streamCarryoverSize"),
         ({"presets": ["pii"], "streamCarryoverSize": 1.5}, "streamCarryoverSize"),
         ({"presets": ["pii"], "maxHeld": 0}, "maxHeld"),
@@ -154,6 +158,30 @@ async def test_a_catastrophic_pattern_ends_the_run_and_does_not_stall_it():
         await kit.stream(["a" * 60 + "b", "more"])
     assert time.process_time() - started < 3
     assert raised.value.processor_id == "regex-filter"
+
+
+async def test_groups_that_take_too_long_to_find_again_stay_as_they_are_written():
+    """By itself the match lacks what the pattern looks at, so that all ways through it are tried."""
+    rules = [{"name": "n", "pattern": "(?:(?:a|b|ab)(?:a|b|ab)?)+(?=c)", "replacement": "<$&>"}]
+    started = time.process_time()
+    told = await redacted({"rules": rules, "strategy": "redact"}, ("ab" * 20 + "c ") * 10)
+    assert told == "<$&>c " * 10
+    assert time.process_time() - started < 10
+
+
+async def test_much_work_is_done_beside_the_event_loop(monkeypatch):
+    where = []
+    find, loop = Rules.find, threading.current_thread()
+
+    def noting(rules, text):
+        where.append(threading.current_thread() is loop)
+        return find(rules, text)
+
+    monkeypatch.setattr(Rules, "find", noting)
+    for text in ("a@b.co", "a@b.co," * 10_000):
+        out = await ProcessorKit(RegexFilter, {**SECRETS, "presets": ["pii"]}).input(text)
+        assert out.messages[0]["content"]["parts"][0]["text"] == text.replace("a@b.co", "[EMAIL]")
+    assert where == [True, False]
 
 
 async def test_a_match_without_an_end_ends_the_run():
