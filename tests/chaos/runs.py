@@ -28,6 +28,8 @@ _LATE: Final = 0.2
 _OTHERS: Final = 0.3
 _UNHEARD: Final = frozenset({"loss", "apart"})
 """What may be between somebody who lives and the others."""
+_UNHEARD_OF_ONE: Final = _UNHEARD | {"silence"}
+"""... where there are several servers: one that stands still keeps who is at it from the others."""
 
 
 @dataclass(slots=True)
@@ -314,7 +316,8 @@ async def judge_calls(world: World, outcome: Outcome) -> None:
     each time that Redis has forgotten what came of it, which may be that it was refused, too.
     """
     befell = world.during(outcome.began, outcome.began + outcome.seconds)
-    gateways = sum("llm_gateway" in fault.services or fault.kind in _UNHEARD for fault in befell)
+    unheard = _UNHEARD_OF_ONE if world.is_clustered else _UNHEARD
+    gateways = sum("llm_gateway" in fault.services or fault.kind in unheard for fault in befell)
     forgot = sum(fault.kind == "forget" for fault in befell)
     allowed = 1 + KINDS[outcome.kind].refused + gateways + forgot * (1 + KINDS[outcome.kind].refused)
     for (run, step), count in world.model.calls.items():
@@ -324,7 +327,7 @@ async def judge_calls(world: World, outcome: Outcome) -> None:
     wanted = KINDS[outcome.kind].calls
     if not wanted or outcome.status != "finished":
         return
-    lost_hosts = sum("tools" in fault.services or fault.kind == "apart" for fault in befell)
+    lost_hosts = sum("tools" in fault.services or fault.kind in unheard - {"loss"} for fault in befell)
     hosts = defaultdict[str, list[str]](list)
     for line in world.trace(outcome.run).read_text().splitlines():
         call, host = line.split()
