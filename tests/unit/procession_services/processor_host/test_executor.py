@@ -17,7 +17,7 @@ from procession_services.processor_host import driver, executor
 from procession_services.processor_host.driver import failed_result
 from procession_services.processor_host.executor import Executor
 from procession_services.processor_host.instances import Instances
-from procession_services.processor_host.job import Job, id_maker, restore
+from procession_services.processor_host.job import Job, OpRunner, id_maker, restore
 from procession_services.processor_host.ops import RUNNERS
 from procession_services.runs.program import command as command_of
 from procession_services.runs.reducer import LOCAL, reduce
@@ -50,7 +50,7 @@ class Replica:
         self.doing: Doing = nothing
         self.begun: list[int] = []
         nobody: Any = None
-        runners = {"result": self._result}
+        runners: dict[str, OpRunner] = {"result": self._result}
         self.executor = Executor(
             LOCAL,
             bus,
