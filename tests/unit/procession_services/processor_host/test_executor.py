@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -312,3 +313,41 @@ async def test_a_timeout_of_something_else_is_no_cancellation(replica):
 async def timed_out(_job: Job) -> None:
     """Something is away that the operation needs."""
     raise TimeoutError
+
+
+async def test_a_command_that_nobody_does_is_done_by_whoever_looks(replica):
+    await replica.accept()
+    await replica.executor.driver.event(replica.tenant, replica.run, Control(type="cancel"))
+    assert (await replica.state()).status == "done"
+
+
+@pytest.mark.parametrize("asked", ["again", "by an event that changes nothing"])
+async def test_who_has_begun_a_command_of_its_own_has_time_to_do_it(replica, monkeypatch, asked):
+    command = await replica.accept()
+    other = Replica(replica.bus, replica.redis)
+    other.tenant = replica.tenant
+    free = asyncio.Event()
+    replica.doing = lambda _job: free.wait()
+    doing = asyncio.create_task(replica.executor.execute(command))
+    await until(lambda: replica.begun)
+
+    async def waited(_seconds):
+        free.set()
+        await doing
+
+    monkeypatch.setattr(driver, "asyncio", SimpleNamespace(sleep=waited))
+    if asked == "again":
+        await other.executor.driver.again(replica.tenant, replica.run)
+    else:
+        await other.executor.driver.event(replica.tenant, replica.run, Control(type="cancel"))
+    free.set()
+    await doing
+    assert not other.begun
+    assert (await replica.state()).status == "done"
+
+
+async def test_an_event_that_changes_nothing_is_not_saved(replica):
+    await replica.accept(service="tools")
+    before = await replica.store.load_state(replica.tenant, replica.run)
+    await replica.executor.driver.event(replica.tenant, replica.run, Control(type="cancel"))
+    assert await replica.store.load_state(replica.tenant, replica.run) == before
