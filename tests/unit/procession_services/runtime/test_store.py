@@ -202,6 +202,13 @@ async def test_when_the_end_of_a_run_was_told_its_id_is_taken_and_it_has_no_dead
     assert 80 < await thread.redis.ttl(f"{run_key(thread.tenant, 'one')}:told") <= 90
 
 
+async def test_the_earliest_deadlines_are_given_and_no_more_of_them(thread: Thread) -> None:
+    runs = {f"{thread.tenant} {run}": deadline for run, deadline in (("three", 3), ("one", 1), ("two", 2))}
+    await thread.redis.zadd(DEADLINES, runs)
+    assert await thread.store.next_deadlines(2) == [(1, thread.tenant, "one"), (2, thread.tenant, "two")]
+    await thread.redis.zrem(DEADLINES, *runs)
+
+
 async def test_only_a_deadline_that_is_there_is_put_off_and_only_to_a_later_time(thread: Thread) -> None:
     await thread.admit("one")
     for deadline in (FAR + 1, FAR - 1):
@@ -266,8 +273,9 @@ async def test_stream_parts_are_logged_in_order_and_do_not_outlive_their_run(thr
     for entry in (b"one", b"two"):
         await thread.store.append_parts(thread.tenant, "r", entry)
     assert await thread.store.load_parts(thread.tenant, "r", 0) == [b"one", b"two"]
+    assert await thread.store.load_parts(thread.tenant, "r", 1) == [b"two"]
     parts = f"{run_key(thread.tenant, 'r')}:parts"
-    assert 0 < await thread.redis.ttl(parts) <= await thread.redis.ttl(run_key(thread.tenant, "r"))
+    assert 30 < await thread.redis.ttl(parts) <= await thread.redis.ttl(run_key(thread.tenant, "r"))
 
 
 async def test_who_comes_late_logs_no_stream_parts(thread: Thread) -> None:
