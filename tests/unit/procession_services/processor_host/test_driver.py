@@ -12,12 +12,12 @@ from procession_schemas import subjects
 from procession_schemas.run import Failure, RunResult
 from procession_services.bus import Bus
 from procession_services.bus.streams import ensure_streams
-from procession_services.processor_host.driver import Driver, _set_deadline, change, line_of
+from procession_services.processor_host.driver import Driver, Moved, _set_deadline, change, line_of
 from procession_services.processor_host.outbox import Outbox, fence_of
-from procession_services.runs.events import Interrupt, PassTurn, SignalCancel, TellResumed
+from procession_services.runs.events import Ended, Interrupt, PassTurn, SignalCancel, TellResumed
 from procession_services.runs.reducer import outstanding
 from procession_services.runs.state import Line, Sent
-from procession_services.runtime.admission import CALLED, Called, Wanted
+from procession_services.runtime.admission import CALLED, Called, Places, Wanted
 from procession_services.runtime.clock import now
 from procession_services.runtime.redis_client import connect
 from procession_services.runtime.store import Admission, RunStore, run_key
@@ -42,8 +42,10 @@ class Runs:
         own = {"run": run, "tenant": self.tenant, "deadline_ms": FAR, "queued": True}
         return make_state(make_plan()).model_copy(update={**own, "line": Line(resource="ann", thread="t")})
 
-    async def admit(self, run: str) -> None:
+    async def admit(self, run: str, *, in_line: bool = True) -> None:
         state = self.state(run)
+        if not in_line:
+            state.line = None
         await self.store.admit(
             self.tenant, run, state=state.to_json(), plan=state.plan.stored, deadline_ms=FAR, out=1, numbered_in=0,
             wanted=Wanted(waiting=99, crowd=99), line=line_of(state), queued=state.to_json(),
@@ -122,6 +124,45 @@ async def test_whoever_waits_behind_a_run_that_is_discarded_gets_its_turn(runs):
         await runs.admit(run)
     await runs.driver.discard(runs.tenant, "one", runs.state("one").line)
     assert (await runs.stored("two"))["sent"] is not None
+
+
+@pytest.fixture
+async def full(servers):
+    """Two runs, and a place for one of them, in a database of their own."""
+    bus = await Bus.connect(servers.nats_url, "test")
+    await ensure_streams(bus.js)
+    async with connect(f"{servers.redis_url.removesuffix('/0')}/8") as redis:
+        await Places(redis).let_in(in_all=1, by_default=None, named={})
+        runs = Runs(redis, bus)
+        for run in ("one", "two"):
+            await runs.admit(run, in_line=False)
+        assert "sent" not in await runs.stored("two")
+        yield runs
+        await redis.flushdb()
+    await bus.close()
+
+
+async def test_who_waits_begins_when_a_run_ends(full):
+    await full.driver.event(full.tenant, "one", Ended(full.ended("one").result))
+    assert "sent" in await full.stored("two")
+
+
+async def test_who_waits_begins_when_a_command_has_ended_a_run(full):
+    over = change(full.ended("one"), 1)
+    called = await full.store.end_run(full.tenant, "one", version=0, seq=3, owner="me", change=over)
+    await full.driver.go_on(Moved(full.ended("one"), [], over), called)
+    assert "sent" in await full.stored("two")
+
+
+async def test_who_waits_begins_when_a_run_is_discarded(full):
+    await full.driver.discard(full.tenant, "one", None)
+    assert "sent" in await full.stored("two")
+
+
+async def test_who_waits_begins_when_one_that_was_called_is_gone(full):
+    await full.redis.delete(run_key(full.tenant, "one"))
+    await full.driver.begin([Called(full.tenant, "one")])
+    assert "sent" in await full.stored("two")
 
 
 async def test_the_end_of_a_run_is_told_once_and_its_id_is_taken_then(runs):
