@@ -6,20 +6,32 @@ from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
+import orjson
 import pytest
 
+from procession.errors import (
+    BrokenComponentError,
+    InvalidOptionsError,
+    ProcessorError,
+    UnknownComponentError,
+)
+from procession.messages import InvalidMessageError
 from procession.registry import Registry
 from procession_schemas import subjects
-from procession_schemas.run import Failure
-from procession_schemas.work import Control, WorkCommand
+from procession_schemas.run import Failure, Tripwire
+from procession_schemas.validation import RefusedError
+from procession_schemas.work import ANY_VERSION, Control, StepFacts, WorkCommand, WorkResult
 from procession_services.bus import Bus, Delivery, Hold, LostError
 from procession_services.bus.streams import ensure_streams
 from procession_services.processor_host import driver, executor
 from procession_services.processor_host.driver import failed_result
+from procession_services.processor_host.errors import Cancelled, Stopped, Suspended
 from procession_services.processor_host.executor import Executor
 from procession_services.processor_host.instances import Instances
 from procession_services.processor_host.job import Job, OpRunner, id_maker, restore
 from procession_services.processor_host.ops import RUNNERS
+from procession_services.processor_host.outbox import Outbox, fence_of
+from procession_services.runs.events import Started
 from procession_services.runs.program import command as command_of
 from procession_services.runs.reducer import LOCAL, reduce
 from procession_services.runs.state import RunState
@@ -42,16 +54,17 @@ async def nothing(_job: Job) -> None:
 
 
 class Replica:
-    """An executor, whose `result` operations do what the test says first, and a run with a command for it."""
+    """An executor, some of whose operations do what the test says first, and a run with a command for it."""
 
     def __init__(self, bus: Bus, redis: Any) -> None:
         self.bus, self.redis = bus, redis
         self.tenant, self.run = f"t-{secrets.token_hex(6)}", "r"
         self.store = RunStore(redis, ttl=60, finished_ttl=30, told_ttl=90)
         self.doing: Doing = nothing
+        self.emitting: Doing = nothing
         self.begun: list[int] = []
         nobody: Any = None
-        runners: dict[str, OpRunner] = {"result": self._result}
+        runners: dict[str, OpRunner] = {"open": self._begin, "emit": self._emit, "result": self._begin}
         self.executor = Executor(
             LOCAL,
             bus,
@@ -63,18 +76,22 @@ class Replica:
             runners=runners,
         )
 
-    async def _result(self, op: Any, job: Job) -> None:
+    async def _begin(self, op: Any, job: Job) -> None:
         self.begun.append(job.command.seq)
         await self.doing(job)
-        await RUNNERS["result"](op, job)
+        await RUNNERS[op.op](op, job)
 
-    async def accept(self, *, service: str = LOCAL) -> WorkCommand:
-        """A run that was cancelled before it had its turn, so that all that is left is its result."""
+    async def _emit(self, op: Any, job: Job) -> None:
+        await self.emitting(job)
+        await RUNNERS[op.op](op, job)
+
+    async def accept(self, *, service: str = LOCAL, goes_on: bool = False, **sent: Any) -> WorkCommand:
+        """A run that was cancelled before it had its turn, so that all that is left is its result, or that goes on."""
         own = {"run": self.run, "tenant": self.tenant, "deadline_ms": FAR, "queued": True}
         waits = make_state(make_plan()).model_copy(update=own)
-        state, _ = reduce(waits, Control(type="cancel"))
+        state, _ = reduce(waits, Started() if goes_on else Control(type="cancel"))
         assert state.sent is not None
-        state.sent.service = service
+        state.sent = state.sent.model_copy(update={"service": service, **sent})
         await self.redis.ping()
         state.life = self.store.life
         await self.store.admit(
@@ -111,6 +128,11 @@ class Replica:
         await self.store.save_state(
             self.tenant, self.run, driver.change(read_state(stored.state, stored.plan), stored.version)
         )
+
+    async def batches(self) -> list[dict[str, Any]]:
+        """What clients get of the run's chunks."""
+        stored = self.bus.stored.messages("CHUNKS", subjects.chunk(self.tenant, self.run))
+        return [orjson.loads(body) async for _, body in stored]
 
     async def state(self) -> RunState:
         stored = await self.store.load_state(self.tenant, self.run)
@@ -351,3 +373,147 @@ async def test_an_event_that_changes_nothing_is_not_saved(replica):
     before = await replica.store.load_state(replica.tenant, replica.run)
     await replica.executor.driver.event(replica.tenant, replica.run, Control(type="cancel"))
     assert await replica.store.load_state(replica.tenant, replica.run) == before
+
+
+def raising(error: Exception) -> Doing:
+    """What ends one operation so."""
+    errors = iter([error])
+
+    async def doing(_job: Job) -> None:
+        for each in errors:
+            raise each
+
+    return doing
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ProcessorError("no", processor_id="p", hook="processInput"), "PROCESSOR_FAILED"),
+        (UnknownComponentError("no"), "UNKNOWN_COMPONENT"),
+        (BrokenComponentError("no"), "COMPONENT_FAILED"),
+        (InvalidOptionsError("no", {}), "INVALID_OPTIONS"),
+        (InvalidMessageError("content", "no"), "INVALID_MESSAGE_CONTENT"),
+        (RefusedError("TOO_LONG", "no"), "TOO_LONG"),
+    ],
+)
+async def test_what_authors_and_senders_have_done_wrong_fails_the_run(replica, error, code):
+    command = await replica.accept(service="tools", goes_on=True)
+    replica.doing = raising(error)
+    await replica.executor.execute(command, replica.delivery(command))
+    state = await replica.state()
+    assert (state.status, state.result.status, state.result.error.code) == ("done", "failed", code)
+
+
+@pytest.mark.parametrize("error", [Stopped(), Cancelled(), RefusedError("NO", "no")])
+async def test_what_ends_a_command_lets_nothing_behind_it_begin(replica, error):
+    command = await replica.accept(service="tools", goes_on=True)
+    emitted = []
+
+    async def emitting(job):
+        emitted.append(job.command.seq)
+
+    replica.doing, replica.emitting = raising(error), emitting
+    await replica.executor.execute(command, replica.delivery(command))
+    assert command.seq not in emitted
+
+
+async def test_who_does_a_command_again_replaces_what_was_sent_before(replica):
+    command = await replica.accept(service="tools")
+    await replica.store.take_context(replica.tenant, replica.run, seq=command.seq, owner="gone.x", attempt=1)
+    await replica.executor.execute(command, replica.delivery(command, 2))
+    first, *_ = await replica.batches()
+    assert (first["reset"], first["fence"]) == (command.out_seq, fence_of(command.seq, 2))
+    assert first["seq"] > command.out_seq
+
+
+async def test_who_does_a_command_for_the_first_time_replaces_nothing(replica):
+    command = await replica.accept(service="tools")
+    await replica.executor.execute(command, replica.delivery(command))
+    first, *others = await replica.batches()
+    assert first["seq"] == command.out_seq
+    assert not [batch for batch in (first, *others) if "reset" in batch]
+
+
+async def test_a_command_that_was_renewed_has_numbers_beyond_those_of_another_life_of_redis(replica):
+    command = (await replica.accept(service="tools")).model_copy(update={"renewed": True})
+    await replica.executor.execute(command, replica.delivery(command))
+    outbox = Outbox(replica.bus, replica.tenant, "other", command.out_seq, live=False)
+    await outbox.renew(2, life=replica.store.life)
+    first, *_ = await replica.batches()
+    assert (first["reset"], first["seq"]) == (command.out_seq, outbox.next_seq)
+
+
+async def test_a_command_that_starts_from_any_context_goes_on_behind_what_was_sent(replica):
+    command = await replica.accept(version=ANY_VERSION)
+    outbox = Outbox(replica.bus, replica.tenant, replica.run, 0, live=True)
+    outbox.put({"type": "text-delta"})
+    await outbox.flush()
+    await replica.executor.execute(command)
+    _, mark, *_ = await replica.batches()
+    assert (mark["reset"], mark["seq"]) == (1, 1)
+
+
+async def test_chunks_of_streams_that_were_left_count_no_more(replica):
+    command = await replica.accept(service="tools", goes_on=True)
+    replica.doing = raising(Cancelled())
+    await replica.executor.execute(command, replica.delivery(command))
+    first, *_ = await replica.batches()
+    assert first["fence"] == fence_of(command.seq, 1, 10_000)
+
+
+async def test_who_has_lost_a_command_says_nothing_more(replica):
+    command = await replica.accept(service="tools")
+    hold = Hold()
+
+    async def lost(_job):
+        hold.lose()
+
+    replica.doing = lost
+    with pytest.raises(LostError):
+        await replica.executor.execute(command, replica.delivery(command, hold=hold))
+    assert await replica.batches() == []
+    assert (await replica.state()).status == "running"
+
+
+async def test_what_somebody_else_has_left_and_received_is_stored(replica):
+    command = await replica.accept(service="tools", goes_on=True)
+
+    async def lent(job):
+        job.left, job.parts = {**job.ctx.to_dict(), "stepNumber": 7}, b"part"
+        replica.doing = nothing
+        raise Suspended([{"toolCallId": "c", "kind": "suspension"}])
+
+    replica.doing = lent
+    await replica.executor.execute(command, replica.delivery(command))
+    state = await replica.state()
+    assert state.status == "suspended"
+    assert (await replica.store.load_context(replica.tenant, replica.run)).data["stepNumber"] == 7
+    assert await replica.store.load_parts(replica.tenant, replica.run, 0) == [b"part"]
+
+
+async def test_a_run_whose_context_is_no_json_fails_and_does_not_wait(replica):
+    command = await replica.accept(service="tools", goes_on=True)
+
+    async def spoilt(job):
+        replica.doing = nothing
+        job.ctx.states["p"] = {"kept": {1}}
+        raise Suspended([{"toolCallId": "c", "kind": "suspension"}])
+
+    replica.doing = spoilt
+    await replica.executor.execute(command, replica.delivery(command))
+    state = await replica.state()
+    assert (state.status, state.result.error.code) == ("done", "STATE_NOT_JSON")
+
+
+def test_what_comes_of_lent_operations_counts_from_where_they_began():
+    about: dict[str, Any] = {"run": "r", "tenant": "t", "seq": 1, "service": "s", "version": 1, "out_seq": 0}
+    facts = StepFacts(tool_calls=2)
+    result = WorkResult(**about, outcome="ok", facts=facts)
+    error, tripwire = Failure(code="WORK_FAILED", message="no"), Tripwire(reason="no", processor_id="p")
+    ended = {"outcome": "failed", "stopped": True, "stop": True, "error": error, "tripwire": tripwire}
+    executor._take(result, WorkResult(**about, **ended, at=1), 3)
+    assert {name: getattr(result, name) for name in ended} == ended
+    assert (result.at, result.facts) == (4, facts)
+    executor._take(result, WorkResult(**about, outcome="ok", facts=StepFacts(tool_calls=1)), 3)
+    assert result.facts.tool_calls == 1
