@@ -232,6 +232,7 @@ async def test_the_chunks_of_a_run_that_could_not_begin_end_and_its_end_is_not_b
     outbox = Outbox(runs.bus, runs.tenant, "one", 0, live=True, fence=fence_of(0, 2))
     failure = Failure(code="INVALID_REQUEST", message="no")
     await runs.driver.failed(outbox, runs.tenant, "one", "a", failure, fingerprint="f")
+    await outbox.kept()
     stored = runs.bus.stored.messages("CHUNKS", subjects.chunk(runs.tenant, "one"))
     (batch,) = [orjson.loads(body) async for _, body in stored]
     assert ([chunk["type"] for chunk in batch["chunks"]], batch["end"]) == (["error"], True)

@@ -39,7 +39,7 @@ from procession_services.runs.stored import read_state
 from procession_services.runtime.admission import Wanted
 from procession_services.runtime.redis_client import connect
 from procession_services.runtime.store import RunStore, run_key
-from tests.support.waiting import until
+from tests.support.waiting import eventually, until
 from tests.unit.procession_services.runs.driving import make_plan, make_state
 
 pytestmark = pytest.mark.integration
@@ -449,6 +449,7 @@ async def test_a_command_that_starts_from_any_context_goes_on_behind_what_was_se
     outbox = Outbox(replica.bus, replica.tenant, replica.run, 0, live=True)
     outbox.put({"type": "text-delta"})
     await outbox.flush()
+    await eventually(replica.batches)
     await replica.executor.execute(command)
     _, mark, *_ = await replica.batches()
     assert (mark["reset"], mark["seq"]) == (1, 1)

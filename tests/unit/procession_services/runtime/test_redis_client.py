@@ -247,6 +247,25 @@ async def test_what_was_put_off_until_the_client_is_closed_is_told(servers, capl
     assert "this was not noted" in caplog.text
 
 
+async def test_nothing_is_kept_of_what_was_put_off_and_is_done(redis, key):
+    redis.later("lost", "SET", key, 1)
+    await redis.settled()
+    await nothing_more()
+    assert not redis._unsettled
+    await redis.delete(key)
+
+
+async def test_a_client_can_be_closed_when_somebody_has_given_up(proxy):
+    redis = impatient(at(proxy.port))
+    await redis.ping()
+    proxy.freeze()
+    asked = asyncio.create_task(redis.ping())
+    await until(lambda: redis._line.calls)
+    asked.cancel()
+    await asyncio.wait([asked])
+    await redis.aclose()
+
+
 async def test_who_has_an_answer_knows_in_which_life_of_the_server_it_was_given(tmp_path):
     async with own_servers(tmp_path, nats=False) as own, connect(own.endpoints.redis_url) as redis:
         await redis.ping()
