@@ -510,7 +510,8 @@ async def test_what_comes_to_a_worker_that_stops_is_given_back_at_once(bus):
 
 
 async def test_what_nobody_can_handle_is_given_up_at_once(bus):
-    attempts, reasons = [], asyncio.Queue()
+    attempts = []
+    reasons: asyncio.Queue[str] = asyncio.Queue()
 
     async def handler(delivery):
         attempts.append(delivery.attempt)
