@@ -104,6 +104,19 @@ async def test_who_is_in_doubt_finds_out_before_it_says_so(two, store, command, 
             assert await asking is goes_on
 
 
+async def test_who_has_done_a_command_while_it_was_in_doubt_does_not_work_on_it(two, store, command):
+    one, other = two
+    doubts = asyncio.Event()
+    hold = Hold(0, doubts.set)
+    with one.working(command, given(command, 1, hold)) as owner:
+        await claim(store, command, owner)
+        asking = asyncio.create_task(other.elsewhere(given(command)))
+        async with asyncio.timeout(5):
+            await doubts.wait()
+    hold.extend(asyncio.get_running_loop().time() + 60)
+    assert not await asking
+
+
 async def test_nobody_has_what_a_replica_claimed_that_is_gone(two, store, command):
     await claim(store, command, f"{new_token(10)}.{new_token(12)}")
     async with asyncio.timeout(5):

@@ -11,7 +11,7 @@ from procession_schemas import subjects
 from procession_services.bus import Bus, Hold, LostError, connection
 from procession_services.bus import worker as worker_module
 from procession_services.bus.streams import ensure_streams
-from procession_services.bus.worker import Worker
+from procession_services.bus.worker import HopelessError, Worker
 from procession_services.runtime.clock import new_token
 from tests.chaos.proxy import Proxy
 from tests.support.raising import RAISED, raising
@@ -429,3 +429,175 @@ async def test_a_worker_finds_out_by_itself_that_its_consumer_is_gone(bus, monke
         await send("one")
         await handled.wait()
         await worker.stop(grace=PATIENCE)
+
+
+def patient(monkeypatch):
+    """Has a worker ask again when there is a reason to, and not because its time is up."""
+    monkeypatch.setattr(worker_module, "_PULL_SECONDS", 10 * PATIENCE)
+
+
+async def test_a_worker_has_as_many_messages_in_hand_as_it_may_and_gets_all(bus, monkeypatch):
+    patient(monkeypatch)
+    monkeypatch.setattr(worker_module, "_HELD_BYTES", 16)  # eight of them
+    handled, most, free = [], 0, asyncio.Event()
+
+    async def handler(delivery):
+        nonlocal most
+        handled.append(delivery.sequence)
+        most = max(most, len(worker._tasks))
+        if len(handled) > 4:
+            await free.wait()
+
+    async with working(bus, handler) as (worker, send, _), asyncio.timeout(PATIENCE):
+        for run in range(4):
+            await send(str(run))
+        await until(lambda: len(handled) == 4 and not worker._tasks)
+        for run in range(4, 40):
+            await send(str(run))
+        await until(lambda: len(worker._tasks) == 8)
+        await bus.flush()
+        free.set()
+        await until(lambda: len(handled) == 40)
+        await worker.stop(grace=PATIENCE)
+    assert most == 8
+    assert len(set(handled)) == 40
+
+
+async def test_a_worker_asks_for_nothing_while_it_has_too_much_in_hand(bus, monkeypatch):
+    monkeypatch.setattr(worker_module, "_HELD_BYTES", 1)
+    free = asyncio.Event()
+
+    async def handler(_delivery):
+        await free.wait()
+
+    async with working(bus, handler) as (worker, send, _), asyncio.timeout(PATIENCE):
+        assert worker._room() == 8
+        await send("one")
+        await until(lambda: worker._tasks)
+        assert worker._room() == 0
+        free.set()
+        await until(lambda: not worker._tasks)
+        assert worker._room() == 8
+        await worker.stop(grace=PATIENCE)
+
+
+async def test_each_message_is_settled_once(bus):
+    done = asyncio.Event()
+
+    async def handler(_delivery):
+        done.set()
+
+    async with working(bus, handler) as (worker, send, said), asyncio.timeout(PATIENCE):
+        for run in ("one", "two"):
+            await send(run)
+            await until(done.is_set)
+            done.clear()
+            assert await said.get() == b"+ACK"
+        await worker.stop(grace=PATIENCE)
+        await bus.flush()
+        assert said.empty()
+
+
+async def test_what_comes_to_a_worker_that_stops_is_given_back_at_once(bus):
+    async def handler(_delivery):
+        raise AssertionError
+
+    async with working(bus, handler) as (worker, send, said), asyncio.timeout(PATIENCE):
+        worker._stopping = True
+        await send("one")
+        assert await said.get() == b"-NAK"
+        await worker.stop(grace=PATIENCE)
+
+
+async def test_what_nobody_can_handle_is_given_up_at_once(bus):
+    attempts = []
+    reasons: asyncio.Queue[str] = asyncio.Queue()
+
+    async def handler(delivery):
+        attempts.append(delivery.attempt)
+        raise HopelessError("no such thing")
+
+    async def give_up(_delivery, reason):
+        reasons.put_nowait(reason)
+
+    async with working(bus, handler, give_up=give_up) as (worker, send, said), asyncio.timeout(PATIENCE):
+        await send("one")
+        assert await reasons.get() == "no such thing"
+        assert await said.get() == b"+ACK"
+        await worker.stop(grace=PATIENCE)
+    assert attempts == [1]
+
+
+async def test_what_fails_more_often_than_pauses_are_named_comes_again_all_the_same(bus, monkeypatch):
+    monkeypatch.setattr(worker_module, "_BACKOFF", (0.01,))
+    attempts, told = [], asyncio.Event()
+
+    async def handler(delivery):
+        attempts.append(delivery.attempt)
+        raise ValueError
+
+    async def give_up(_delivery, _reason):
+        told.set()
+
+    async with working(bus, handler, give_up=give_up) as (worker, send, _), asyncio.timeout(PATIENCE):
+        await send("one")
+        await told.wait()
+        await worker.stop(grace=PATIENCE)
+    assert attempts == [1, 2, 3]
+
+
+async def test_whoever_has_lost_a_message_and_fails_says_nothing_of_it(bus):
+    async def handler(delivery):
+        delivery.hold.lose()
+        raise ValueError
+
+    async with working(bus, handler, max_deliver=1) as (worker, send, said), asyncio.timeout(PATIENCE):
+        await send("one")
+        await until(lambda: worker._tasks)
+        await until(lambda: not worker._tasks)
+        await worker.stop(grace=PATIENCE)
+        await bus.flush()
+        assert said.empty()
+
+
+async def test_a_worker_goes_on_after_one_time_that_it_could_not_ask(bus, monkeypatch):
+    patient(monkeypatch)
+    handled = asyncio.Event()
+
+    async def handler(_delivery):
+        handled.set()
+
+    async with working(bus, handler) as (worker, send, _), asyncio.timeout(PATIENCE):
+        pull, failures = worker._pull, iter([TimeoutError()])
+
+        async def fails_once():
+            for failure in failures:
+                raise failure
+            await pull()
+
+        monkeypatch.setattr(worker, "_pull", fails_once)
+        await bus.js.delete_consumer("WORK", worker._durable)  # which ends its requests
+        await send("one")
+        await handled.wait()
+        await worker.stop(grace=PATIENCE)
+
+
+async def test_a_worker_asks_anew_when_it_is_connected_again(servers, monkeypatch):
+    patient(monkeypatch)
+    handled = asyncio.Event()
+
+    async def handler(_delivery):
+        handled.set()
+
+    async with Proxy(int(servers.nats_url.rpartition(":")[2])) as proxy:
+        bus = await connected(f"nats://127.0.0.1:{proxy.port}")
+        async with working(bus, handler) as (worker, send, _), asyncio.timeout(PATIENCE):
+            bus.on_reconnect.append(worker.reconnected)
+            await until(lambda: worker._asked)
+            proxy.abort()
+            await until(lambda: not bus.client.is_connected)
+            await until(lambda: bus.client.is_connected)
+            await send("one")
+            await handled.wait()
+            await worker.stop(grace=PATIENCE)
+        await bus.close()

@@ -1,18 +1,26 @@
-"""What one run does to others: it gives them their turn, or sends them away, whatever is wrong with one of them."""
+"""What one run does to others, whatever is wrong with one of them; and what is told of a run, and when."""
 
+import asyncio
 import secrets
 from typing import Any
 
 import orjson
 import pytest
+from nats.errors import ConnectionClosedError
 
+from procession_schemas import subjects
+from procession_schemas.run import Failure, RunResult
 from procession_services.bus import Bus
-from procession_services.processor_host.driver import Driver, line_of
-from procession_services.runs.events import Interrupt, PassTurn
-from procession_services.runs.state import Line
-from procession_services.runtime.admission import CALLED, Called, Wanted
+from procession_services.bus.streams import ensure_streams
+from procession_services.processor_host.driver import Driver, Moved, _set_deadline, change, line_of
+from procession_services.processor_host.outbox import Outbox, fence_of
+from procession_services.runs.events import Ended, Interrupt, PassTurn, SignalCancel, TellResumed
+from procession_services.runs.reducer import outstanding
+from procession_services.runs.state import Line, Sent
+from procession_services.runtime.admission import CALLED, Called, Places, Wanted
+from procession_services.runtime.clock import now
 from procession_services.runtime.redis_client import connect
-from procession_services.runtime.store import RunStore, run_key
+from procession_services.runtime.store import Admission, RunStore, run_key
 from tests.unit.procession_services.runs.driving import make_plan, make_state
 
 pytestmark = pytest.mark.integration
@@ -23,7 +31,7 @@ class Runs:
     """Runs on one thread, all of which wait for their turn but the first one."""
 
     def __init__(self, redis: Any, bus: Bus) -> None:
-        self.redis, self.tenant = redis, f"t-{secrets.token_hex(6)}"
+        self.redis, self.bus, self.tenant = redis, bus, f"t-{secrets.token_hex(6)}"
         self.store = RunStore(redis, ttl=60, finished_ttl=30, told_ttl=90)
         self.driver = Driver(bus, self.store, self._execute)
 
@@ -34,8 +42,10 @@ class Runs:
         own = {"run": run, "tenant": self.tenant, "deadline_ms": FAR, "queued": True}
         return make_state(make_plan()).model_copy(update={**own, "line": Line(resource="ann", thread="t")})
 
-    async def admit(self, run: str) -> None:
+    async def admit(self, run: str, *, in_line: bool = True) -> None:
         state = self.state(run)
+        if not in_line:
+            state.line = None
         await self.store.admit(
             self.tenant, run, state=state.to_json(), plan=state.plan.stored, deadline_ms=FAR, out=1, numbered_in=0,
             wanted=Wanted(waiting=99, crowd=99), line=line_of(state), queued=state.to_json(),
@@ -45,6 +55,27 @@ class Runs:
         """Stores what only a later version understands."""
         state = self.state(run).model_copy(update={"then": "of a later version"})
         await self.redis.hset(run_key(self.tenant, run), "state", state.to_json())
+
+    def ended(self, run: str, seq: int = 3) -> Any:
+        """A run whose end is to be told."""
+        result = RunResult(run_id=run, agent="a", status="finished", finish_reason="stop")
+        own = {"status": "done", "result": result, "seq": seq, "queued": False}
+        return self.state(run).model_copy(update=own)
+
+    def waiting(self, run: str, seq: int = 3) -> Any:
+        """A run of which is to be told that it waits for a person."""
+        result = RunResult(run_id=run, agent="a", status="suspended", finish_reason="suspended")
+        return self.ended(run, seq).model_copy(update={"status": "suspended", "result": result})
+
+    async def told(self, run: str, type_: str) -> list[dict[str, Any]]:
+        """What NATS has of a kind of event."""
+        subject = subjects.event(self.tenant, run, type_)
+        return [orjson.loads(body) async for _, body in self.bus.stored.messages("EVENTS", subject)]
+
+    async def known(self, run: str) -> Admission:
+        """What is known of a run's id."""
+        await self.redis.settled()
+        return await self.store.refuse(self.tenant, run, "another")
 
     async def stored(self, run: str) -> dict[str, Any]:
         found = await self.store.load_state(self.tenant, run)
@@ -56,6 +87,7 @@ class Runs:
 @pytest.fixture
 async def runs(servers):
     bus = await Bus.connect(servers.nats_url, "test")
+    await ensure_streams(bus.js)
     async with connect(servers.redis_url) as redis:
         runs = Runs(redis, bus)
         yield runs
@@ -92,3 +124,159 @@ async def test_whoever_waits_behind_a_run_that_is_discarded_gets_its_turn(runs):
         await runs.admit(run)
     await runs.driver.discard(runs.tenant, "one", runs.state("one").line)
     assert (await runs.stored("two"))["sent"] is not None
+
+
+@pytest.fixture
+async def full(servers):
+    """Two runs, and a place for one of them, in a database of their own."""
+    bus = await Bus.connect(servers.nats_url, "test")
+    await ensure_streams(bus.js)
+    async with connect(f"{servers.redis_url.removesuffix('/0')}/8") as redis:
+        await Places(redis).let_in(in_all=1, by_default=None, named={})
+        runs = Runs(redis, bus)
+        for run in ("one", "two"):
+            await runs.admit(run, in_line=False)
+        assert "sent" not in await runs.stored("two")
+        yield runs
+        await redis.flushdb()
+    await bus.close()
+
+
+async def test_who_waits_begins_when_a_run_ends(full):
+    await full.driver.event(full.tenant, "one", Ended(full.ended("one").result))
+    assert "sent" in await full.stored("two")
+
+
+async def test_who_waits_begins_when_a_command_has_ended_a_run(full):
+    over = change(full.ended("one"), 1)
+    called = await full.store.end_run(full.tenant, "one", version=0, seq=3, owner="me", change=over)
+    await full.driver.go_on(Moved(full.ended("one"), [], over), called)
+    assert "sent" in await full.stored("two")
+
+
+async def test_who_waits_begins_when_a_run_is_discarded(full):
+    await full.driver.discard(full.tenant, "one", None)
+    assert "sent" in await full.stored("two")
+
+
+async def test_who_waits_begins_when_one_that_was_called_is_gone(full):
+    await full.redis.delete(run_key(full.tenant, "one"))
+    await full.driver.begin([Called(full.tenant, "one")])
+    assert "sent" in await full.stored("two")
+
+
+async def test_the_end_of_a_run_is_told_once_and_its_id_is_taken_then(runs):
+    ended = runs.ended("one")
+    for _ in range(2):
+        await runs.driver.perform(ended, outstanding(ended))
+    (event,) = await runs.told("one", "run.finished")
+    assert (event["fence"], event["fingerprint"]) == (fence_of(3), "f")
+    assert (await runs.known("one")).told == "f"
+
+
+async def test_a_run_has_one_end_whoever_tells_it(runs):
+    await runs.bus.publish_stored(
+        subjects.event(runs.tenant, "one", "run.finished"), b'{"first": true}', message_id="of somebody else"
+    )
+    ended = runs.ended("one")
+    await runs.driver.perform(ended, outstanding(ended))
+    assert await runs.told("one", "run.finished") == [{"first": True}]
+
+
+async def test_an_id_is_not_taken_before_the_end_was_told(runs, servers):
+    lost = await Bus.connect(servers.nats_url, "test")
+    await lost.close()
+    ended = runs.ended("one")
+    with pytest.raises(ConnectionClosedError):
+        await Driver(lost, runs.store, nobody).perform(ended, outstanding(ended))
+    assert (await runs.known("one")).told is None
+
+
+async def test_a_run_that_waits_for_a_person_is_not_over(runs):
+    waiting = runs.waiting("one")
+    await runs.driver.perform(waiting, outstanding(waiting))
+    assert (await runs.known("one")).told is None
+
+
+async def test_each_time_that_a_run_waits_or_goes_on_is_told_once(runs):
+    for seq in (3, 3, 7):
+        waiting = runs.waiting("one", seq)
+        await runs.driver.perform(waiting, outstanding(waiting))
+        await runs.driver.perform(waiting, [TellResumed()])
+    assert [event["fence"] for event in await runs.told("one", "run.suspended")] == [fence_of(4), fence_of(8)]
+    assert [event["fence"] for event in await runs.told("one", "run.resumed")] == [fence_of(3), fence_of(7)]
+
+
+async def test_whoever_begins_work_of_a_cancelled_run_and_whoever_is_at_it_can_know(runs):
+    heard: asyncio.Queue[str] = asyncio.Queue()
+    subject = subjects.cancelled(runs.tenant, "one")
+    await runs.bus.subscribe(subject, lambda subject, *_: heard.put_nowait(subject))
+    await runs.bus.flush()
+    await runs.driver.perform(runs.state("one"), [SignalCancel()])
+    async with asyncio.timeout(10):
+        assert await heard.get() == subject
+    assert await runs.store.is_cancelled(runs.tenant, "one")
+
+
+async def test_a_run_under_the_id_of_one_that_is_forgotten_has_commands_of_its_own(runs):
+    sent = {"sent": Sent(service="tools", ops=0, version=0), "seq": 1, "queued": False}
+    first = runs.state("one").model_copy(update=sent)
+    second = first.model_copy(update={"accepted_at": "2026-01-02T00:00:00Z"})
+    for run in (first, second):
+        assert not await runs.driver.is_out(run)
+        await runs.driver.perform(run, outstanding(run))
+        assert await runs.driver.is_out(run)
+
+
+async def test_the_chunks_of_a_run_that_could_not_begin_end_and_its_end_is_not_behind_them(runs):
+    outbox = Outbox(runs.bus, runs.tenant, "one", 0, live=True, fence=fence_of(0, 2))
+    failure = Failure(code="INVALID_REQUEST", message="no")
+    await runs.driver.failed(outbox, runs.tenant, "one", "a", failure, fingerprint="f")
+    await outbox.kept()
+    stored = runs.bus.stored.messages("CHUNKS", subjects.chunk(runs.tenant, "one"))
+    (batch,) = [orjson.loads(body) async for _, body in stored]
+    assert ([chunk["type"] for chunk in batch["chunks"]], batch["end"]) == (["error"], True)
+    (event,) = await runs.told("one", "run.finished")
+    assert (event["fence"], event["fingerprint"]) == (batch["fence"], "f")
+
+
+async def test_a_run_that_waits_for_a_person_leaves_its_line_and_one_that_goes_on_comes_back(runs):
+    own = {"sent": Sent(service="tools", ops=0, version=0), "seq": 2, "life": 8}
+    going = runs.state("one").model_copy(update=own)
+    line = line_of(going)
+    changes = {
+        name: change(going.model_copy(update=own), 1, resumed=name == "resumed")
+        for name, own in {
+            "going": {},
+            "resumed": {},
+            "leaps": {"leap": True},
+            "waits": {"status": "suspended", "sent": None},
+            "over": {"status": "done", "sent": None},
+        }.items()
+    }
+    told = {name: (each.line, each.waits, each.finished, each.out) for name, each in changes.items()}
+    assert told == {
+        "going": ("", False, False, 2),
+        "resumed": (line, False, False, 2),
+        "leaps": ("", False, False, 2),
+        "waits": (line, True, False, 0),
+        "over": (line, False, True, 0),
+    }
+    assert (changes["going"].numbered_in, changes["leaps"].numbered_in) == (8, 0)
+
+
+def test_people_have_another_time_than_a_run_on_its_own_and_the_end_moves_no_deadline():
+    going = make_state(make_plan(), timeout_ms=1_000, suspended_ms=1_000_000)
+    now_ms = int(now().timestamp() * 1000)
+    deadlines = []
+    for before, after in (("running", "suspended"), ("suspended", "running"), ("running", "done")):
+        state = going.model_copy(update={"status": after})
+        _set_deadline(going.model_copy(update={"status": before}), state)
+        deadlines.append(state.deadline_ms)
+    assert now_ms + 1_000_000 <= deadlines[0]
+    assert now_ms + 1_000 <= deadlines[1] < now_ms + 1_000_000
+    assert deadlines[2] == going.deadline_ms
+
+
+async def nobody(_command: Any) -> None:
+    """Does no command."""

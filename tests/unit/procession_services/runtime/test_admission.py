@@ -179,6 +179,17 @@ async def test_a_commit_that_ends_a_run_gives_its_place_to_the_next(office):
     assert (done.state_saved, done.called) == (True, (Called("b", "1"),))
 
 
+async def test_a_command_that_ends_a_run_gives_its_place_to_the_next(office):
+    await office.limit(in_all=1)
+    await office.ask("a", "one")
+    await office.ask("a", "two")
+    await office.store.take_context("a", "one", seq=1, owner="me")
+    ended = await office.store.end_run(
+        "a", "one", version=0, seq=1, owner="me", change=StateChange(1, b"over", 99, finished=True)
+    )
+    assert ended == (Called("a", "two"),)
+
+
 async def test_what_was_called_and_not_begun_is_called_again(office):
     await office.limit(in_all=1)
     await office.ask("a", "1")

@@ -20,7 +20,7 @@ from procession_services.runtime.embedded import Endpoints
 from procession_services.runtime.redis_client import RedisClient, Script, connect
 from tests.chaos.proxy import Proxy
 from tests.support.servers import own_servers
-from tests.support.waiting import until
+from tests.support.waiting import nothing_more, until
 
 pytestmark = pytest.mark.integration
 _SECONDS = 20.0
@@ -60,6 +60,12 @@ async def test_everybody_gets_their_own_answer_over_one_connection(redis, key):
     asked = [redis.hget(key, number) for number in numbers]
     assert await asyncio.gather(*asked) == [f"<{number}>".encode() for number in numbers]
     assert len({await redis.client_id(), *await asyncio.gather(redis.client_id(), redis.client_id())}) == 1
+    await redis.delete(key)
+
+
+async def test_answers_are_read_as_redis_py_reads_them(redis, key):
+    await redis.sadd(key, "a", "b")
+    assert await redis.smembers(key) == {b"a", b"b"}
     await redis.delete(key)
 
 
@@ -179,6 +185,36 @@ async def test_a_redis_that_does_not_answer_is_an_error_in_time(proxy, key, capl
             assert await redis.get(key) is None
 
 
+async def test_a_redis_that_answers_slowly_is_not_given_up(proxy, key):
+    async with connect(at(proxy.port)) as client:
+        redis: Any = client
+        await redis.ping()
+        line = redis._line
+        before = line._answered
+        await redis.ping()
+        proxy.freeze()
+        asked = asyncio.create_task(redis.get(key))
+        await until(lambda: line.calls)
+        line._look(before)
+        assert not line._transport.is_closing(), "something came since the last look"
+        line._look(line._answered)
+        assert line._transport.is_closing()
+        proxy.cut()
+        assert await asked is None
+
+
+async def test_a_connection_is_watched_whenever_something_is_asked(redis):
+    await redis.ping()
+    line = redis._line
+    line._watch.cancel()
+    line._look(line._answered)
+    assert line._watch is None, "nothing is awaited"
+    asked = redis.run(ECHO, args=[1])
+    await until(lambda: line.calls)
+    assert line._watch is not None
+    await asked
+
+
 async def test_a_redis_that_is_not_there_is_an_error(caplog):
     async with impatient(at(1)) as redis:
         redis.later("this was not noted", "SET", "key", 1)
@@ -201,6 +237,33 @@ async def test_who_waits_when_the_client_is_closed_is_told(proxy):
     await redis.aclose()
     with pytest.raises(RedisConnectionError, match="closed"):
         await connecting
+
+
+async def test_what_was_put_off_until_the_client_is_closed_is_told(servers, caplog):
+    redis: Any = connect(servers.redis_url)
+    redis.later("this was not noted", "SET", "key", 1)
+    await redis.aclose()
+    await nothing_more()
+    assert "this was not noted" in caplog.text
+
+
+async def test_nothing_is_kept_of_what_was_put_off_and_is_done(redis, key):
+    redis.later("lost", "SET", key, 1)
+    await redis.settled()
+    await nothing_more()
+    assert not redis._unsettled
+    await redis.delete(key)
+
+
+async def test_a_client_can_be_closed_when_somebody_has_given_up(proxy):
+    redis = impatient(at(proxy.port))
+    await redis.ping()
+    proxy.freeze()
+    asked = asyncio.create_task(redis.ping())
+    await until(lambda: redis._line.calls)
+    asked.cancel()
+    await asyncio.wait([asked])
+    await redis.aclose()
 
 
 async def test_who_has_an_answer_knows_in_which_life_of_the_server_it_was_given(tmp_path):

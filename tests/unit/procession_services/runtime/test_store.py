@@ -14,6 +14,7 @@ from procession_services.runtime.redis_client import connect
 from procession_services.runtime.store import (
     DEADLINES,
     Admission,
+    Committed,
     RunStore,
     StateChange,
     StoredState,
@@ -74,6 +75,7 @@ async def test_the_first_run_begins_and_the_next_ones_wait_in_order(thread: Thre
     assert [await thread.state(run) for run in ("one", "two", "three")] == [b"begun", b"waits", b"waits"]
     assert await thread.runs() == ["one", "two", "three"]
     assert await thread.store.ahead(thread.tenant, "three", thread.line) == ["one", "two"]
+    assert await thread.store.ahead(thread.tenant, "elsewhere", thread.line) == []
 
 
 async def test_a_run_that_will_not_wait_leaves_nothing(thread: Thread) -> None:
@@ -165,6 +167,57 @@ async def test_it_is_known_in_which_life_of_redis_a_command_got_its_number(threa
     assert await numbered_in(2) is None, "as of a run of the version before"
 
 
+async def test_a_claim_is_one_on_the_command_that_it_was_made_for(thread: Thread) -> None:
+    await thread.admit("one")
+    assert await thread.store.claimed_by(thread.tenant, "one", 1) is None
+    await thread.store.take_context(thread.tenant, "one", seq=1, owner="me")
+    assert await thread.store.claimed_by(thread.tenant, "one", 1) == "me"
+    assert await thread.store.claimed_by(thread.tenant, "one", 2) is None
+
+
+async def test_the_first_result_of_a_command_counts(thread: Thread) -> None:
+    await thread.admit("one")
+    about: dict[str, Any] = {"version": 0, "seq": 1, "owner": "me", "data": b"{}"}
+    await thread.store.take_context(thread.tenant, "one", seq=1, owner="me")
+    for result in (b"first", b"second"):
+        done = await thread.store.commit_context(thread.tenant, "one", **about, result=result)
+        assert done == Committed(b"first", state_saved=False)
+
+
+async def test_a_run_may_be_cancelled_before_it_is_accepted(thread: Thread) -> None:
+    assert not await thread.store.is_cancelled(thread.tenant, "one")
+    await thread.store.mark_cancelled(thread.tenant, "one")
+    assert await thread.store.is_cancelled(thread.tenant, "one")
+    assert await thread.admit("one") == Admission(cancelled=True)
+
+
+async def test_when_the_end_of_a_run_was_told_its_id_is_taken_and_it_has_no_deadline(thread: Thread) -> None:
+    await thread.admit("one")
+    await thread.save("one", done=True)
+    thread.store.mark_told(thread.tenant, "one", "digest")
+    await thread.redis.settled()
+    assert await thread.redis.zscore(DEADLINES, f"{thread.tenant} one") is None
+    await thread.redis.delete(run_key(thread.tenant, "one"))
+    assert await thread.admit("one") == Admission(told="digest")
+    assert 80 < await thread.redis.ttl(f"{run_key(thread.tenant, 'one')}:told") <= 90
+
+
+async def test_the_earliest_deadlines_are_given_and_no_more_of_them(thread: Thread) -> None:
+    runs = {f"{thread.tenant} {run}": deadline for run, deadline in (("three", 3), ("one", 1), ("two", 2))}
+    await thread.redis.zadd(DEADLINES, runs)
+    assert await thread.store.next_deadlines(2) == [(1, thread.tenant, "one"), (2, thread.tenant, "two")]
+    await thread.redis.zrem(DEADLINES, *runs)
+
+
+async def test_only_a_deadline_that_is_there_is_put_off_and_only_to_a_later_time(thread: Thread) -> None:
+    await thread.admit("one")
+    for deadline in (FAR + 1, FAR - 1):
+        for run in ("one", "two"):
+            await thread.store.put_off(thread.tenant, run, deadline)
+    scores = [await thread.redis.zscore(DEADLINES, f"{thread.tenant} {run}") for run in ("one", "two")]
+    assert scores == [FAR + 1, None]
+
+
 @pytest.mark.parametrize(("admitted", "seq"), [(True, 2), (False, 1)])
 async def test_a_command_that_the_run_does_not_wait_for_changes_nothing(
     thread: Thread, admitted: bool, seq: int
@@ -220,8 +273,9 @@ async def test_stream_parts_are_logged_in_order_and_do_not_outlive_their_run(thr
     for entry in (b"one", b"two"):
         await thread.store.append_parts(thread.tenant, "r", entry)
     assert await thread.store.load_parts(thread.tenant, "r", 0) == [b"one", b"two"]
+    assert await thread.store.load_parts(thread.tenant, "r", 1) == [b"two"]
     parts = f"{run_key(thread.tenant, 'r')}:parts"
-    assert 0 < await thread.redis.ttl(parts) <= await thread.redis.ttl(run_key(thread.tenant, "r"))
+    assert 30 < await thread.redis.ttl(parts) <= await thread.redis.ttl(run_key(thread.tenant, "r"))
 
 
 async def test_who_comes_late_logs_no_stream_parts(thread: Thread) -> None:
@@ -327,6 +381,7 @@ async def test_a_run_is_kept_beyond_its_deadline_and_nothing_shortens_that_befor
     await thread.admit("one")
     far = FAR / 1000 - time.time() - 60
     keys = [run_key(thread.tenant, "one"), f"{run_key(thread.tenant, 'one')}:parts"]
+    assert far < await thread.redis.ttl(keys[0]) <= far + 121
     await thread.store.append_parts(thread.tenant, "one", b"part")
     await thread.store.take_context(thread.tenant, "one", seq=1, owner="me")
     await thread.store.commit_context(
@@ -338,6 +393,13 @@ async def test_a_run_is_kept_beyond_its_deadline_and_nothing_shortens_that_befor
     assert [far < await thread.redis.ttl(key) <= far + 121 for key in keys] == [True, True]
     await thread.save("one", done=True)
     assert await thread.redis.ttl(keys[0]) <= 30
+
+
+async def test_who_comes_late_to_a_deadline_finds_the_run_however_short_runs_are_kept(thread: Thread) -> None:
+    store = RunStore(thread.redis, ttl=1, finished_ttl=1, told_ttl=1)
+    change = StateChange(0, b"going", int(time.time() * 1000) + 600_000, finished=False)
+    await store.save_state(thread.tenant, "one", change)
+    assert await thread.redis.ttl(run_key(thread.tenant, "one")) > 630
 
 
 async def test_of_a_run_that_is_discarded_nothing_is_left(thread: Thread) -> None:
