@@ -18,7 +18,7 @@ class RunRequest(AgentOptions):
     one, the run is called what the header `Nats-Msg-Id` says, and without that `run-<stream sequence>`, which the
     publish acknowledgement tells. So is one whose id, or whose JSON, cannot be read: its `run.finished` has that name.
 
-    Integers have 64 bits at the most, and values nest 100 levels deep.
+    Integers have 64 bits at the most, values nest 100 levels deep, and an array has 256 processors at the most.
     """
 
     run_id: str | None = Field(

@@ -1,12 +1,18 @@
 """What does not fit a model, as whoever sent it is told."""
 
 from collections.abc import Iterable
-from typing import Any, Self
+from itertools import islice
+from typing import Any, Final, Self
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from procession_schemas.run import Failure
+
+_LOOKED_AT: Final = 200
+"""Of what is wrong: a request may have a hundred thousand fields."""
+_TOLD: Final = 20
+_LONGEST: Final = 300
 
 
 class RefusedError(Exception):
@@ -29,24 +35,30 @@ def wrong_fields(error: ValidationError) -> dict[str, str]:
 
 
 def in_words(problems: Iterable[tuple[str, str]], root: str) -> str:
-    """All that is wrong, paths and messages in one line; `root` is the name of the value as a whole."""
-    return "; ".join(f"{path or root}: {what}" for path, what in problems)
+    """What is wrong, paths and messages in one line, the first 20; `root` is the name of the value as a whole."""
+    told = [f"{short(path) or root}: {short(what)}" for path, what in islice(problems, _TOLD + 1)]
+    return "; ".join([*told[:_TOLD], "and more"] if len(told) > _TOLD else told)
+
+
+def short(text: str) -> str:
+    """A text of somebody else as a message may have it: with at most 300 characters."""
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 def misfit(error: ValidationError, prefix: str = "", body: Any = None) -> Failure:
-    """A request that is none: the first wrong field as the field, all of them in the message.
+    """A request that is none: the first wrong field as the field, the first 20 of them in the message.
 
     `prefix` is where the value stood in the request. `body` is what was validated: with it, places are those that the
     sender has written, and what fits no branch of a union is told where a branch came farthest.
     """
-    found = error.errors()
+    found = error.errors()[:_LOOKED_AT]
     if found[0]["type"] == "json_invalid":
         return Failure(code="INVALID_JSON", message=f"the request is not JSON: {found[0]['msg']}")
     problems = [(".".join([prefix, *_path(each, body)]).strip("."), each["msg"]) for each in found]
     inner = [each for each in problems if not any(path.startswith(f"{each[0]}.") for path, _ in problems)]
     problems = inner or problems
     return Failure(
-        code="INVALID_REQUEST", message=in_words(problems, "request"), field=problems[0][0] or None
+        code="INVALID_REQUEST", message=in_words(problems, "request"), field=short(problems[0][0]) or None
     )
 
 
@@ -66,4 +78,4 @@ def _path(problem: ErrorDetails, body: Any) -> list[str]:
     return path
 
 
-__all__ = ["RefusedError", "in_words", "misfit", "wrong_fields"]
+__all__ = ["RefusedError", "in_words", "misfit", "short", "wrong_fields"]

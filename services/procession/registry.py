@@ -22,6 +22,7 @@ from procession.errors import BrokenComponentError, PluginError, UnknownComponen
 from procession.processor import Options, Processor, invalid_options
 from procession.tools import Tool
 from procession_schemas.messages import StepResult
+from procession_schemas.validation import short
 
 Factory = Callable[[RequestContext, dict[str, Any]], "list[Any] | Awaitable[list[Any]]"]
 """Builds an array of processor refs (ids, or `{"id", "options"}`) for one request (R-CF-2)."""
@@ -199,7 +200,7 @@ def _find(table: Mapping[str, T], id: str, kind: str) -> T:  # noqa: A002
         return table[id]
     near = sorted(table, key=lambda known: (not known.startswith(id[:3]), known))[:8]
     known = ", ".join(near) or "none"
-    raise UnknownComponentError(f"unknown {kind} {id!r}; registered: {known}")
+    raise UnknownComponentError(f"unknown {kind} {short(id)!r}; registered: {known}")
 
 
 def _id_of(component: Any, kind: type) -> str:

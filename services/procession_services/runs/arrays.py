@@ -19,10 +19,12 @@ from procession_schemas.agent import FactoryRef, ProcessorRef
 from procession_schemas.validation import RefusedError
 from procession_services.runs.state import Placed, Plan
 
-__all__ = ["DEFAULT_BUDGET", "HOSTS", "called", "known", "place", "sees_data", "with_arrays"]
+__all__ = ["DEFAULT_BUDGET", "HOSTS", "MOST", "called", "known", "place", "sees_data", "with_arrays"]
 
 DEFAULT_BUDGET: Final = 10
 """Retries where error processors are configured and nothing is said (A-2)."""
+MOST: Final = 256
+"""Processors of an array: each is a call within a call for every chunk, of which Python allows a thousand."""
 HOSTS: Final = {"input": "input_processors", "output": "output_processors", "error": "error_recovery"}
 _HOOKS: Final = {"input": INPUT_HOOKS, "output": OUTPUT_HOOKS, "error": (Hook.API_ERROR,)}
 _STREAM_HOOKS: Final = {Hook.OUTPUT_STREAM, Hook.TOOL_RESULT}
@@ -70,8 +72,11 @@ def place(kind: str, refs: list[ProcessorRef], registry: Registry) -> list[Place
     """An array as it runs.
 
     Raises:
-        RefusedError: A processor is unknown, has wrong options, or stands where it cannot be.
+        RefusedError: A processor is unknown, has wrong options, or stands where it cannot be; or there are too many.
     """
+    if len(refs) > MOST:
+        text = f"{len(refs):,} processors; an array may have {MOST}"
+        raise RefusedError("INVALID_REQUEST", text, f"{kind}Processors")
     return [_placed(kind, ref, registry, f"{kind}Processors.{index}") for index, ref in enumerate(refs)]
 
 

@@ -106,6 +106,8 @@ def test_an_unknown_id_lists_the_nearest():
         registry.processor("word-count")
     with pytest.raises(UnknownComponentError, match="unknown tool 'x'; registered: none"):
         registry.tool("x")
+    with pytest.raises(UnknownComponentError, match=r"unknown tool 'x{300}…'; registered: none"):
+        registry.tool("x" * 100_000)
     with pytest.raises(UnknownComponentError, match="unknown stop condition 'x'"):
         registry.stop_condition("x")
 

@@ -6,6 +6,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from procession_schemas.validation import RefusedError, in_words, misfit, wrong_fields
+from tests.support.cost import seconds
 
 
 class Part(BaseModel):
@@ -34,6 +35,27 @@ def test_every_wrong_field_is_told_and_the_first_is_the_field() -> None:
     told = misfit(refused({"steps": "x"}))
     assert (told.code, told.field) == ("INVALID_REQUEST", "input")
     assert told.message.startswith("input: Field required; steps: ")
+
+
+def test_of_very_much_that_is_wrong_some_is_told() -> None:
+    body = {"input": [{"type": 1, "text": 1}] * 50_000}
+    told = misfit(refused(body), body=body)
+    assert told.field == "input.0.type"
+    assert told.message.count("Input should be") == 20
+    assert told.message.endswith("; and more")
+
+
+def test_a_request_with_very_much_that_is_wrong_is_judged_in_linear_time() -> None:
+    def judged(size: int) -> float:
+        error = refused({"input": [{"type": 1, "text": 1}] * size})
+        return seconds(lambda: misfit(error))
+
+    assert judged(16_000) < 12 * judged(4_000)
+
+
+def test_long_names_of_others_are_cut() -> None:
+    told = in_words([("p" * 100_000, "w" * 100_000)], "request")
+    assert told == f"{'p' * 300}…: {'w' * 300}…"
 
 
 def test_a_value_that_is_none_is_called_the_request() -> None:

@@ -7,9 +7,9 @@ import pytest
 from procession.args import RequestContext
 from procession.processor import Hook, Options, Processor
 from procession.registry import Registry
-from procession_schemas.agent import FactoryRef
+from procession_schemas.agent import FactoryRef, ProcessorRef
 from procession_schemas.validation import RefusedError
-from procession_services.runs.arrays import DEFAULT_BUDGET, called, with_arrays
+from procession_services.runs.arrays import DEFAULT_BUDGET, MOST, called, place, with_arrays
 from tests.support.raising import RAISED, raising
 from tests.unit.procession_services.runs.driving import make_plan, placed
 
@@ -30,6 +30,16 @@ def making(made):
 
     registry.factories["made"] = factory
     return registry
+
+
+def test_an_array_has_as_many_processors_as_can_call_each_other():
+    registry = Registry()
+    registry.add_processor(Holder)
+    refs = [ProcessorRef(id="holder", as_=f"h{number}") for number in range(MOST + 1)]
+    assert len(place("output", refs[:-1], registry)) == MOST
+    with pytest.raises(RefusedError, match="257 processors; an array may have 256") as refused:
+        place("output", refs, registry)
+    assert refused.value.failure.field == "outputProcessors"
 
 
 async def test_a_factory_gets_context_and_options_and_may_name_ids():
