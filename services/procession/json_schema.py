@@ -63,7 +63,10 @@ def unknown_names(schema: Any, instance: dict[str, Any]) -> list[str]:
 def _validator(text: str) -> Validator:
     schema = json.loads(text)
     kind = validator_for(schema, default=Draft202012Validator)
-    kind.check_schema(schema)
+    if (
+        len(text) <= _LONGEST_KEPT
+    ):  # it takes a second for 4,000 properties; what is wrong shows in the check, too
+        kind.check_schema(schema)
     if "unevaluatedProperties" in text and "patternProperties" in text:
         raise SchemaError("`unevaluatedProperties` beside `patternProperties` is not checked")
     validator: Validator = _bounded(kind)(schema, registry=Registry())

@@ -1,11 +1,13 @@
 """Schemas of others can neither fetch anything nor hold a process up."""
 
+import json
 from time import monotonic
 from typing import Any
 
 import pytest
 
 from procession.json_schema import UnusableSchemaError, misfits, unknown_names
+from tests.support.cost import seconds
 
 SLOW = "^(a|aa|a?)+$"
 LONG = "a" * 60 + "!"
@@ -80,3 +82,17 @@ def test_a_check_that_takes_long_is_given_up(schema: dict[str, Any], value: Any)
 def test_a_schema_that_cannot_be_used_is_told(schema: dict[str, Any]) -> None:
     with pytest.raises(UnusableSchemaError, match=r"^\w+: "):
         misfits(schema, {"a": "a"} if "type" in schema or "patternProperties" in schema else "a")
+
+
+def test_a_long_schema_takes_no_longer_than_its_check() -> None:
+    schema = {"properties": {f"p{n}": {"type": "string", "pattern": "^x"} for n in range(20_000)}}
+    assert told(schema, {"p0": 1}) == ["1 is not of type 'string'"]
+    plain = seconds(lambda: json.loads(json.dumps(schema)))
+    assert seconds(lambda: misfits(schema, {"p0": 1})) < 8 * plain
+
+
+@pytest.mark.parametrize("wrong", [{"type": "strin"}, {"pattern": "("}, {"minLength": "x"}])
+def test_what_is_wrong_in_a_long_schema_is_told_where_it_is_asked(wrong: dict[str, Any]) -> None:
+    schema = {"properties": {f"p{n}": {"type": "string"} for n in range(2_000)} | {"q": wrong}}
+    with pytest.raises(UnusableSchemaError):
+        misfits(schema, {"q": "x"})
