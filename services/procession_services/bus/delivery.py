@@ -15,12 +15,17 @@ class Hold:
 
     `in_doubt` is called when somebody needs to know and the time is over: the server was not heard for so long, and
     may have given the message to somebody else.
+
+    Attributes:
+        instead_of: Whose claim on the message we may take over: who was asked about it, and is gone, or nobody (empty).
+            None where nobody was asked for.
     """
 
     def __init__(self, until: float = math.inf, in_doubt: Callable[[], None] = lambda: None) -> None:
         self._until, self._in_doubt = until, in_doubt
         self._lost = False
         self._decided = asyncio.Event()
+        self.instead_of: str | None = None
 
     def lasts(self) -> bool:
         """Whether it is ours for certain."""

@@ -128,6 +128,7 @@ class Executor:
                 seq=command.seq,
                 owner=owner,
                 attempt=delivery.attempt if delivery else 0,
+                instead_of=delivery.hold.instead_of if delivery else None,
             )
             if stored is None:
                 raise LostError

@@ -85,7 +85,7 @@ local prefix, claims, claim = ARGV[1] .. ':', have[10], have[12]
 have[10] = 0
 if tonumber(have[2] or '-1') < tonumber(ARGV[1]) and (have[9] or ARGV[1]) == ARGV[1] then
   local other = claim and string.sub(claim, 1, #prefix) == prefix and claim ~= prefix .. ARGV[2]
-  if other and ARGV[3] == '1' then return 0 end
+  if other and (ARGV[3] == '1' or (ARGV[4] and claim ~= prefix .. ARGV[4])) then return 0 end
   if have[7] then
     local before = claims and string.sub(claims, 1, #prefix) == prefix and string.sub(claims, #prefix + 1)
     have[10] = math.max(tonumber(before or '0') + 1, tonumber(ARGV[3]))

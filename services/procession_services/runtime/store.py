@@ -170,16 +170,19 @@ class RunStore:
         return _stored(await self.redis.hmget(run_key(tenant, run), fields))
 
     async def take_context(
-        self, tenant: str, run: str, *, seq: int, owner: str, attempt: int = 0
+        self, tenant: str, run: str, *, seq: int, owner: str, attempt: int = 0, instead_of: str | None = None
     ) -> StoredContext | None:
         """The context, claimed for command `seq`: whatever another owner of the command does no longer counts.
 
-        `attempt` says how often the command was delivered; 0 where it is the caller's own.
+        `attempt` says how often the command was delivered; 0 where it is the caller's own. `instead_of` is the owner
+        from whom it may be taken, and no other one; None: whoever it is.
 
         Returns:
-            None for a first delivery where another owner has claimed the command; others take the claim over.
+            None for a first delivery where another owner has claimed the command, and for a later one where that is
+            another one than it may be taken from.
         """
-        got = await self._take(keys=[run_key(tenant, run)], args=[seq, owner, attempt])
+        args = [seq, owner, attempt] if instead_of is None else [seq, owner, attempt, instead_of]
+        got = await self._take(keys=[run_key(tenant, run)], args=args)
         return _stored(got[:11]) if isinstance(got, list) else None
 
     async def claimed_by(self, tenant: str, run: str, seq: int) -> str | None:

@@ -23,7 +23,7 @@ from procession_schemas.validation import RefusedError
 from procession_schemas.work import ANY_VERSION, Control, StepFacts, WorkCommand, WorkResult
 from procession_services.bus import Bus, Delivery, Hold, LostError
 from procession_services.bus.streams import ensure_streams
-from procession_services.processor_host import driver, executor
+from procession_services.processor_host import driver, executor, holders
 from procession_services.processor_host.driver import failed_result
 from procession_services.processor_host.errors import Cancelled, Stopped, Suspended
 from procession_services.processor_host.executor import Executor
@@ -192,8 +192,8 @@ async def test_a_command_of_its_own_waits_for_no_other_one_of_the_run(replica):
 async def test_nothing_is_kept_of_a_command_that_is_over(replica):
     command = await replica.accept()
     await replica.executor.execute(command)
-    holders = replica.executor.holders
-    assert [*replica.executor._signals, *holders._owners, *holders._held] == []
+    kept = replica.executor.holders
+    assert [*replica.executor._signals, *kept._owners, *kept._held] == []
 
 
 @pytest.mark.parametrize(("claims", "outcome"), [(MOST - 1, "cancelled"), (MOST, "failed")])
@@ -222,6 +222,26 @@ async def test_a_first_delivery_takes_a_command_from_nobody_and_a_later_one_does
         await replica.executor.execute(command, replica.delivery(command, 1))
     assert command.seq not in replica.begun
     await replica.executor.execute(command, replica.delivery(command, 2))
+    assert replica.begun.count(command.seq) == 1
+
+
+async def test_of_two_deliveries_that_ask_for_the_same_dead_replica_one_takes_its_command_over(
+    replica, monkeypatch
+):
+    """NATS gives a message out when its lease is over, and when it was restarted: both may be within a second."""
+    monkeypatch.setattr(holders, "_ASK_SECONDS", 0.1)
+    command = await replica.accept(service="tools")
+    await replica.store.take_context(replica.tenant, replica.run, seq=command.seq, owner="gone.x", attempt=1)
+    two = [replica.delivery(command, attempt) for attempt in (2, 3)]
+    assert await asyncio.gather(*map(replica.executor.holders.elsewhere, two)) == [False, False]
+    free = asyncio.Event()
+    replica.doing = lambda _job: free.wait()
+    first = asyncio.create_task(replica.executor.execute(command, two[0]))
+    await until(lambda: replica.begun)
+    with pytest.raises(LostError):
+        await replica.executor.execute(command, two[1])
+    free.set()
+    await first
     assert replica.begun.count(command.seq) == 1
 
 

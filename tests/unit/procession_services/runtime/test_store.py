@@ -138,6 +138,23 @@ async def test_who_has_begun_is_not_begun_again(thread: Thread) -> None:
     assert await thread.first() is None
 
 
+async def test_a_command_is_taken_from_the_owner_who_was_asked_and_from_no_other_one(thread: Thread) -> None:
+    await thread.admit("one")
+
+    async def took(owner: str, instead_of: str | None) -> bool:
+        took = await thread.store.take_context(
+            thread.tenant, "one", seq=1, owner=owner, attempt=2, instead_of=instead_of
+        )
+        return took is not None
+
+    assert await took("a", "")
+    assert not await took("b", ""), "nobody had it when it was asked for, and now somebody has"
+    assert await took("b", "a")
+    assert not await took("c", "a")
+    assert await took("b", "a"), "Redis was asked twice"
+    assert await took("c", None)
+
+
 async def test_claims_of_a_command_are_counted_whatever_nats_says_of_its_deliveries(thread: Thread) -> None:
     await thread.admit("one")
 
