@@ -65,8 +65,8 @@ class Holders:
     async def elsewhere(self, delivery: Delivery) -> bool:
         """Whether the replica that has claimed a command, which was delivered once more, works on it.
 
-        If it does not, the delivery may take the command from that one, and from nobody else: of several deliveries that
-        ask at the same time one does.
+        If it does not, the delivery may take the command from that one, and from nobody else: of several deliveries
+        that ask at the same time one does.
 
         Raises:
             LostError: It did not answer, and NATS does not either: the next delivery will tell.
