@@ -36,8 +36,8 @@ MIXES: Final[Mapping[str, Mix]] = {
         {"kill": 30, "end": 10, "stop": 8, "half-open": 5, "nats": 4, "forget": 50},
     ),
     "cut-off": Mix(
-        "most of what happens is that replicas are cut off",
-        {"half-open": 60, "kill": 20, "end": 10, "stop": 10, "nats": 10},
+        "half of what happens is that replicas are cut off, and NATS restarts meanwhile",
+        {"half-open": 60, "kill": 10, "end": 5, "stop": 5, "nats": 40},
     ),
     "silent": Mix(
         "half of what happens is that NATS stands still",
