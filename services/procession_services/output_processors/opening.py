@@ -135,13 +135,14 @@ class Opener:
     async def _outbox(self, lease: dict[str, Any], command: WorkCommand) -> Outbox:
         """Where the stream's chunks go; after a failover those that clients have are made again and held back.
 
-        Where time has had a say in what the last replica sent, nothing can be held back: clients get all of it anew.
+        Where time has had a say in what the last replica sent, or what models told its processors may be forgotten,
+        nothing can be held back: clients get all of it anew.
         """
         tenant, run, start, fence = command.tenant, command.run, lease["outSeq"], lease.get("fence", 0)
         reset = lease.get("reset")
         if not lease.get("resume"):
             return Outbox(self._bus, tenant, run, start, live=command.stream, fence=fence, reset=reset)
-        anew, suppress = lease.get("anew", False), -1
+        anew, suppress = lease.get("anew", False) or await self._has_forgotten(lease.get("life", 0)), -1
         if not anew:
             shown = await last_sent(self._bus, tenant, run, fence + lease.get("after", 0))
             anew, suppress = shown.timed, -1 if shown.timed else shown.last
@@ -157,6 +158,12 @@ class Opener:
         else:
             await outbox.mark()
         return outbox
+
+    async def _has_forgotten(self, life: int) -> bool:
+        """Whether Redis was started anew since a moment of that life, and may have lost what it had answered."""
+        if life:
+            await self._store.redis.ping()
+        return life not in (0, self._store.life)
 
     async def _context(self, lease: dict[str, Any], command: WorkCommand) -> RunContext:
         """The sender's context.

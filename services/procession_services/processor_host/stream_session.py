@@ -68,6 +68,8 @@ class Session:
     moving: "asyncio.Task[None] | None" = None
     timed: bool = False
     disconnects: int = 0
+    life: int = 0
+    """That of Redis when the first replica took it; 0 while nobody knows."""
     signal: AbortSignal = field(default_factory=AbortSignal)
     hold: Hold = field(default_factory=Hold)
     end_sent: bool = False
@@ -124,7 +126,8 @@ class Session:
         if self.after is None:
             return {}
         # Over a restart of NATS clients may have missed chunks, and if time had a say in them, they are others.
-        return {"resume": True, "after": self.after, "anew": self.timed or disconnects != self.disconnects}
+        anew = self.timed or disconnects != self.disconnects
+        return {"resume": True, "after": self.after, "anew": anew, "life": self.life}
 
     def chunks(self, start: int = 0, stop: int | None = None) -> orjson.Fragment:
         """The chunks from `start` to before `stop` as JSON."""

@@ -194,6 +194,7 @@ class StreamClient:
             session.left(reply.get("away", ""))
             raise NoResponderError(reply["replica"])
         session.inbox, session.replica, session.sent = reply["inbox"], reply["replica"], reply.get("taken", 0)
+        session.life = session.life or reply.get("life", 0)
         session.flying = session.size(session.acked, session.sent)
         session.lost, session.heard = False, asyncio.get_running_loop().time()
         self._take(session, reply)

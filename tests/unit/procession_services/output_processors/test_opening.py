@@ -12,13 +12,22 @@ from procession_schemas.work import WorkCommand
 from procession_services.bus import Bus
 from procession_services.output_processors.opening import Opener
 from procession_services.processor_host.outbox import Outbox, fence_of
+from procession_services.runtime.redis_client import connect
+from procession_services.runtime.store import RunStore
 
 pytestmark = pytest.mark.integration
 FENCE = fence_of(1)
 
 
 @pytest.fixture
-async def taken_over(servers: Any) -> Any:
+async def store(servers: Any) -> Any:
+    async with connect(servers.redis_url) as redis:
+        await redis.ping()
+        yield RunStore(redis, ttl=60, finished_ttl=30, told_ttl=90)
+
+
+@pytest.fixture
+async def taken_over(servers: Any, store: RunStore) -> Any:
     """What a replica sends of a stream that it has got with that lease, when CHUNKS has those batches of the run."""
     run = f"r-{secrets.token_hex(6)}"
     subject = subjects.chunk("t", run)
@@ -31,7 +40,7 @@ async def taken_over(servers: Any) -> Any:
         command = WorkCommand(
             run=run, tenant="t", agent="a", seq=1, service="s", version=0, out_seq=0, message_id="m", ops=[]
         )
-        host: Any = SimpleNamespace(bus=bus, store=None)
+        host: Any = SimpleNamespace(bus=bus, store=store)
         nobody: Any = None
         outbox = await Opener(host, nobody, nobody)._outbox({"fence": FENCE, "attempt": 2, **lease}, command)
         for text in "abc":
@@ -86,6 +95,17 @@ async def test_what_clients_have_of_a_stream_is_held_back_and_what_it_replaces_s
     resumed = {"resume": True} if sent[0][0] else {}
     _, batches = await taken_over(stored, outSeq=5, reset=3, **resumed, **lease)
     assert [brief(batch) for batch in batches] == sent
+
+
+@pytest.mark.parametrize(("ago", "anew"), [(0, False), (1, True)])
+async def test_a_stream_that_has_outlived_redis_is_made_anew(
+    taken_over: Any, store: RunStore, ago: int, anew: bool
+) -> None:
+    """What models told its processors may be forgotten, and they may say something else."""
+    shown = {"seq": 5, "chunks": [A, B]}
+    outbox, batches = await taken_over([shown], outSeq=5, resume=True, life=store.life - ago)
+    assert outbox.timed is anew
+    assert "".join(text for _, _, text, _ in map(brief, batches)) == ("abc" if anew else "c")
 
 
 async def test_a_stream_of_which_clients_may_have_missed_some_is_made_anew(taken_over: Any) -> None:

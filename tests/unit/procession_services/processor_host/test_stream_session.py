@@ -82,10 +82,10 @@ async def test_the_next_attempt_goes_on_behind_what_clients_have_of_those_before
     assert session.resumed(0) == {}
     session.attempt = 1
     session.left()
-    assert session.resumed(0) == {"resume": True, "after": 0, "anew": False}
-    session.attempt = 2
+    assert session.resumed(0) == {"resume": True, "after": 0, "anew": False, "life": 0}
+    session.attempt, session.life = 2, 5
     session.left()
-    assert session.resumed(0) == {"resume": True, "after": 2, "anew": False}
+    assert session.resumed(0) == {"resume": True, "after": 2, "anew": False, "life": 5}
     assert session.resumed(1)["anew"]
     session.timed = True
     assert session.resumed(0)["anew"]

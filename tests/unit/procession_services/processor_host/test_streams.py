@@ -508,6 +508,22 @@ async def test_what_is_too_long_for_a_frame_goes_in_parts_and_a_chunk_that_is_fa
     assert failed.value.code == "CHUNK_NOT_SENDABLE"
 
 
+async def test_later_leases_say_in_which_life_of_redis_the_stream_began(client, monkeypatch):
+    lives, asked = iter((5, 6, 7)), []
+
+    async def taken(_subject, body, _seconds):
+        asked.append(orjson.loads(body))
+        return orjson.dumps({"replica": "one", "inbox": "there", "taken": 1, "life": next(lives)})
+
+    monkeypatch.setattr(client._bus, "request", taken)
+    session = Session("s", [], _lease, DictStore())
+    for _ in range(3):
+        session.add([{"type": "text-delta"}])
+        await client._lease(session, "one")
+        session.left()
+    assert [lease.get("life") for lease in asked] == [None, 5, 5]
+
+
 async def test_where_a_replica_is_gone_another_one_gets_all_of_the_stream_at_once(stream):
     client, session, bus = stream
     await client.send(session, texts("a", "b"))
