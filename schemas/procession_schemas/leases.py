@@ -20,7 +20,7 @@ class LeaseRequest(TypedDict):
     write. `context` is that of the run as the sender has it; one that is too long for a message lies in Redis under
     `contextKey`, and where that is gone the committed one counts. `resume`: another replica had this stream, so what
     clients have is held back (`after`: the attempt that made it). It is taken back and sent again with `anew`, since
-    time had a say in it, and where Redis has begun another `life` since the first replica had it, so that it may have
+    time had a say in it, and where Redis has begun another `life` since the stream began, so that it may have
     forgotten what models told its processors. `chunks`, `e` and `g` are the first frame, with all raw chunks so far
     where the message can take them. `whole`: these are all, so the reply may wait a moment for the first answer, and
     bring it along.
@@ -144,8 +144,6 @@ class FrameAnswer(_Told):
 class LeaseReply(_Told):
     """Who took the stream, or offers to take one, and where its frames go; `taken` of the request's `chunks`.
 
-    `life`: that of Redis, as the replica knows it; 0 where it does not.
-
     To a request with a `whole` stream it may be the first answer as well, and has that one's fields then. With
     `unknown` nobody has taken it.
     """
@@ -153,7 +151,6 @@ class LeaseReply(_Told):
     replica: str
     inbox: str
     taken: NotRequired[int]
-    life: NotRequired[int]
     l: NotRequired[int]  # noqa: E741 - its name on the wire
 
 

@@ -8,7 +8,7 @@ SERVICE = "error_recovery"
 
 async def start(host: Host) -> None:
     """Starts taking commands."""
-    streams = StreamClient(host.bus, SERVICE, host.settings.replica)
+    streams = StreamClient(host.bus, host.store, SERVICE, host.settings.replica)
     await streams.start()
     host.on_stop.append(streams.stop)
     await host.work_on_commands(streams.sink, lender=streams.lend)

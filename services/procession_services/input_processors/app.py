@@ -9,7 +9,7 @@ SERVICE = "input_processors"
 
 async def start(host: Host) -> None:
     """Starts taking commands."""
-    streams = StreamClient(host.bus, SERVICE, host.settings.replica)
+    streams = StreamClient(host.bus, host.store, SERVICE, host.settings.replica)
     await streams.start()
     host.on_stop.append(streams.stop)
     executor = await host.work_on_commands(streams.sink, lender=streams.lend)

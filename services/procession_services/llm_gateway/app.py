@@ -23,7 +23,7 @@ async def start(host: Host) -> None:
     load_keys(host.settings.provider_keys_file)
     provider = LiteLLMProvider()
     await provider.prepare()
-    streams = StreamClient(host.bus, SERVICE, host.settings.replica)
+    streams = StreamClient(host.bus, host.store, SERVICE, host.settings.replica)
     await streams.start()
     models = observed(provider)
     runner = ModelRunner(models, streams, host.ledger, Guards(host.bus))

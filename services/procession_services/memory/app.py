@@ -35,7 +35,7 @@ _THREADS: Final = "procession:memory:observe"
 
 async def start(host: Host) -> None:
     """Starts taking commands, answering requests about threads and messages, and indexing."""
-    streams = StreamClient(host.bus, SERVICE, host.settings.replica)
+    streams = StreamClient(host.bus, host.store, SERVICE, host.settings.replica)
     await streams.start()
     host.on_stop.append(streams.stop)
     store = RedisMessageStore(host.redis)

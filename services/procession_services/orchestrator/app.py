@@ -25,7 +25,7 @@ SERVICE = "orchestrator"
 
 async def start(host: Host) -> None:
     """Starts taking run requests, answers and controls."""
-    streams = StreamClient(host.bus, SERVICE, host.settings.replica)
+    streams = StreamClient(host.bus, host.store, SERVICE, host.settings.replica)
     await streams.start()
     executor = host.executor(streams.sink)
     load = partial(checked_agents, registry=host.registry)

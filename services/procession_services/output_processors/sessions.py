@@ -306,7 +306,7 @@ class SessionServer:
         address, told = session.answer, {"l": session.attempt, **what}
         if session.reply:
             address, session.reply = session.reply, ""
-            told |= self._offer | {"taken": session.taken, "life": self._executor.store.life}
+            told |= self._offer | {"taken": session.taken}
             if session.replying:
                 session.replying.cancel()
         await self._bus.publish(address, orjson.dumps(told))

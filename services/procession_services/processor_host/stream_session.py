@@ -69,7 +69,7 @@ class Session:
     timed: bool = False
     disconnects: int = 0
     life: int = 0
-    """That of Redis when the first replica took it; 0 while nobody knows."""
+    """That of Redis when it began; 0 where nobody knows."""
     signal: AbortSignal = field(default_factory=AbortSignal)
     hold: Hold = field(default_factory=Hold)
     end_sent: bool = False

@@ -30,6 +30,7 @@ from procession_services.processor_host.outcomes import raise_outcome, take_lent
 from procession_services.processor_host.stream_session import Session
 from procession_services.runtime import telemetry
 from procession_services.runtime.clock import new_token
+from procession_services.runtime.store import RunStore
 from procession_services.runtime.tasks import ended, repeated, spawned
 
 log = logging.getLogger(__name__)
@@ -47,8 +48,8 @@ _AWAY_SECONDS: Final = 1.0
 class StreamClient:
     """Opens streams through the output processors for one service process."""
 
-    def __init__(self, bus: Bus, service: str, replica: str) -> None:
-        self._bus = bus
+    def __init__(self, bus: Bus, store: RunStore, service: str, replica: str) -> None:
+        self._bus, self._store = bus, store
         self._address = subjects.answers(service, f"{replica}-{new_token(6)}")
         self._nearest = subjects.lease(SERVICE, replica)
         self._sessions: dict[str, Session] = {}
@@ -131,6 +132,7 @@ class StreamClient:
             signal=job.abort_signal,
             hold=job.outbox.hold,
             disconnects=self._bus.disconnects,
+            life=self._store.life,
             ended=ended,
             well=well,
         )
@@ -194,7 +196,6 @@ class StreamClient:
             session.left(reply.get("away", ""))
             raise NoResponderError(reply["replica"])
         session.inbox, session.replica, session.sent = reply["inbox"], reply["replica"], reply.get("taken", 0)
-        session.life = session.life or reply.get("life", 0)
         session.flying = session.size(session.acked, session.sent)
         session.lost, session.heard = False, asyncio.get_running_loop().time()
         self._take(session, reply)

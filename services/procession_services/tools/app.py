@@ -13,7 +13,7 @@ SERVICE = "tools"
 
 async def start(host: Host) -> None:
     """Starts taking commands."""
-    streams = StreamClient(host.bus, SERVICE, host.settings.replica)
+    streams = StreamClient(host.bus, host.store, SERVICE, host.settings.replica)
     await streams.start()
     host.on_stop.append(streams.stop)
     host.registry.add_tool(remote_tool(host.bus.request))

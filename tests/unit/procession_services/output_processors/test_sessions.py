@@ -35,7 +35,7 @@ def server_on(bus: Bus) -> SessionServer:
     host: Any = SimpleNamespace(
         bus=bus, store=None, service="output_processors", settings=settings, subscribe=bus.subscribe
     )
-    nothing: Any = SimpleNamespace(forget=lambda *_: None, bus=bus, store=SimpleNamespace(life=0))
+    nothing: Any = SimpleNamespace(forget=lambda *_: None, bus=bus)
     return SessionServer(host, nothing, nothing)
 
 

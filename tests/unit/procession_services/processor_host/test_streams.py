@@ -21,6 +21,8 @@ from procession_services.runtime.tasks import ended
 from tests.chaos.proxy import Proxy
 from tests.support.waiting import nothing_more, until
 
+STORE: Any = SimpleNamespace(life=5)
+
 
 def _lost():
     hold = Hold()
@@ -35,7 +37,7 @@ async def _lease():
 @pytest.fixture
 async def client(servers):
     bus = await Bus.connect(servers.nats_url, "test")
-    yield StreamClient(bus, "llm_gateway", "here")
+    yield StreamClient(bus, STORE, "llm_gateway", "here")
     await bus.close()
 
 
@@ -351,7 +353,7 @@ async def test_silence_tells_of_a_replica_while_nats_is_there_and_not_while_it_i
 
     async with Proxy(int(servers.nats_url.rpartition(":")[2])) as proxy:
         bus = await Bus.connect(f"nats://127.0.0.1:{proxy.port}", "test")
-        client = StreamClient(bus, "llm_gateway", "here")
+        client = StreamClient(bus, STORE, "llm_gateway", "here")
         monkeypatch.setattr(client, "_lose", lose)
         await client.start()
         session = Session("s", [], _lease, DictStore(), inbox="there", ended=True)
@@ -436,7 +438,7 @@ async def stream(monkeypatch):
     """A stream that was leased to replica 1: its sender, its session, and what plays the others."""
     monkeypatch.setattr(streams, "_AGAIN_SECONDS", 0)
     bus: Any = Played()
-    client = StreamClient(bus, "llm_gateway", "here")
+    client = StreamClient(bus, STORE, "llm_gateway", "here")
     await client.start()
     session = Session("s", [], _lease, DictStore())
     client._sessions[session.id] = session
@@ -508,20 +510,20 @@ async def test_what_is_too_long_for_a_frame_goes_in_parts_and_a_chunk_that_is_fa
     assert failed.value.code == "CHUNK_NOT_SENDABLE"
 
 
-async def test_later_leases_say_in_which_life_of_redis_the_stream_began(client, monkeypatch):
-    lives, asked = iter((5, 6, 7)), []
+async def test_later_leases_say_in_which_life_of_redis_the_stream_began(stream, monkeypatch):
+    client, _, bus = stream
+    monkeypatch.setattr(streams, "lease_of", lambda *_, **__: _lease())
+    monkeypatch.setattr(streams, "store_of", lambda _job: DictStore())
 
-    async def taken(_subject, body, _seconds):
-        asked.append(orjson.loads(body))
-        return orjson.dumps({"replica": "one", "inbox": "there", "taken": 1, "life": next(lives)})
+    async def flushed():
+        pass
 
-    monkeypatch.setattr(client._bus, "request", taken)
-    session = Session("s", [], _lease, DictStore())
-    for _ in range(3):
-        session.add([{"type": "text-delta"}])
-        await client._lease(session, "one")
-        session.left()
-    assert [lease.get("life") for lease in asked] == [None, 5, 5]
+    outbox = SimpleNamespace(flush=flushed, hold=Hold())
+    session = await client.open(SimpleNamespace(outbox=outbox, abort_signal=AbortSignal()), [])
+    session.left()
+    await client._lease(session, None)
+    assert [lease.get("life") for _, lease in bus.asked] == [None, STORE.life]
+    client.close(session)
 
 
 async def test_where_a_replica_is_gone_another_one_gets_all_of_the_stream_at_once(stream):
