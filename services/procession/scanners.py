@@ -86,14 +86,14 @@ class RegexScanner:
         opens = len(text)
         if self._all is not None and opens - start <= _SHORT:
             try:
-                found, undecided = self._all.find(text, start, Allowance(text), final=final)
+                found, undecided = self._all.find(text, start, Allowance(len(text)), final=final)
             except ScanError:
                 pass  # the rules by themselves tell whose fault it is
             else:
                 if not found:
                     return Scan([], undecided)
         hits: list[Match] = []
-        allowance = Allowance(text)
+        allowance = Allowance(len(text))
         for rule in self._rules:
             found, undecided = rule.find(text, start, allowance, final=final)
             hits += found
@@ -108,8 +108,13 @@ class Allowance:
     have taken, it is as much again of this thread's CPU time.
     """
 
-    def __init__(self, text: str) -> None:
-        self._size = len(text)
+    def __init__(self, size: int) -> None:
+        """Begins now.
+
+        Args:
+            size: How long the text is.
+        """
+        self._size = size
         self._seconds = (min(_BASE_MICROS + _MICROS_EACH * self._size, _MOST_MICROS) + self._size) / 1e6
         self._until = time.perf_counter() + self._seconds
         self._cpu_until: float | None = None

@@ -28,8 +28,6 @@ _LATE: Final = 0.2
 _OTHERS: Final = 0.3
 _UNHEARD: Final = frozenset({"loss", "apart"})
 """What may be between somebody who lives and the others."""
-_UNHEARD_OF_ONE: Final = _UNHEARD | {"silence"}
-"""... where there are several servers: one that stands still keeps who is at it from the others."""
 
 
 @dataclass(slots=True)
@@ -312,12 +310,15 @@ def _begins(told: str, texts: list[str]) -> bool:
 async def judge_calls(world: World, outcome: Outcome) -> None:
     """The model once a step, and once more where it fails, and for each lost gateway; the tool once for each host.
 
-    Whoever is at a server that does not hear the others cannot be told from one that is lost. Either once more for
-    each time that Redis has forgotten what came of it, which may be that it was refused, too.
+    Whoever is at a server that does not hear the others, or that stands still while leases run out, cannot be told from
+    one that is lost. Either once more for each time that Redis has forgotten what came of it, which may be that it was
+    refused, too.
     """
     befell = world.during(outcome.began, outcome.began + outcome.seconds)
-    unheard = _UNHEARD_OF_ONE if world.is_clustered else _UNHEARD
-    gateways = sum("llm_gateway" in fault.services or fault.kind in unheard for fault in befell)
+    alone = [
+        fault for fault in befell if world.is_clustered and fault.kind == "silence" and fault.outlasts_leases
+    ]
+    gateways = len(alone) + sum("llm_gateway" in fault.services or fault.kind in _UNHEARD for fault in befell)
     forgot = sum(fault.kind == "forget" for fault in befell)
     allowed = 1 + KINDS[outcome.kind].refused + gateways + forgot * (1 + KINDS[outcome.kind].refused)
     for (run, step), count in world.model.calls.items():
@@ -327,7 +328,7 @@ async def judge_calls(world: World, outcome: Outcome) -> None:
     wanted = KINDS[outcome.kind].calls
     if not wanted or outcome.status != "finished":
         return
-    lost_hosts = sum("tools" in fault.services or fault.kind in unheard - {"loss"} for fault in befell)
+    lost_hosts = len(alone) + sum("tools" in fault.services or fault.kind == "apart" for fault in befell)
     hosts = defaultdict[str, list[str]](list)
     for line in world.trace(outcome.run).read_text().splitlines():
         call, host = line.split()

@@ -60,13 +60,18 @@ _FORGOTTEN_SECONDS: Final = (0.05, 1.9)
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that befell services (or a server) from `began` to `ended`, on the loop's clock."""
+    """What befell services (or a server) from `began` until `ACK_WAIT` after it was over, on the loop's clock."""
 
     kind: str
     services: tuple[str, ...]
     pid: int
     began: float
     ended: float
+
+    @property
+    def outlasts_leases(self) -> bool:
+        """Whether it lasted for so long that a lease may have run out, which is renewed when a third of it is over."""
+        return self.ended - self.began > ACK_WAIT * (1 + 2 / 3)
 
     def __str__(self) -> str:
         return " ".join((self.kind, "+".join(self.services))).strip()

@@ -71,6 +71,8 @@ class ChunkOrder:
         if min(first, start) < self._said_to:
             self._waiting = {n: said for n, said in self._waiting.items() if n < self._limit(said[0])}
             self._resets = {n: said for n, said in self._resets.items() if n <= self._limit(said[0])}
+            if self.position < self._shown:  # we have gone back there, whoever said so
+                self._resets.setdefault(self.position, (self._greatest, self.position))
 
     def _start_over(self) -> None:
         """Goes back to where we began, or what was taken back: we have heeded somebody that had lost the work.

@@ -171,7 +171,7 @@ class RegexFilter(Processor[RegexFilterOptions]):
     async def _stream(self, args: OutputStreamArgs, take: Callable[..., list[Chunk]]) -> list[Chunk]:
         found: list[Region] = []
         values: list[str] = []
-        allowance = Allowance("")
+        allowance = Allowance(0)
 
         def rewrite(match: Match, text: str) -> str:
             here = self._rules.later(match, text, match.memory.setdefault("spent", []), allowance)

@@ -122,7 +122,7 @@ class Rules:
         Raises:
             ScanError: A pattern took too long.
         """
-        allowance = Allowance(text)
+        allowance = Allowance(len(text))
         return [
             self._region(match.start, match.end, text[match.start : match.end], match.data, allowance)
             for match in self.scanner.scan(text, 0, final=True).matches

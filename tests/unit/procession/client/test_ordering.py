@@ -48,6 +48,7 @@ def read(order, have):
             for number in [number for number in have if number >= chunk["payload"]["from"]]:
                 del have[number]
         else:
+            assert order.position - 1 not in have, "without a reset"
             have[order.position - 1] = chunk["payload"]["text"]
 
 
@@ -285,6 +286,17 @@ def test_a_gap_in_what_is_taken_back_is_skipped():
     order.add(batch(5, "A", reset=0, fence=2, end=True))
     assert order.gap is None
     assert drain(order) == ["reset", "A"]
+    assert order.ended
+
+
+def test_what_a_later_reader_gets_again_is_taken_back_also_where_somebody_else_takes_back_more():
+    order = ChunkOrder(after=5)
+    order.add(batch(5, "f", "g", "h", "i", end=True))
+    assert drain(order) == ["f", "g", "h", "i"]
+    order.add(batch(7, fence=2, reset=7))
+    order.add(batch(1, fence=3, reset=1))
+    order.add(batch(1, *"BCDEFGHI", fence=3, end=True))
+    assert drain(order) == ["reset", "H", "I"]
     assert order.ended
 
 
