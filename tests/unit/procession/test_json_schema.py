@@ -85,7 +85,7 @@ def test_a_schema_that_cannot_be_used_is_told(schema: dict[str, Any]) -> None:
 
 
 def test_a_long_schema_takes_no_longer_than_its_check() -> None:
-    schema = {"properties": {f"p{n}": {"type": "string", "pattern": "^x"} for n in range(20_000)}}
+    schema = {"properties": {f"p{n}": {"type": "string", "pattern": "^x"} for n in range(2_000)}}
     assert told(schema, {"p0": 1}) == ["1 is not of type 'string'"]
     plain = seconds(lambda: json.loads(json.dumps(schema)))
     assert seconds(lambda: misfits(schema, {"p0": 1})) < 8 * plain
