@@ -63,9 +63,8 @@ def unknown_names(schema: Any, instance: dict[str, Any]) -> list[str]:
 def _validator(text: str) -> Validator:
     schema = json.loads(text)
     kind = validator_for(schema, default=Draft202012Validator)
-    if (
-        len(text) <= _LONGEST_KEPT
-    ):  # 4,000 properties would take a second, and what is wrong shows all the same
+    # 4,000 properties would take a second, and what is wrong shows all the same.
+    if len(text) <= _LONGEST_KEPT:
         kind.check_schema(schema)
     if "unevaluatedProperties" in text and "patternProperties" in text:
         raise SchemaError("`unevaluatedProperties` beside `patternProperties` is not checked")
