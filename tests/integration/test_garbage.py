@@ -14,10 +14,14 @@ DONE = {"chunks": ["a", "b"]}
 
 @contextmanager
 def garbage():
-    """Our objects that only the collector could free after the block, by class."""
+    """Our objects that the block made and that only the collector could free after it, by class.
+
+    What was there before is frozen: a client of an earlier test may die meanwhile, which is not the run's garbage.
+    """
     found: Counter[str] = Counter()
     gc.collect()
     gc.disable()
+    gc.freeze()
     try:
         yield found
         gc.set_debug(gc.DEBUG_SAVEALL)
@@ -27,6 +31,7 @@ def garbage():
     finally:
         gc.set_debug(0)
         gc.garbage.clear()
+        gc.unfreeze()
         gc.enable()
 
 
