@@ -4,6 +4,8 @@ import asyncio
 
 import pytest
 
+from procession_services.runtime.embedded import EmbeddedServers
+from tests.chaos.forgetful import Forgetful
 from tests.chaos.proxy import Proxy
 from tests.support.system import SERVICES, finished, numbered, running_system, text_of
 from tests.support.waiting import until
@@ -84,3 +86,33 @@ async def test_nor_does_it_where_one_process_has_all_services(servers, tmp_path,
             await first.stop()
     text = "".join(WORDS).upper()
     assert (result.status, result.text, text_of(chunks + more)) == ("finished", text, text)
+
+
+async def test_nobody_goes_on_when_redis_has_forgotten_who_took_it_over(tmp_path, monkeypatch):
+    """Redis says that the command is still the first gateway's; clients have chunks of the second one."""
+    monkeypatch.setenv("OPENAI_API_KEY", "unused")
+    others = [service for service in SERVICES if service != "llm_gateway"]
+    async with (
+        EmbeddedServers(tmp_path) as servers,
+        running_system(servers.endpoints, tmp_path) as system,
+        Proxy(int(servers.endpoints.nats_url.rpartition(":")[2])) as proxy,
+        system.inside(*others, work_ack_wait=LEASE),
+    ):
+        url, forgetful = f"nats://127.0.0.1:{proxy.port}", Forgetful(servers, tmp_path)
+        process = await system.process("llm_gateway", work_ack_wait=LEASE, nats_url=url).start()
+        try:
+            await process.ready()
+            answers = [[f"{name}{number} " for number in range(20)] for name in ("first", "second", "third")]
+            handle = await system.start(*({"chunks": each, "chunk_delay_ms": 100} for each in answers))
+            chunks = await begun(handle)
+            forgetful.remember()
+            proxy.freeze()
+            async with system.inside("llm_gateway", work_ack_wait=LEASE):
+                while not text_of(chunks).startswith("second"):
+                    chunks += await begun(handle)
+                await forgetful.forget()
+                proxy.thaw()
+                result, more = await finished(handle)
+        finally:
+            await process.stop()
+    assert (result.status, text_of(chunks + more)) == ("finished", result.text)

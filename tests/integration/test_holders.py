@@ -144,6 +144,23 @@ async def test_a_command_is_ours_until_somebody_takes_it(two, store, command):
         assert not await one.still_ours(ours)
 
 
+async def test_a_command_is_not_ours_if_redis_began_anew_since_somebody_may_have_taken_it(tmp_path, command):
+    """It may have forgotten who took it."""
+    now = asyncio.get_running_loop().time()
+    async with (
+        own_servers(tmp_path, nats=False) as servers,
+        connect(servers.endpoints.redis_url) as redis,
+    ):
+        store = RunStore(redis, ttl=60, finished_ttl=60, told_ttl=60)
+        await store.save_state("t", command.run, StateChange(0, b"{}", 2**42, finished=False, out=3))
+        holders = Holders(Bus("nats://127.0.0.1:1", "nobody"), store, SERVICE, "one")
+        for until, still in ((now - 2, False), (now + 600, True)):
+            delivery = given(command, 1, Hold(until))
+            with holders.working(command, delivery) as owner:
+                await claim(store, command, owner)
+                assert await holders.still_ours(delivery) is still
+
+
 async def test_what_cannot_be_known_while_nats_is_silent_is_left_to_the_next_delivery(
     tmp_path, store, command
 ):

@@ -29,7 +29,11 @@ class Hold:
 
     def lasts(self) -> bool:
         """Whether it is ours for certain."""
-        return not self._lost and asyncio.get_running_loop().time() < self._until
+        return not self._lost and self.over_for() < 0
+
+    def over_for(self) -> float:
+        """Seconds since when somebody else may have it; negative before that."""
+        return asyncio.get_running_loop().time() - self._until
 
     def extend(self, until: float) -> None:
         """Takes it that the server leaves it to us for longer."""

@@ -10,13 +10,15 @@ from procession_schemas.holders import HolderAnswer, HolderQuestion
 from procession_schemas.work import WorkCommand
 from procession_services.bus import Bus, Delivery, Hold, LostError, RequestTimeoutError
 from procession_services.bus.alive import request_when_up
-from procession_services.runtime.clock import new_token
+from procession_services.runtime.clock import new_token, seconds
 from procession_services.runtime.store import RunStore
 
 log = logging.getLogger(__name__)
 _ASK_SECONDS: Final = 1.0
 """Who does not answer for so long is taken for dead: a processor may block its event loop for about as long, and after
 a restart of NATS whoever lives may not be back yet."""
+_LIFE_SECONDS: Final = 1
+"""A life of Redis is called by the second in which it began."""
 
 
 class Holders:
@@ -56,11 +58,16 @@ class Holders:
         return owner in self._owners
 
     async def still_ours(self, delivery: Delivery) -> bool:
-        """Whether nobody has taken over the command that we work on for that delivery."""
+        """Whether nobody has taken over the command that we work on for that delivery, as far as Redis remembers.
+
+        Where it was started anew since somebody may have, it may have forgotten that; so the command is not ours.
+        """
         if (ours := self._held.get(delivery.hold)) is None:
             return False
         command, owner = ours
-        return await self._store.claimed_by(command.tenant, command.run, command.seq) == owner
+        since = seconds() - delivery.hold.over_for()
+        claimed_by = await self._store.claimed_by(command.tenant, command.run, command.seq)
+        return claimed_by == owner and self._store.life + _LIFE_SECONDS < since
 
     async def elsewhere(self, delivery: Delivery) -> bool:
         """Whether the replica that has claimed a command, which was delivered once more, works on it.
