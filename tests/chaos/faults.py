@@ -36,8 +36,8 @@ MIXES: Final[Mapping[str, Mix]] = {
         {"kill": 30, "end": 10, "stop": 8, "half-open": 5, "nats": 4, "forget": 50},
     ),
     "cut-off": Mix(
-        "half of what happens is that replicas are cut off, and NATS restarts meanwhile",
-        {"half-open": 60, "kill": 10, "end": 5, "stop": 5, "nats": 40},
+        "half of what happens is that replicas are cut off, and NATS and Redis have their trouble meanwhile",
+        {"half-open": 60, "kill": 5, "end": 5, "stop": 5, "nats": 20, "silence": 15, "forget": 20},
     ),
     "silent": Mix(
         "half of what happens is that NATS stands still",
