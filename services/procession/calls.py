@@ -9,7 +9,7 @@ from typing import Any, Literal, NoReturn, Self, TypeVar, cast
 
 from procession import signals
 from procession.args import AbortSignal, Violation, Writer
-from procession.authors import is_ours
+from procession.authors import is_ours, place
 from procession.context import RunContext
 from procession.errors import ProcessionError, ProcessorError, TripWire
 from procession.json_values import error_text, given, plain, text
@@ -132,7 +132,7 @@ class Calls:
         except BaseException as error:  # whatever an author's code raises is reported with its place
             if is_ours(error) or of_another(link, error):
                 raise
-            report.errors += 1
+            self.raised(link, hook, error, args)
             if link.skips(hook):
                 return None
             raise failure(link, hook, error) from error
@@ -140,6 +140,16 @@ class Calls:
             report.micros += (self.clock() - started) / 1000
         report.changed += _says_something(args, value)
         return value
+
+    def raised(self, link: Link, hook: Hook, error: BaseException, args: Any = None) -> None:
+        """Counts what an author's code raised, and logs the first one: its class and where, not its text."""
+        report = self.report(link, hook)
+        report.errors += 1
+        if report.errors > 1:
+            return  # a stream hook that is skipped may fail at every chunk
+        run, at = getattr(args, "run_id", ""), place(error, type(link.processor).__module__)
+        of, where = f" of run {run}" if run else "", f" at {at}" if at else ""
+        self.environment.log(f"{link.id}: {hook.value}{of} raised {type(error).__name__}{where}")
 
     async def violated(self, link: Link, hook: Hook, tripwire: TripWire) -> None:
         """Completes the tripwire, counts it, tells `on_violation`, and stores the violation (R-VI, D-17).
@@ -164,7 +174,7 @@ class Calls:
         except BaseException as error:  # R-VI-4: counted, never changes the pipeline
             if is_ours(error):
                 raise
-            self.report(link, hook).errors += 1
+            self.raised(link, hook, error)
         await self.violation(violation, hook, retry)
 
 

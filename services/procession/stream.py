@@ -161,7 +161,7 @@ class StreamChain:
         link = self.links[k]
         if of_another(link, error):
             return False
-        self._reports[k].errors += 1
+        self._calls.raised(link, _HOOK, error, self._args[k])
         if not link.skips(_HOOK):
             raise failure(link, _HOOK, error) from error
         return True

@@ -1,5 +1,7 @@
 import asyncio
 import itertools
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,6 +10,7 @@ from procession.args import Violation
 from procession.calls import Calls, NullWriter, TurnWriter, check_custom, failure, within
 from procession.errors import ProcessorError, TripWire
 from procession.processor import Hook
+from procession.testing import environment
 from procession_schemas.chunks import CORE_TYPES
 from tests.support.raising import RAISED, raising
 from tests.unit.procession.making import calls, link, processor
@@ -98,6 +101,18 @@ async def test_a_skipped_failure_changes_nothing_and_is_counted():
     at = link(judged(raises(ValueError("x"))), on_error="skip")
     assert await tally.call(at, HOOK, None) is None
     assert tally.report(at, HOOK).errors == 1
+
+
+async def test_the_log_says_once_which_hook_raised_what_and_where_but_not_with_which_text():
+    logged = []
+    tally = Calls(clock=lambda: 0, environment=environment(log=logged.append))
+    at = link(judged(raises(ValueError("secret"))), on_error="skip")
+    line = raises.__code__.co_firstlineno + 2
+    for _ in range(3):
+        await tally.call(at, HOOK, SimpleNamespace(run_id="r"))
+    place = f"{Path(__file__)}:{line}"
+    assert logged == [f"p: processOutputStep of run r raised ValueError at {place}"]
+    assert tally.report(at, HOOK).errors == 3
 
 
 @pytest.mark.parametrize("on_error", ["fail", "skip"])

@@ -11,7 +11,7 @@ from procession.errors import ProcessorError, TripWire
 from procession.processor import Hook
 from procession.response import ResponseCollector
 from procession.stream import StreamChain
-from procession.testing import ProcessorKit
+from procession.testing import ProcessorKit, environment
 from procession_schemas.chunks import RUNTIME_TYPES
 from tests.support.raising import RAISED, raising
 from tests.unit.procession.making import calls, context, delta, link, on, processor, retext, texts
@@ -511,6 +511,16 @@ async def test_a_guardrail_that_fails_ends_the_stream():
         await StreamChain(links, context(), calls(), out.append).feed(delta("a"))
     assert (caught.value.processor_id, caught.value.hook) == ("g", "processOutputStream")
     assert out == []
+
+
+async def test_a_skipped_failure_at_every_chunk_is_logged_once():
+    logged = []
+    tally = Calls(clock=lambda: 0, environment=environment(log=logged.append))
+    chunks = [delta("a"), delta("b")]
+    kinds = hook(raising(lambda: ValueError("secret")))
+    assert await through(kinds, chunks, tally=tally, on_error="skip") == chunks
+    [told] = logged
+    assert told.startswith("a: processOutputStream of run r raised ValueError at ")
 
 
 async def test_a_hook_that_takes_too_long_is_skipped_or_fails():
