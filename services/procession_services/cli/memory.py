@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from procession.authors import said
 from procession_services.cli.common import UsageError, print_json, say, whole_number
-from procession_services.runtime.agents import load_agents
+from procession_services.runtime.agents import read_agents
 from procession_services.runtime.problems import ConfigurationError, Problem
 from procession_services.runtime.settings import Settings
 
@@ -31,19 +31,21 @@ def memory_problems(settings: Settings) -> list[Problem]:
     from procession_services.memory.embedders import fallback_warning  # noqa: PLC0415 - only what the command needs
     from procession_services.memory.stores.onnx import missing_weights  # noqa: PLC0415
 
+    if settings.agents is None:
+        return []
     try:
-        agents = load_agents(settings.agents) if settings.agents else {}
+        file = read_agents(settings.agents)
     except ConfigurationError:
         return []  # told by the check of the file itself
     problems = []
-    for name, agent in agents.items():
+    for name, agent in file.agents.items():
         recall = agent.memory.semantic_recall if agent.memory else None
         if not recall:
             continue
         path = f"agents.{name}.memory.semanticRecall"
         if not (settings.chroma_url or settings.chroma_path):
             told = "needs PROCESSION_CHROMA_URL or PROCESSION_CHROMA_PATH, except below `procession up`"
-            problems.append(Problem(str(settings.agents), path, told, warning=True))
+            problems += file.placed([Problem("", path, told, warning=True)])
         if settings.onnx_path and (missing := missing_weights(settings.onnx_path)):
             told = f"there is no {missing[0]}, unless the memory service sees another directory there"
             problems.append(Problem("PROCESSION_ONNX_PATH", path, told, warning=True))

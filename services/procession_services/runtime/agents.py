@@ -5,7 +5,8 @@ Everything that is wrong is told at once, each with where it is and how to mend 
 
 import importlib.util
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,9 +26,9 @@ from procession_schemas.agent import (
 )
 from procession_schemas.memory import MemoryConfig
 from procession_services.runtime.problems import ConfigurationError, Problem, suggestion
-from procession_services.runtime.yaml_text import composed, parsed
+from procession_services.runtime.yaml_text import composed, no_yaml, parsed
 
-__all__ = ["load_agents"]
+__all__ = ["AgentsFile", "load_agents", "read_agents"]
 
 _Path = tuple[str | int, ...]
 
@@ -58,22 +59,58 @@ def load_agents(path: Path) -> dict[str, Agent]:
     Raises:
         ConfigurationError: The file cannot be read, or agents in it are wrong.
     """
+    file = read_agents(path)
+    if file.problems:
+        raise ConfigurationError(file.problems)
+    return file.agents
+
+
+def read_agents(path: Path) -> "AgentsFile":
+    """Reads agents from a file, and what is wrong with it; raises ConfigurationError where it cannot be read."""
     source = _Python(path) if path.suffix == ".py" else _Yaml(path)
-    problems: list[Problem] = []
-    agents: dict[str, Agent] = {}
-    for at, name, raw in _entries(source.read(), source, problems):
+    file = AgentsFile(source)
+    for at, name, raw in _entries(source.read(), source, file.problems):
         if isinstance(raw, Agent):
             agent: Agent | None = raw
         else:
-            agent = _validated(raw, name, at, source, problems)
+            agent = _validated(raw, name, at, source, file.problems)
         if agent is None:
             continue
-        if agent.name in agents:
-            problems.append(source.problem((*at, "name"), f"there is another agent {agent.name!r}"))
-        agents[agent.name] = agent
-    if problems:
-        raise ConfigurationError(problems)
-    return agents
+        if agent.name in file.agents:
+            file.problems.append(source.problem((*at, "name"), f"there is another agent {agent.name!r}"))
+        file.agents[agent.name] = agent
+        file.places[agent.name] = at
+    return file
+
+
+@dataclass(slots=True)
+class AgentsFile:
+    """What a file says of agents.
+
+    Attributes:
+        problems: What is wrong with its form.
+        agents: By name; of those that are wrong, what is right of them.
+        places: Where in the file each is.
+    """
+
+    source: "_Source"
+    problems: list[Problem] = field(default_factory=list)
+    agents: dict[str, Agent] = field(default_factory=dict)
+    places: dict[str, _Path] = field(default_factory=dict)
+
+    def placed(self, found: Iterable[Problem]) -> list[Problem]:
+        """Problems of agents with their lines, but those of what is left out of its agent."""
+        told = {problem.path for problem in self.problems}
+        return [
+            replace(problem, where=self.source.place(at))
+            for problem in found
+            for at in [self._at(problem.path)]
+            if ".".join(map(str, at)) not in told
+        ]
+
+    def _at(self, path: str) -> _Path:
+        _, name, *rest = path.split(".")
+        return (*self.places[name], *rest)
 
 
 class _Source:
@@ -92,8 +129,12 @@ class _Source:
 
     def problem(self, at: _Path, message: str) -> Problem:
         """A problem with an entry."""
+        return Problem(self.place(at), ".".join(map(str, at)), message)
+
+    def place(self, at: _Path) -> str:
+        """The file, with the line of an entry where it is known."""
         line = self.line(at)
-        return Problem(f"{self.path}:{line}" if line else str(self.path), ".".join(map(str, at)), message)
+        return f"{self.path}:{line}" if line else str(self.path)
 
     def text(self) -> str:
         """The text of the file; raises ConfigurationError."""
@@ -110,7 +151,7 @@ class _Yaml(_Source):
             self._tree = composed(text)
             return parsed(text)
         except yaml.YAMLError as error:
-            raise ConfigurationError([Problem(str(self.path), "", f"is not YAML: {error}")]) from error
+            raise ConfigurationError([no_yaml(self.path, error)]) from error
 
     def line(self, at: _Path) -> int | None:
         node, line = self._tree, 1
@@ -142,10 +183,10 @@ def _child(node: Any, key: str | int) -> tuple[int, Any] | None:
     """The line and the node of an entry of a YAML node."""
     if isinstance(node, yaml.MappingNode):
         for name, value in node.value:
-            if name.value == key:
+            if name.value in _spellings(key):
                 return name.start_mark.line + 1, value
-    if isinstance(node, yaml.SequenceNode) and isinstance(key, int) and key < len(node.value):
-        value = node.value[key]
+    if isinstance(node, yaml.SequenceNode) and str(key).isdecimal() and int(key) < len(node.value):
+        value = node.value[int(key)]
         return value.start_mark.line + 1, value
     return None
 
@@ -176,8 +217,31 @@ def _validated(
     try:
         return Agent.model_validate(fields)
     except ValidationError as error:
-        problems += [source.problem((*at, *path), told) for path, told in _told(error.errors(), fields)]
-        return None
+        wrong = _told(error.errors(), fields)
+        problems += [source.problem((*at, *path), told) for path, told in wrong]
+        return _rest(fields, [path for path, _ in wrong])
+
+
+def _rest(fields: Any, wrong: list[_Path]) -> Agent | None:
+    """An agent without what is wrong with it, or without the fields that this is in: so the others are checked, too."""
+    for left_out in (wrong, [path[:1] for path in wrong]):
+        try:
+            return Agent.model_validate(_without(fields, left_out))
+        except ValidationError:
+            continue
+    return None
+
+
+def _without(data: Any, wrong: list[_Path]) -> Any:
+    if not isinstance(data, Mapping | list):
+        return data
+    entries = data.items() if isinstance(data, Mapping) else enumerate(data)
+    kept = {
+        key: _without(value, [path[1:] for path in wrong if path[:1] == (key,)])
+        for key, value in entries
+        if isinstance(data, list) or (key,) not in wrong  # what is behind an entry of a list keeps its number
+    }
+    return kept if isinstance(data, Mapping) else list(kept.values())
 
 
 def _told(errors: list[ErrorDetails], fields: Any) -> list[tuple[_Path, str]]:
@@ -224,7 +288,8 @@ def _message(path: _Path, error: ErrorDetails) -> tuple[str, str]:
         return "is missing", ""
     value = error["input"]
     shown = f", not {value!r}" if isinstance(value, str | int | float | bool | None) else ""
-    return error["msg"].replace("Input should", "should"), shown
+    told = error["msg"].replace("Input should", "should").replace("a valid list", "a list")
+    return re.sub(r"a valid dictionary( or instance of \w+)?", "a mapping", told), shown
 
 
 def _known_keys(path: _Path) -> list[str]:

@@ -1,6 +1,7 @@
 """Tells everything that is wrong with a configuration before anything runs: `procession check`."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,11 +12,11 @@ from procession.errors import (
     UnknownComponentError,
 )
 from procession.placing import misplaced
-from procession.processor import INPUT_HOOKS, OUTPUT_HOOKS, Hook
+from procession.processor import INPUT_HOOKS, METHODS, OUTPUT_HOOKS, Hook, Processor
 from procession.registry import Registry
 from procession_schemas.admin import ModelUse
 from procession_schemas.agent import Agent, FactoryRef, ProcessorRef, ToolRef
-from procession_services.runtime.agents import load_agents
+from procession_services.runtime.agents import AgentsFile, read_agents
 from procession_services.runtime.problems import ConfigurationError, Problem, suggestion
 from procession_services.runtime.settings import Settings
 from procession_services.runtime.tenants import load_tenants
@@ -52,13 +53,23 @@ def check(settings: Settings, model_problem: ModelCheck | None = None) -> list[P
         told = "no agents file; only requests that bring their own agent will run"
         return [*problems, Problem("PROCESSION_AGENTS", "", told, warning=True)]
     try:
-        agents = load_agents(settings.agents)
+        file = read_agents(settings.agents)
     except ConfigurationError as error:
         return [*problems, *error.problems]
-    where = str(settings.agents)
-    for agent in agents.values():
-        problems += check_agent(agent, registry, where, model_problem)
-    return problems
+    return [*problems, *_in_file(file, registry, model_problem)]
+
+
+def _in_file(file: AgentsFile, registry: Registry, model_problem: ModelCheck | None = None) -> list[Problem]:
+    """What is wrong with the form of an agents file and with the agents in it, from the first line on."""
+    found = [
+        told for agent in file.agents.values() for told in check_agent(agent, registry, "", model_problem)
+    ]
+    return sorted([*file.problems, *file.placed(found)], key=_line)
+
+
+def _line(problem: Problem) -> int:
+    _, _, line = problem.where.rpartition(":")
+    return int(line) if line.isdecimal() else 0
 
 
 def _tenants(settings: Settings) -> list[Problem]:
@@ -74,7 +85,7 @@ def _tenants(settings: Settings) -> list[Problem]:
 def check_agent(
     agent: Agent, registry: Registry, where: str, model_problem: ModelCheck | None = None
 ) -> Iterator[Problem]:
-    """Checks one agent against what is installed; `where` names the file."""
+    """Checks one agent against what is installed; `where` is where it stands."""
     base = f"agents.{agent.name}"
     for attribute, key, hooks in _ARRAYS:
         array = getattr(agent, attribute)
@@ -94,11 +105,10 @@ def check_agent(
 
 def checked_agents(file: Path, *, registry: Registry) -> dict[str, Agent]:
     """The agents of a file by name, every id and option in them checked; raises ConfigurationError."""
-    agents = load_agents(file)
-    found = [told for agent in agents.values() for told in check_agent(agent, registry, str(file))]
-    if wrong := [problem for problem in found if not problem.warning]:
+    read = read_agents(file)
+    if wrong := [problem for problem in _in_file(read, registry) if not problem.warning]:
         raise ConfigurationError(wrong)
-    return agents
+    return read.agents
 
 
 def models_of(agents: Iterable[Agent], api_base: str | None) -> list[ModelUse]:
@@ -134,11 +144,22 @@ def _processor(
         yield Problem(where, f"{path}.id", _told(error))
         return
     if not traits.hooks & hooks:
-        here, there = ", ".join(sorted(hooks)), ", ".join(sorted(traits.hooks)) or "no hook"
-        told = f"{ref.id} would never run here: its hooks are {there}, and here run {here}"
-        yield Problem(where, f"{path}.id", told)
+        here, there = ", ".join(sorted(hooks)), ", ".join(sorted(traits.hooks))
+        has = f"its hooks are {there}" if there else "it has no hook"
+        yield Problem(where, f"{path}.id", f"{ref.id} would never run here: {has}, and here run {here}")
+    for name, meant in _misspelt(kind):
+        told = f"{ref.id} has a method {name}, which is no hook; did you mean {meant}?"
+        yield Problem(where, f"{path}.id", told, warning=True)
     if wrong := misplaced(_KINDS.get(frozenset(hooks), ""), kind, ref, traits):
         yield Problem(where, f"{path}.{wrong[0]}", wrong[1])
+
+
+def _misspelt(kind: type[Processor[Any]]) -> Iterator[tuple[str, str]]:
+    """Methods whose names are nearly those of hooks, and of which: they would never be called."""
+    for name in dir(kind):
+        if name.startswith("process") and not hasattr(Processor, name) and callable(getattr(kind, name)):
+            for meant in get_close_matches(name.lower(), METHODS.values(), n=1, cutoff=0.85):
+                yield name, meant
 
 
 def _tool(ref: ToolRef, registry: Registry, where: str, path: str) -> Iterator[Problem]:

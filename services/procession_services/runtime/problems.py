@@ -3,8 +3,11 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import Final
 
 __all__ = ["ConfigurationError", "Problem", "suggestion"]
+
+_FEW: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +39,14 @@ class ConfigurationError(Exception):
         self.problems = problems
 
 
-def suggestion(wrong: str, known: Iterable[str]) -> str:
-    """How to mend an unknown name: the nearest known one, or all when there are few; may be empty."""
-    names = sorted(known)
-    near = get_close_matches(wrong, names, n=1) or get_close_matches(wrong.lower(), names, n=1)
+def suggestion(wrong: str, known: Iterable[str], prefix: str = "") -> str:
+    """How to mend an unknown name: the nearest known one, or all when there are few; may be empty.
+
+    The names' common prefix makes none of them nearer than another.
+    """
+    names = sorted(name.removeprefix(prefix) for name in known)
+    bare = wrong.removeprefix(prefix)
+    near = get_close_matches(bare, names, n=1) or get_close_matches(bare.lower(), names, n=1)
     if near:
-        return f"; did you mean {near[0]!r}?"
-    return f"; known: {', '.join(names)}" if names else ""
+        return f"; did you mean {prefix + near[0]!r}?"
+    return f"; known: {', '.join(prefix + name for name in names)}" if 0 < len(names) <= _FEW else ""

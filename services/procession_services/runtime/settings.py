@@ -14,7 +14,7 @@ from procession_schemas.agent import LONGEST_RUN
 from procession_schemas.subjects import token
 from procession_services.runtime.clock import new_token
 from procession_services.runtime.problems import suggestion
-from procession_services.runtime.yaml_text import parsed
+from procession_services.runtime.yaml_text import no_yaml, parsed
 
 _PREFIX: Final = "PROCESSION_"
 _CONFIG: Final = "PROCESSION_CONFIG"
@@ -25,6 +25,7 @@ _MANY: Final = 1_000_000
 """No count is larger: NATS and Redis take it."""
 _LARGEST: Final = 64 * 1_048_576
 """Bytes of the longest message that NATS can be set to take."""
+_COPIES: Final = (1, 3, 5)
 _SCHEMES: Final = {"nats_url": ("nats", "tls", "ws", "wss"), "redis_url": ("redis", "rediss", "unix")}
 
 
@@ -56,7 +57,7 @@ class Settings(BaseSettings):
         description="Create and update the streams; false: wait for whoever may do it, the orchestrator in compose.",
     )
     stream_replicas: int = Field(
-        default=1, ge=1, le=5, description="Copies of every stream in a cluster of NATS servers: 1, 3 or 5."
+        default=1, description="Copies of every stream in a cluster of NATS servers: 1, 3 or 5."
     )
     health_file: Path | None = Field(
         default=None,
@@ -208,6 +209,13 @@ class Settings(BaseSettings):
                 raise ValueError(f"should be like {cls.model_fields[name].default}")
         return value
 
+    @field_validator("stream_replicas")
+    @classmethod
+    def _copies(cls, value: int) -> int:
+        if value not in _COPIES:
+            raise ValueError("should be 1, 3 or 5: with an even number no more servers may be away")
+        return value
+
     @field_validator("replica", "tenant")
     @classmethod
     def _token(cls, value: str, info: ValidationInfo) -> str:
@@ -222,9 +230,10 @@ class Settings(BaseSettings):
         """
         given = {name.upper() for name in os.environ if name.upper().startswith(_PREFIX)}
         path = file or (Path(named) if (named := os.environ.get(_CONFIG)) else None)
-        variables = [_CONFIG, *map(variable, cls.model_fields)]
+        variables = {_CONFIG, *map(variable, cls.model_fields)}
         problems = [
-            f"{name} is not a setting{suggestion(name, variables)}" for name in sorted(given - {*variables})
+            f"{name} is not a setting{suggestion(name, variables, _PREFIX)}"
+            for name in sorted(given - variables)
         ]
         from_file = cls._from_file(path, problems) if path else {}
         from_file = {name: value for name, value in from_file.items() if variable(name) not in given}
@@ -235,7 +244,8 @@ class Settings(BaseSettings):
             for wrong in error.errors():
                 name = str(wrong["loc"][0])
                 where = variable(name) if name in {*chosen} or name not in from_file else f"{path}: {name}"
-                problems.append(f"{where}: {wrong['msg']}, not {address(repr(wrong['input']))}")
+                told = wrong["msg"].removeprefix("Value error, ")
+                problems.append(f"{where}: {told}, not {address(repr(wrong['input']))}")
             raise SettingsError("\n".join(problems)) from error
         if problems:
             raise SettingsError("\n".join(problems))
@@ -246,8 +256,11 @@ class Settings(BaseSettings):
         """What the settings file says of known settings; what is wrong with it is added to the problems."""
         try:
             content = parsed(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            problems.append(f"{path}: cannot be read: {' '.join(str(error).split())}")
+        except (OSError, UnicodeDecodeError) as error:
+            problems.append(f"{path}: cannot be read: {error}")
+            return {}
+        except yaml.YAMLError as error:
+            problems.append(str(no_yaml(path, error)))
             return {}
         if not isinstance(content, dict | None):
             problems.append(

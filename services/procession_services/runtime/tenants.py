@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError
 from procession_schemas.base import StrictModel
 from procession_schemas.subjects import InvalidSubjectError, token
 from procession_services.runtime.problems import ConfigurationError, Problem, suggestion
-from procession_services.runtime.yaml_text import parsed
+from procession_services.runtime.yaml_text import no_yaml, parsed
 
 __all__ = ["Limits", "Tenants", "load_tenants"]
 
@@ -65,7 +65,7 @@ def load_tenants(path: Path) -> Tenants:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError([Problem(str(path), "", f"cannot be read: {error}")]) from error
     except yaml.YAMLError as error:
-        raise ConfigurationError([Problem(str(path), "", f"is not YAML: {error}")]) from error
+        raise ConfigurationError([no_yaml(path, error)]) from error
     problems: list[Problem] = []
     top = _mapping(content, path, "", problems)
     problems += [

@@ -1,10 +1,13 @@
 """YAML that configures something: a key may come once, since the second one drops silently what the first one says."""
 
+from pathlib import Path
 from typing import Any
 
 import yaml
 
-__all__ = ["composed", "parsed"]
+from procession_services.runtime.problems import Problem
+
+__all__ = ["composed", "no_yaml", "parsed"]
 
 
 class _Loader(yaml.SafeLoader):
@@ -38,3 +41,17 @@ def parsed(text: str) -> Any:
         return yaml.load(text, Loader=_Loader)  # noqa: S506  # a safe one
     except RecursionError:
         raise yaml.YAMLError("it is nested too deeply") from None
+
+
+def no_yaml(path: Path, error: yaml.YAMLError) -> Problem:
+    """The problem of a file whose text is no YAML, with its line where that is known."""
+    if not isinstance(error, yaml.MarkedYAMLError):
+        return Problem(str(path), "", f"is not YAML: {' '.join(str(error).split())}")
+    mark, begun = error.problem_mark or error.context_mark, error.context_mark
+    told = [
+        error.problem,
+        error.context,
+        begun and error.context and f"which begins in line {begun.line + 1}",
+    ]
+    where = f"{path}:{mark.line + 1}" if mark else str(path)
+    return Problem(where, "", f"is not YAML: {', '.join(part for part in told if part)}")

@@ -104,7 +104,7 @@ async def test_a_skipped_failure_changes_nothing_and_is_counted():
 
 
 async def test_the_log_says_once_which_hook_raised_what_and_where_but_not_with_which_text():
-    logged = []
+    logged: list[str] = []
     tally = Calls(clock=lambda: 0, environment=environment(log=logged.append))
     at = link(judged(raises(ValueError("secret"))), on_error="skip")
     line = raises.__code__.co_firstlineno + 2

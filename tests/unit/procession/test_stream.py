@@ -514,7 +514,7 @@ async def test_a_guardrail_that_fails_ends_the_stream():
 
 
 async def test_a_skipped_failure_at_every_chunk_is_logged_once():
-    logged = []
+    logged: list[str] = []
     tally = Calls(clock=lambda: 0, environment=environment(log=logged.append))
     chunks = [delta("a"), delta("b")]
     kinds = hook(raising(lambda: ValueError("secret")))

@@ -82,9 +82,7 @@ def test_everything_that_is_wrong_is_told_at_once_with_its_place_and_remedy(writ
           third!: {model: m/x}
         agent: 1
     """)
-    choices = (
-        "should be 'auto', 'none' or 'required' or should be a valid dictionary or instance of ToolChoiceTool"
-    )
+    choices = "should be 'auto', 'none' or 'required' or should be a mapping"
     assert problems_of(path) == {
         ("agent", "unknown key 'agent'; did you mean 'agents'?"),
         ("agents.demo.inputProcesors", "unknown key; did you mean 'inputProcessors'?"),
@@ -93,7 +91,7 @@ def test_everything_that_is_wrong_is_told_at_once_with_its_place_and_remedy(writ
         ("agents.demo.outputProcessors.1.idd", "unknown key; did you mean 'id'?"),
         ("agents.demo.error_processors.optons", "unknown key; did you mean 'options'?"),
         ("agents.demo.memory.lastMessage", "unknown key; did you mean 'lastMessages'?"),
-        ("agents.second.model", "should be a valid string or should be a valid list, not 5"),
+        ("agents.second.model", "should be a valid string or should be a list, not 5"),
         ("agents.second.max_steps", "should be greater than or equal to 0, not -1"),
         ("agents.second.toolChoice", f"{choices}, not 'sometimes'"),
         ("agents.third!.name", "String should match pattern '^[A-Za-z0-9_-]+$', not 'third!'"),
@@ -110,8 +108,19 @@ def test_a_problem_in_yaml_has_a_line(written):
 
 def test_a_key_that_comes_twice_is_told_with_its_line(written):
     path = written("agents:\n  demo: {model: m/x}\n  other: {model: m/x}\n  demo: {model: m/y}\n")
-    with pytest.raises(ConfigurationError, match=r"(?s)the key 'demo' is there twice.*line 4"):
+    with pytest.raises(ConfigurationError, match=r"agents\.yaml:4: is not YAML: the key 'demo' is there"):
         load_agents(path)
+
+
+def test_what_is_no_yaml_is_told_in_one_line(written):
+    path = written("agents:\n  a:\n    model: m/x\n   tools: [x]\n")
+    told = (
+        "is not YAML: expected <block end>, but found '<block mapping start>', while parsing a block mapping, "
+        "which begins in line 2"
+    )
+    with pytest.raises(ConfigurationError) as raised:
+        load_agents(path)
+    assert str(raised.value) == f"{path}:4: {told}"
 
 
 def test_what_is_merged_may_be_written_over(written):
@@ -155,3 +164,6 @@ def test_suggestions():
     assert suggestion("inputprocessor", known) == "; did you mean 'inputProcessors'?"
     assert suggestion("zzz", known) == "; known: inputProcessors, outputProcessors"
     assert suggestion("zzz", []) == ""
+    assert suggestion("zzz", map(str, range(50))) == "", "a list of all would hide what is wrong"
+    assert suggestion("OUR_VERSION", ["OUR_TENANT", "OUR_MODEL"], "OUR_") == "; known: OUR_MODEL, OUR_TENANT"
+    assert suggestion("OUR_MODLE", ["OUR_TENANT", "OUR_MODEL"], "OUR_") == "; did you mean 'OUR_MODEL'?"

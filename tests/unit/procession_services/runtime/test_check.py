@@ -247,3 +247,58 @@ def test_agents_that_would_not_run_are_no_configuration(registry, tmp_path):
         checked_agents(file, registry=registry)
     file.write_text("agents: {a: {inputProcessors: [shouter]}}")  # without a model it is only a warning
     assert list(checked_agents(file, registry=registry)) == ["a"]
+
+
+def test_everything_that_is_wrong_in_a_file_is_told_at_once_with_its_line(tmp_path):
+    file = tmp_path / "agents.yaml"
+    file.write_text(
+        """agents:
+  - name: a
+    model: m/x
+    maxStep: 3
+    input_processors:
+      - unicode-normaliser
+      - {id: unicode-normalizer, timeout: -1, options: {from: NFKC}}
+    tools:
+      - wether
+    memory: often
+  - name: b
+    model: m/x
+    outputProcessors:
+      - unicode-normalizer
+"""
+    )
+    told = [(int(p.where.removeprefix(f"{file}:")), p.path) for p in check(Settings(agents=file))]
+    assert told == [
+        (4, "agents.0.maxStep"),
+        (6, "agents.a.inputProcessors.0.id"),
+        (7, "agents.0.input_processors.1.timeout"),
+        (7, "agents.a.inputProcessors.1.options.from"),
+        (9, "agents.a.tools.0.id"),
+        (10, "agents.0.memory"),
+        (14, "agents.b.outputProcessors.0.id"),
+    ]
+    file.write_text("agents: {a: {model: 5}}")
+    assert [problem.path for problem in check(Settings(agents=file))] == ["agents.a.model"]
+
+
+def test_a_method_whose_name_is_nearly_that_of_a_hook_is_told(registry):
+    class Mastra(Processor[Options]):
+        id = "mastra"
+
+        def process_input(self, args: InputArgs):
+            return None
+
+        async def processAPIError(self, args):  # noqa: N802
+            return None
+
+        def process_image(self):
+            return None
+
+    registry.add_processor(Mastra)
+    agent = Agent.model_validate({"name": "a", "model": "m/x", "inputProcessors": ["mastra"]})
+    [problem] = check_agent(agent, registry, "agents.yaml")
+    assert problem.warning
+    assert problem.message == (
+        "mastra has a method processAPIError, which is no hook; did you mean process_api_error?"
+    )

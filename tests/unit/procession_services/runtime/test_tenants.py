@@ -63,10 +63,9 @@ def test_a_wrong_value_is_shown(told):
     ]
 
 
-def test_what_is_no_yaml_is_told(told):
-    ((path, message),) = told("a: [")
-    assert path == ""
-    assert message.startswith("is not YAML")
+def test_what_is_no_yaml_is_told_with_its_line(load):
+    with pytest.raises(ConfigurationError, match=r"tenants\.yaml:2: is not YAML: "):
+        load("default: {}\na: [")
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path):
