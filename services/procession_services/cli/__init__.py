@@ -1,6 +1,6 @@
 """The command line: `procession demo | up | run | attach | cancel | check | init | ...`; `--help` lists all.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 blocked by a processor, 130 interrupted.
+`procession --help` tells the exit codes, too.
 """
 
 import argparse
@@ -8,9 +8,10 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
+from importlib import metadata
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Final, TextIO
+from typing import Any, Final, TextIO
 
 from pydantic import ValidationError
 
@@ -112,10 +113,22 @@ def _told(error: Exception) -> tuple[int, list[str]] | None:
             return None
 
 
+class _Version(argparse.Action):
+    """Shows the version; it is looked up for nobody else."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        print(f"procession {metadata.version('procession')}")  # noqa: T201
+        parser.exit()
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="procession", description="Runs AI-agent requests through a procession of processors, on NATS."
+        prog="procession",
+        description="Runs AI-agent requests through a procession of processors, on NATS.",
+        epilog="Exit codes: 0 done, or waits for a person; 1 failed; 2 wrong usage or configuration; 3 blocked by a "
+        "processor; 130 cancelled or interrupted.",
     )
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     commands = Commands(
         parsers=parser.add_subparsers(title="commands", required=True, metavar="COMMAND"),
         common=argparse.ArgumentParser(add_help=False),
@@ -132,7 +145,7 @@ def _parser() -> argparse.ArgumentParser:
     commands.agents.add_argument(
         "--agents", type=Path, metavar="FILE", help="agents file (default: PROCESSION_AGENTS)"
     )
-    told = "tenant of the run (default: PROCESSION_TENANT)"
+    told = "tenant (default: PROCESSION_TENANT)"
     commands.tenant.add_argument("--tenant", metavar="NAME", help=told)
     commands.shown.add_argument("--json", action="store_true", help="chunks and result as JSON, one a line")
     add_machine_commands(commands)

@@ -26,12 +26,14 @@ if TYPE_CHECKING:
 __all__ = ["add_run_commands"]
 
 _SILENCE_SECONDS: Final = 5.0
+_LOOK_SECONDS: Final = 2.0
 
 
 def add_run_commands(commands: Commands) -> None:
     """Adds them to the command line's."""
     common, tenant, shown = commands.common, commands.tenant, commands.shown
-    run = commands.add("run", _run, "send a request and show the answer as it comes", common, tenant, shown)
+    told = "send a request and show the answer as it comes; Ctrl-C cancels the run"
+    run = commands.add("run", _run, told, common, tenant, shown)
     run.add_argument("text", help="what to ask; - reads it from stdin")
     run.add_argument("--agent", required=True, help="name of the agent")
     run.add_argument("--thread", help="thread that is remembered; needs --resource")
@@ -47,7 +49,8 @@ def add_run_commands(commands: Commands) -> None:
         help="data for processors and tools, never for the model; may be repeated",
     )
 
-    attach = commands.add("attach", _attach, "show a run that somebody started", common, tenant, shown)
+    told = "show a run that somebody started; Ctrl-C leaves it alone"
+    attach = commands.add("attach", _attach, told, common, tenant, shown)
     attach.add_argument("run", metavar="RUN")
     attach.add_argument(
         "--after", type=whole_number(0), default=0, metavar="N", help="leave out the first N chunks"
@@ -100,13 +103,24 @@ def _asked(text: str) -> str:
 
 async def _attach(options: argparse.Namespace) -> int:
     async with client_of(options) as procession:
-        return await _follow(await procession.attach(options.run, after=options.after), options)
+        handle = await procession.attach(options.run, after=options.after)
+        return await _follow(handle, options, cancels=False)
 
 
 async def _cancel(options: argparse.Namespace) -> int:
+    from procession.client import NotConnectedError, UnknownRunError  # noqa: PLC0415 - only what the command needs
+
+    told = ""
     async with client_of(options) as procession:
         await procession.cancel(options.run)
-    say(f"asked to cancel {options.run}")
+        try:
+            async with asyncio.timeout(_LOOK_SECONDS):
+                await procession.attach(options.run)
+        except UnknownRunError as error:
+            told = f", but {error}"
+        except (TimeoutError, NotConnectedError):
+            pass  # a look, no more: the wish is stored
+    say(f"asked to cancel {options.run}{told}")
     return OK
 
 
@@ -138,13 +152,18 @@ def _json(text: str) -> Any:
         raise argparse.ArgumentTypeError(f"{text!r} is not JSON: {error}") from error
 
 
-async def _follow(handle: "RunHandle", options: argparse.Namespace) -> int:
-    """Shows a run to its end; the first Ctrl-C cancels the run, the second one leaves it alone."""
+async def _follow(handle: "RunHandle", options: argparse.Namespace, *, cancels: bool = True) -> int:
+    """Shows a run to its end. The first Ctrl-C cancels it where it is ours, the next one leaves it alone."""
     from procession_services.demo.rendering import chunk_text, summary  # noqa: PLC0415
 
-    loop = asyncio.get_running_loop()
+    loop, following = asyncio.get_running_loop(), asyncio.current_task()
+    assert following is not None
 
     def interrupt() -> None:
+        if not cancels:
+            say(f"\nthe run goes on; `procession cancel {handle.run_id}` ends it")
+            following.cancel()
+            return
         say("\ncancelling the run; Ctrl-C again leaves it alone")
         loop.remove_signal_handler(signal.SIGINT)
         cancelling.append(asyncio.ensure_future(handle.cancel()))

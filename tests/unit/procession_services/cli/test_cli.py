@@ -7,6 +7,7 @@ import pty
 import signal
 import subprocess
 import sys
+from importlib import metadata
 
 import pytest
 
@@ -156,10 +157,40 @@ async def test_attach_shows_a_run_that_somebody_started(services, procession):
     assert (await command.finished())[:2] == (0, "lo\n")
 
 
+async def test_ctrl_c_leaves_the_run_alone_that_somebody_else_started(services, procession):
+    await services.accept("somebodys")
+    await services.chunks("somebodys", 0, "Hel")
+    command = await procession("attach", "somebodys")
+    assert await command.process.stdout.read(3) == b"Hel"
+    command.process.send_signal(signal.SIGINT)
+    code, _, err = await command.finished()
+    assert (code, err) == (130, "\nthe run goes on; `procession cancel somebodys` ends it\n")
+    await procession("cancel", "another")
+    assert (await services._controls.get()).subject.endswith(".another"), "the first one that came"
+
+
 async def test_cancel_reaches_the_run(services, procession):
+    await services.accept("somebodys")
     command = await procession("cancel", "somebodys")
     assert await services.control() == {"type": "cancel"}
-    assert (await command.finished())[0] == 0
+    assert await command.finished() == (0, "", "asked to cancel somebodys\n")
+
+
+async def test_cancel_says_where_nothing_is_known_of_the_run(services, procession):
+    command = await procession("cancel", "misspelt")
+    assert await services.control() == {"type": "cancel"}
+    code, _, err = await command.finished()
+    assert code == 0
+    assert err.startswith("asked to cancel misspelt, but no event of run misspelt")
+
+
+def test_the_version(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert (ended.value.code, capsys.readouterr().out) == (
+        0,
+        f"procession {metadata.version('procession')}\n",
+    )
 
 
 @pytest.mark.parametrize(
