@@ -98,6 +98,7 @@ def add_memory_command(commands: Any, connect: Connect, *parents: argparse.Argum
     note.add_argument("resource")
     note.add_argument("--thread", help="that of a thread")
     note.add_argument("--set", metavar="TEXT", help="the new text")
+    action("index", _index, "tell how many jobs the index of semantic recall has yet to do")
     reindex = action(
         "reindex", _reindex, "make the index of semantic recall anew, as after a change of the embedder"
     )
@@ -193,6 +194,10 @@ async def _note(memory: "MemoryClient", options: argparse.Namespace) -> None:
         return
     told = await memory.note(options.resource, options.thread)
     sys.stdout.write(f"{told}\n" if told is not None else "")
+
+
+async def _index(memory: "MemoryClient", options: argparse.Namespace) -> None:  # noqa: ARG001 - an action's shape
+    sys.stdout.write(f"{await memory.index_waiting()} jobs wait\n")
 
 
 async def _reindex(memory: "MemoryClient", options: argparse.Namespace) -> None:

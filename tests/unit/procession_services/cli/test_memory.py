@@ -99,6 +99,12 @@ async def test_what_was_done_has_not_failed_because_its_terminal_is_closed(comma
         assert (await command("import", str(given)))[0] == 0
 
 
+async def test_how_many_jobs_the_index_has_yet_to_do(command, monkeypatch, tmp_path):
+    monkeypatch.setenv("PROCESSION_CHROMA_PATH", str(tmp_path / "chroma"))
+    monkeypatch.setenv("PROCESSION_EMBEDDER", "lexical")
+    assert (await command("index"))[:2] == (0, "0 jobs wait\n")
+
+
 async def test_reindex_without_a_vector_store_says_what_to_set(command):
     code, _, told = await command("reindex")
     assert code == 1
