@@ -194,5 +194,9 @@ def _print(answer: Answer) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 4:  # noqa: PLR2004 - itself, and its three arguments
+        sys.exit("usage: bare_client.py NATS_URL RUN_ID WORD...")
     _, server, run, *words = sys.argv
-    asyncio.run(ask(server, "demo", {"runId": run, "input": " ".join(words)}, show=_print))
+    result = asyncio.run(ask(server, "demo", {"runId": run, "input": " ".join(words)}, show=_print))
+    if result["status"] != "finished":
+        sys.exit(f"{result['status']}: {result.get('error') or result.get('tripwire')}")

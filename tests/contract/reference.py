@@ -41,7 +41,8 @@ def configuration() -> str:
         NOTE,
         "## Settings of a process",
         "From the environment, or from the YAML file that `--config` or `PROCESSION_CONFIG` names (lower-case names "
-        "without the prefix); the environment wins. An unknown name is an error, in both.",
+        "without the prefix); the environment wins. An unknown name is an error, in both (on Kubernetes, which makes "
+        "variables of the names of services: `enableServiceLinks: false`).",
         _table(("variable", "type", "default", "meaning"), _settings()),
         "A provider's key comes from the variable that LiteLLM reads for it, such as `OPENAI_API_KEY`. Secrets come in "
         "files, whose names these settings hold. A process reads its settings when it starts; the agents file is read "
@@ -233,4 +234,6 @@ def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def _page(*parts: str) -> str:
-    return "\n\n".join(re.sub(r" +\n", "\n", part) for part in parts) + "\n"
+    """A page; numbers of the contract's rules say something to those who read the code only."""
+    text = "\n\n".join(re.sub(r" +\n", "\n", part) for part in parts) + "\n"
+    return re.sub(r" \((?:R-[A-Z]+-\d+(?:, )?)+\)", "", text)

@@ -14,7 +14,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
-    ROOT / "docs" / "how-to" / name for name in ("write-a-processor.md", "send-signals.md", "ask-a-person.md")
+    ROOT / "docs" / "how-to" / f"{name}.md"
+    for name in ("write-a-processor", "write-a-tool", "send-signals", "ask-a-person")
 ]
 _FENCE = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 
