@@ -236,4 +236,5 @@ def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 def _page(*parts: str) -> str:
     """A page; numbers of the contract's rules say something to those who read the code only."""
     text = "\n\n".join(re.sub(r" +\n", "\n", part) for part in parts) + "\n"
-    return re.sub(r" \((?:R-[A-Z]+-\d+(?:, )?)+\)", "", text)
+    text = re.sub(r" \((?:R-[A-Z]+-\d+(?:, )?)+\)", "", text)
+    return re.sub(r"\bD-\d+\b", r"[\g<0>](../differences.md)", text)

@@ -53,6 +53,7 @@ def test_every_service_is_scraped_and_observed():
     compose = yaml.safe_load((FOLDER / "compose.yaml").read_text())
     assert set(scrape["names"]) == services
     assert services <= compose["services"].keys()
+    assert set(re.findall(r'absent\(up{service_name="([\w-]+)"}\)', " ".join(expressions()))) == services
     environment = compose["x-observed"]["environment"]
     assert str(scrape["port"]) == environment["PROCESSION_METRICS_PORT"]
     settings = {
