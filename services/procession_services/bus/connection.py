@@ -21,6 +21,7 @@ from nats.js.api import ConsumerConfig
 from nats.js.errors import APIError, NotFoundError
 
 from procession.client.nats_client import AWAY, NatsClient, is_bounce
+from procession.errors import address
 from procession_schemas import subjects
 from procession_services.bus.errors import NoResponderError, RequestTimeoutError, explained
 from procession_services.bus.inbox import Inbox
@@ -92,6 +93,7 @@ class Bus:
             reconnected_cb=self._reconnected,
             closed_cb=self._closed,
         )
+        self._at = address(url)
         self._nearby = nearby
         self.disconnects = 0
         self._back = asyncio.Event()
@@ -156,7 +158,7 @@ class Bus:
         told, now = repr(error), asyncio.get_running_loop().time()
         if told != self._noted[0] or now > self._noted[1] + _QUIET_SECONDS:
             self._noted = told, now
-            log.warning("nats: %s", told)
+            log.warning("nats at %s: %s", self._at, told)
 
     async def _retried(
         self, what: str, ask: Callable[[], Awaitable[_T]], away: tuple[type[Exception], ...] = AWAY

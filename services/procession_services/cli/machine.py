@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from procession.errors import PluginError
+from procession_schemas.agent import Agent
 from procession_services.cli.common import (
     CODES,
     FAILED,
@@ -22,7 +24,6 @@ from procession_services.cli.common import (
     settings_of,
 )
 from procession_services.runtime import garbage
-from procession_services.runtime.agents import load_agents
 from procession_services.runtime.embedded import EmbeddedServerError
 from procession_services.runtime.settings import Settings
 from procession_services.supervisor import DRAIN_SECONDS, SERVICES, StartError, System, system
@@ -90,7 +91,7 @@ async def _up(options: argparse.Namespace) -> int:
     What is wrong with the agents is told before anything starts.
     """
     settings = settings_of(options)
-    agent = next(iter(load_agents(settings.agents)), "demo") if settings.agents else "demo"
+    agent = next(iter(_checked(settings.agents, settings)), "demo") if settings.agents else "demo"
     end_on(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     try:
         async with AsyncExitStack() as stack:
@@ -110,6 +111,17 @@ async def _up(options: argparse.Namespace) -> int:
     except asyncio.CancelledError:
         return OK  # that is how it is told to stop
     return OK
+
+
+def _checked(file: Path, settings: Settings) -> dict[str, Agent]:
+    from procession.registry import Registry  # noqa: PLC0415 - only what the command needs
+    from procession_services.runtime.check import checked_agents  # noqa: PLC0415
+
+    try:
+        registry = Registry.load(settings.plugins)
+    except PluginError as error:
+        raise UsageError(str(error)) from error
+    return checked_agents(file, registry=registry)
 
 
 async def _started(stack: AsyncExitStack, options: argparse.Namespace, settings: Settings) -> System:

@@ -217,6 +217,12 @@ async def test_a_decision_that_nobody_waits_for_is_one_clear_line(services, serv
     assert (code, capsys.readouterr().err) == (1, told)
 
 
+async def test_a_service_says_where_it_does_not_find_nats(procession):
+    command = await procession("serve", "tools", PROCESSION_NATS_URL="nats://ann:secret@127.0.0.1:9")
+    line = (await command.process.stderr.readline()).decode()
+    assert "nats at nats://127.0.0.1:9: ConnectionRefusedError" in line
+
+
 async def test_a_server_that_is_not_there_is_one_clear_line(procession):
     command = await procession("run", "Hi", "--agent", "demo", PROCESSION_NATS_URL="nats://127.0.0.1:9")
     code, out, err = await command.finished()
@@ -268,6 +274,22 @@ def test_up_says_what_is_wrong_with_the_agents_and_starts_nothing(tmp_path, caps
     assert main(["up", "--agents", str(path)]) == 2
     assert "starting" not in (told := capsys.readouterr().err)
     assert f"{path}:1: agents.a.modell: unknown key" in told
+
+
+def test_up_says_once_what_components_refuse_and_starts_nothing(tmp_path, capsys):
+    path = tmp_path / "agents.yaml"
+    path.write_text("agents: {a: {model: m/x, inputProcessors: [unicode-normaliser]}}")
+    assert main(["up", "--agents", str(path)]) == 2
+    told = f"{path}:1: agents.a.inputProcessors.0.id: unknown processor 'unicode-normaliser'; did you mean "
+    assert capsys.readouterr().err == f"procession: {told}'unicode-normalizer'?\n"
+
+
+def test_up_says_which_plugin_is_missing(tmp_path, capsys, monkeypatch):
+    path = tmp_path / "agents.yaml"
+    path.write_text("agents: {a: {model: m/x}}")
+    monkeypatch.setenv("PROCESSION_PLUGINS", "not_there")
+    assert main(["up", "--agents", str(path)]) == 2
+    assert capsys.readouterr().err.startswith("procession: plugin not_there: there is no module not_there")
 
 
 def test_check_lists_what_is_wrong_and_says_so_in_its_exit_code(tmp_path, capsys):
