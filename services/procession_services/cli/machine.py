@@ -24,6 +24,7 @@ from procession_services.cli.common import (
     settings_of,
 )
 from procession_services.runtime import garbage
+from procession_services.runtime.access import Access
 from procession_services.runtime.embedded import EmbeddedServerError
 from procession_services.runtime.settings import Settings
 from procession_services.supervisor import DRAIN_SECONDS, SERVICES, StartError, System, system
@@ -101,9 +102,11 @@ async def _up(options: argparse.Namespace) -> int:
             if running.nats_url != _NATS_URL:
                 say(f"  export PROCESSION_NATS_URL={running.nats_url}")
             say(f'  procession run "What is the weather in Paris?" --agent {agent}')
+            looking = asyncio.create_task(_tell_models(running.nats_url, settings))
             try:
                 await asyncio.Event().wait()
             finally:
+                looking.cancel()
                 say("stopping ...")
     except (StartError, EmbeddedServerError) as error:
         say(f"procession: {error}")
@@ -111,6 +114,18 @@ async def _up(options: argparse.Namespace) -> int:
     except asyncio.CancelledError:
         return OK  # that is how it is told to stop
     return OK
+
+
+async def _tell_models(nats_url: str, settings: Settings) -> None:
+    """Tells which models lack their keys."""
+    from procession_services.deploy.check import models_that_fail  # noqa: PLC0415 - only what the command needs
+
+    try:
+        problems = await models_that_fail(nats_url, Access.of(settings))
+    except Exception:  # noqa: BLE001 - NATS went away meanwhile, or takes no questions from us; runs will tell
+        return
+    for problem in problems:
+        say(f"warning: {problem}")
 
 
 def _checked(file: Path, settings: Settings) -> dict[str, Agent]:

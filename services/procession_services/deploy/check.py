@@ -30,7 +30,7 @@ from procession_services.runtime.redis_check import knows, redis_problems_at
 from procession_services.runtime.settings import Settings, SettingsError
 from procession_services.supervisor import SERVICES
 
-__all__ = ["Findings", "as_operator", "ask_services", "check_deployment", "told_by"]
+__all__ = ["Findings", "as_operator", "ask_services", "check_deployment", "models_that_fail", "told_by"]
 
 _STATUS_SECONDS: Final = 12.0
 _CALL_SECONDS: Final = 60.0
@@ -97,6 +97,22 @@ async def ask_services(operator: Operator, operation: str) -> list[ServiceStatus
         seconds=_STATUS_SECONDS,
     )
     return sorted(_statuses(answers), key=lambda status: (SERVICES.index(status.service), status.replica))
+
+
+async def models_that_fail(nats_url: str, access: Access) -> list[Problem]:
+    """What a gateway cannot call of the configured agents' models; nothing where these are no rights to ask."""
+    try:
+        operator = await Operator.connect(nats_url, access)
+    except NoAccessError:
+        return []
+    found = Findings()
+    try:
+        statuses = await ask_services(operator, "status")
+        if any(status.service == "llm_gateway" for status in statuses):
+            await _models(operator, statuses, found, call=False)
+    finally:
+        await operator.close()
+    return found.problems
 
 
 def told_by(statuses: list[ServiceStatus]) -> list[Problem]:

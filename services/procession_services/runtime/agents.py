@@ -233,7 +233,7 @@ def _rest(fields: Any, wrong: list[_Path]) -> Agent | None:
 
 
 def _without(data: Any, wrong: list[_Path]) -> Any:
-    if not isinstance(data, Mapping | list):
+    if not wrong or not isinstance(data, Mapping | list):
         return data
     entries = data.items() if isinstance(data, Mapping) else enumerate(data)
     kept = {

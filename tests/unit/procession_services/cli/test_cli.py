@@ -246,6 +246,20 @@ async def test_a_name_that_cannot_be_one_is_told(procession, arguments, told):
     assert len(err.splitlines()) == 1
 
 
+async def test_up_says_which_keys_its_models_lack(servers, procession, tmp_path, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    (tmp_path / "agents.yaml").write_text("agents: {a: {model: openai/gpt-4o-mini}}")
+    command = await procession(
+        "up", "--together", "--embedded", "--agents", str(tmp_path / "agents.yaml"),
+        PROCESSION_REDIS_URL=servers.redis_url,
+    )  # fmt: skip
+    while not (line := await command.process.stderr.readline()).startswith(b"warning"):
+        assert line
+    assert line.startswith(b"warning: models: openai/gpt-4o-mini: needs OPENAI_API_KEY")
+    command.process.terminate()
+    assert (await command.finished())[0] == 0
+
+
 async def test_up_hands_its_settings_file_on_to_the_services(servers, procession, tmp_path):
     (tmp_path / "agents.yaml").write_text("agents: {a: {model: m/x, inputProcessors: [question-check]}}")
     settings = tmp_path / "settings.yaml"
