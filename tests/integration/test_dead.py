@@ -347,3 +347,41 @@ async def test_what_is_on_a_wrong_subject_is_refused_or_buried_once(tmp_path: Pa
             assert places == set(buried.values())
             await bus.close()
         await connection.close()
+
+
+ODD = {
+    b"PUB procession.v1.control.odd.a\xff 17": b"",
+    b"PUB procession.v1.control.odd.a\x0b9 17": b"",
+    b"PUB procession.v1.control.odd.a\x0cb 17": b"",
+    b"HPUB procession.v1.control.odd.a 8 25": b"NATS/1.0",
+    b"HPUB procession.v1.control.odd.b 14 31": b"NATS/1.0 \xff\r\n\r\n",
+    b"HPUB procession.v1.control.odd.c 1 18": b"\xff",
+}
+"""What any client can send, and JetStream takes: lines, and what stands before the body."""
+
+
+async def test_what_is_no_text_comes_once_and_ends_no_connection(tmp_path: Path) -> None:
+    async with own_servers(tmp_path) as servers:
+        settings = Settings(nats_url=servers.endpoints.nats_url, redis_url=servers.endpoints.redis_url)
+        async with hosted("orchestrator", settings, start_orchestrator) as host:
+            port = int(servers.endpoints.nats_url.rpartition(":")[2])
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b'CONNECT {"verbose": false, "headers": true}\r\n')
+            for line, headers in ODD.items():
+                writer.write(line + b"\r\n" + headers + b'{"type":"cancel"}\r\n')
+            writer.write(b"PING\r\n")
+            async with asyncio.timeout(10):
+                await reader.readuntil(b"PONG")
+
+            async def all_settled() -> bool:
+                state = (await host.bus.js.stream_info("WORK")).state
+                return (state.last_seq, state.messages) == (len(ODD), 0)
+
+            await eventually(all_settled)
+            told = [
+                letter.subject.removeprefix("procession.v1.control.odd.")
+                for letter in await dead_letters(host.bus.js)
+            ]
+            assert told == [r"a\xff", "a\x0b9", "a\x0cb"]
+            assert host.bus.disconnects == 0
+            writer.close()

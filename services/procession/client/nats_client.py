@@ -243,6 +243,29 @@ class NatsClient(Client):
 
     # --- What nats-py calls
 
+    def _build_message(
+        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: dict[str, str] | None
+    ) -> Msg:
+        """Makes the message as nats-py does, also with a subject that is no text: servers take any bytes.
+
+        A message of a stream that nobody could take would come again and again.
+        """
+        return self.msg_class(
+            subject=subject.decode(errors="backslashreplace"),
+            reply=reply.decode(errors="backslashreplace"),
+            data=data,
+            headers=headers,
+            _client=self,
+            _sid=sid,
+        )
+
+    async def _process_headers(self, headers: bytes) -> dict[str, str] | None:
+        """Reads headers as nats-py does; what is none counts as none."""
+        try:
+            return await super()._process_headers(headers)
+        except (IndexError, UnicodeDecodeError):
+            return None
+
     @staticmethod
     def _parse_header_lines(raw: bytes) -> dict[str, str]:
         """Reads lines `Name: value` as nats-py does, which looks at each character of a name by itself."""

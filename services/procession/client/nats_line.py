@@ -12,6 +12,8 @@ __all__ = ["NatsLine"]
 _M: Final = ord("M")
 _H: Final = ord("H")
 _END: Final = b"\r\n"
+_SPACE: Final = b" "
+"""What servers put between the words of a line. Subjects may hold other white space, and must not become more words."""
 
 
 class NatsLine(asyncio.Protocol):
@@ -81,10 +83,10 @@ class NatsLine(asyncio.Protocol):
         while (end := data.find(_END, at)) >= 0:
             start = end + len(_END)
             if data[at] == _M:
-                _, subject, sid, *reply, length = data[at:end].split()
+                _, subject, sid, *reply, length = data[at:end].split(_SPACE)
                 body = start
             elif data[at] == _H:
-                _, subject, sid, *reply, header, length = data[at:end].split()
+                _, subject, sid, *reply, header, length = data[at:end].split(_SPACE)
                 body = start + int(header)
             else:
                 self.control.put_nowait(data[at:start])

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from nats.aio.transport import TcpTransport
@@ -35,6 +36,16 @@ def test_messages_are_whole_wherever_the_bytes_were_cut(bodies, cuts):
             at = cut
     assert heard == expected
     assert [line.control.get_nowait() for _ in range(line.control.qsize())] == [b"PING\r\n"] * len(bodies)
+
+
+@pytest.mark.parametrize("odd", [b"\x0b", b"\x0c", b"\x1c", b"\x85", b"\xff"])
+def test_what_a_subject_holds_is_no_other_word_of_its_line(odd):
+    """A server takes it; whoever sent it could end our connections, or be heard by whom it chose."""
+    subject = b"control.acme.17" + odd + b"9"
+    said = b"MSG %s 5 $JS.ACK 2\r\n{}\r\nHMSG %s 5 14 16\r\nNATS/1.0\r\n\r\n\r\n{}\r\n" % (subject, subject)
+    heard: list[Any] = []
+    NatsLine(_transport(), lambda *message: heard.append(message), has_room=lambda: None).data_received(said)
+    assert heard == [(5, subject, b"$JS.ACK", b"{}", b""), (5, subject, b"", b"{}", b"NATS/1.0\r\n\r\n\r\n")]
 
 
 def _transport() -> Any:
