@@ -191,7 +191,8 @@ class RunHandle:
         await self._decide(Control(type="resume", tool_call_id=tool_call_id, approved=True))
 
     async def decline(self, tool_call_id: str, reason: str | None = None) -> None:
-        """Refuses a tool call; the model reads the reason. Raises NotWaitingError as `approve` does."""
+        """Refuses a tool call; the model reads the reason. Raises NotWaitingError as `approve` does, and NotJsonError."""
+        given(reason, "reason")
         await self._decide(Control(type="resume", tool_call_id=tool_call_id, approved=False, reason=reason))
 
     async def resume(self, tool_call_id: str, data: Any) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Final, TextIO
 from pydantic import ValidationError
 
 from procession.errors import ProcessionError
+from procession.json_values import NotJsonError
 from procession_schemas.subjects import InvalidSubjectError
 from procession_services.cli.common import FAILED, INTERRUPTED, USAGE, Commands, UsageError, client_of, say
 from procession_services.cli.dead import add_dead_commands
@@ -98,7 +99,7 @@ def _told(error: Exception) -> tuple[int, list[str]] | None:
     match error:
         case ProcessionError():
             return FAILED, [str(error)]
-        case SettingsError() | ConfigurationError() | UsageError() | InvalidSubjectError():
+        case SettingsError() | ConfigurationError() | UsageError() | InvalidSubjectError() | NotJsonError():
             return USAGE, str(error).splitlines()
         case ValidationError():
             return USAGE, [f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}" for wrong in error.errors()]

@@ -122,6 +122,18 @@ def pair(text: str) -> tuple[str, Any]:
     if not key or not separator:
         raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
     try:
-        return key, json.loads(value)
+        return key, read_json(value)
     except ValueError:
         return key, value
+
+
+def read_json(text: str) -> Any:
+    """Reads JSON from the command line; raises ValueError where it is none, as NaN, which Python's reader takes."""
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except RecursionError as error:
+        raise argparse.ArgumentTypeError(f"'{text[:_DIGITS]}...' is nested too deep") from error
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"JSON has no {constant}")

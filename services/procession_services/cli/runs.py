@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import json
 import signal
 import sys
 from collections.abc import Callable, Coroutine
@@ -16,6 +15,7 @@ from procession_services.cli.common import (
     client_of,
     pair,
     print_json,
+    read_json,
     say,
     whole_number,
 )
@@ -147,7 +147,7 @@ async def _decide(
 
 def _json(text: str) -> Any:
     try:
-        return json.loads(text)
+        return read_json(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r} is not JSON: {error}") from error
 

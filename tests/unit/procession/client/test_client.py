@@ -19,6 +19,7 @@ from procession.client import (
     RunFailedError,
     UnknownRunError,
 )
+from procession.json_values import NotJsonError
 from procession_schemas import subjects
 from procession_schemas.agent import Agent
 from procession_schemas.fingerprint import fingerprint
@@ -569,6 +570,14 @@ async def test_a_run_that_waits_ends_the_iteration_and_goes_on_after_a_decision(
     await services.finish(run, "ab")
     assert await collect(handle) == ["b"]
     assert (await handle.result()).text == "ab"
+
+
+async def test_a_reason_that_no_message_holds_is_told_and_decides_nothing(services, procession):
+    handle = await waiting(services, procession)
+    with pytest.raises(NotJsonError, match=r"^reason has half a character"):
+        await handle.decline("c1", "\ud800")
+    await handle.decline("c1", "no")
+    assert (await services.control())["reason"] == "no"
 
 
 async def test_who_has_read_to_a_suspension_knows_of_it(services, procession):

@@ -362,6 +362,34 @@ async def test_a_text_that_is_not_utf_8_is_one_clear_line(procession):
     assert len(err.splitlines()) == 1
 
 
+DEEP = "[" * 5000 + "]" * 5000
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("9" * 30, "procession: request['requestContext']['k'] is an integer of more than 64 bits"),
+        ("[" * 150 + "]" * 150, "procession: request['requestContext']['k'][0][0]"),
+        (os.fsdecode(b"\xff"), "procession: request['requestContext']['k'] has half a character"),
+        (DEEP, f"procession run: error: argument --request-context: '{DEEP[:20]}...' is nested too deep"),
+    ],
+    ids=["long", "deep", "not UTF-8", "deeper"],
+)
+async def test_what_cannot_travel_is_one_clear_line(procession, value, told):
+    command = await procession("run", "Hi", "--agent", "demo", "--request-context", f"k={value}")
+    code, _, err = await command.finished()
+    assert code == 2
+    assert err.splitlines()[-1].startswith(told)
+    assert "Traceback" not in err
+
+
+async def test_what_python_takes_for_a_number_and_json_does_not_is_text(services, procession):
+    command = await procession("run", "Hi", "--agent", "demo", "--request-context", "k=NaN")
+    _, request = await answered(services)
+    assert request["requestContext"] == {"k": "NaN"}
+    assert (await command.finished())[0] == 0
+
+
 async def test_a_port_that_is_taken_is_one_clear_line(servers, procession):
     port = servers.nats_url.rpartition(":")[2]
     code, _, err = await (await procession("model", "--port", port)).finished()
@@ -393,6 +421,8 @@ async def test_a_wrong_password_for_nats_is_one_clear_line(procession, tmp_path)
         (["run", "Hi"], "--agent"),
         (["model", "--port", "99999"], "'99999' is not a port: 0 to 65535"),
         (["run", "Hi", "--agent", "a", "--request-context", "novalue"], "'novalue' is not KEY=VALUE"),
+        (["resume", "r", "c", "NaN"], "'NaN' is not JSON: JSON has no NaN"),
+        (["resume", "r", "c", DEEP], "is nested too deep"),
         (["up", "--replicas", "toolz=2"], "unknown service 'toolz'"),
         (["up", "--replicas", "tools=many"], "must be a number"),
         (["up", "--replicas", "tools=true"], "must be a number"),
