@@ -320,7 +320,8 @@ class NatsClient(Client):
             await super().connect(*servers, **options)
         except BaseException:
             self._hang_up()
-            await self._close(Client.CLOSED, do_cbs=False)
+            if self._flush_queue is not None:  # else it has refused an address or an option before it began
+                await self._close(Client.CLOSED, do_cbs=False)
             raise
         self._error_cb = _harmless(self._error_cb)
 

@@ -780,6 +780,19 @@ async def test_a_server_that_is_not_there_is_told_at_once():
             pass
 
 
+@pytest.mark.parametrize("url", ["", "nats://127.0.0.1:99999", "nats://127.0.0.1,", "nats://[::1"])
+async def test_an_address_that_is_none_is_told(url):
+    with pytest.raises(NotConnectedError, match="in connect url|connect url option"):
+        async with Procession(url):
+            pass
+
+
+async def test_an_option_that_nats_does_not_have_is_told(servers):
+    with pytest.raises(TypeError, match="'nonsense'"):
+        async with Procession(servers.nats_url, nonsense=1):
+            pass
+
+
 async def test_a_request_that_nobody_stores_is_not_accepted(tmp_path):
     async with (
         embedded(tmp_path, redis=False) as servers,
