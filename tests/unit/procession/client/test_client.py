@@ -782,7 +782,7 @@ async def test_a_server_that_is_not_there_is_told_at_once():
 
 @pytest.mark.parametrize("url", ["", "nats://127.0.0.1:99999", "nats://127.0.0.1,", "nats://[::1"])
 async def test_an_address_that_is_none_is_told(url):
-    with pytest.raises(NotConnectedError, match="in connect url|connect url option"):
+    with pytest.raises(NotConnectedError, match=r"in connect url|connect url option"):
         async with Procession(url):
             pass
 
