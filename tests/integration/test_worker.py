@@ -31,7 +31,9 @@ async def bus(servers):
 
 
 @asynccontextmanager
-async def working(bus, handler, *, give_up=None, ack_wait=120.0, max_deliver=3, kind=Worker, **options):
+async def working(
+    bus, handler, *, give_up=None, ack_wait=120.0, max_deliver=3, concurrency=8, kind=Worker, **options
+):
     """A worker, and what it says about its messages; it would speak of itself every 40 s only."""
     service = f"worker-{new_token(6)}"
     said: asyncio.Queue[bytes] = asyncio.Queue()
@@ -39,12 +41,12 @@ async def working(bus, handler, *, give_up=None, ack_wait=120.0, max_deliver=3, 
 
     worker = kind(
         bus, stream="WORK", durable=service, filter_subject=f"{subjects.ROOT}.work.{service}.>", handler=handler,
-        give_up=give_up, concurrency=8, ack_wait=ack_wait, max_deliver=max_deliver, **options,
+        give_up=give_up, concurrency=concurrency, ack_wait=ack_wait, max_deliver=max_deliver, **options,
     )  # fmt: skip
     await worker.start()
 
-    async def send(run):
-        await bus.publish_stored(subjects.work(service, "t", run), b"{}", message_id=f"{service}:{run}")
+    async def send(run, body=b"{}"):
+        await bus.publish_stored(subjects.work(service, "t", run), body, message_id=f"{service}:{run}")
 
     yield worker, send, said
 
@@ -68,6 +70,26 @@ async def test_work_that_was_done_is_acknowledged_before_a_worker_is_gone(bus):
         await bus.flush()
         assert said.get_nowait() == b"+ACK"
         assert not worker._soon  # the connection may be closed now
+
+
+async def test_long_messages_are_not_asked_for_faster_than_they_are_read(bus):
+    """The server ends a connection for which it has more than 64 MB, with all that is on the way to it."""
+    attempts = []
+
+    async def handler(delivery):
+        if not attempts:
+            time.sleep(1)  # noqa: ASYNC251 - nothing is read meanwhile
+        attempts.append(delivery.attempt)
+
+    async with working(bus, handler, concurrency=256) as (worker, send, _), asyncio.timeout(PATIENCE):
+        await worker.stop(grace=PATIENCE)
+        await asyncio.gather(*(send(f"run-{number}", b"x" * 1_000_000) for number in range(100)))
+        worker._stopping = False  # as the next replica
+        await worker.start()
+        await until(lambda: len(attempts) == 100)
+        await worker.stop(grace=PATIENCE)
+    assert attempts == [1] * 100
+    assert bus.disconnects == 0
 
 
 async def test_work_of_which_nobody_says_anything_any_more_is_given_up_with_a_reason(bus):

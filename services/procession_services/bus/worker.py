@@ -31,8 +31,12 @@ _PAUSE_SECONDS = 0.2
 _ACK_SECONDS = 0.05
 """Acknowledgements go together; and a stream that is never empty need not remove and make its file, time and again."""
 _TIME_IS_UP = "408"
+_FULL = "Message Size Exceeds MaxBytes"
+"""How a request ends whose next message would be more than its bytes."""
 _AHEAD = 128
 """Most messages that are asked for at a time."""
+_ENVELOPE = 64 * 1024
+"""Bytes of a message beside its body and headers, at most: it must fit into a request's."""
 _HELD_BYTES = 64 * 1024 * 1024
 """Nothing more is asked for while the messages in hand are longer than this together."""
 _LONGEST_REASON = 500
@@ -150,7 +154,9 @@ class Worker:
             await self._add_consumer()
         want = self._room() - self._asked
         self._asked += want
-        body = orjson.dumps({"batch": want, "expires": int(_PULL_SECONDS * 1e9)})
+        # A server that has more than 64 MB for a client ends its connection, and what was on the way waits for a lease.
+        most = self._bus.max_payload + _ENVELOPE
+        body = orjson.dumps({"batch": want, "max_bytes": most, "expires": int(_PULL_SECONDS * 1e9)})
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._durable}"
         await self._bus.client.publish(subject, body, reply=self._inbox)
 
@@ -179,7 +185,7 @@ class Worker:
         headers = message.headers or {}
         status = headers.get("Status")
         if status and not message.reply:
-            if status == _TIME_IS_UP:
+            if status == _TIME_IS_UP or headers.get("Description") == _FULL:
                 self._asked = max(0, self._asked - int(headers.get("Nats-Pending-Messages", self._asked)))
                 self._wake.set()
             else:
