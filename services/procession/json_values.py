@@ -1,5 +1,6 @@
 """What clients, models and an author's code hand over, as it travels: JSON, and the texts of whatever is raised."""
 
+from collections.abc import Iterable
 from math import isfinite
 from typing import Any, Final
 
@@ -11,6 +12,7 @@ _DEPTH: Final = 250
 _GIVEN_DEPTH: Final = 100
 _AROUND: Final = 200 - _GIVEN_DEPTH
 """pydantic reads 200 levels. So many are left for what is made of such a value: messages, results, commands, states."""
+_TOO_DEEP: Final = "... holds itself, or is nested too deep"
 _LONGEST_ERROR: Final = 8192
 """Characters of an error's text: several messages of a run say it, some of them more than once."""
 
@@ -72,7 +74,7 @@ def _plain(value: Any) -> Any:
         return {text(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_plain(item) for item in value]
-    return text(value) if _leaf(value, "") else value
+    return text(value) if _leaf(value) else value
 
 
 def text(value: Any) -> str:
@@ -90,27 +92,41 @@ def error_text(error: BaseException) -> str:
 
 def _problem(value: Any, where: str, depth: int = _DEPTH) -> str:
     """The first place that is not JSON, and what is there; empty where there is none."""
+    path: list[str] = []
+    if not (told := _fault(value, depth, path)):
+        return ""
+    place = "".join([where, *reversed(path)])
+    return f"{place:.80}{told}" if told is _TOO_DEEP else f"{place}{told}"
+
+
+def _fault(value: Any, depth: int, path: list[str]) -> str:
+    """What is wrong first; the path gets where, its end first: to name the places of all that is right takes long."""
+    items: Iterable[tuple[Any, Any]]
     if isinstance(value, list | tuple):
-        items = [(f"{where}[{i}]", item) for i, item in enumerate(value)]
+        items = enumerate(value)
     elif isinstance(value, dict):
         for key in value:
-            if not isinstance(key, str) or _leaf(key, where):
-                return f"{where} has the key {text(repr(key)):.80}; keys are strings"
-        items = [(f"{where}[{key!r}]", item) for key, item in value.items()]
+            if not isinstance(key, str) or _leaf(key):
+                return f" has the key {text(repr(key)):.80}; keys are strings"
+        items = value.items()
     else:
-        return _leaf(value, where)
+        return _leaf(value)
     if depth == 0:
-        return f"{where:.80}... holds itself, or is nested too deep"
-    return next(filter(None, (_problem(item, place, depth - 1) for place, item in items)), "")
+        return _TOO_DEEP
+    for key, item in items:
+        if told := _fault(item, depth - 1, path):
+            path.append(f"[{key!r}]")
+            return told
+    return ""
 
 
-def _leaf(value: Any, where: str) -> str:
+def _leaf(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return ""
     if isinstance(value, str):
-        return f"{where} has half a character (a lone surrogate)" if text(value) != value else ""
+        return " has half a character (a lone surrogate)" if text(value) != value else ""
     if isinstance(value, int):
-        return "" if -(2**63) <= value < 2**64 else f"{where} is an integer of more than 64 bits"
+        return "" if -(2**63) <= value < 2**64 else " is an integer of more than 64 bits"
     if isinstance(value, float):
-        return "" if isfinite(value) else f"{where} is {value}, which JSON has not"
-    return f"{where} is of the type {type(value).__name__}; JSON values travel, nothing else"
+        return "" if isfinite(value) else f" is {value}, which JSON has not"
+    return f" is of the type {type(value).__name__}; JSON values travel, nothing else"
