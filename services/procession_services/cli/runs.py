@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
+from procession.errors import ProcessionError
 from procession_services.cli.common import (
     CODES,
     OK,
@@ -166,9 +167,9 @@ async def _follow(handle: "RunHandle", options: argparse.Namespace, *, cancels: 
             return
         say("\ncancelling the run; Ctrl-C again leaves it alone")
         loop.remove_signal_handler(signal.SIGINT)
-        cancelling.append(asyncio.ensure_future(handle.cancel()))
+        cancelling.append(asyncio.create_task(_cancel_it(handle)))
 
-    cancelling: list[asyncio.Future[None]] = []
+    cancelling: list[asyncio.Task[None]] = []
     loop.add_signal_handler(signal.SIGINT, interrupt)
     silence = loop.call_later(_SILENCE_SECONDS, _mention_silence, handle)
     try:
@@ -182,6 +183,8 @@ async def _follow(handle: "RunHandle", options: argparse.Namespace, *, cancels: 
     finally:
         silence.cancel()
         loop.remove_signal_handler(signal.SIGINT)
+        for task in cancelling:  # there is nothing to cancel any more
+            task.cancel()
     if options.json:
         told = result.model_dump(mode="json", by_alias=True, exclude_none=True)
         print_json({"type": "result", "result": told})
@@ -190,6 +193,13 @@ async def _follow(handle: "RunHandle", options: argparse.Namespace, *, cancels: 
         sys.stdout.flush()
         say(f"\n{summary(result)}".rstrip())
     return CODES[result.status]
+
+
+async def _cancel_it(handle: "RunHandle") -> None:
+    try:
+        await handle.cancel()
+    except ProcessionError as error:
+        say(f"the run is not cancelled: {error}")
 
 
 def _mention_silence(handle: "RunHandle") -> None:

@@ -1,0 +1,72 @@
+"""What a command does with Ctrl-C, whenever it comes."""
+
+import argparse
+import asyncio
+import gc
+import signal
+
+import pytest
+
+from procession.client import NotAcceptedError
+from procession_schemas.run import RunResult
+from procession_services.cli.runs import _follow
+
+
+class Run:
+    """A run that ends soon after somebody has pressed Ctrl-C."""
+
+    accepted, run_id = True, "r"
+
+    def __init__(self, cancel):
+        self.cancel = cancel
+
+    async def __aiter__(self):
+        signal.raise_signal(signal.SIGINT)
+        await asyncio.sleep(0.05)
+        yield {"type": "text-delta", "payload": {"text": "Hello"}}
+
+    async def result(self):
+        return RunResult(run_id="r", agent="a", status="finished", finish_reason="stop")
+
+
+@pytest.fixture
+async def unheard():
+    """Failures that nobody has heard of."""
+    found = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: found.append(context))
+    yield found
+    loop.set_exception_handler(None)
+
+
+async def followed(run):
+    code = await _follow(run, argparse.Namespace(json=False, stream=True))
+    await asyncio.sleep(0)
+    gc.collect()
+    return code
+
+
+async def test_nobody_cancels_a_run_that_has_ended_meanwhile(capsys, unheard):
+    begun, given_up = asyncio.Event(), asyncio.Event()
+
+    async def cancel():
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            given_up.set()
+
+    assert await followed(Run(cancel)) == 0
+    assert begun.is_set()
+    assert given_up.is_set()
+    assert unheard == []
+    assert "not cancelled" not in capsys.readouterr().err
+
+
+async def test_a_cancel_that_nobody_takes_is_told(capsys, unheard):
+    async def cancel():
+        raise NotAcceptedError("nobody took it")
+
+    assert await followed(Run(cancel)) == 0
+    assert "the run is not cancelled: nobody took it\n" in capsys.readouterr().err
+    assert unheard == []
