@@ -14,11 +14,13 @@ import yaml
 from procession.client import LimitExceededError, Procession
 from procession_schemas import subjects
 from procession_schemas.agent import Agent
+from procession_services.processor_host.driver import Driver
 from procession_services.runtime.admission import CALLED, Places
 from procession_services.runtime.embedded import embedded
 from procession_services.runtime.ledger import Ledger
 from procession_services.runtime.store import RunStore, StateChange
 from tests.support.system import ROOT, SERVICES, finished, running_system
+from tests.support.waiting import eventually, until
 
 pytestmark = [
     pytest.mark.integration,
@@ -330,6 +332,36 @@ async def test_every_request_of_a_flood_is_answered_though_not_every_one_is_read
                 codes[event["runId"]] = failure["code"]
         await connection.close()
     assert set(codes.values()) == {"INVALID_REQUEST", "TOO_MANY_RUNS"}
+
+
+async def test_a_word_behind_a_flood_of_another_tenants_is_the_next(own_servers, tmp_path, monkeypatch):
+    taken, may_go_on = [], asyncio.Event()
+
+    async def take(_driver, tenant, _run, _control):
+        taken.append(tenant)
+        await may_go_on.wait()
+
+    monkeypatch.setattr(Driver, "event", take)
+    async with running(own_servers, tmp_path, "orchestrator") as system:
+        connection = await nats.connect(own_servers.nats_url)
+
+        async def say(tenant, run):
+            await connection.jetstream().publish(subjects.control(tenant, run), b'{"type": "cancel"}')
+
+        await asyncio.gather(*(say("many", f"r{number}") for number in range(100)))
+        await until(lambda: len(taken) >= 16)
+        await say("one", "r")
+
+        async def has_come():
+            consumer = await connection.jetstream().consumer_info("WORK", "orchestrator-control")
+            return (consumer.num_pending, consumer.num_ack_pending) == (0, 101)
+
+        await eventually(has_come)
+        may_go_on.set()
+        await until(lambda: len(taken) == 101)
+        assert taken.index("one") <= 17
+        await connection.close()
+        await system.redis.flushdb()
 
 
 async def test_a_stream_of_requests_that_is_full_says_so_at_once(own_servers, tmp_path):

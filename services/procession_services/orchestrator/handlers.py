@@ -49,7 +49,7 @@ what was made of them; one that is behind more of them than this waits for them.
 _INTAKE_SHARE = 128
 """Requests of one tenant that are read in any case."""
 _AT_ONCE = 16
-"""Requests that are handled at the same time; a few keep a process busy."""
+"""Requests, or words of people, that are handled at the same time; a few keep a process busy."""
 
 
 class Orchestrator:
@@ -69,7 +69,7 @@ class Orchestrator:
         self._agents = agents
         self._planner = Planner(host.registry, host.settings, agents)
         self._driver, self._keeper, self._lapses = driver, keeper, lapses
-        self._turns = Turns(_AT_ONCE)
+        self._turns, self._control_turns = Turns(_AT_ONCE), Turns(_AT_ONCE)
         self._bus, self._store, self._settings = host.bus, host.store, host.settings
 
     async def on_request(self, delivery: Delivery) -> None:
@@ -281,7 +281,7 @@ class Orchestrator:
         await self._driver.event(result.tenant, result.run, result)
 
     async def on_control(self, delivery: Delivery) -> None:
-        """A person cancels or resumes.
+        """A person cancels or resumes. Tenants take turns.
 
         Raises:
             HopelessError: Its subject names no run, or its body is none.
@@ -299,9 +299,10 @@ class Orchestrator:
             await self._controlled(tenant, run, control)
 
     async def _controlled(self, tenant: str, run: str, control: Control) -> None:
-        if control.type == "cancel":
-            await self._store.mark_cancelled(tenant, run)
-        await self._driver.event(tenant, run, control)
+        async with self._control_turns.turn(tenant):
+            if control.type == "cancel":
+                await self._store.mark_cancelled(tenant, run)
+            await self._driver.event(tenant, run, control)
 
     async def on_deadline(self, tenant: str, run: str) -> None:
         """A run's time is up."""
