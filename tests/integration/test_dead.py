@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import json
 import sys
+import tracemalloc
 from asyncio.subprocess import PIPE
 from dataclasses import replace
 from pathlib import Path
@@ -48,7 +49,7 @@ async def test_what_is_too_long_for_dead_is_buried_in_part_and_closes_no_connect
         subject = subjects.work("tools", "acme", "long")
         await bus.client.store(subject, body, seconds=5, headers={"Nats-Msg-Id": "long"})
         assert body.startswith(await buried.get())
-        [letter] = [each for each in await dead_letters(bus.js) if each.subject == subject]
+        [letter] = [each for each in await all_letters(bus.js) if each.subject == subject]
         assert len(letter.body) < letter.length == len(body)
         assert f"of {len(body)} bytes" in letter.reason
         with pytest.raises(NotReplayableError, match="too long for DEAD"):
@@ -74,7 +75,7 @@ async def test_a_body_that_nobody_understands_is_buried_with_its_reason_and_repl
         await bus.publish_stored(subject, b"{}", message_id="garbage-1")
         assert await buried.get() == b"{}"
 
-        [letter] = [each for each in await dead_letters(bus.js) if each.subject == subject]
+        [letter] = [each for each in await all_letters(bus.js) if each.subject == subject]
         assert "WorkCommand" in letter.reason
         assert await replay(bus.js, letter) == "lost"
         assert await buried.get() == b"{}"
@@ -93,7 +94,7 @@ async def store(bus: Bus, subject: str, body: dict[str, Any], **headers: str) ->
     await bus.publish_stored(
         place, json.dumps(body).encode(), message_id=f"dead:RUNS:{number}", headers=given
     )
-    letter = (await dead_letters(bus.js))[-1]
+    letter = (await all_letters(bus.js))[-1]
     assert letter.subject == subject
     return letter
 
@@ -109,7 +110,7 @@ async def test_a_request_is_replayed_under_its_id_or_where_its_run_has_ended_as_
 
         async def replayed(body: dict[str, Any], **headers: str) -> tuple[str, dict[str, Any]]:
             run = await replay(bus.js, await store(bus, subject, body, **headers))
-            assert await dead_letters(bus.js) == []
+            assert await all_letters(bus.js) == []
             return run, await requests.get()
 
         named = {"Procession-Message-Id": "order-17"}
@@ -148,9 +149,9 @@ async def test_what_is_no_request_is_not_replayed_to_a_run_that_has_ended(tmp_pa
         with pytest.raises(NotReplayableError, match="says not which run it is about"):
             await replay(bus.js, nothing)
         await drop(bus.js, nothing)
-        assert await dead_letters(bus.js) == [letter, nobody]
+        assert await all_letters(bus.js) == [letter, nobody]
         await drop(bus.js, letter)
-        assert await dead_letters(bus.js) == [nobody]
+        assert await all_letters(bus.js) == [nobody]
         await bus.close()
 
 
@@ -189,7 +190,7 @@ async def test_a_letter_that_was_put_back_and_not_taken_out_of_dead_is_not_put_b
                 await replay(js, letter)
         with pytest.raises(NotReplayableError, match="was put back a moment ago"):
             await replay(js, letter)
-        assert await dead_letters(js) == [letter]
+        assert await all_letters(js) == [letter]
         await bus.close()
 
 
@@ -209,8 +210,27 @@ async def test_letters_are_listed_without_a_question_for_each_that_is_gone(tmp_p
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(js, "get_msg", counted)
-            assert await dead_letters(js) == [letters[0], letters[-1]]
+            assert await all_letters(js) == [letters[0], letters[-1]]
         assert asked <= 3
+        await bus.close()
+
+
+async def all_letters(js: Any) -> list[DeadLetter]:
+    return [letter async for letter in dead_letters(js)]
+
+
+async def test_who_reads_many_long_letters_has_one_at_a_time(tmp_path: Path) -> None:
+    async with own_servers(tmp_path, redis=False) as servers:
+        bus = await Bus.connect(servers.endpoints.nats_url, "test")
+        place = subjects.dead("RUNS", "run", "acme", "demo")
+        for number in range(20):
+            await bus.publish_stored(place, b"x" * 2_000_000, message_id=f"long:{number}")
+        tracemalloc.start()
+        numbers = [letter.sequence async for letter in dead_letters(bus.js)]
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert numbers == list(range(1, 21))
+        assert most < 30_000_000
         await bus.close()
 
 
@@ -247,11 +267,11 @@ async def test_the_commands(tmp_path: Path) -> None:
 async def test_none_or_one_with_other_characters_in_its_headers_can_be_listed(tmp_path: Path) -> None:
     async with own_servers(tmp_path) as servers:
         bus = await Bus.connect(servers.endpoints.nats_url, "test")
-        assert await dead_letters(bus.js) == []
+        assert await all_letters(bus.js) == []
         of_before = {"Procession-Subject": "procession.v1.run.té.demo", "Procession-Reason": "tenant 'té'"}
         subject = subjects.dead("RUNS", "run", "x", "demo")
         await bus.publish_stored(subject, b"{}", message_id="1", headers=of_before)
-        [letter] = await dead_letters(bus.js)
+        [letter] = await all_letters(bus.js)
         assert letter.subject.endswith(".demo")
         assert letter.reason.startswith("tenant 't")
         await bus.close()
@@ -283,7 +303,7 @@ async def test_a_control_that_says_nothing_is_buried_at_once_and_logged(
     async with asyncio.timeout(20), hosted("orchestrator", settings, start_orchestrator):
         await bus.publish_stored(subjects.control("acme", run), body.encode(), message_id=run)
         assert await buried.get() == body.encode()
-    [letter] = [each for each in await dead_letters(bus.js) if each.subject == subjects.control("acme", run)]
+    [letter] = [each for each in await all_letters(bus.js) if each.subject == subjects.control("acme", run)]
     assert letter.reason.startswith("the control cannot be read: ")
     assert why in letter.reason
     assert why in caplog.text
@@ -334,7 +354,7 @@ async def test_what_is_on_a_wrong_subject_is_refused_or_buried_once(tmp_path: Pa
             await eventually(all_settled)
             with pytest.raises(NoStreamResponseError):
                 await jetstream.publish("procession.v1.run.default", b"{}")
-            letters = await dead_letters(bus.js)
+            letters = await all_letters(bus.js)
             assert len(letters) == len(buried)
             assert all("the subject must be procession.v1." in letter.reason for letter in letters)
             assert {letter.subject.encode().decode("unicode_escape") for letter in letters} == {
@@ -380,7 +400,7 @@ async def test_what_is_no_text_comes_once_and_ends_no_connection(tmp_path: Path)
             await eventually(all_settled)
             told = [
                 letter.subject.removeprefix("procession.v1.control.odd.")
-                for letter in await dead_letters(host.bus.js)
+                for letter in await all_letters(host.bus.js)
             ]
             assert told == [r"a\xff", "a\x0b9", "a\x0cb"]
             assert host.bus.disconnects == 0

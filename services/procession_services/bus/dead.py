@@ -1,7 +1,7 @@
 """Dead letters: what could not be handled, and how it gets another chance (design.md 3)."""
 
-import contextlib
 import json
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,21 +63,22 @@ class DeadLetter:
         return {"runId" if name == "run_id" else name: value for name, value in read.items()}
 
 
-async def dead_letters(js: JetStreamContext) -> list[DeadLetter]:
-    """What lies in DEAD, oldest first."""
+async def dead_letters(js: JetStreamContext) -> AsyncIterator[DeadLetter]:
+    """What lies in DEAD, oldest first; one by one, since all of it may be more than fits into memory."""
     try:
         state = (await js.stream_info("DEAD")).state
     except NotFoundError:
-        return []
+        return
     if not state.messages:
-        return []  # where there never was one, the numbers are those of no message
-    letters, number = list[DeadLetter](), state.first_seq
-    with contextlib.suppress(NotFoundError):  # behind the last one
-        while True:
+        return  # where there never was one, the numbers are those of no message
+    number = state.first_seq
+    while True:
+        try:
             message = await js.get_msg("DEAD", seq=number, subject=">", next=True)
-            number = (message.seq or number) + 1
-            letters.append(_letter(message))
-    return letters
+        except NotFoundError:  # behind the last one
+            return
+        number = (message.seq or number) + 1
+        yield _letter(message)
 
 
 async def dead_letter(js: JetStreamContext, number: int) -> DeadLetter | None:

@@ -69,7 +69,7 @@ async def _list(options: argparse.Namespace) -> int:
     from procession_services.demo.rendering import table  # noqa: PLC0415
 
     async with _connected(options) as js:
-        rows = [[str(each.sequence), each.at, each.subject, each.reason] for each in await dead_letters(js)]
+        rows = [[str(each.sequence), each.at, each.subject, each.reason] async for each in dead_letters(js)]
     sys.stdout.write(table(["number", "since", "subject", "why"], rows) if rows else "nothing is dead\n")
     return OK
 
