@@ -311,6 +311,21 @@ async def test_a_control_that_says_nothing_is_buried_at_once_and_logged(
     await bus.close()
 
 
+async def test_what_has_a_long_message_id_is_buried_too(tmp_path: Path) -> None:
+    async with own_servers(tmp_path) as servers:
+        settings = Settings(nats_url=servers.endpoints.nats_url, redis_url=servers.endpoints.redis_url)
+        async with hosted("orchestrator", settings, start_orchestrator) as host:
+            js = host.bus.js
+            await host.bus.publish_stored(subjects.control("acme", "r"), b"{", message_id="é" * 20_000)
+
+            async def is_settled() -> bool:
+                return (await js.stream_info("WORK")).state.messages == 0
+
+            await eventually(is_settled)
+            [letter] = await all_letters(js)
+            assert letter.name == "run-1"
+
+
 WRONG = {
     "run.default": "run.default._",
     "run.default.a.b": "run.default.a_b",

@@ -40,6 +40,8 @@ _ENVELOPE = 64 * 1024
 _HELD_BYTES = 64 * 1024 * 1024
 """Nothing more is asked for while the messages in hand are longer than this together."""
 _LONGEST_REASON = 500
+_LONGEST_ID = 200
+"""More than a run's id has, which is all that anybody looks for there; streams take 64 KB of headers."""
 _MORE_HEADERS = 1_024
 """More than a dead letter's id, and what is said of one that is cut."""
 _BACKOFF = (0.1, 0.5, 2.0, 5.0, 10.0)
@@ -283,7 +285,7 @@ class Worker:
         headers = {
             "Procession-Subject": _header(delivery.subject),
             "Procession-Reason": _header(reason[:_LONGEST_REASON]),
-            "Procession-Message-Id": _header(delivery.message_id or ""),
+            "Procession-Message-Id": _header((delivery.message_id or "")[:_LONGEST_ID]),
         }
         room = self._bus.client.room(headers) - _MORE_HEADERS
         if (size := len(delivery.body)) > room:
