@@ -182,7 +182,7 @@ def _page(line: str, where: str) -> dict[str, Any]:
     try:
         page: dict[str, Any] = json.loads(line)
         _ = page["thread"]["id"], page["thread"]["resource"], page["messages"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         told = f"{where}: this is no line of `procession memory export`: {said(error)}"
         raise UsageError(f"{told}; the lines before it are taken in") from error
     return page

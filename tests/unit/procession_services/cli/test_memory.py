@@ -80,6 +80,7 @@ async def test_what_is_given_out_is_taken_in_whatever_letters_are_in_it(command,
     [
         ("{", "JSONDecodeError"),
         ("[]", "TypeError"),
+        ("[" * 5000, "RecursionError"),
         ('{"thread": {"id": "t", "resource": "r"}}', "KeyError: 'messages'"),
     ],
 )
