@@ -319,7 +319,7 @@ async def test_what_has_a_long_message_id_is_buried_too(tmp_path: Path) -> None:
             await host.bus.publish_stored(subjects.control("acme", "r"), b"{", message_id="é" * 20_000)
 
             async def is_settled() -> bool:
-                return (await js.stream_info("WORK")).state.messages == 0
+                return bool((await js.stream_info("WORK")).state.messages == 0)
 
             await eventually(is_settled)
             [letter] = await all_letters(js)

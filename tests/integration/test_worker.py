@@ -74,7 +74,7 @@ async def test_work_that_was_done_is_acknowledged_before_a_worker_is_gone(bus):
 
 async def test_long_messages_are_not_asked_for_faster_than_they_are_read(bus):
     """The server ends a connection for which it has more than 64 MB, with all that is on the way to it."""
-    attempts = []
+    attempts: list[int] = []
 
     async def handler(delivery):
         if not attempts:

@@ -191,7 +191,7 @@ class RunHandle:
         await self._decide(Control(type="resume", tool_call_id=tool_call_id, approved=True))
 
     async def decline(self, tool_call_id: str, reason: str | None = None) -> None:
-        """Refuses a tool call; the model reads the reason. Raises NotWaitingError as `approve` does, and NotJsonError."""
+        """Refuses a tool call; the model reads the reason. Raises as `resume` does."""
         given(reason, "reason")
         await self._decide(Control(type="resume", tool_call_id=tool_call_id, approved=False, reason=reason))
 
