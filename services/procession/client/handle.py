@@ -138,7 +138,7 @@ class RunHandle:
             RunConflictError: The id belongs to a run with another request.
             LimitExceededError: The request was refused, because of a limit of the tenant or of the system.
             UnknownRunError: Nobody knows the run any more: NATS and Redis have both lost their data.
-            NotConnectedError: The client was closed.
+            NotConnectedError: The client was closed, or is that of another event loop.
         """
         return _Chunks(lambda: self._next(idle_timeout))
 
@@ -165,7 +165,7 @@ class RunHandle:
             RunConflictError: The id belongs to a run with another request.
             LimitExceededError: The request was refused, because of a limit of the tenant or of the system.
             UnknownRunError: Nobody knows the run any more: NATS and Redis have both lost their data.
-            NotConnectedError: The client was closed.
+            NotConnectedError: The client was closed, or is that of another event loop.
         """
         outcome = self._outcome
         async with asyncio.timeout(timeout):
@@ -333,6 +333,7 @@ class RunHandle:
             raise rejected(failure)
         if self._link.closed:
             raise NotConnectedError(f"the client was closed; run {self.run_id} goes on")
+        self._link.check_loop()
         if self._stale and await self._catch_up():
             return
         if (

@@ -107,8 +107,7 @@ class Link:
         Raises:
             NotConnectedError: The connection is not open.
         """
-        if self._client.is_closed or not self._opened:
-            raise NotConnectedError("this client is not connected: use `async with Procession(...)`")
+        self._check_open()
         return [await self._client.listen(s, _calling(callback)) for s, callback in callbacks.items()]
 
     async def unsubscribe(self, subscriptions: list[Subscription]) -> None:
@@ -175,9 +174,20 @@ class Link:
             return f"the stream refused {subject} ({error.description})"
         return f"{subject} was not acknowledged"
 
-    def _check(self, body: bytes) -> None:
+    def check_loop(self) -> None:
+        """Raises NotConnectedError in another event loop than that of the connection, where nothing would come."""
+        if asyncio.get_running_loop() is not self._loop:
+            raise NotConnectedError(
+                "this client was connected in another event loop (each `asyncio.run` has its own): connect one in this"
+            )
+
+    def _check_open(self) -> None:
         if self._client.is_closed or not self._opened:
             raise NotConnectedError("this client is not connected: use `async with Procession(...)`")
+        self.check_loop()
+
+    def _check(self, body: bytes) -> None:
+        self._check_open()
         if not self._client.fits(body):
             limit = f"NATS at {address(self.url)} takes {self._client.max_payload:,} (max_payload)"
             raise RequestTooLargeError(f"the request has {len(body):,} bytes; {limit}")

@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Any, Self
 
+from pydantic_core import to_jsonable_python
+
 from procession.client.errors import NotConnectedError, UnknownRunError
 from procession.client.handle import RunHandle
 from procession.client.link import Link, UnreachableError
@@ -90,8 +92,7 @@ class Procession:
         subject = subjects.run(self.tenant, known if isinstance(known, str) else known.name)
         chosen = request.run_id is not None
         run_id = request.run_id = request.run_id or f"run-{secrets.token_hex(12)}"
-        # Of one that cannot be read, services do not know the run.
-        body = given(request.model_dump(mode="json", by_alias=True, exclude_unset=True), "request")
+        body = _body(request)
         ours = fingerprint(subject, body)
         handle = RunHandle(
             self._link, self.tenant, run_id, streams=request.stream, fingerprint=ours if chosen else None
@@ -232,6 +233,16 @@ class Procession:
     async def cancel(self, run_id: str) -> None:
         """Cancels a run, whoever started it; one that is over stays as it is. Raises NotAcceptedError."""
         await RunHandle(self._link, self.tenant, run_id).cancel()
+
+
+def _body(request: RunRequest) -> bytes:
+    """The request as it travels: of one that cannot be read, services do not know the run."""
+    fields = request.model_dump(by_alias=True, exclude_unset=True)
+    try:
+        plain = to_jsonable_python(fields, inf_nan_mode="constants")
+    except ValueError:  # pydantic does not say where
+        plain = fields
+    return given(plain, "request")
 
 
 def _request(given: Input | RunRequest, agent: str | Agent, options: dict[str, Any]) -> RunRequest:

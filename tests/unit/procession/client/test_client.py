@@ -774,6 +774,20 @@ async def test_a_request_that_is_too_large_says_how_large(procession, size):
     await procession.start("Hi", agent="demo")  # the connection is none the worse for it
 
 
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (float("nan"), r"\['a'\] is nan"),
+        (object(), r"\['a'\] is of the type object"),
+        ({"\ud800": 1}, r"\['a'\] has the key"),
+        (b"\xff", r"\['a'\] is of the type bytes"),
+    ],
+)
+async def test_what_of_a_request_cannot_travel_is_told_with_its_place(procession, value, told):
+    with pytest.raises(NotJsonError, match=r"^request\['requestContext'\]" + told):
+        await procession.start("Hi", agent="demo", requestContext={"a": value})
+
+
 async def test_a_server_that_is_not_there_is_told_at_once():
     with pytest.raises(NotConnectedError, match=r"nats://127\.0\.0\.1:9"):
         async with Procession("nats://127.0.0.1:9", connect_timeout=0.5):
@@ -844,6 +858,29 @@ async def test_a_closed_client_says_so(servers):
         pass
     with pytest.raises(NotConnectedError, match="async with"):
         await procession.cancel("run-1")
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda procession, _: procession.start("Hi", agent="demo"),
+        lambda procession, handle: procession.attach(handle.run_id),
+        lambda procession, _: procession.memory.threads("ann"),
+        lambda _, handle: handle.result(),
+        lambda _, handle: anext(handle.chunks()),
+        lambda _, handle: handle.cancel(),
+    ],
+    ids=["start", "attach", "memory", "result", "chunks", "cancel"],
+)
+async def test_a_client_says_that_it_is_of_another_event_loop(procession, use):
+    """As where each call has its own `asyncio.run`; nothing would ever come there."""
+    handle = await procession.start("Hi", agent="demo")
+
+    async def elsewhere():
+        await use(procession, handle)
+
+    with pytest.raises(NotConnectedError, match="another event loop"):
+        await asyncio.to_thread(asyncio.run, elsewhere())
 
 
 async def test_who_asks_is_told_at_once_that_the_client_was_closed(services, procession):
