@@ -56,6 +56,13 @@ async def test_a_price_that_nobody_knows_is_decided_about(system):
     assert statuses == ["finished", "blocked"]
 
 
+async def test_a_call_that_fails_before_it_begins_to_answer_costs_nothing(system):
+    model = system.script({"error": {"status": 400, "message": "no"}}, DONE)
+    agent = guarded(model, maxCost=1, scope="user", unknown="block")
+    statuses = [(await system.run(agent=agent, request_context={"userId": "e"}))[0].status for _ in range(2)]
+    assert statuses == ["failed", "finished"]
+
+
 async def test_what_processors_ask_models_is_booked_for_the_tenant_alone(system):
     judge, model = priced(system, DONE), priced(system, DONE)
     detector = {"id": "moderation", "options": {"model": judge, "errorStrategy": "warn"}}

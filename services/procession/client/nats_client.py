@@ -216,8 +216,6 @@ class NatsClient(Client):
             if listener is None:
                 _run(super()._process_msg(sid, subject, reply, payload, header))
                 return
-            self.stats["in_msgs"] += 1
-            self.stats["in_bytes"] += len(payload)
             headers = _run(self._process_headers(header)) if header else None
             listener(self._build_message(sid, subject, reply, payload, headers))
         except Exception as error:  # noqa: BLE001 - of whoever listens

@@ -236,7 +236,7 @@ class SessionServer:
                 await session.outbox.flush()
                 await self._miss(session)
                 continue
-            chunks = frame["c"][max(0, session.received - frame["n"]) :]
+            chunks = frame["c"][session.received - frame["n"] :]
             session.received += len(chunks)
             await _feed(session, chunks)
             if frame.get("e"):

@@ -108,7 +108,7 @@ def _as_left(ctx: RunContext, steps: list[dict[str, Any]]) -> bool:
     at = len(segments) - (2 if ctx.messages.attempt_has_parts else 1)
     left: list[tuple[dict[str, Any], str]] = []
     for kept, step in zip(reversed(ctx.steps), reversed(steps), strict=True):
-        if is_rejected(kept) or "segment" not in kept:
+        if "segment" not in kept:  # it was rejected, or has nothing there
             continue
         if segments and kept["segment"] != at:
             if left and kept["segment"] > at:

@@ -19,6 +19,7 @@ from procession.client import (
     RunFailedError,
     UnknownRunError,
 )
+from procession.client.link import UnreachableError
 from procession.json_values import NotJsonError
 from procession_schemas import subjects
 from procession_schemas.agent import Agent
@@ -147,6 +148,15 @@ async def test_an_answer_whose_last_batch_never_comes_is_an_error_and_not_a_shor
 
 
 @pytest.mark.usefixtures("impatient")
+async def test_a_run_that_waits_though_its_last_batch_never_came_has_lost_chunks(services, procession):
+    handle = await procession.start("Hi", agent="demo")
+    await services.chunks(handle.run_id, 0, "a")
+    await services.suspend(handle.run_id, "c1", fence=1)
+    with pytest.raises(ChunksLostError, match="chunks from 1 on"):
+        await collect(handle)
+
+
+@pytest.mark.usefixtures("impatient")
 async def test_who_comes_back_for_chunks_that_are_not_kept_any_more_is_told(services, procession):
     await services.accept("old-1")
     await services.finish("old-1", "abc")
@@ -185,6 +195,54 @@ async def test_lost_chunks_are_an_error_and_not_a_shorter_answer(services, proce
     assert texts([await anext(chunks)]) == ["a"]
     with pytest.raises(ChunksLostError, match="chunks 1 to 2"):
         await anext(chunks)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_lost_beginning_of_a_run_that_was_started_here_is_an_error(services, procession):
+    handle = await procession.start("Hi", agent="demo")
+    await services.chunks(handle.run_id, 2, "c", end=True)
+    with pytest.raises(ChunksLostError, match="chunks 0 to 1"):
+        await anext(aiter(handle))
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_nothing_is_lost_while_the_streams_cannot_be_asked(services, procession, monkeypatch):
+    handle = await procession.start("Hi", agent="demo")
+    chunks = aiter(handle)
+    with monkeypatch.context() as away:
+        away.setattr(handle._link, "last", AsyncMock(side_effect=UnreachableError))
+        await services.chunks(handle.run_id, 1, "b", end=True)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(chunks), 1)
+    await services.chunks(handle.run_id, 0, "a")
+    await services.finish(handle.run_id, "ab")
+    assert texts([chunk async for chunk in chunks]) == ["a", "b"]
+
+
+async def test_each_gap_has_its_own_time_and_is_looked_for(services, procession, monkeypatch):
+    handle = await procession.start("Hi", agent="demo")
+    chunks = aiter(handle)
+    await services.chunks(handle.run_id, 1, "b")
+    first = asyncio.create_task(anext(chunks))
+    await until(lambda: handle._gap_since)
+    await services.chunks(handle.run_id, 0, "a")
+    assert texts([await first, await anext(chunks)]) == ["a", "b"]
+    monkeypatch.setattr("procession.client.handle._LOST_SECONDS", 0.0)
+    await procession._link.unsubscribe(handle._subscriptions)
+    await services.chunks(handle.run_id, 2, "c")
+    handle._on_chunks(b'{"seq":3,"chunks":[{"type":"text-delta","payload":{"text":"d"}}]}')
+    assert texts([await anext(chunks), await anext(chunks)]) == ["c", "d"]
+
+
+async def test_chunks_that_come_behind_the_result_are_awaited(services, procession, monkeypatch):
+    monkeypatch.setattr("procession.client.handle._SETTLE_SECONDS", 0.05)
+    handle = await procession.start("Hi", agent="demo")
+    await services.chunks(handle.run_id, 0, "a")
+    await services.finish(handle.run_id, "ab")
+    reading = asyncio.create_task(collect(handle))
+    await until(lambda: handle._known_since)
+    await services.chunks(handle.run_id, 1, "b", end=True)
+    assert await reading == ["a", "b"]
 
 
 async def test_a_late_client_reads_everything_or_the_rest(services, procession):
@@ -402,7 +460,8 @@ async def test_the_same_request_again_is_the_same_run(services, procession):
     assert await collect(first) == ["a"]
     before = await stored_requests(services)
     second = await procession.start("Hi", agent="demo", run_id="again-1")
-    assert await collect(second) == ["a"]
+    async with asyncio.timeout(5):  # it looks at once
+        assert await collect(second) == ["a"]
     assert await stored_requests(services) == before
 
 
@@ -440,9 +499,9 @@ async def test_a_request_that_the_services_know_already_gets_the_result_of_its_r
     assert (await handle.result()).text == "a"
 
 
-@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize(("late", "stream"), [(False, True), (True, True), (True, False)])
 async def test_the_answer_of_another_request_is_never_ours_however_long_ours_waits(
-    services, procession, monkeypatch, late
+    services, procession, monkeypatch, late, stream
 ):
     monkeypatch.setattr("procession.client.handle._PROBE_SECONDS", 0.05)
 
@@ -453,7 +512,7 @@ async def test_the_answer_of_another_request_is_never_ours_however_long_ours_wai
 
     if not late:
         await theirs()
-    handle = await procession.start("Hi", agent="demo", run_id="taken-1")
+    handle = await procession.start("Hi", agent="demo", run_id="taken-1", stream=stream)
     if late:
         await theirs()
     for _ in range(2):
@@ -467,6 +526,18 @@ async def test_the_answer_of_another_request_is_never_ours_however_long_ours_wai
     await services.event("taken-1", "request.rejected", error=error, sequence=handle.request + 1)
     with pytest.raises(RunConflictError, match="taken"):
         await handle.result(timeout=5)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_what_is_lost_of_the_answer_of_another_request_is_not_lost_for_us(
+    services, procession, monkeypatch
+):
+    monkeypatch.setattr("procession.client.handle._PROBE_SECONDS", 0.05)
+    await services.accept("taken-5", fingerprint="theirs")
+    handle = await procession.start("Hi", agent="demo", run_id="taken-5")
+    await services.chunks("taken-5", 3, "theirs", end=True)
+    with pytest.raises(TimeoutError):
+        await anext(handle.chunks(idle_timeout=1))
 
 
 async def test_a_rejection_with_our_number_counts_though_the_run_was_accepted_before(services, procession):
@@ -492,6 +563,24 @@ async def test_what_was_accepted_before_we_listened_is_ours_where_its_fingerprin
     await services.finish("ours-1", "a")
     assert await collect(handle) == ["a"]
     assert (await handle.result()).text == "a"
+    assert handle.accepted
+
+
+async def test_a_rejection_that_was_not_heard_is_found(services, procession):
+    handle = await procession.start("Hi", agent="demo", run_id="unheard-1")
+    await procession._link.unsubscribe(handle._subscriptions)
+    error = {"code": "CONFLICT", "message": "taken"}
+    await services.event("unheard-1", "request.rejected", error=error, sequence=handle.request)
+    with pytest.raises(RunConflictError, match="taken"):
+        await handle.result(timeout=5)
+
+
+async def test_a_rejection_that_names_no_request_may_be_of_an_earlier_one(services, procession):
+    await services.event("earlier-1", "request.rejected", error={"code": "CONFLICT", "message": "taken"})
+    handle = await procession.start("Hi", agent="demo", run_id="earlier-1")
+    handle._doubt()
+    with pytest.raises(TimeoutError):
+        await handle.result(timeout=0.5)
 
 
 async def test_a_request_that_cannot_run_has_its_end_without_having_been_accepted(services, procession):
@@ -588,7 +677,7 @@ async def test_who_has_read_to_a_suspension_knows_of_it(services, procession):
     assert not reading.done()
     await services.suspend(handle.run_id, "c1", fence=1)
     assert await reading == ["a"]
-    assert (await handle.result(timeout=0)).status == "suspended"
+    assert (await handle.result(timeout=0, raise_on_error=True)).status == "suspended"
 
 
 async def test_a_run_that_is_cancelled_before_it_says_that_it_waits_does_not_wait(services, procession):
@@ -629,6 +718,18 @@ async def test_a_decision_waits_until_the_run_asks_for_it(services, procession):
     await services.suspend(run, "c2", fence=5)
     assert (await services.control())["toolCallId"] == "c2"
     await second
+
+
+async def test_a_call_id_that_comes_again_is_decided_again(services, procession):
+    """Models count from one in every answer."""
+    handle = await procession.start("Hi", agent="demo")
+    for fence in (1, 5):
+        await services.suspend(handle.run_id, "c1", fence=fence)
+        await handle.approve("c1")
+        assert (await services.control())["toolCallId"] == "c1"
+    control = subjects.control(services.tenant, handle.run_id)
+    stored = await services.nats.jetstream().stream_info("WORK", subjects_filter=control)
+    assert stored.state.subjects == {control: 2}
 
 
 @pytest.mark.parametrize("read", [True, False])
@@ -691,6 +792,33 @@ async def test_who_only_listens_goes_on_when_somebody_else_has_decided(services,
     await services.chunks(run, 1, "b", end=True, fence=1)
     await services.finish(run, "ab")
     assert await collect(handle) == ["b"]
+
+
+async def test_who_comes_back_to_a_run_that_has_gone_on_unheard_reads_on(services, procession):
+    handle = await waiting(services, procession)
+    run = handle.run_id
+    await procession._link.unsubscribe(handle._subscriptions)
+    await services.event(run, "run.resumed", fence=1)
+    await services.chunks(run, 1, "b", end=True, fence=1)
+    await services.finish(run, "ab")
+    handle._doubt()  # as after a gap in the connection
+    assert await collect(handle) == ["b"]
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_run_that_went_on_sends_all_its_chunks_however_long_it_had_waited(
+    services, procession, monkeypatch
+):
+    handle = await procession.start("Hi", agent="demo")
+    await services.suspend(handle.run_id, "c1", fence=1)
+    assert await collect(handle) == []
+    monkeypatch.setattr("procession.client.handle._LOST_SECONDS", 60.0)
+    await handle.approve("c1")
+    reading = asyncio.create_task(collect(handle))
+    await services.finish(handle.run_id, "b")
+    assert (await handle.result()).text == "b"
+    await services.chunks(handle.run_id, 0, "b", end=True, fence=1)
+    assert await reading == ["b"]
 
 
 async def test_who_comes_when_a_run_has_gone_on_does_not_take_it_for_waiting(services, procession):
@@ -764,7 +892,8 @@ async def test_closing_the_client_wakes_its_readers(servers, services):
         waiting = asyncio.create_task(handle.result())
         await asyncio.sleep(0)
     with pytest.raises(NotConnectedError, match="goes on"):
-        await waiting
+        async with asyncio.timeout(5):
+            await waiting
 
 
 @pytest.mark.parametrize("size", [9_000_000, 8_388_608 - 300])
@@ -858,6 +987,8 @@ async def test_a_closed_client_says_so(servers):
         pass
     with pytest.raises(NotConnectedError, match="async with"):
         await procession.cancel("run-1")
+    with pytest.raises(NotConnectedError, match="async with"):
+        await procession.start("Hi", agent="demo")
 
 
 @pytest.mark.parametrize(
@@ -883,18 +1014,32 @@ async def test_a_client_says_that_it_is_of_another_event_loop(procession, use):
         await asyncio.to_thread(asyncio.run, elsewhere())
 
 
-async def test_who_asks_is_told_at_once_that_the_client_was_closed(services, procession):
+@pytest.mark.parametrize("stores", [False, True])
+async def test_who_asks_is_told_at_once_that_the_client_was_closed(services, procession, stores):
     async def silent(_message):
         pass
 
     await services.nats.subscribe("test.silent", cb=silent)
     await services.nats.flush()
     link = procession._link
-    asking = asyncio.create_task(link.ask("test.silent", b"", 60.0))
+    question = link.publish("test.silent", b"", "one") if stores else link.ask("test.silent", b"", 60.0)
+    asking = asyncio.create_task(question)
     await until(lambda: link._client._asked)
     await link.close()
     with pytest.raises(NotConnectedError, match="was closed"):
         await asking
+
+
+async def test_a_question_that_is_not_answered_says_why(services, procession):
+    await services.nats.subscribe("test.mute")
+    await services.nats.flush()
+    link = procession._link
+    with pytest.raises(NotAcceptedError, match="nobody listens"):
+        await link.ask("test.nobody", b"", 20.0)
+    with pytest.raises(NotAcceptedError, match=r"within 0\.1 seconds"):
+        await link.ask("test.mute", b"", 0.1)
+    with pytest.raises(RequestTooLargeError):
+        await link.ask("test.mute", b"x" * 9_000_000, 20.0)
 
 
 async def test_who_leaves_while_nats_is_away_gets_no_error_but_the_own_one(tmp_path):

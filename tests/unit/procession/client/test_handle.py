@@ -71,6 +71,16 @@ async def test_a_handle_that_was_read_to_its_end_listens_no_more_and_still_tells
     assert [chunk async for chunk in handle] == []
 
 
+async def test_a_handle_on_a_run_without_chunks_listens_no_more_when_its_result_is_known(
+    services, procession
+):
+    handle = await procession.start("Hi", agent="demo", stream=False)
+    await services.accept(handle.run_id, stream=False)
+    await services.finish(handle.run_id, "a")
+    assert (await handle.result()).text == "a"
+    await until(lambda: not handle._subscriptions)
+
+
 async def test_a_handle_on_a_run_that_waits_goes_on_listening(services, procession):
     handle = await procession.start("Hi", agent="demo")
     await services.accept(handle.run_id)
@@ -86,9 +96,11 @@ async def test_a_handle_on_a_run_that_waits_goes_on_listening(services, processi
 
 
 async def test_a_handle_is_closed_by_its_context(services, procession):
+    before = len(procession._link.on_doubt)
     async with await procession.start("Hi", agent="demo") as handle:
         assert handle._subscriptions
     assert not handle._subscriptions
+    assert len(procession._link.on_doubt) == before
 
 
 async def test_a_run_without_chunks_is_known_as_one_to_whoever_attaches(services, procession, monkeypatch):

@@ -205,6 +205,7 @@ async def test_everybody_gets_their_own_answer(client, subject):
     asked = [client.request(subject, b"%d" % number, timeout=20) for number in range(300)]
     assert [answer.data for answer in await asyncio.gather(*asked)] == [b"<%d>" % n for n in range(300)]
     assert not client._asked
+    assert not client.pending_data_size
 
 
 async def test_a_request_that_meets_nobody_says_so(client, subject):
@@ -256,6 +257,25 @@ async def test_an_answer_that_does_not_come_is_an_error_in_time(client, subject)
     await client.flush()
     assert len(questions) == 2
     assert not client._asked
+
+
+async def test_further_answers_are_no_errors(servers, subject):
+    told = list[Exception]()
+
+    async def tell(error: Exception) -> None:
+        told.append(error)
+
+    async with connected(servers.nats_url, error_cb=tell) as client:
+        questions = Heard()
+        await client.listen(subject, questions)
+        asking = asyncio.create_task(client.request(subject, b"", timeout=20))
+        await questions.some(1)
+        client.post(questions.replies[0], b"yes")
+        client.post(questions.replies[0], b"at once")
+        assert (await asking).data == b"yes"
+        client.post(questions.replies[0], b"late")
+        await client.flush()
+    assert not told
 
 
 async def test_a_client_that_was_closed_can_ask_again(servers, client, subject):
@@ -432,6 +452,7 @@ async def test_what_is_answered_at_once_is_not_waited_for_when_the_connection_is
             client.request_unless_lost(subject, b"", seconds=1000),
             client.store(subject, b"", seconds=1000, headers={}),
             client.jetstream(timeout=1000).stream_info("WORK"),
+            client.round_trip(seconds=1000),
         ]
         waiting = [asyncio.create_task(each) for each in asked]
         await until(lambda: len(client._unless_lost) == len(waiting))
@@ -607,9 +628,23 @@ async def test_a_connection_that_is_not_greeted_is_closed():
         await closed.wait()
 
 
+NOBODY = b"HMSG %b 1 16 16\r\nNATS/1.0 503\r\n\r\n\r\n"
+SILENCE = b""
+
+
+def says(body: bytes) -> bytes:
+    return b"MSG %%b 1 %d\r\n%b\r\n" % (len(body), body)
+
+
+NO_LEADER = says(b'{"type":"x","error":{"code":503,"err_code":10008,"description":"no leader"}}')
+NOT_YET = says(b'{"error":{"code":409,"err_code":10158,"description":"in process"},"stream":"S"}')
+STORED = says(b'{"stream":"S","seq":1}')
+
+
 @asynccontextmanager
-async def storing_nothing(name: str) -> AsyncIterator[str]:
-    """A server where nobody answers; gives its address."""
+async def answering(name: str, *answers: bytes) -> AsyncIterator[str]:
+    """A server with these answers to questions, and then the last one; gives its address."""
+    left = list(answers)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(GREETING.replace(b'"x"', f'"{name}"'.encode()))
@@ -617,15 +652,22 @@ async def storing_nothing(name: str) -> AsyncIterator[str]:
             while line := await reader.readline():
                 if line == b"PING\r\n":
                     writer.write(b"PONG\r\n")
-                elif line.startswith(b"PUB"):
-                    writer.write(b"HMSG %b 1 16 16\r\nNATS/1.0 503\r\n\r\n\r\n" % line.split()[2])
+                elif line.startswith((b"PUB", b"HPUB")):
+                    answer = left.pop(0) if len(left) > 1 else left[0]
+                    writer.write(answer and answer % line.split()[2])
         writer.close()
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         yield f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
-async def test_who_leaves_a_server_that_stores_nothing_does_not_come_back_at_once(monkeypatch):
+async def in_vain(client: NatsClient) -> None:
+    with pytest.raises(AWAY):
+        await client.store("test.stored", b"", seconds=0.2, headers={"a": "b"})
+
+
+@pytest.mark.parametrize("answer", [NOBODY, SILENCE, NO_LEADER, NOT_YET])
+async def test_who_leaves_a_server_that_stores_nothing_does_not_come_back_at_once(monkeypatch, answer):
     monkeypatch.setattr(alone, "_ALONE_SECONDS", 0.0)
     again, troubles = asyncio.Event(), list[str]()
 
@@ -635,7 +677,7 @@ async def test_who_leaves_a_server_that_stores_nothing_does_not_come_back_at_onc
     async def troubled(error: Exception) -> None:
         troubles.append(str(error))
 
-    async with storing_nothing("a") as first, storing_nothing("b") as second:
+    async with answering("a", answer) as first, answering("b", answer) as second:
 
         def first_again(pool: list[Any]) -> None:
             pool.sort(key=lambda server: server.uri.geturl() != first)
@@ -643,12 +685,53 @@ async def test_who_leaves_a_server_that_stores_nothing_does_not_come_back_at_onc
         monkeypatch.setattr(nats.aio.client, "shuffle", first_again)
         async with connected([first, second], error_cb=troubled, reconnected_cb=reconnected) as one:
             for _ in range(2):
-                with pytest.raises(errors.NoRespondersError):
-                    await one.request("$JS.API.INFO", timeout=10)
+                await in_vain(one)
             await again.wait()
+            again.clear()
+            await in_vain(one)  # the other one is given as much time
+            await one.flush()
+            assert not again.is_set()
             assert one.connected_url is not None
             assert one.connected_url.geturl() == second
     assert any("stored nothing" in each for each in troubles)
+
+
+@asynccontextmanager
+async def not_left(monkeypatch, *answers: bytes, others: int = 1) -> AsyncIterator[NatsClient]:
+    """A client that must stay at the server with these answers, whatever it asks."""
+    monkeypatch.setattr(alone, "_ALONE_SECONDS", 0.0)
+    lost = asyncio.Event()
+
+    async def disconnected() -> None:
+        lost.set()
+
+    async with AsyncExitStack() as stack:
+        servers = [await stack.enter_async_context(answering("a", *answers)) for _ in range(1 + others)]
+        async with connected(servers, disconnected_cb=disconnected) as one:
+            yield one
+            await one.flush()
+            assert not lost.is_set()
+
+
+@pytest.mark.parametrize("subject", ["$JS.API.DIRECT.GET.EVENTS", "test.nobody"])
+async def test_who_finds_nobody_that_is_no_leader_stays_at_the_server(monkeypatch, subject):
+    async with not_left(monkeypatch, NOBODY) as one:
+        for _ in range(3):
+            with pytest.raises(errors.NoRespondersError):
+                await one.request(subject, timeout=10)
+
+
+async def test_a_server_that_has_stored_something_since_is_not_left(monkeypatch):
+    async with not_left(monkeypatch, NOBODY, STORED, NOBODY) as one:
+        await in_vain(one)
+        await one.store("test.stored", b"", seconds=10, headers={"a": "b"})
+        await in_vain(one)
+
+
+async def test_the_only_server_is_not_left(monkeypatch):
+    async with not_left(monkeypatch, NOBODY, others=0) as one:
+        for _ in range(3):
+            await in_vain(one)
 
 
 @asynccontextmanager

@@ -16,11 +16,11 @@ from procession_schemas.agent import ProcessorRef
 from procession_schemas.guard import GuardReply, GuardRequest
 from procession_schemas.offers import ReplicaOffer
 from procession_schemas.run import Failure, HookReport, Tripwire
-from procession_schemas.work import Guard, WorkCommand, WorkResult
+from procession_schemas.work import Guard, ModelOp, WorkCommand, WorkResult
 from procession_services.bus import NoResponderError, RequestTimeoutError
 from procession_services.llm_gateway.guards import HELD, Guards
 
-BEAT = "beat"
+BEAT = b""
 HEADERS = 1_000
 """What the headers may take."""
 REF = ProcessorRef(id="g", timeout=5)
@@ -41,6 +41,7 @@ class Bus:
         self.let, self.asked = asyncio.Event(), list[GuardRequest]()
         self.subjects = list[str]()
         self.replies = list(replies)
+        self.inboxes = 0
         self.living: Any = NoResponderError("nobody")
 
     def fits(self, body: bytes) -> bool:
@@ -60,11 +61,12 @@ class Bus:
 class Inbox:
     """One of the bus's conversations; each question has an answer, or several."""
 
-    address = "here"
     has_heard = False
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
+        self.address = f"here-{bus.inboxes}"
+        bus.inboxes += 1
         self._replies: list[Any] = []
 
     async def ask(self, subject: str, body: bytes) -> None:
@@ -77,8 +79,8 @@ class Inbox:
         reply = self._replies.pop(0) if len(self._replies) > 1 else self._replies[0]
         if isinstance(reply, Exception):
             raise reply
-        if reply == BEAT:
-            return b""
+        if isinstance(reply, bytes):
+            return reply
         await self._bus.let.wait()
         return bytes(reply.to_json())
 
@@ -158,15 +160,18 @@ async def test_an_objection_closes_the_source_before_it_is_told():
     assert [each.to_wire() for each in job.calls.reports.values()] == [report]
 
 
-async def test_a_failure_is_the_guards():
+@pytest.mark.parametrize("named", [None, "within-g"])
+async def test_a_failure_is_the_guards_and_tells_what_had_come_of_the_answer(named):
     failure = Failure(
-        code="PROCESSOR_FAILED", message="broken", processor_id="g", hook="processInput", name="E"
+        code="PROCESSOR_FAILED", message="broken", processor_id=named, hook="processInput", name="E"
     )
     bus, job, source = Bus(GuardReply(error=failure)), make_job(), Source()
+    refused: list[Any] = []
     bus.let.set()
     with pytest.raises(ProcessorError, match="broken") as caught:
-        await anext(held(bus, job, source))
-    assert (caught.value.processor_id, caught.value.name, job.result.verdict) == ("g", "E", None)
+        await anext(held(bus, job, source, refused.append))
+    assert (caught.value.processor_id, caught.value.name, job.result.verdict) == (named or "g", "E", None)
+    assert len(refused) == 1
     assert source.closed.is_set() == (source.read > 0)
 
 
@@ -177,14 +182,35 @@ async def test_the_conversation_goes_apart_where_it_leaves_no_room_for_headers()
     [short] = await guards._bodies([guard], job, [inbox])
     job.ctx.messages.add("x" * (bus.max_payload - len(short) - HEADERS // 2), "input")
     [long] = await guards._bodies([guard], job, [inbox])
-    assert GuardRequest.model_validate_json(long).messages_key
+    asked = GuardRequest.model_validate_json(long)
+    assert (asked.messages_key, asked.messages) == (f"guard:{COMMAND.id}", None)
+
+
+async def test_the_conversation_goes_apart_where_it_leaves_no_room_for_the_state_of_one_guard():
+    bus, job = Bus(), make_job()
+    job.calls.environment = SimpleNamespace(store=lambda _tenant: DictStore())
+    job.ctx.messages.add("x" * (bus.max_payload // 2), "input")
+    job.ctx.states["g"] = {"long": "x" * (bus.max_payload // 2)}
+    asked = [Guard(processor=ProcessorRef(id=name)) for name in "gh"]
+    inboxes = [cast("Any", Inbox(bus)) for _ in asked]
+    bodies = await Guards(cast("Any", bus))._bodies(asked, job, inboxes)
+    assert all(map(bus.fits, bodies))
 
 
 async def test_a_guard_whose_question_leaves_no_room_for_headers_is_not_asked():
     bus = Bus()
     body, nobody = b"x" * (bus.max_payload - HEADERS // 2), cast("Any", None)
-    with pytest.raises(ProcessorError, match="the broker takes"):
-        await Guards(cast("Any", bus))._ask(REF, "t", body, nobody)
+    ref = ProcessorRef.model_validate({"id": "g", "as": "first"})
+    with pytest.raises(ProcessorError, match="the broker takes") as caught:
+        await Guards(cast("Any", bus))._ask(ref, "t", body, nobody)
+    assert (caught.value.processor_id, caught.value.hook) == ("first", "processInput")
+
+
+async def test_a_verdict_that_cannot_be_read_is_a_failure_of_the_guard():
+    bus = Bus(b"{")
+    with pytest.raises(ProcessorError, match="cannot be read") as caught:
+        await anext(held(bus, make_job(), Source()))
+    assert caught.value.processor_id == "g"
 
 
 async def test_a_service_that_comes_up_in_time_is_asked_again():
@@ -216,19 +242,24 @@ async def test_after_silence_a_replica_that_lives_is_asked_and_no_more_than_thre
     await chunks.aclose()
 
 
-async def test_each_replica_that_is_asked_may_take_as_long_as_the_guard_may(monkeypatch):
+def slow(monkeypatch, by: float) -> None:
+    """Each look for an answer takes so many seconds."""
     loop, heard, late = asyncio.get_running_loop(), Inbox.heard, 0.0
     now = loop.time
 
     async def slowly(inbox: Inbox, seconds: float) -> bytes:
         nonlocal late
-        late += 50.0
+        late += by
         for _ in range(3):  # turns in which a timeout would be noticed
             await asyncio.sleep(0)
         return await heard(inbox, seconds)
 
     monkeypatch.setattr(loop, "time", lambda: now() + late)
     monkeypatch.setattr(Inbox, "heard", slowly)
+
+
+async def test_each_replica_that_is_asked_may_take_as_long_as_the_guard_may(monkeypatch):
+    slow(monkeypatch, 50.0)
     silent = RequestTimeoutError("here")
     bus = Bus(silent, silent, GuardReply())
     bus.living = "other"
@@ -236,6 +267,16 @@ async def test_each_replica_that_is_asked_may_take_as_long_as_the_guard_may(monk
     chunks = held(bus, make_job(), Source(), None, ProcessorRef(id="g", timeout=60))
     await anext(chunks)
     assert len(bus.subjects) == 3
+    await chunks.aclose()
+
+
+async def test_a_service_that_judges_at_the_last_moment_is_heard(monkeypatch):
+    """It knows what the policy of a guard is that took too long."""
+    slow(monkeypatch, 5.5)
+    bus = Bus(GuardReply())
+    bus.let.set()
+    chunks = held(bus, make_job(), Source())
+    await anext(chunks)
     await chunks.aclose()
 
 
@@ -269,14 +310,29 @@ async def test_a_failure_of_the_source_comes_after_the_verdict(error):
 
 async def test_guards_are_asked_at_once_about_the_same_conversation():
     other = ProcessorRef(id="h")
-    bus, job, source = Bus(GuardReply(), GuardReply()), make_job(), Source()
-    first = asyncio.ensure_future(anext(held(bus, job, source, None, REF, other)))
+    bus, job, source = Bus(GuardReply(), GuardReply(state={"h": 1})), make_job(), Source()
+    job.ctx.request_context, job.ctx.tracing_context = {"a": 1}, {"b": 1}
+    job.command = COMMAND.model_copy(update={"ops": [ModelOp()]})
+    chunks = held(bus, job, source, None, REF, other)
+    first = asyncio.ensure_future(anext(chunks))
     await settled(source)
     asked = [(each.guard.processor.instance, each.guard.index, each.state) for each in bus.asked]
     assert asked == [("g", 0, {"before": 1}), ("h", 1, {})]
-    assert bus.asked[1].guard.processor.timeout == 60
-    assert ({each.beats for each in bus.asked}, bus.subjects) == ({"here"}, [ANYBODY] * 2)
+    assert [each.guard.processor.timeout for each in bus.asked] == [5, 60]
+    assert ([each.beats for each in bus.asked], bus.subjects) == (["here-0", "here-1"], [ANYBODY] * 2)
+    assert (bus.asked[0].request_context, bus.asked[0].tracing_context) == ({"a": 1}, {"b": 1})
+    assert not bus.asked[0].command.ops  # nobody reads what follows the verdict
     assert bus.asked[0].messages == bus.asked[1].messages == job.ctx.messages.serialize()
+    bus.let.set()
+    await first
+    assert job.ctx.states == {"g": {}, "h": {"h": 1}}
+    await chunks.aclose()
+
+
+async def test_who_is_cancelled_while_guards_think_closes_the_source():
+    source = Source()
+    first = asyncio.ensure_future(anext(held(Bus(GuardReply()), make_job(), source)))
+    await settled(source)
     first.cancel()
     await asyncio.wait([first])
     assert source.closed.is_set()

@@ -2,7 +2,7 @@
 
 import asyncio
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -10,12 +10,13 @@ from procession.args import AbortSignal
 from procession.context import RunContext
 from procession.errors import ProcessorError
 from procession.message_list import MessageList
-from procession_schemas.agent import StructuredOutput
+from procession_schemas.agent import ModelEntry, StructuredOutput
 from procession_schemas.work import ModelOp, StepConfig
 from procession_services.llm_gateway.core.call import ModelCall
 from procession_services.llm_gateway.core.ending import Ending
-from procession_services.llm_gateway.handlers import ModelRunner, _Answer, _guarded, _replay
-from tests.unit.procession.making import context
+from procession_services.llm_gateway.handlers import ModelRunner, _Answer, _guarded, _keep_partial, _replay
+from tests.unit.procession.making import context, delta
+from tests.unit.procession.test_steps import FINISH
 
 
 async def test_a_step_cannot_ask_for_a_second_model():
@@ -28,6 +29,44 @@ async def test_a_step_cannot_ask_for_a_second_model():
     runner = object.__new__(ModelRunner)  # it needs no provider to refuse
     with pytest.raises(ProcessorError, match=r"structuredOutput\.model"):
         runner._call(ModelOp(), job)
+
+
+def test_the_headers_of_an_entry_come_before_those_of_memory():
+    ctx = context()
+    ctx.config = StepConfig(model="m/one", active_tools=["t"])
+    ctx.request_context["MastraMemory"] = {"thread": {"id": "thread"}, "resourceId": "resource"}
+    runner, job = object.__new__(ModelRunner), cast("Any", SimpleNamespace(ctx=ctx))
+    call = runner._call(ModelOp(entry=ModelEntry(model="m/one", headers={"x-thread-id": "own"})), job)
+    assert call.headers == {"x-thread-id": "own", "x-resource-id": "resource"}
+    assert call.active_tools == ["t"]
+
+
+@pytest.mark.parametrize("began", [False, True])
+def test_a_call_that_a_guard_breaks_off_is_paid_for_once_it_has_begun_to_answer(began):
+    booked: list[Any] = []
+    ledger, provider = (
+        SimpleNamespace(add=lambda *each: booked.append(each)),
+        SimpleNamespace(cost=lambda *_: None),
+    )
+    runner = ModelRunner(cast("Any", provider), cast("Any", None), cast("Any", ledger), cast("Any", None))
+    job = cast("Any", SimpleNamespace(ctx=context(), result=SimpleNamespace()))
+    call = ModelCall(model="m/x", prompt=[])
+    runner._refused(job, call, [{"type": "step-start", "payload": {}}, *([delta("a")] if began else [])])
+    assert (len(booked), job.result.model.calls) == (began, 1)
+
+
+def test_what_is_cancelled_before_it_has_said_anything_leaves_no_message():
+    ctx = context()
+    _keep_partial(ctx, [])
+    assert not ctx.messages.get.response.db()
+
+
+def test_a_cached_answer_that_a_guard_keeps_from_being_seen_has_used_nothing():
+    ctx = context()
+    ctx.cached = {}
+    job, finish = cast("Any", SimpleNamespace(ctx=ctx)), cast("Any", FINISH)
+    object.__new__(ModelRunner)._refused(job, ModelCall(model="m/x", prompt=[]), [finish])
+    assert not ctx.usage
 
 
 @pytest.mark.parametrize("cancelled", [True, False])

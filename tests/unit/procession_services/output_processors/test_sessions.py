@@ -16,7 +16,7 @@ from procession_schemas.work import WorkCommand
 from procession_services.bus import Bus
 from procession_services.output_processors import sessions
 from procession_services.output_processors.sessions import SessionServer
-from tests.support.waiting import until
+from tests.support.waiting import nothing_more, until
 
 COMMAND = WorkCommand(
     run="r", tenant="t", agent="a", seq=1, service="s", version=0, out_seq=0, message_id="m", ops=[]
@@ -70,8 +70,9 @@ async def test_heartbeats_go_on_after_one_that_could_not_be_sent(
     assert not failures
 
 
-async def test_a_stream_that_is_leased_elsewhere_before_it_has_begun_is_forgotten(
-    bus: Bus, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("attempts", [(1, 2), (2, 1)])
+async def test_of_two_leases_of_a_stream_the_later_one_counts_whichever_has_begun_first(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch, attempts: tuple[int, int]
 ) -> None:
     server, gate, begun = server_on(bus), asyncio.Event(), list[int]()
 
@@ -83,13 +84,16 @@ async def test_a_stream_that_is_leased_elsewhere_before_it_has_begun_is_forgotte
     monkeypatch.setattr(server._opener, "open", open_)
     lease = {"command": COMMAND.model_dump(), "acks": "answers", "session": "s"}
     opening = [
-        asyncio.create_task(server._open({**lease, "attempt": attempt}, "reply")) for attempt in (1, 2)
+        asyncio.create_task(server._open({**lease, "attempt": attempt}, "reply")) for attempt in attempts
     ]
-    await until(lambda: begun == [1, 2])
+    await until(lambda: begun == [*attempts])
     gate.set()
     await asyncio.gather(*opening)
     await until(lambda: len(bus.on_bounce) == 1)
     assert list(bus.on_bounce) == [f"{subjects.inbox('here')}.s.2"]
+    server._on_gone(f"{subjects.inbox('here')}.s.1", b"", "")  # the sender has left the other one
+    await nothing_more()
+    assert bus.on_bounce
     await server.drain()
     await until(lambda: not bus.on_bounce)
 
@@ -162,10 +166,12 @@ async def test_chunks_are_taken_once_and_in_order_and_those_that_are_missing_are
     session.results, session.flush_at = SimpleNamespace(sent=lambda _: None), float("inf")
     for start, chunks in ((0, "a"), (2, "c"), (2, "c"), (0, "abc"), (1, "b")):
         session.frames.put_nowait({"n": start, "c": list(chunks)})
+    consuming = asyncio.create_task(server_on(bus)._consume(session))
+    answers = [{"flushed": 1}, {"l": 1, "again": 1}, {"flushed": 1}, {"l": 1, "a": 3, "r": 3}]
+    await until(lambda: told == [*answers, {"flushed": 3}])  # no other chunk is here to go with it
     session.frames.put_nowait({"n": 3, "c": ["d"], "e": True, "g": True})
-    await server_on(bus)._consume(session)
+    await consuming
     assert fed == [*"abcd", "end"]
-    assert told == [{"flushed": 1}, {"l": 1, "again": 1}, {"flushed": 1}, {"l": 1, "a": 3, "r": 3}]
     assert session.received > session.processed  # so that heartbeats tell that it is at work
 
 

@@ -6,7 +6,7 @@ from procession_schemas.run import Failure
 from procession_schemas.work import ResultOp
 from procession_services.processor_host.results import compile_result
 from tests.unit.procession.making import context, delta
-from tests.unit.procession.test_steps import FILE, RICH, SOURCE, step_of
+from tests.unit.procession.test_steps import CALL, FILE, RICH, SOURCE, step_of
 
 
 def result_of(ctx, status="finished"):
@@ -31,6 +31,16 @@ def test_a_blocked_run_tells_neither():
     result = result_of(ctx, "blocked")
     assert (result.sources, result.files) == ([], [])
     assert not {"sources", "files"} & result.steps[0].keys()
+
+
+def test_of_a_blocked_run_neither_calls_nor_the_object_are_told():
+    """A-13."""
+    ctx = context()
+    step_of(ctx, {"type": "tool-call", "payload": CALL})
+    ctx.steps[0]["toolResults"], ctx.object = [{"toolCallId": "c"}], {"x": 1}
+    finished, blocked = result_of(ctx), result_of(ctx, "blocked")
+    assert [len(told) for told in (finished.tool_calls, finished.tool_results)] == [1, 1]
+    assert (blocked.tool_calls, blocked.tool_results, blocked.object) == ([], [], None)
 
 
 @pytest.mark.parametrize("status", ["finished", "blocked"])
@@ -100,6 +110,16 @@ def test_no_text_is_lost_where_a_processor_has_put_a_mark_between_steps(when):
     assert told(ctx) == ("one two", ["one ", "two"])
     ctx.messages.get.response.db()[0]["content"]["parts"][-1]["text"] = "TWO"
     assert told(ctx) == ("one TWO", ["one ", "TWO"])
+    shout(ctx)
+    assert told(ctx)[0] == "ONE TWO"
+
+
+def test_of_steps_that_a_processor_made_one_its_text_is_told():
+    ctx = context()
+    step_of(ctx, delta("one "))
+    step_of(ctx, delta("two"))
+    ctx.messages.get.response.db()[0]["content"]["parts"][:] = [{"type": "text", "text": "both"}]
+    assert told(ctx)[0] == "both"
 
 
 def test_a_message_that_a_processor_puts_last_is_the_text():
@@ -107,6 +127,26 @@ def test_a_message_that_a_processor_puts_last_is_the_text():
     step_of(ctx, delta("one"))
     ctx.messages.add({"role": "assistant", "content": "instead"}, "response", merge=False)
     assert told(ctx) == ("instead", ["instead"])
+    assert told(ctx, "failed") == ("one", ["one"])
+
+
+@pytest.mark.parametrize("role", ["assistant", "user"])
+def test_a_message_that_a_processor_puts_before_the_answer_or_asks_behind_it_is_not_the_text(role):
+    ctx = context()
+    if role == "assistant":
+        ctx.messages.add({"role": role, "content": "before"}, "response", merge=False)
+    step_of(ctx, delta("one"))
+    if role == "user":
+        ctx.messages.add({"role": role, "content": "behind"}, "response", merge=False)
+    assert told(ctx) == ("one", ["one"])
+
+
+def test_a_message_of_a_processor_is_not_what_a_cancelled_run_had_not_accepted():
+    ctx = context()
+    step_of(ctx, delta("one"))
+    ctx.response = {"text": "one", "accepted": True}
+    ctx.messages.add({"role": "assistant", "content": "beside"}, "response", merge=False)
+    assert told(ctx, "cancelled") == ("one", ["one"])
 
 
 def test_what_processors_left_of_a_cancelled_answer_is_its_text():
@@ -156,10 +196,33 @@ def test_what_the_last_step_says_of_its_call_is_told():
     assert (result.provider_metadata, result.warnings, result.response["timestamp"]) == (None, ["w"], at)
 
 
-def test_a_run_without_a_step_has_nothing_to_say():
-    result = result_of(context(), "failed")
+@pytest.mark.parametrize("status", ["finished", "failed"])
+def test_a_run_without_a_step_has_nothing_to_say(status):
+    ctx = context()
+    ctx.messages.add({"role": "assistant", "content": "of a processor"}, "response")
+    result = result_of(ctx, status)
+    assert (result.text, result.finish_reason, result.reasoning_text) == ("", "other", None)
     assert (result.provider_metadata, result.warnings, result.total_usage) == (None, [], result.usage)
     assert "timestamp" not in result.response
+
+
+def test_without_a_model_call_the_usage_has_no_tokens_and_a_blocked_run_has_none():
+    nothing = {"inputTokens": None, "outputTokens": None, "totalTokens": 0}
+    assert (result_of(context()).usage, result_of(context(), "blocked").usage) == (nothing, {})
+
+
+def test_a_run_ends_for_the_reason_that_was_given_or_that_of_its_last_answer():
+    ctx = context()
+    step_of(ctx, *RICH)
+    given = compile_result(ResultOp(status="finished", finish_reason="length"), ctx)
+    assert (given.finish_reason, result_of(ctx).finish_reason) == ("length", "stop")
+
+
+def test_the_reasoning_of_all_steps_is_told():
+    ctx = context()
+    for text in ("hm, ", "so"):
+        step_of(ctx, {"type": "reasoning-delta", "payload": {"id": "r", "text": text}})
+    assert result_of(ctx).reasoning_text == "hm, so"
 
 
 def test_total_usage_is_that_of_all_steps():
@@ -202,3 +265,14 @@ def test_a_run_whose_answer_could_not_be_judged_at_the_end_tells_nothing_of_it(h
     assert (result.files == result.sources == []) is withheld
     assert (result.object is None) is withheld
     assert len(result.steps) == 1
+
+
+def test_an_answer_that_is_blocked_at_the_end_is_told_nowhere():
+    """A-13: processOutputResult has judged it; the step keeps its shape."""
+    ctx = context()
+    step_of(ctx, *RICH, delta("SECRET"))
+    ctx.final = {}
+    result = result_of(ctx, "blocked")
+    assert "SECRET" not in result.model_dump_json()
+    assert (result.steps[0]["toolCalls"], result.steps[0]["toolResults"]) == ([], [])
+    assert result.response["modelId"] == ctx.config.model
