@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from functools import lru_cache
-from time import monotonic
+from time import thread_time
 from typing import Any, Final
 
 import regex
@@ -19,7 +19,7 @@ from procession.errors import ProcessionError
 Keyword = Callable[[Any, Any, Any, Any], Iterable[ValidationError] | None]
 
 _SECONDS: Final = 0.25
-"""How long one check may take: nothing else runs in the process meanwhile."""
+"""How much CPU one check may take: nothing else runs in the process meanwhile."""
 _KEPT: Final = 256
 _LONGEST_KEPT: Final = 32 * 1024
 """Characters: what all schemas that are kept may come to is bounded by both."""
@@ -36,7 +36,7 @@ def misfits(schema: Any, value: Any) -> list[ValidationError]:
     Raises:
         UnusableSchemaError: The schema itself is at fault; the message says why.
     """
-    ends = _ends.set(monotonic() + _SECONDS)
+    ends = _ends.set(thread_time() + _SECONDS)
     try:
         text = json.dumps(schema)
         validator = _kept(text) if len(text) <= _LONGEST_KEPT else _validator(text)
@@ -98,7 +98,7 @@ def _timed(check: Keyword) -> Keyword:
 
 def _left() -> float:
     """Seconds until the end of the check; raises TimeoutError."""
-    seconds = _ends.get() - monotonic()
+    seconds = _ends.get() - thread_time()
     if seconds <= 0:
         raise TimeoutError
     return seconds

@@ -111,10 +111,16 @@ def at_work(system, gate, service):
 
 
 def disorder(batches):
-    """The first batch whose number is not the next one, with that; who does work anew may leave some out."""
+    """The first batch whose number is not the next one, with that; who does work anew may leave some out.
+
+    What comes late of a work that somebody has begun anew has a smaller fence, and does not count.
+    """
     assert batches
-    following = 0
+    following = fence = 0
     for batch in batches:
+        if batch["fence"] < fence:
+            continue
+        fence = batch["fence"]
         if "reset" in batch:
             following = max(following, batch["seq"])
         if batch["seq"] != following:

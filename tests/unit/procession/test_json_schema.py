@@ -1,7 +1,7 @@
 """Schemas of others can neither fetch anything nor hold a process up."""
 
 import json
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -82,6 +82,18 @@ def test_a_check_that_takes_long_is_given_up(schema: dict[str, Any], value: Any)
 def test_a_schema_that_cannot_be_used_is_told(schema: dict[str, Any]) -> None:
     with pytest.raises(UnusableSchemaError, match=r"^\w+: "):
         misfits(schema, {"a": "a"} if "type" in schema or "patternProperties" in schema else "a")
+
+
+class Late(dict[str, Any]):
+    """An object whose reader is kept waiting, as for a CPU on a busy machine."""
+
+    def items(self) -> Any:
+        sleep(0.3)
+        return super().items()
+
+
+def test_a_check_may_wait_for_a_cpu() -> None:
+    assert told({"patternProperties": {"a": {"type": "string"}}}, Late(a=1)) == ["1 is not of type 'string'"]
 
 
 def test_a_long_schema_takes_no_longer_than_its_check() -> None:
