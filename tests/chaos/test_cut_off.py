@@ -7,7 +7,7 @@ import pytest
 from procession_services.runtime.embedded import EmbeddedServers
 from tests.chaos.forgetful import Forgetful
 from tests.chaos.proxy import Proxy
-from tests.support.system import SERVICES, finished, numbered, running_system, text_of
+from tests.support.system import SERVICES, all_but, finished, numbered, running_system, text_of
 from tests.support.waiting import until
 
 pytestmark = [
@@ -34,12 +34,11 @@ async def begun(handle):
 
 async def test_a_run_does_not_end_before_its_last_chunks_are_stored(servers, tmp_path, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "unused")
-    others = [service for service in SERVICES if service != "llm_gateway"]
     port = int(servers.nats_url.rpartition(":")[2])
     async with (
         running_system(servers, tmp_path) as system,
         Proxy(port) as proxy,
-        system.inside(*others, work_ack_wait=LEASE),
+        system.inside(*all_but("llm_gateway"), work_ack_wait=LEASE),
     ):
         url = f"nats://127.0.0.1:{proxy.port}"
         process = await system.process("llm_gateway", work_ack_wait=LEASE, nats_url=url).start()
@@ -91,12 +90,11 @@ async def test_nor_does_it_where_one_process_has_all_services(servers, tmp_path,
 async def test_nobody_goes_on_when_redis_has_forgotten_who_took_it_over(tmp_path, monkeypatch):
     """Redis says that the command is still the first gateway's; clients have chunks of the second one."""
     monkeypatch.setenv("OPENAI_API_KEY", "unused")
-    others = [service for service in SERVICES if service != "llm_gateway"]
     async with (
         EmbeddedServers(tmp_path) as servers,
         running_system(servers.endpoints, tmp_path) as system,
         Proxy(int(servers.endpoints.nats_url.rpartition(":")[2])) as proxy,
-        system.inside(*others, work_ack_wait=LEASE),
+        system.inside(*all_but("llm_gateway"), work_ack_wait=LEASE),
     ):
         url, forgetful = f"nats://127.0.0.1:{proxy.port}", Forgetful(servers, tmp_path)
         process = await system.process("llm_gateway", work_ack_wait=LEASE, nats_url=url).start()

@@ -9,7 +9,7 @@ import pytest_asyncio
 
 from procession_schemas import subjects
 from procession_services.runtime.embedded import EmbeddedServers
-from tests.support.system import SERVICES, finished, numbered, running_system, text_of
+from tests.support.system import all_but, finished, numbered, running_system, text_of
 
 pytestmark = [
     pytest.mark.integration,
@@ -26,10 +26,9 @@ BATCHES = {"id": "batch-parts", "options": {"batchSize": 200, "maxWaitTime": 20}
 async def system(servers, tmp_path_factory, monkeypatch_module):
     """Every service but the output processors."""
     monkeypatch_module.setenv("OPENAI_API_KEY", "unused")
-    others = [service for service in SERVICES if service != "output_processors"]
     async with (
         running_system(servers, tmp_path_factory.mktemp("logs")) as system,
-        system.inside(*others, work_ack_wait=2.0),
+        system.inside(*all_but("output_processors"), work_ack_wait=2.0),
     ):
         yield system
 
@@ -92,11 +91,10 @@ async def test_what_models_told_the_processors_of_a_dead_replica_is_not_asked_ag
 async def test_a_gateway_that_ends_answers_what_its_own_streams_wait_for(tmp_path, monkeypatch):
     """The only one; a processor of the stream asks a model through it."""
     monkeypatch.setenv("OPENAI_API_KEY", "unused")
-    others = [service for service in SERVICES if service != "llm_gateway"]
     async with (
         EmbeddedServers(tmp_path) as servers,
         running_system(servers.endpoints, tmp_path) as system,
-        system.inside(*others),
+        system.inside(*all_but("llm_gateway")),
     ):
         process = await system.process("llm_gateway").start()
         try:

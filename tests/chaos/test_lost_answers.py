@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from procession_services.runtime import scripts
 from procession_services.runtime.embedded import EmbeddedServers
-from tests.support.system import SERVICES, running_system
+from tests.support.system import all_but, running_system
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
 
@@ -68,8 +68,7 @@ async def servers(tmp_path):
 async def system(servers, tmp_path, monkeypatch_module):
     """Every service but the gateway."""
     monkeypatch_module.setenv("OPENAI_API_KEY", "unused")
-    others = [service for service in SERVICES if service != "llm_gateway"]
-    async with running_system(servers, tmp_path) as system, system.inside(*others):
+    async with running_system(servers, tmp_path) as system, system.inside(*all_but("llm_gateway")):
         yield system
 
 

@@ -15,7 +15,7 @@ from procession_schemas import subjects
 from procession_services.runtime.embedded import EmbeddedServers, embedded
 from procession_services.runtime.redis_client import connect
 from tests.support.chroma import ChromaProcess
-from tests.support.system import SERVICES, Gate, finished, running_system
+from tests.support.system import SERVICES, Gate, all_but, finished, running_system
 
 pytestmark = [
     pytest.mark.integration,
@@ -42,10 +42,9 @@ async def servers(tmp_path):
 async def system(servers, tmp_path, monkeypatch_module):
     """Every service but memory."""
     monkeypatch_module.setenv("OPENAI_API_KEY", "unused")
-    others = [service for service in SERVICES if service != "memory"]
     async with (
         running_system(servers.endpoints, tmp_path) as system,
-        system.inside(*others, work_ack_wait=2.0, max_deliver=2),
+        system.inside(*all_but("memory"), work_ack_wait=2.0, max_deliver=2),
     ):
         yield system
 

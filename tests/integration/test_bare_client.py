@@ -14,7 +14,7 @@ import pytest_asyncio
 from examples.bare_client import ask
 from procession_schemas import subjects
 from tests.chaos.proxy import Proxy
-from tests.support.system import ROOT, SERVICES, running_system
+from tests.support.system import ROOT, all_but, running_system
 
 pytestmark = [
     pytest.mark.integration,
@@ -30,10 +30,9 @@ SLOW = {"chunks": WORDS, "chunk_delay_ms": 15}
 async def system(servers, tmp_path_factory, monkeypatch_module):
     """Every service but the gateway."""
     monkeypatch_module.setenv("OPENAI_API_KEY", "unused")
-    others = [service for service in SERVICES if service != "llm_gateway"]
     async with (
         running_system(servers, tmp_path_factory.mktemp("logs")) as system,
-        system.inside(*others, work_ack_wait=2.0),
+        system.inside(*all_but("llm_gateway"), work_ack_wait=2.0),
     ):
         yield system
 

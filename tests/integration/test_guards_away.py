@@ -6,11 +6,11 @@ import pytest_asyncio
 
 from procession_schemas import subjects
 from tests.integration.test_parallel_guards import ANSWER, beside, kinds
-from tests.support.system import SERVICES, running_system
+from tests.support.system import SERVICES, all_but, running_system
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
 
-OTHERS = [service for service in SERVICES if service != "input_processors"]
+OTHERS = all_but("input_processors")
 
 
 @pytest_asyncio.fixture(loop_scope="session")

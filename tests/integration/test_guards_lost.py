@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from tests.integration.test_parallel_guards import ANSWER, beside
-from tests.support.system import SERVICES, finished, running_system, text_of
+from tests.support.system import all_but, finished, running_system, text_of
 
 pytestmark = [
     pytest.mark.integration,
@@ -22,10 +22,9 @@ pytestmark = [
 async def others(servers, tmp_path_factory, monkeypatch_module):
     """All but the input processors, in this process."""
     monkeypatch_module.setenv("OPENAI_API_KEY", "unused")
-    services = [service for service in SERVICES if service != "input_processors"]
     async with (
         running_system(servers, tmp_path_factory.mktemp("logs")) as system,
-        system.inside(*services),
+        system.inside(*all_but("input_processors")),
     ):
         yield system
 

@@ -20,7 +20,7 @@ from procession_services.runtime.settings import Settings
 from procession_services.runtime.store import RunStore
 from tests.chaos.proxy import Proxy
 from tests.support.servers import own_servers
-from tests.support.system import SERVICES, finished, numbered, running_system, text_of
+from tests.support.system import SERVICES, all_but, finished, numbered, running_system, text_of
 from tests.support.waiting import eventually
 
 pytestmark = [
@@ -84,11 +84,10 @@ async def test_a_stream_outlives_a_restart_of_nats(servers, system, processors):
 
 async def test_a_cancel_is_heard_by_whoever_was_not_connected(tmp_path, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "unused")
-    others = [service for service in SERVICES if service != "llm_gateway"]
     async with (
         own_servers(tmp_path / "servers") as servers,
         running_system(servers.endpoints, tmp_path) as system,
-        system.inside(*others),
+        system.inside(*all_but("llm_gateway")),
         Proxy(int(servers.endpoints.nats_url.rpartition(":")[2])) as proxy,
         system.inside("llm_gateway", nats_url=f"nats://127.0.0.1:{proxy.port}"),
     ):

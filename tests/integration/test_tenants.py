@@ -19,7 +19,7 @@ from procession_services.runtime.admission import CALLED, Places
 from procession_services.runtime.embedded import embedded
 from procession_services.runtime.ledger import Ledger
 from procession_services.runtime.store import RunStore, StateChange
-from tests.support.system import ROOT, SERVICES, finished, running_system
+from tests.support.system import ROOT, SERVICES, all_but, finished, running_system
 from tests.support.waiting import eventually, until
 
 pytestmark = [
@@ -28,7 +28,7 @@ pytestmark = [
 ]
 
 HELLO = {"chunks": ["hello"]}
-REST = tuple(service for service in SERVICES if service != "orchestrator")
+REST = all_but("orchestrator")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

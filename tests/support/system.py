@@ -32,6 +32,7 @@ __all__ = [
     "Gate",
     "ServiceProcess",
     "System",
+    "all_but",
     "deltas",
     "kept",
     "running_system",
@@ -47,6 +48,11 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 _READY_SECONDS: Final = 240.0
 _SECONDS: Final = 60.0
 _numbers = itertools.count()
+
+
+def all_but(service: str) -> tuple[str, ...]:
+    """The other services."""
+    return tuple(each for each in SERVICES if each != service)
 
 
 class Gate:

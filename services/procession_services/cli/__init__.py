@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib import metadata
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Final, TextIO
 
 from pydantic import ValidationError
 
@@ -114,14 +114,6 @@ def _told(error: Exception) -> tuple[int, list[str]] | None:
             return None
 
 
-class _Version(argparse.Action):
-    """Shows the version; it is looked up for nobody else."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        print(f"procession {metadata.version('procession')}")  # noqa: T201
-        parser.exit()
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="procession",
@@ -129,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Exit codes: 0 done, or waits for a person; 1 failed; 2 wrong usage or configuration; 3 blocked by a "
         "processor; 130 cancelled or interrupted.",
     )
-    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {metadata.version('procession')}")
     commands = Commands(
         parsers=parser.add_subparsers(title="commands", required=True, metavar="COMMAND"),
         common=argparse.ArgumentParser(add_help=False),

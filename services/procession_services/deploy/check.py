@@ -100,11 +100,13 @@ async def ask_services(operator: Operator, operation: str) -> list[ServiceStatus
 
 
 async def models_that_fail(nats_url: str, access: Access) -> list[Problem]:
-    """What a gateway cannot call of the configured agents' models; nothing where these are no rights to ask."""
-    try:
-        operator = await Operator.connect(nats_url, access)
-    except NoAccessError:
-        return []
+    """What a gateway cannot call of the configured agents' models.
+
+    Raises:
+        NoAccessError: We may not connect.
+        nats.errors.Error: The connection is lost.
+    """
+    operator = await Operator.connect(nats_url, access)
     found = Findings()
     try:
         statuses = await ask_services(operator, "status")
