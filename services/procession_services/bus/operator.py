@@ -93,7 +93,18 @@ class Operator:
         """Asks everybody who listens, and gives what they answer.
 
         It waits for `seconds`, but when there is `enough` only as long as answers keep coming.
+
+        Raises:
+            NoAccessError: The server has gone.
         """
+        try:
+            return await self._asked(subject, body, enough, seconds)
+        except nats.errors.Error as error:
+            raise NoAccessError(f"NATS went away while it was asked: {error}") from error
+
+    async def _asked(
+        self, subject: str, body: bytes, enough: Callable[[list[bytes]], bool], seconds: float
+    ) -> list[bytes]:
         answers: list[bytes] = []
         came = asyncio.Event()
 

@@ -103,8 +103,7 @@ async def models_that_fail(nats_url: str, access: Access) -> list[Problem]:
     """What a gateway cannot call of the configured agents' models.
 
     Raises:
-        NoAccessError: We may not connect.
-        nats.errors.Error: The connection is lost.
+        NoAccessError: We may not connect, or the server has gone.
     """
     operator = await Operator.connect(nats_url, access)
     found = Findings()

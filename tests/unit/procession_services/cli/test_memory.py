@@ -75,6 +75,16 @@ async def test_what_is_given_out_is_taken_in_whatever_letters_are_in_it(command,
     assert text in json.dumps(message, ensure_ascii=False)
 
 
+@pytest.fixture
+def shallow():
+    """Python's own limit; Hypothesis leaves another one in a process that has many tests."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(1000)
+    yield
+    sys.setrecursionlimit(before)
+
+
+@pytest.mark.usefixtures("shallow")
 @pytest.mark.parametrize(
     ("line", "why"),
     [
