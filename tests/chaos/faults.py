@@ -28,6 +28,7 @@ MIXES: Final[Mapping[str, Mix]] = {
             "nats": 6,
             "silence": 4,
             "redis": 5,
+            "hush": 3,
             "forget": 3,
         },
     ),
@@ -37,7 +38,16 @@ MIXES: Final[Mapping[str, Mix]] = {
     ),
     "cut-off": Mix(
         "half of what happens is that replicas are cut off, and NATS and Redis have their trouble meanwhile",
-        {"half-open": 60, "kill": 5, "end": 5, "stop": 5, "nats": 20, "silence": 15, "forget": 20},
+        {
+            "half-open": 60,
+            "kill": 5,
+            "end": 5,
+            "stop": 5,
+            "nats": 20,
+            "silence": 15,
+            "hush": 10,
+            "forget": 20,
+        },
     ),
     "silent": Mix(
         "half of what happens is that NATS stands still",
@@ -53,7 +63,7 @@ MIXES: Final[Mapping[str, Mix]] = {
         {"apart": 20, "nats": 5, "redis": 3, "forget": 2, "kill": 40, "end": 15, "stop": 15},
     ),
 }
-_OF_SERVERS: Final = frozenset({"nats", "silence", "apart", "redis", "forget"})
+_OF_SERVERS: Final = frozenset({"nats", "silence", "apart", "redis", "forget", "hush"})
 _SERVICES: Final = {
     "output_processors": 6, "llm_gateway": 3, "orchestrator": 2, "input_processors": 2, "tools": 2, "memory": 1,
     "error_recovery": 1,

@@ -12,6 +12,8 @@ from nats.js import JetStreamContext
 
 from procession.client import Procession
 from procession_schemas import subjects
+from procession_services.runtime.ledger import Ledger
+from procession_services.runtime.redis_client import connect
 from tests.chaos.evidence import keep_evidence
 from tests.chaos.faults import misfortunes
 from tests.chaos.gaps import gaps, p99
@@ -40,6 +42,7 @@ class Figures:
     two_terminals: int = 0
     hung: list[str] = field(default_factory=list)
     left: dict[str, int] = field(default_factory=dict)
+    booked_extra: int = 0
     gaps_kill: list[float] = field(default_factory=list)
     gaps_stop: list[float] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
@@ -58,6 +61,7 @@ class Figures:
             "wrong_chunks": sum(o.wrong_chunks for o in outcomes),
             "repeated_chunks": sum(o.repeated for o in outcomes),
             "model_extra": sum(o.model_extra for o in outcomes),
+            "booked_extra": self.booked_extra,
             "tool_wrong": sum(o.tool_wrong for o in outcomes),
             "hung": len(self.hung),
             "left": sum(self.left.values()),
@@ -111,6 +115,7 @@ async def chaos(
     for outcome in figures.outcomes:
         await judge_calls(world, outcome)
     await _terminals(world, figures)
+    figures.booked_extra = await _booked_extra(world)
     figures.left = await leftovers(world.servers.endpoints)
     figures.hung = await world.end()
     return figures
@@ -147,6 +152,14 @@ async def _keep_evidence(world: World, ended: list[Outcome]) -> None:
                     await keep_evidence(world.servers.endpoints, outcome.run, path)
             except Exception as error:  # noqa: BLE001 - it may be of a server that is being killed
                 outcome.notes.append(f"no evidence: {error!r}")
+
+
+async def _booked_extra(world: World) -> int:
+    """Calls for which somebody would pay that the model was never asked for; there may be less, of who has died."""
+    async with connect(world.servers.endpoints.redis_url) as redis:
+        booked = await Ledger(redis).read(_TENANT, "tenant", _TENANT, None)
+    calls = sum(each.calls for each in booked.breakdown if "embed" not in each.model)
+    return max(0, calls - world.model.stats.requests)
 
 
 async def _terminals(world: World, figures: Figures) -> None:

@@ -49,6 +49,8 @@ _END_SECONDS: Final = 60.0
 """More than a service gives what it works on (`drain_timeout`)."""
 _SILENCE: Final = (0.3, 1.8)
 """How many leases NATS stands still."""
+_HUSH_SECONDS: Final = (1.0, 12.0)
+"""How long Redis does: up to more than services wait for an answer, and then for the next."""
 _LOSS_SECONDS: Final = (0.1, 1.5)
 """How long messages are lost, as while servers of a cluster find out that one of them is gone."""
 _LOST: Final = (0.1, 1.0)
@@ -240,8 +242,8 @@ class World:
         """Has something happen; returns when it is over (a killed process may still be starting).
 
         Kinds: `kill`, `end` (in order, as in an upgrade), `stop`, `half-open`, `loss` (of messages), `nats`, `silence`
-        (NATS stands still), `apart` (one of its servers does not hear the others), `redis`, `forget`: Redis comes back
-        as it was a moment before.
+        (NATS stands still), `apart` (one of its servers does not hear the others), `redis`, `hush` (it stands still),
+        `forget`: Redis comes back as it was a moment before.
         """
         services = replica.services if replica else ()
         running = Fault(kind, services, replica.pid if replica else 0, self.now, float("inf"))
@@ -265,6 +267,12 @@ class World:
                 case "redis":
                     await self._kept_by_redis()
                     await self.servers.restart_redis()
+                case "hush":
+                    self.servers.freeze_redis()
+                    try:
+                        await asyncio.sleep(rng.uniform(*_HUSH_SECONDS))
+                    finally:
+                        self.servers.thaw_redis()
                 case "forget":
                     redis = Forgetful(self.servers, self.logs)
                     redis.remember()

@@ -148,6 +148,16 @@ class ContainerServers:
         assert self._nats
         self._nats.send("SIGCONT")
 
+    def freeze_redis(self) -> None:
+        """Has Redis stand still until `thaw_redis`."""
+        assert self._redis
+        self._redis.send("SIGSTOP")
+
+    def thaw_redis(self) -> None:
+        """Lets Redis go on."""
+        assert self._redis
+        self._redis.send("SIGCONT")
+
     def kill_redis(self) -> None:
         """Kills Redis as `kill -9` does."""
         assert self._redis

@@ -38,6 +38,12 @@ class Servers(Protocol):
     def thaw_nats(self) -> None:
         """Lets NATS go on."""
 
+    def freeze_redis(self) -> None:
+        """Has Redis stand still until `thaw_redis`."""
+
+    def thaw_redis(self) -> None:
+        """Lets Redis go on."""
+
     def kill_redis(self) -> None:
         """Kills Redis as `kill -9` does."""
 

@@ -145,6 +145,14 @@ class EmbeddedServers:
         """Let NATS go on."""
         self._nats.send(signal.SIGCONT)
 
+    def freeze_redis(self) -> None:
+        """Have Redis stand still until `thaw_redis`; it does when this returns."""
+        self._redis.freeze()
+
+    def thaw_redis(self) -> None:
+        """Let Redis go on."""
+        self._redis.send(signal.SIGCONT)
+
     def kill_redis(self) -> None:
         """Kill Redis as `kill -9` does; a server that is already dead stays dead."""
         self._redis.kill()

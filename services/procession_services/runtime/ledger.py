@@ -17,15 +17,17 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+from uuid import uuid4
 
 from procession.usage import ModelUsage, Scope, UsageSum
 from procession_services.runtime.clock import seconds
 from procession_services.runtime.redis_client import RedisClient, Script
 
 _ADD: Final = Script("""
+if not redis.call('SET', KEYS[1], '', 'NX', 'EX', ARGV[7]) then return end  -- sent again, though it was done
 local measures = {'n', 'u', 'c', 'i', 'o'}
-for k, key in ipairs(KEYS) do
-  local slot, ttl = ARGV[5 + 2 * k], ARGV[6 + 2 * k]
+for k = 2, #KEYS do
+  local key, slot, ttl = KEYS[k], ARGV[4 + 2 * k], ARGV[5 + 2 * k]
   for m, measure in ipairs(measures) do
     local amount = ARGV[1 + m]
     if amount ~= '0' then redis.call('HINCRBY', key, slot .. '|' .. measure .. '|' .. ARGV[1], amount) end
@@ -47,6 +49,8 @@ end
 """Lua, for scripts that look at a tenant's day (`day_of`)."""
 PICO: Final = 10**12
 """Picodollars of a dollar."""
+_ONCE_SECONDS: Final = 60
+"""How long it is known that a call was booked: for longer than a command whose answer is lost is sent again."""
 _HOUR: Final = 3600
 _DAY: Final = 24 * _HOUR
 
@@ -88,7 +92,7 @@ class Ledger:
         usage: Mapping[str, int | None],
         cost: float | None,
     ) -> None:
-        """Books one call for every scope and for the tenant, without waiting for Redis.
+        """Books one call for every scope and for the tenant, once, without waiting for Redis.
 
         It is written before whatever else this process asks of Redis next, such as to save the step that made the
         call: who works on the next step reads it. Where nothing is asked, it is written after a moment (`drain`).
@@ -113,8 +117,8 @@ class Ledger:
         self._redis.run_later(
             "the usage of a model call is not booked",
             _ADD,
-            keys=[key for key, *_ in hashes],
-            args=[model, *amounts, *places],
+            keys=[f"procession:{tenant}:booked:{uuid4().hex}", *(key for key, *_ in hashes)],
+            args=[model, *amounts, _ONCE_SECONDS, *places],
         )
 
     async def drain(self) -> None:
