@@ -78,7 +78,7 @@ class KeyValueStore(Protocol):
         """Removes values and sets."""
 
     async def add(self, key: str, amount: float, *, ttl: float | None = None) -> float:
-        """Adds to a number atomically and returns the sum; `ttl` counts from its creation."""
+        """Adds to a number, atomically and once, and returns the sum; `ttl` counts from its creation."""
 
     async def insert(self, key: str, *members: str, ttl: float | None = None) -> None:
         """Puts strings into a set and renews its `ttl`."""

@@ -17,24 +17,26 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
-from uuid import uuid4
 
 from procession.usage import ModelUsage, Scope, UsageSum
 from procession_services.runtime.clock import seconds
-from procession_services.runtime.redis_client import RedisClient, Script
+from procession_services.runtime.redis_client import ONCE, RedisClient, Script, once_key
 
-_ADD: Final = Script("""
-if not redis.call('SET', KEYS[1], '', 'NX', 'EX', ARGV[7]) then return end  -- sent again, though it was done
+_ADD: Final = Script(
+    ONCE
+    + """
+if not first_time(KEYS[1]) then return end
 local measures = {'n', 'u', 'c', 'i', 'o'}
 for k = 2, #KEYS do
-  local key, slot, ttl = KEYS[k], ARGV[4 + 2 * k], ARGV[5 + 2 * k]
+  local key, slot, ttl = KEYS[k], ARGV[3 + 2 * k], ARGV[4 + 2 * k]
   for m, measure in ipairs(measures) do
     local amount = ARGV[1 + m]
     if amount ~= '0' then redis.call('HINCRBY', key, slot .. '|' .. measure .. '|' .. ARGV[1], amount) end
   end
   redis.call('EXPIRE', key, ttl)
 end
-""")
+"""
+)
 SPENT: Final = """
 -- The tokens and the picodollars in one hash of the books.
 local function spent(key)
@@ -49,8 +51,6 @@ end
 """Lua, for scripts that look at a tenant's day (`day_of`)."""
 PICO: Final = 10**12
 """Picodollars of a dollar."""
-_ONCE_SECONDS: Final = 60
-"""How long it is known that a call was booked: for longer than a command whose answer is lost is sent again."""
 _HOUR: Final = 3600
 _DAY: Final = 24 * _HOUR
 
@@ -117,8 +117,8 @@ class Ledger:
         self._redis.run_later(
             "the usage of a model call is not booked",
             _ADD,
-            keys=[f"procession:{tenant}:booked:{uuid4().hex}", *(key for key, *_ in hashes)],
-            args=[model, *amounts, _ONCE_SECONDS, *places],
+            keys=[once_key(tenant), *(key for key, *_ in hashes)],
+            args=[model, *amounts, *places],
         )
 
     async def drain(self) -> None:

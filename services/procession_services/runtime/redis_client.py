@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, Final, cast
+from uuid import uuid4
 
 import hiredis
 from redis.asyncio import Redis
@@ -26,7 +27,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from procession_services.runtime.access import Access
 from procession_services.runtime.tasks import ended
 
-__all__ = ["AWAY", "RedisClient", "Script", "connect"]
+__all__ = ["AWAY", "ONCE", "RedisClient", "Script", "connect", "once_key"]
 
 log = logging.getLogger(__name__)
 AWAY: Final = (TimeoutError, RedisError)
@@ -46,6 +47,11 @@ redis.call('HSET', KEYS[1], 'server', id, 'life', life)
 return life
 """
 _LIFE_KEY: Final = "procession:admission:life"
+ONCE: Final = """
+-- Whether what has this key is done for the first time.
+local function first_time(key) return redis.call('SET', key, '', 'NX', 'EX', 60) end
+"""
+"""Lua, for scripts that add something: a Redis that does it and answers too late is asked again."""
 _BACKOFF: Final = ExponentialBackoff(cap=1, base=0.05)
 _WAITING: Final = frozenset(
     {"XREAD", "XREADGROUP", "BLPOP", "BRPOP", "BLMOVE", "BZPOPMIN", "BZPOPMAX", "WAIT"}
@@ -67,6 +73,11 @@ def connect(url: str, access: Access = _OPEN) -> "RedisClient":
         **access.redis(url),
     )
     return cast("RedisClient", client)
+
+
+def once_key(tenant: str) -> str:
+    """A key for what is to be done once (`ONCE`)."""
+    return f"procession:{tenant}:once:{uuid4().hex}"
 
 
 class Script:

@@ -4,16 +4,20 @@ from typing import Any
 
 import orjson
 
-from procession_services.runtime.redis_client import RedisClient, Script
+from procession_services.runtime.redis_client import ONCE, RedisClient, Script, once_key
 
-_ADD = Script("""
+_ADD = Script(
+    ONCE
+    + """
 local old = redis.call('GET', KEYS[1])
+if not first_time(KEYS[2]) then return old or '0' end
 local sum = string.format('%.17g', tonumber(old or '0') + tonumber(ARGV[1]))
 if old then redis.call('SET', KEYS[1], sum, 'KEEPTTL')
 elseif ARGV[2] ~= '' then redis.call('SET', KEYS[1], sum, 'PX', ARGV[2])
 else redis.call('SET', KEYS[1], sum) end
 return sum
-""")
+"""
+)
 # INCRBYFLOAT in a script kills Redis 6.2.14 when it writes an append-only file.
 
 
@@ -22,7 +26,7 @@ class RedisValues:
 
     def __init__(self, redis: RedisClient, tenant: str) -> None:
         self._redis: Any = redis  # redis-py's annotations cover every protocol and decoding at once
-        self._prefix = f"procession:{tenant}:kv:"
+        self._tenant, self._prefix = tenant, f"procession:{tenant}:kv:"
 
     async def get(self, key: str) -> Any:
         """The value, or None."""
@@ -42,9 +46,10 @@ class RedisValues:
             await self._redis.delete(*(self._prefix + key for key in keys))
 
     async def add(self, key: str, amount: float, *, ttl: float | None = None) -> float:
-        """Adds to a number atomically and returns the sum; `ttl` counts from its creation."""
+        """Adds to a number, atomically and once, and returns the sum; `ttl` counts from its creation."""
         milliseconds = "" if ttl is None else max(1, int(ttl * 1000))
-        return float(await self._redis.run(_ADD, keys=[self._prefix + key], args=[amount, milliseconds]))
+        keys = [self._prefix + key, once_key(self._tenant)]
+        return float(await self._redis.run(_ADD, keys=keys, args=[amount, milliseconds]))
 
     async def insert(self, key: str, *members: str, ttl: float | None = None) -> None:
         """Puts strings into a set and renews its `ttl`."""

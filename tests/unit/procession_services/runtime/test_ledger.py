@@ -5,15 +5,12 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 
 from procession.usage import UsageSum
 from procession_services.runtime.embedded import Endpoints
 from procession_services.runtime.ledger import Ledger
 from procession_services.runtime.redis_client import RedisClient, connect
-from tests.support.servers import own_servers
-from tests.support.waiting import until
+from tests.support.late_redis import late_redis
 
 pytestmark = pytest.mark.integration
 
@@ -169,19 +166,15 @@ async def test_a_key_with_colons_is_no_other_key(ledger, tenant):
 
 
 async def test_a_call_that_redis_is_told_of_again_is_booked_once(tmp_path, tenant):
-    async with own_servers(tmp_path, nats=False) as servers:
-        url, patience = servers.endpoints.redis_url, Retry(NoBackoff(), 100)
-        redis: Any = RedisClient.from_url(url, protocol=2, retry=patience, socket_timeout=0.5)
-        async with redis:
-            ledger = Ledger(redis)
-            ledger.add(tenant, {"run": "before"}, "a/b", USED, 1.0)
-            await ledger.drain()  # so that Redis knows the script
-            servers.freeze_redis()
+    async with late_redis(tmp_path) as redis:
+        ledger = Ledger(redis.client)
+        ledger.add(tenant, {"run": "before"}, "a/b", USED, 1.0)
+        await ledger.drain()  # so that Redis knows the script
+        with redis.frozen():
             ledger.add(tenant, {"run": "r"}, "a/b", USED, 1.0)
-            await until(lambda: redis._line is None)
-            servers.thaw_redis()
-            await ledger.drain()
-            assert (await ledger.read(tenant, "run", "r", None)).calls == 1
+            await redis.given_up()
+        await ledger.drain()
+        assert (await ledger.read(tenant, "run", "r", None)).calls == 1
 
 
 async def test_booking_waits_for_nothing_and_a_failure_is_logged(tenant, caplog):

@@ -1,5 +1,6 @@
 """The store that processors and tools share, on a real Redis."""
 
+import asyncio
 import secrets
 from collections.abc import AsyncIterator
 
@@ -9,6 +10,7 @@ import pytest_asyncio
 from procession_services.runtime.embedded import Endpoints
 from procession_services.runtime.redis_client import RedisClient, connect
 from procession_services.runtime.values import RedisValues
+from tests.support.late_redis import late_redis
 
 pytestmark = pytest.mark.integration
 
@@ -63,3 +65,15 @@ async def test_a_set_lives_on_with_every_member(redis, values):
 async def test_a_value_expires(redis, values):
     await values.put("k", 1, ttl=50)
     assert 0 < await redis.pttl(values._prefix + "k") <= 50_000
+
+
+async def test_a_sum_that_redis_is_told_of_again_is_added_once(tmp_path):
+    async with late_redis(tmp_path) as redis:
+        values = RedisValues(redis.client, "t")
+        assert await values.add("n", 1) == 1
+        with redis.frozen():
+            added = asyncio.create_task(values.add("n", 2))
+            await asyncio.sleep(0)
+            await redis.given_up()
+        assert await added == 3
+        assert await values.get("n") == 3
