@@ -76,7 +76,12 @@ class Link:
         """Connects; raises NotConnectedError when the server does not answer in time or does not let us in.
 
         It may still be starting, so we knock until the time is up.
+
+        Raises:
+            RuntimeError: It was connected already, and not closed.
         """
+        if self._opened and not self._client.is_closed:
+            raise RuntimeError("this client is connected already: `async with` it once, and share it")
         try:
             async with asyncio.timeout(self._connect_timeout):
                 await self._client.connect(

@@ -54,7 +54,12 @@ class Procession:
         self.memory = MemoryClient(self._link, self.tenant)
 
     async def __aenter__(self) -> Self:
-        """Connects; raises NotConnectedError when the server does not answer or does not let us in."""
+        """Connects.
+
+        Raises:
+            NotConnectedError: The server does not answer, or does not let us in.
+            RuntimeError: It is connected already.
+        """
         await self._link.open()
         return self
 

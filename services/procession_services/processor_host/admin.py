@@ -42,6 +42,7 @@ class Admin:
         self._watched: list[Watched[Any]] = []
         self._reading = asyncio.Lock()
         self._answering: set[asyncio.Task[None]] = set()
+        self._asked: dict[str, list[str]] = {}
         self.checks: list[Check] = []
         self.models: Callable[[], list[ModelUse]] = list
 
@@ -111,13 +112,22 @@ class Admin:
 
     def _on_request(self, subject: str, _body: bytes, reply: str) -> None:
         *_, operation = subjects.parse(subject)
-        answer = self.reload if operation == "reload" else self.status
-        spawned(self._answering, f"the answer to {subject}", self._answer(answer, reply))
+        if operation in self._asked:
+            self._asked[operation].append(reply)
+            return
+        self._asked[operation] = [reply]
+        spawned(self._answering, f"the answer to {subject}", self._answer(operation))
 
-    async def _answer(self, operation: Callable[[], Awaitable[ServiceStatus]], reply: str) -> None:
-        status = await operation()
-        if reply:
-            await self._bus.publish(reply, status.to_json())
+    async def _answer(self, operation: str) -> None:
+        """Answers all who have asked before it began, at once; then those who have asked since."""
+        try:
+            while replies := self._asked[operation]:
+                self._asked[operation] = []
+                status = await (self.reload() if operation == "reload" else self.status())
+                for reply in filter(None, replies):
+                    await self._bus.publish(reply, status.to_json())
+        finally:
+            del self._asked[operation]
 
 
 async def _checked(check: Check) -> list[Problem]:

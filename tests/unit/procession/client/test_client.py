@@ -1014,6 +1014,17 @@ async def test_a_client_says_that_it_is_of_another_event_loop(procession, use):
         await asyncio.to_thread(asyncio.run, elsewhere())
 
 
+async def test_a_client_is_entered_once_and_again_when_it_was_closed(servers, services, procession):
+    with pytest.raises(RuntimeError, match="connected already"):
+        async with procession:
+            pass
+    await procession.start("Hi", agent="demo")
+    client = Procession(servers.nats_url, tenant=services.tenant)
+    for _ in range(2):
+        async with client:
+            await client.start("Hi", agent="demo")
+
+
 @pytest.mark.parametrize("stores", [False, True])
 async def test_who_asks_is_told_at_once_that_the_client_was_closed(services, procession, stores):
     async def silent(_message):
