@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+import orjson
+
 from procession.args import RequestContext, State
 from procession.errors import ProcessorError
 from procession.json_values import encoded
@@ -115,11 +117,15 @@ class RunContext:
     def to_json(self, hook: str = "") -> bytes:
         """`to_dict` as it travels; `hook` is the one to name where it cannot.
 
+        What is said of the steps so far, most of a long loop's context, was JSON when it was said.
+
         Raises:
             ProcessorError: Something in it is no JSON: a state, whose processor is named, or something else.
         """
+        data = self.to_dict()
         try:
-            return encoded(self.to_dict(), "run")
+            encoded({**data, "steps": []}, "run")
+            return orjson.dumps(data)
         except TypeError as error:
             self.check_states(hook)
             text = f"the request context, messages and prompt of a run must be JSON: {error}"

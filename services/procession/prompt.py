@@ -1,15 +1,16 @@
 """Turns a conversation into the prompt of a provider call (core.md 6.1).
 
 Entries are `system` (text), `user` (text and file parts), `assistant` (text, reasoning, file and tool-call
-parts) and `tool` (tool-result parts). Nothing in a prompt is shared with the conversation (R-RQ-4).
+parts) and `tool` (tool-result parts). Nothing in a prompt is shared with the conversation (R-RQ-4), but for whoever
+only reads it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from procession import signals
 from procession.merging import is_open
-from procession.parts import copy_json, media_type
+from procession.parts import MAX_DEPTH, copy_json, media_type
 from procession_schemas.messages import Message, Part, ToolInvocation
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ Prompt = list[dict[str, Any]]
 
 _OPENING: Final = "."
 _DENIED: Final = "The user did not approve this tool call."
+_AROUND: Final = 8
+"""More levels than a prompt has around what a part holds."""
 _OUTPUT_TYPES: Final = frozenset({"text", "json", "error-text", "error-json", "content"})
 
 
@@ -28,7 +31,12 @@ def to_prompt(messages: "MessageList") -> Prompt:
     A conversation that starts with an assistant turn gets a minimal user turn in front (R-ML-11); of an empty
     one the system entries alone remain (R-IN-8).
     """
-    entries = conversation_entries(messages.get.all.db())
+    return copy_json(shared_prompt(messages), MAX_DEPTH + _AROUND)
+
+
+def shared_prompt(messages: "MessageList") -> Prompt:
+    """`to_prompt` for whoever changes nothing in it: what parts hold is the conversation's."""
+    entries = _entries(messages.get.all.db())
     if entries and entries[0]["role"] == "assistant":
         entries.insert(0, {"role": "user", "content": [{"type": "text", "text": _OPENING}]})
     system = messages.get_all_system_messages()
@@ -40,6 +48,10 @@ def to_prompt(messages: "MessageList") -> Prompt:
 
 def conversation_entries(messages: Iterable[Message]) -> Prompt:
     """Returns the entries of stored messages; messages of which a model sees nothing are left out."""
+    return copy_json(_entries(messages), MAX_DEPTH + _AROUND)
+
+
+def _entries(messages: Iterable[Message]) -> Prompt:
     placed = list(signals.in_place(messages))
     waiting = _waiting_calls(placed)
     entries: Prompt = []
@@ -54,7 +66,7 @@ def conversation_entries(messages: Iterable[Message]) -> Prompt:
             made = list(_turns(parts, waiting))
         options = message["content"].get("providerMetadata")
         for entry in [entry for entry in made if entry["role"] != "tool"][-1:] if options else ():
-            entry["providerOptions"] = copy_json(options)
+            entry["providerOptions"] = options
         entries += made
     _part_ids(entries)
     return entries
@@ -125,7 +137,7 @@ def _content(part: Part) -> list[dict[str, Any]]:
 
     Nor are blank texts and files without data, which providers refuse.
     """
-    own: dict[str, Any] = copy_json(dict(part))
+    own = cast("dict[str, Any]", part)
     options = {"providerOptions": own["providerMetadata"]} if own.get("providerMetadata") else {}
     match own["type"]:
         case "text":
@@ -164,16 +176,16 @@ def _file(part: dict[str, Any]) -> dict[str, Any]:
 
 def _tool(part: Part, waiting: Mapping[str, ToolInvocation]) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """Returns the call and, if there is an outcome, the result entry."""
-    invocation: dict[str, Any] = copy_json(dict(part["toolInvocation"]))
+    invocation = cast("dict[str, Any]", part["toolInvocation"])
     asked = waiting.get(invocation["toolCallId"])
     if asked and not invocation.get("args"):  # a result that came by itself, such as that of a client's tool
-        invocation |= {"args": copy_json(asked["args"]), "toolName": asked["toolName"]}
+        invocation = {**invocation, "args": asked["args"], "toolName": asked["toolName"]}
     names = {"toolCallId": invocation["toolCallId"], "toolName": invocation["toolName"]}
     call = {"type": "tool-call", **names, "input": invocation.get("args")}
     if part.get("providerExecuted"):
         call["providerExecuted"] = True
     if part.get("providerMetadata"):
-        call["providerOptions"] = copy_json(part["providerMetadata"])
+        call["providerOptions"] = part["providerMetadata"]
     output = _output(invocation)
     return call, None if output is None else {"type": "tool-result", **names, "output": output}
 

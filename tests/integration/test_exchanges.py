@@ -9,6 +9,8 @@ import nats
 import pytest
 
 from procession_schemas import subjects
+from procession_services.processor_host import streams
+from procession_services.processor_host.leases import lease_of
 from tests.support.system import text_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
@@ -81,6 +83,23 @@ async def test_the_replica_that_has_streamed_an_answer_ends_the_run_and_says_so_
     assert len(leases) == 1
     assert [outcome["lent"]["result"]["text"] for outcome in outcomes] == ["AB"]
     assert "context" not in outcomes[0]  # nobody needs it any more
+
+
+@pytest.mark.parametrize("knows", [True, False])
+async def test_what_is_left_of_a_context_comes_as_text_to_a_sender_that_takes_it(system, monkeypatch, knows):
+    async def of_the_version_before(*args, **options):
+        return {k: v for k, v in (await lease_of(*args, **options)).items() if k != "asText"}
+
+    if not knows:
+        monkeypatch.setattr(streams, "lease_of", of_the_version_before)
+    call = {"tool_calls": [{"id": "c1", "name": "echo", "arguments": {"text": "hi"}}]}
+    agent = {"outputProcessors": ["upper"], "tools": ["echo"]}
+    async with overheard(system, *ALL) as messages:
+        result, _ = await system.run(call, {"chunks": ["done"]}, agent=agent)
+    _, _, answers = of_run(messages, result.run_id)
+    assert (result.text, len(result.tool_results)) == ("DONE", 1)
+    fields = [outcome.keys() & {"context", "contextText"} for outcome in outcomes_of(answers)]
+    assert fields == [{"contextText" if knows else "context"}] * 2 + [set()]
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from procession.authors import is_cancelled
 from procession.context import RunContext, add_usage
 from procession.errors import ProcessorError
 from procession.processor import Hook
-from procession.prompt import to_prompt
+from procession.prompt import shared_prompt
 from procession.response import ResponseCollector
 from procession.returns import UNSUPPORTED_MODEL
 from procession.structured import ObjectStream
@@ -97,7 +97,7 @@ class ModelRunner:
                 f"the request names {op.api_base}, so no key goes there, and the credentials of {config.model!r} "
                 "cannot be withheld; name it in PROCESSION_API_BASES or in a configured agent"
             )
-        prompt = ctx.prompt if ctx.prompt is not None else to_prompt(ctx.messages)
+        prompt = ctx.prompt if ctx.prompt is not None else shared_prompt(ctx.messages)
         if structured and structured.json_prompt_injection:
             prompt = [_schema_entry(structured), *prompt]
         headers = dict(op.entry.headers) if op.entry else {}

@@ -48,6 +48,8 @@ class Session:
     place: StreamPlace
     logs: bool
     """Its sender can log what the stream's processors have received."""
+    as_text: bool
+    """Its sender takes the context that we leave as text; those of the version before do not."""
     lent: dict[str, Any] | None
     """The request context and the messages as they were lent, of a side stream: its sender may change them, too."""
     first: dict[str, Any] | None = None
@@ -121,6 +123,7 @@ class Opener:
             before=[len(received) for received in lists],
             place=place,
             logs=lease.get("logs", False),
+            as_text=lease.get("asText", False),
             lent=None if command.ops else _copied(ctx),
             results=results,
         )

@@ -21,7 +21,7 @@ from procession_services.output_processors.opening import ForgottenError, Opener
 from procession_services.output_processors.parts import PartsStore
 from procession_services.processor_host.answers import take_answer
 from procession_services.processor_host.carrying import carried
-from procession_services.processor_host.executor import Executor
+from procession_services.processor_host.executor import Executor, context_body
 from procession_services.processor_host.job import Job, id_maker
 from procession_services.processor_host.service import Host
 from procession_services.runtime import telemetry
@@ -331,13 +331,11 @@ class SessionServer:
         told = self._place(session) | {"logged": logged}
         ctx, job = session.ctx, session.job
         if job is not None:
-            told["lent"] = orjson.Fragment(job.result.to_json())
-            told["usage"] = session.collector.usage
             if job.result.result is None or job.result.result.status == "suspended":
                 if logged:
                     ctx.add_stream(session.outbox.fence)
-                told["context"] = ctx.to_dict()
-            return told
+                told |= _left(session, job)
+            return told | {"lent": orjson.Fragment(job.result.to_json()), "usage": session.collector.usage}
         names = {link.id for link in session.chain.links}
         return told | {
             "kind": session.kind,
@@ -349,6 +347,14 @@ class SessionServer:
             "rewritten": session.results.rewritten(),
             **_changes(ctx, session.lent),
         }
+
+
+def _left(session: Session, job: Job) -> dict[str, Any]:
+    """The context as we leave it: as text where the sender only stores it, which costs neither of us the reading."""
+    body = context_body(job)
+    if body is None:
+        return {"context": job.ctx.to_dict()}
+    return {"contextText": body.decode()} if session.as_text else {"context": orjson.Fragment(body)}
 
 
 def _changes(ctx: RunContext, lent: dict[str, Any] | None) -> dict[str, Any]:

@@ -174,8 +174,6 @@ class Executor:
                 signal.abort()
             job.calls.abort_signal = signal
             await self._run(job, {**self._runners, **runners})
-        if job.result.result is None:
-            self._context_body(job)  # so that no state changes on its way to the lender
         _summed(job)
 
     async def _worked(
@@ -219,7 +217,7 @@ class Executor:
             if called is not None:
                 await self.driver.go_on(after, called)
                 return True
-        body = self._context_body(job)
+        body = context_body(job)
         if body is None:
             body, after = await self._last_context(job), moved(stored, job.result, self.store.life)
         done = await self.store.commit_context(
@@ -238,14 +236,6 @@ class Executor:
         else:
             await self.driver.event(command.tenant, command.run, WorkResult.model_validate_json(done.result))
         return True
-
-    def _context_body(self, job: Job) -> bytes | None:
-        """The context's JSON; one that is none fails the command."""
-        try:
-            return job.ctx.to_json() if job.left is None else orjson.dumps(job.left)
-        except ProcessorError as error:
-            job.result.outcome, job.result.error = "failed", wire_failure(error)
-            return None
 
     async def _last_context(self, job: Job) -> bytes:
         """The context as it was before the command; what was read of it then, hooks have changed in place."""
@@ -366,6 +356,15 @@ async def _one(run: OpRunner, op: Op, job: Job) -> None:
         result.outcome, result.error = "failed", error.failure
     except _OF_AUTHORS as error:
         result.outcome, result.error = "failed", wire_failure(error)
+
+
+def context_body(job: Job) -> bytes | None:
+    """The context's JSON; one that is none fails the command."""
+    try:
+        return job.ctx.to_json() if job.left is None else job.left
+    except ProcessorError as error:
+        job.result.outcome, job.result.error = "failed", wire_failure(error)
+        return None
 
 
 def _stale(command: WorkCommand, stored: StoredContext) -> bool:

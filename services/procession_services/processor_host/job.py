@@ -53,8 +53,8 @@ class Job:
     open_sink: SinkFactory
     new_id: Callable[[], str]
     """Makes the ids of this command's messages."""
-    left: dict[str, Any] | None = None
-    """The context as somebody else has left it, in the place of `ctx`."""
+    left: bytes | None = None
+    """The context as somebody else has left it, in the place of `ctx`: its JSON."""
     parts: bytes = b""
     """What the stream hooks of somebody else received, to be logged with the context."""
 

@@ -29,6 +29,7 @@ async def lease_of(
         "fence": job.outbox.fence,
         "cancelled": job.abort_signal.aborted,
         "logs": True,
+        "asText": True,
         "processors": [ref.model_dump(by_alias=True) for ref in processors],
     }
     if job.outbox.reset is not None:

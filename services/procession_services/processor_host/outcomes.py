@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import orjson
+
 from procession.args import RequestContext
 from procession.calls import Tally
 from procession.errors import ProcessorError, TripWire
@@ -57,7 +59,10 @@ def take_lent(job: Job, outcome: dict[str, Any]) -> WorkResult:
     """Takes over what the replica did behind the stream; returns the result of those operations."""
     result = WorkResult.model_validate(outcome["lent"])
     _take_stream(job, outcome, result.reports)
-    job.left = outcome.get("context")
+    if (left := outcome.get("contextText")) is not None:
+        job.left = left.encode()
+    elif (context := outcome.get("context")) is not None:  # of a replica of the version before
+        job.left = orjson.dumps(context)
     job.parts = outcome.get("log", "").encode()
     return result
 

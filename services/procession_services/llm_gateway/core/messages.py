@@ -21,6 +21,7 @@ _KEEP_THOUGHTS: Final = frozenset({"gemini", "vertex_ai", "vertex_ai_beta", "lit
 _IMAGE_STARTS: Final = {"/9j/": "image/jpeg", "R0lG": "image/gif", "UklG": "image/webp"}
 """How the base64 of a picture begins."""
 
+_COMPACT: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _AUDIO_FORMATS: Final = {"audio/mpeg": "mp3", "audio/mp3": "mp3", "audio/wav": "wav", "audio/x-wav": "wav"}
 
 
@@ -60,7 +61,7 @@ def openai_messages(prompt: list[dict[str, Any]], model: str = "") -> list[dict[
 
 def compact_json(value: Any) -> str:
     """Return JSON without blanks and without escapes that nobody needs."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return _COMPACT.encode(value)
 
 
 def _parts(content: Any) -> list[dict[str, Any]]:
@@ -145,7 +146,7 @@ def _tool_call(part: dict[str, Any], model: str) -> dict[str, Any]:
     }
     own = _metadata(part).get(model.partition("/")[0])
     if own:
-        call["provider_specific_fields"] = own
+        call["provider_specific_fields"] = dict(own)
     return call
 
 

@@ -501,7 +501,7 @@ async def test_what_somebody_else_has_left_and_received_is_stored(replica):
     command = await replica.accept(service="tools", goes_on=True)
 
     async def lent(job):
-        job.left, job.parts = {**job.ctx.to_dict(), "stepNumber": 7}, b"part"
+        job.left, job.parts = orjson.dumps({**job.ctx.to_dict(), "stepNumber": 7}), b"part"
         replica.doing = nothing
         raise Suspended([{"toolCallId": "c", "kind": "suspension"}])
 
