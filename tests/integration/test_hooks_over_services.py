@@ -111,6 +111,38 @@ async def test_another_replica_knows_what_stream_hooks_have_received(run, monkey
     assert logged == [told.result.run_id] * (2 if len(text) > 1000 else 0)
 
 
+async def test_what_is_written_is_not_lost_behind_a_write_that_was_given_up(system):
+    """R-WR-1: its stream may have sent chunks, whose numbers are not free any more."""
+    seen = asyncio.Event()
+
+    async def stream(args):
+        if args.part.get("data") == "slow":
+            await args.writer.custom(data("of the stream"))
+            await asyncio.Event().wait()
+        return args.part
+
+    async def write(args):
+        slow = asyncio.ensure_future(args.writer.custom(data("slow")))
+        await seen.wait()
+        slow.cancel()
+        await asyncio.wait([slow])
+        await args.writer.custom(data("next"))
+
+    arrays = {
+        "inputProcessors": [processor("w", process_input_step=write)],
+        "outputProcessors": [processor("p", process_output_stream=stream, data=True)],
+    }
+    handle = await system.start(agent={"model": system.script(HELLO), **arrays})
+    async with asyncio.timeout(20):
+        chunks = []
+        async for chunk in handle:
+            chunks.append(chunk)
+            if chunk.get("data") == "of the stream":
+                seen.set()
+    assert data_of(chunks) == ["of the stream", "next"]
+    assert [chunk["type"] for chunk in chunks[:4]] == ["start", "data-x", "data-x", "step-start"]
+
+
 @pytest.mark.parametrize("hook", ["process_input_step", "process_llm_request", "process_llm_response"])
 async def test_a_hook_that_writes_keeps_its_state(run, hook):
     """R-SS-3: what it notes after the chunk has been through the chain is in the same state."""

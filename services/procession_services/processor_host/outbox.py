@@ -87,6 +87,7 @@ class Outbox:
         self.hold = hold or Hold()
         self.timed = False
         self._asked: int | None = None
+        self._gave_up = False
         self._bus, self._run, self._live, self._suppress = bus, run, live, suppress
         self._whose = tenant, run
         self._subject = subjects.chunk(tenant, run)
@@ -125,9 +126,10 @@ class Outbox:
         began on: what it sent before, and what of that somebody's was late, which they have dropped.
         """
         sent = await last_sent(self._bus, *self._whose)
-        self.next_seq = max(self.next_seq, sent.last + 1)
+        self._gave_up = False
+        self.next_seq = max(self.next_seq, sent.last + 1 + self.waiting)
         replaced = await self._replaced() if again else []
-        self.reset = min(replaced, default=self.next_seq)
+        self.reset = min(replaced, default=self.next_seq - self.waiting)
         await self.flush(mark=True)
 
     async def _replaced(self) -> list[int]:
@@ -139,8 +141,16 @@ class Outbox:
 
     async def leave(self) -> None:
         """Goes on behind what streams have sent that were given up; what they send from now on does not count."""
-        self.fence = self.fence // _TIMES * _TIMES + _TIMES - 1
+        self.give_up(_TIMES)
         await self.follow()
+
+    def give_up(self, attempts: int) -> None:
+        """Takes it that nobody hears any more what became of a stream of ours, which has had so many attempts.
+
+        What is sent next goes on behind what clients have of it.
+        """
+        last = self.fence // _TIMES * _TIMES + _TIMES - 1
+        self.fence, self._gave_up = min(self.fence + attempts + 1, last), True
 
     async def renew(self, attempt: int = 0, stream: int = 0, *, life: int = 0) -> None:
         """Has clients drop what they have of this work, and of those who do not know that it is ours.
@@ -176,7 +186,11 @@ class Outbox:
             ProcessorError: A single chunk is too long, or holds what is not JSON.
         """
         await self.hold.keep()
-        if not self._live or not (self._ready or end or mark):
+        if not self._live:
+            return
+        if self._gave_up:
+            await self.follow()
+        if not (self._ready or end or mark):
             return
         ready, self._ready = self._ready, []
         marks: dict[str, Any] = {"end": True} if end else {}

@@ -83,6 +83,8 @@ class StreamClient:
             if session.outcome:
                 take_outcome(job, session.outcome)
                 sink.rewritten = session.outcome.get("rewritten") or {}
+            else:  # as where a hook does not wait any more for what it writes
+                job.outbox.give_up(session.attempt)
         raise_outcome(session.outcome)
 
     async def lend(self, op: Any, job: Job) -> NoReturn:

@@ -179,6 +179,18 @@ async def test_who_leaves_has_a_greater_fence_than_streams_that_may_still_speak(
     assert list(told(bus.batches[1:])) == [(6, "", {"reset": 6})]
 
 
+async def test_what_follows_a_stream_that_was_given_up_is_behind_what_clients_have_of_it():
+    bus = Played(batch(5, "a", "b", fence=fence_of(2, 1, 2)))
+    box = outbox(bus, fence=fence_of(2, 1))
+    box.give_up(2)
+    put(box, "c")
+    await box.flush()
+    put(box, "d")
+    await box.flush(end=True)
+    assert bus.batches[-1]["fence"] == fence_of(2, 1, 3)
+    assert list(told(bus.batches[1:])) == [(7, "c", {"reset": 7}), (8, "d", {"end": True})]
+
+
 @pytest.mark.parametrize(("behind", "reset"), [(9, None), (5, 3)])
 def test_a_stream_has_said_what_the_command_replaces_if_it_has_said_anything(behind, reset):
     box = outbox(Played(), reset=3, fence=7)
