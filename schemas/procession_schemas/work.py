@@ -334,3 +334,7 @@ class Control(WireModel):
     approved: bool | None = None
     reason: str | None = None
     resume_data: Any = None
+    fence: int | None = Field(
+        default=None,
+        description="That of the `run.suspended` which it answers; without it, it answers what is asked when it comes.",
+    )

@@ -13,7 +13,8 @@ from procession.errors import ProcessorError
 from procession_schemas import subjects
 from procession_services.bus import Bus
 from procession_services.bus.unconfirmed import AGAIN
-from procession_services.processor_host.outbox import Outbox, Shown, fence_of, last_sent
+from procession_services.processor_host.outbox import Outbox, Shown, last_sent
+from procession_services.runs.numbering import fence_of
 from procession_services.runtime.embedded import EmbeddedServers
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]

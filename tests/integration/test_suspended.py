@@ -51,6 +51,31 @@ async def test_it_ends_when_nobody_decides_in_time(tmp_path, monkeypatch):
         assert "nobody decided" in result.error.message
 
 
+async def test_a_decision_that_is_delivered_again_answers_no_later_question_about_the_same_call(
+    tmp_path, monkeypatch
+):
+    """Who has handled it may die before NATS knows; and some models count their calls from one in each answer."""
+    async with running(tmp_path, monkeypatch) as system:
+        connection = await nats.connect(system.servers.nats_url)
+        tenant, run = system.client.tenant, "r1"
+        subject = subjects.control(tenant, run)
+        controls = await connection.subscribe(subject)
+        suspended = await connection.subscribe(subjects.event(tenant, run, "run.suspended"))
+        await connection.flush()
+        handle = await system.start(CALL, CALL, DONE, agent=ASKS, run_id=run)
+        await suspended.next_msg(timeout=20)
+        await handle.approve("c1")
+        approval = await controls.next_msg(timeout=10)
+        await suspended.next_msg(timeout=20)
+        await connection.jetstream().publish(subject, approval.data)
+        await handle.decline("c1")
+        result, chunks = await finished(handle)
+        assert result.status == "finished"
+        outcomes = [c["type"] for c in chunks if c["type"] in ("tool-result", "tool-output-denied")]
+        assert outcomes == ["tool-result", "tool-output-denied"]
+        await connection.close()
+
+
 async def test_a_request_of_which_redis_knows_nothing_any_more_is_worked_on_once_more(tmp_path, monkeypatch):
     """NATS knows the commands of before for two minutes, and would drop those of now."""
     async with running(tmp_path, monkeypatch, worker_concurrency=1) as system:

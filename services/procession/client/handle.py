@@ -448,6 +448,7 @@ class RunHandle:
                 state = f"waits for {', '.join(outcome.asked)}"
             raise NotWaitingError(f"run {self.run_id} does not wait for a decision on {call}: it {state}")
         fence = outcome.fence
+        control.fence = fence or None  # which the version before does not tell
         await self._send(control, f"{control.type}:{call}:{fence}")
         outcome.decide(call, fence)
         self._follow()

@@ -18,7 +18,7 @@ from procession_schemas.run import Failure, RunResult
 from procession_schemas.work import Control, WorkCommand, WorkResult
 from procession_services.bus import Bus, LostError
 from procession_services.processor_host.fitting import fitting_end
-from procession_services.processor_host.outbox import Outbox, fence_of
+from procession_services.processor_host.outbox import Outbox
 from procession_services.runs.events import (
     Effect,
     Interrupt,
@@ -31,6 +31,7 @@ from procession_services.runs.events import (
     TellResumed,
     TellSuspended,
 )
+from procession_services.runs.numbering import fence_of
 from procession_services.runs.program import command
 from procession_services.runs.reducer import LOCAL, outstanding, reduce
 from procession_services.runs.state import Line, RunState

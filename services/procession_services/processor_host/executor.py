@@ -37,10 +37,11 @@ from procession_services.processor_host.holders import Holders
 from procession_services.processor_host.instances import Instances
 from procession_services.processor_host.job import Job, OpRunner, SinkFactory, id_maker, restore
 from procession_services.processor_host.ops import RUNNERS
-from procession_services.processor_host.outbox import Outbox, fence_of
+from procession_services.processor_host.outbox import Outbox
 from procession_services.processor_host.violations import violation_sink
 from procession_services.processor_host.wire import failure_of, wire_failure, wire_tripwire
 from procession_services.runs.events import Forgotten
+from procession_services.runs.numbering import fence_of
 from procession_services.runtime import telemetry
 from procession_services.runtime.clock import monotonic_ns
 from procession_services.runtime.store import RunStore, StoredContext

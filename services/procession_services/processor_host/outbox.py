@@ -11,7 +11,7 @@ from procession.errors import ProcessorError
 from procession_schemas import subjects
 from procession_schemas.chunks import Chunk
 from procession_services.bus import Bus, Hold
-from procession_services.runs.numbering import second_of_week
+from procession_services.runs.numbering import TIMES, second_of_week
 
 _ENVELOPE = 64
 """Bytes that the answer to a client that reads a stored batch has besides it."""
@@ -19,20 +19,13 @@ _BESIDE = 1024
 """More bytes than travel with a chunk: its run, and what a batch, or a frame to an output replica, says besides."""
 _ROOM = 1 << 20
 """Numbers for what a stream, or a command that is begun again, sends until it is done."""
-_TIMES = 1000
-"""How often a command, or one stream of it, may be done anew."""
 _ATTEMPTS_A_SECOND = 8
 """More attempts than a run has in a second."""
 
 
-def fence_of(seq: int, attempt: int = 0, stream: int = 0) -> int:
-    """Rises with the commands of a run, with the deliveries of one, and with what a stream makes anew."""
-    return (seq * _TIMES + min(attempt, _TIMES - 1)) * _TIMES + min(stream, _TIMES - 1)
-
-
 def _command_of(fence: int) -> int:
     """The number of the command that a fence is of."""
-    return fence // _TIMES**2
+    return fence // TIMES**2
 
 
 class Shown(NamedTuple):
@@ -141,7 +134,7 @@ class Outbox:
 
     async def leave(self) -> None:
         """Goes on behind what streams have sent that were given up; what they send from now on does not count."""
-        self.give_up(_TIMES)
+        self.give_up(TIMES)
         await self.follow()
 
     def give_up(self, attempts: int) -> None:
@@ -149,7 +142,7 @@ class Outbox:
 
         What is sent next goes on behind what clients have of it.
         """
-        last = self.fence // _TIMES * _TIMES + _TIMES - 1
+        last = self.fence // TIMES * TIMES + TIMES - 1
         self.fence, self._gave_up = min(self.fence + attempts + 1, last), True
 
     async def renew(self, attempt: int = 0, stream: int = 0, *, life: int = 0) -> None:
@@ -160,8 +153,8 @@ class Outbox:
         `life` of Redis, since the one before may have done the same in vain as often.
         """
         self.reset = self.next_seq if self.reset is None else self.reset
-        begun = second_of_week(life) * _ATTEMPTS_A_SECOND * _TIMES * _ROOM
-        self.next_seq = max(self.next_seq, begun) + (attempt * _TIMES + stream) * _ROOM
+        begun = second_of_week(life) * _ATTEMPTS_A_SECOND * TIMES * _ROOM
+        self.next_seq = max(self.next_seq, begun) + (attempt * TIMES + stream) * _ROOM
         await self.flush(mark=True)
 
     def go_on_behind(self, next_seq: int, fence: int) -> None:

@@ -8,12 +8,19 @@ from typing import Final
 
 from procession_services.runs.state import RunState
 
-__all__ = ["SKIPPED", "number", "renumber", "second_of_week"]
+__all__ = ["SKIPPED", "TIMES", "fence_of", "number", "renumber", "second_of_week"]
 
 SKIPPED: Final = 1000
 """More commands than a run has in a second."""
+TIMES: Final = 1000
+"""How often a command, or one stream of it, may be done anew."""
 _WEEK: Final = 604_800
 """Seconds. What is numbered by them stays below 2^53, up to which every language reads numbers of JSON as they are."""
+
+
+def fence_of(seq: int, attempt: int = 0, stream: int = 0) -> int:
+    """Rises with the commands of a run, with the deliveries of one, and with what a stream makes anew."""
+    return (seq * TIMES + min(attempt, TIMES - 1)) * TIMES + min(stream, TIMES - 1)
 
 
 def second_of_week(life: int) -> int:

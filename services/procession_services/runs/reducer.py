@@ -31,7 +31,7 @@ from procession_services.runs.events import (
     TellResumed,
     TellSuspended,
 )
-from procession_services.runs.numbering import number, renumber
+from procession_services.runs.numbering import fence_of, number, renumber
 from procession_services.runs.state import Bare, HookByPlan, Placed, PlannedOp, RunState, Sent, Then
 
 LOCAL = "orchestrator"
@@ -378,8 +378,9 @@ def _cancel(state: RunState) -> tuple[RunState, list[Effect]]:
 
 def _resume(state: RunState, control: Control) -> tuple[RunState, list[Effect]]:
     call_id = control.tool_call_id
-    others = [entry for entry in state.waiting if entry["toolCallId"] != call_id]
-    if state.result and state.status == "suspended" and call_id and len(others) < len(state.waiting):
+    asked = state.waiting if control.fence in (None, fence_of(state.seq + 1)) else []
+    others = [entry for entry in asked if entry["toolCallId"] != call_id]
+    if state.result and state.status == "suspended" and call_id and len(others) < len(asked):
         decision = {"approved": control.approved, "reason": control.reason, "resumeData": control.resume_data}
         told = {k: v for k, v in decision.items() if v is not None}
         state.decisions[call_id] = {**state.decisions.get(call_id, {}), **told}

@@ -652,7 +652,7 @@ async def test_a_run_that_waits_ends_the_iteration_and_goes_on_after_a_decision(
     run = handle.run_id
     await handle.decline("c1", "not today")
     assert await services.control() == {
-        "type": "resume", "toolCallId": "c1", "approved": False, "reason": "not today",
+        "type": "resume", "toolCallId": "c1", "approved": False, "reason": "not today", "fence": 1,
     }  # fmt: skip
     await services.suspend(run, "c1", fence=1)  # said again, too late
     await services.chunks(run, 1, "b", end=True, fence=1)

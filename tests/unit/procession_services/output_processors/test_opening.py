@@ -11,7 +11,8 @@ from procession_schemas import subjects
 from procession_schemas.work import WorkCommand
 from procession_services.bus import Bus
 from procession_services.output_processors.opening import Opener
-from procession_services.processor_host.outbox import Outbox, fence_of
+from procession_services.processor_host.outbox import Outbox
+from procession_services.runs.numbering import fence_of
 from procession_services.runtime.redis_client import connect
 from procession_services.runtime.store import RunStore
 

@@ -13,8 +13,9 @@ from procession_schemas.run import Failure, RunResult
 from procession_services.bus import Bus
 from procession_services.bus.streams import ensure_streams
 from procession_services.processor_host.driver import Driver, Moved, _set_deadline, change, line_of
-from procession_services.processor_host.outbox import Outbox, fence_of
+from procession_services.processor_host.outbox import Outbox
 from procession_services.runs.events import Ended, Interrupt, PassTurn, SignalCancel, TellResumed
+from procession_services.runs.numbering import fence_of
 from procession_services.runs.reducer import outstanding
 from procession_services.runs.state import Line, Sent
 from procession_services.runtime.admission import CALLED, Called, Places, Wanted

@@ -30,8 +30,9 @@ from procession_services.processor_host.executor import Executor
 from procession_services.processor_host.instances import Instances
 from procession_services.processor_host.job import Job, OpRunner, id_maker, restore
 from procession_services.processor_host.ops import RUNNERS
-from procession_services.processor_host.outbox import Outbox, fence_of
+from procession_services.processor_host.outbox import Outbox
 from procession_services.runs.events import Started
+from procession_services.runs.numbering import fence_of
 from procession_services.runs.program import command as command_of
 from procession_services.runs.reducer import LOCAL, reduce
 from procession_services.runs.state import RunState

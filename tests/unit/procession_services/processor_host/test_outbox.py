@@ -8,7 +8,8 @@ import pytest
 
 from procession.errors import ProcessorError
 from procession_services.bus import Hold, LostError
-from procession_services.processor_host.outbox import Outbox, fence_of, last_sent
+from procession_services.processor_host.outbox import Outbox, last_sent
+from procession_services.runs.numbering import fence_of
 
 ROOM = 1 << 20
 

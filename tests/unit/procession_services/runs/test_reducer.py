@@ -21,7 +21,7 @@ from procession_services.runs.events import (
     TellResumed,
     TellSuspended,
 )
-from procession_services.runs.numbering import SKIPPED
+from procession_services.runs.numbering import SKIPPED, fence_of
 from procession_services.runs.reducer import outstanding
 from procession_services.runs.state import Line
 from procession_services.runs.stored import read_state
@@ -511,6 +511,16 @@ class TestApproval:
             "1": {"approved": True, "resumeData": 1},
             "2": {"approved": True, "resumeData": 2},
         }
+
+    def test_a_decision_of_before_is_no_answer_to_what_is_asked_next_about_the_same_call(self):
+        """NATS may deliver it again; a tool may ask twice, and a model count its calls from one in each answer."""
+        run = Run().waits("1").answer()
+        before = Control(type="resume", tool_call_id="1", resume_data=1, fence=fence_of(run.state.seq + 1))
+        run.tell(before).waits("1", kind="suspended").answer()
+        waits = run.state
+        assert run.tell(before).state == waits
+        now = before.model_copy(update={"resume_data": 2, "fence": fence_of(run.state.seq + 1)})
+        assert run.tell(now).op("tools").decisions == {"1": {"resumeData": 2}}
 
     def test_decisions_end_with_their_step(self):
         run = Run().waits("1").answer().approve("1").answer(facts=StepFacts(outcomes=1))
