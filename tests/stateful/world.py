@@ -161,7 +161,9 @@ class World:
         self.forgot = True
         self.store.life = life
         self.services.tools.excuse(set(self.store.context["outcomes"]))
-        if self.store.state is None and not any(message.kind == "request" for message in self.queue):
+        at_work = [handler.message for handler in self.handlers]  # who may have saved what is forgotten now
+        asked = [each for each in self.queue if each.kind == "request" and each not in at_work]
+        if self.store.state is None and not asked:
             self.queue.append(Message("request", b"again"))
 
     def recall(self) -> Handler | None:
