@@ -153,7 +153,7 @@ class Session:
         if count > self.acked:
             self.flying -= self.size(self.acked, min(count, self.sent))
             self.acked, self.sent = count, max(count, self.sent)
-            if count > self.furthest or count == len(self.raw):
+            if count > self.furthest or (count == len(self.raw) and not self.ended):
                 self.furthest, self.deaths = max(count, self.furthest), 0
 
     def is_missing(self, received: int) -> bool:

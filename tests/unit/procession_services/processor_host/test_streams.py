@@ -225,6 +225,18 @@ async def test_a_stream_that_ends_one_replica_after_the_other_fails_and_leaves_t
         await client.send(session, [])
 
 
+async def test_a_stream_whose_last_hooks_end_one_replica_after_the_other_fails(client, monkeypatch):
+    """They have time to say that they have all of it: what they get no further with is behind that."""
+    session = await _leased(client, monkeypatch, chunks=9)
+    session.ended = True
+    for _ in range(MOST_DEATHS - 1):
+        session.acknowledge(9)
+        await _moves(client, session)
+    session.acknowledge(9)
+    with pytest.raises(ProcessorError, match="which of upper ends or blocks"):
+        await _moves(client, session)
+
+
 async def test_a_whole_stream_that_ends_each_replica_that_takes_it_fails(client, monkeypatch):
     async def ends(subject, _body, _seconds):
         if subject == subjects.offer("output_processors"):
