@@ -285,8 +285,11 @@ def _message_id(state: RunState, command: WorkCommand) -> str:
 
 
 def _set_deadline(before: RunState, after: RunState) -> None:
-    """A run that begins to wait for a person has the time of people, one that goes on its own again."""
-    if after.status in (before.status, "done"):
+    """A run that begins to wait for a person has the time of people, one that goes on its own again.
+
+    One whose time is up has what it needs to end, which it knows itself.
+    """
+    if after.status in (before.status, "done") or after.deadline_ms != before.deadline_ms:
         return
     time = after.suspended_ms if after.status == "suspended" else after.timeout_ms
     after.deadline_ms = int(now().timestamp() * 1000) + time

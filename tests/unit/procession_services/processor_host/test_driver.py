@@ -14,9 +14,16 @@ from procession_services.bus import Bus
 from procession_services.bus.streams import ensure_streams
 from procession_services.processor_host.driver import Driver, Moved, _set_deadline, change, line_of
 from procession_services.processor_host.outbox import Outbox
-from procession_services.runs.events import Ended, Interrupt, PassTurn, SignalCancel, TellResumed
+from procession_services.runs.events import (
+    DeadlinePassed,
+    Ended,
+    Interrupt,
+    PassTurn,
+    SignalCancel,
+    TellResumed,
+)
 from procession_services.runs.numbering import fence_of
-from procession_services.runs.reducer import outstanding
+from procession_services.runs.reducer import outstanding, reduce
 from procession_services.runs.state import Line, Sent
 from procession_services.runtime.admission import CALLED, Called, Places, Wanted
 from procession_services.runtime.clock import now
@@ -264,6 +271,16 @@ async def test_a_run_that_waits_for_a_person_leaves_its_line_and_one_that_goes_o
         "over": (line, False, True, 0),
     }
     assert (changes["going"].numbered_in, changes["leaps"].numbered_in) == (8, 0)
+
+
+def test_a_run_for_which_nobody_decided_in_time_has_no_more_time_than_others_to_end():
+    """Who ends it may die just then."""
+    waits = make_state(make_plan()).model_copy(
+        update={"status": "suspended", "deadline_ms": 5, "timeout_ms": 600_000}
+    )
+    ending, _ = reduce(waits, DeadlinePassed(7))
+    _set_deadline(waits, ending)
+    assert (ending.status, ending.deadline_ms) == ("running", 7 + 15_000)
 
 
 def test_people_have_another_time_than_a_run_on_its_own_and_the_end_moves_no_deadline():
