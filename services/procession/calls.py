@@ -335,8 +335,10 @@ class TurnWriter(Writer):
         self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._closed = True
-        if error is None:
-            async with self._turn:  # what is being sent has its place before all that follows
+        if not isinstance(error, asyncio.CancelledError):
+            async with (
+                self._turn
+            ):  # what is being sent has its place before all that follows, as an objection
                 pass
 
     async def custom(self, chunk: Mapping[str, Any]) -> None:

@@ -143,6 +143,38 @@ async def test_what_is_written_is_not_lost_behind_a_write_that_was_given_up(syst
     assert [chunk["type"] for chunk in chunks[:4]] == ["start", "data-x", "data-x", "step-start"]
 
 
+async def test_what_a_hook_writes_beside_itself_comes_before_its_objection(system):
+    """R-WR-1, R-AB-10: as before all that follows a hook that objects to nothing."""
+    seen, go_on = asyncio.Event(), asyncio.Event()
+    beside = []
+
+    async def stream(args):
+        if args.part.get("data") == "slow":
+            await args.writer.custom(data("of the stream"))
+            await go_on.wait()
+        return args.part
+
+    async def write(args):
+        beside.append(asyncio.ensure_future(args.writer.custom(data("slow"))))
+        await seen.wait()
+        asyncio.get_running_loop().call_soon(go_on.set)
+        args.abort("no")
+
+    arrays = {
+        "inputProcessors": [processor("w", process_input_step=write)],
+        "outputProcessors": [processor("p", process_output_stream=stream, data=True)],
+    }
+    handle = await system.start(agent={"model": system.script(HELLO), **arrays})
+    async with asyncio.timeout(20):
+        chunks = []
+        async for chunk in handle:
+            chunks.append(chunk)
+            if chunk.get("data") == "of the stream":
+                seen.set()
+    assert [chunk["type"] for chunk in chunks] == ["start", "data-x", "data-x", "tripwire"]
+    assert data_of(chunks) == ["of the stream", "slow"]
+
+
 @pytest.mark.parametrize("hook", ["process_input_step", "process_llm_request", "process_llm_response"])
 async def test_a_hook_that_writes_keeps_its_state(run, hook):
     """R-SS-3: what it notes after the chunk has been through the chain is in the same state."""
