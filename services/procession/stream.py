@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from copy import copy
 from functools import partial
 from types import CoroutineType
 from typing import Any
@@ -65,6 +66,7 @@ class StreamChain:
             )
             for k, link in enumerate(links)
         ]
+        self._waiting: set[int] = set()
         self._hooks = [link.processor.process_output_stream for link in links]
         self._holders = [k for k, link in enumerate(links) if link.processor.holds_back()]
         for link in links:
@@ -91,26 +93,29 @@ class StreamChain:
         """
         clock = self._calls.clock
         for k in range(start, len(self.links)):
-            if chunk is not None and not self._offer(chunk, k):
+            # A hook that waits keeps the chunk that it has in hand: another one may be written beside it meanwhile.
+            args = copy(self._args[k]) if k in self._waiting else self._args[k]
+            if chunk is not None and not self._offer(chunk, k, args):
                 continue
             link, report = self.links[k], self._reports[k]
             kind = chunk["type"] if chunk else None
             report.calls += 1
             started = clock()
             try:
-                out: Any = (self._hooks[k] if chunk else link.processor.flush_stream)(self._args[k])
-                if type(out) is CoroutineType and link.timeout is None:
-                    out = await out
-                elif inspect.isawaitable(out):
-                    out = await within(out, link.timeout)
+                out: Any = (self._hooks[k] if chunk else link.processor.flush_stream)(args)
+                if type(out) is CoroutineType or inspect.isawaitable(out):
+                    self._waiting.add(k)
+                    out = await (out if link.timeout is None else within(out, link.timeout))
             except TripWire as tripwire:
                 await self._calls.violated(link, _HOOK, tripwire)
                 raise
             except BaseException as error:  # an author's code: skipped or reported with its place (D-2)
-                if is_ours(error) or not self._forgiven(k, error):
+                if is_ours(error) or not self._forgiven(k, error, args):
                     raise
                 out = chunk
             finally:
+                if args is self._args[k]:
+                    self._waiting.discard(k)
                 report.micros += (clock() - started) / 1000
             if out is not chunk or chunk is None or chunk.get("type") != kind:
                 for made in self._made(k, chunk, kind, out):
@@ -119,12 +124,12 @@ class StreamChain:
         assert chunk is not None  # what a link held back is on its way by now
         self._pass(chunk)
 
-    def _offer(self, chunk: Chunk, k: int) -> bool:
+    def _offer(self, chunk: Chunk, k: int, args: OutputStreamArgs) -> bool:
         """Puts a chunk before a link, unless that does not want such."""
         if not self._data[k] and chunk["type"].startswith("data-"):
             return False
         self.parts[k].append(chunk)
-        self._args[k].part = chunk
+        args.part = chunk
         return True
 
     def _pass(self, chunk: Chunk) -> None:
@@ -156,12 +161,12 @@ class StreamChain:
         self._wake.pop(k, None)
         await self.send(None, k)
 
-    def _forgiven(self, k: int, error: BaseException) -> bool:
+    def _forgiven(self, k: int, error: BaseException, args: OutputStreamArgs) -> bool:
         """Counts a failure, and whether its policy is to give the chunk back; raises it with its place if not."""
         link = self.links[k]
         if of_another(link, error):
             return False
-        self._calls.raised(link, _HOOK, error, self._args[k])
+        self._calls.raised(link, _HOOK, error, args)
         if not link.skips(_HOOK):
             raise failure(link, _HOOK, error) from error
         return True

@@ -412,6 +412,31 @@ async def test_a_written_chunk_can_be_dropped_by_one_behind():
     assert await through([*hook(writes(data())), behind], [delta("a")]) == []
 
 
+async def test_what_is_written_beside_a_hook_does_not_change_the_chunk_that_the_next_one_has_in_hand():
+    writes, at_work, go_on = list[Any](), asyncio.Event(), asyncio.Event()
+
+    def beside(args):
+        if args.part["type"] == "text-delta":
+            writes.extend(asyncio.ensure_future(args.writer.custom(data(n))) for n in range(2))
+        return args.part
+
+    async def slow(args):
+        if args.part["type"] == "text-delta":
+            at_work.set()
+            await go_on.wait()
+        elif args.part["data"] == 0:
+            await asyncio.sleep(0)
+        return args.part
+
+    kinds = [processor("a", process_output_stream=beside)]
+    kinds.append(processor("b", process_output_stream=slow, process_data_parts=True))
+    feeding = asyncio.ensure_future(through(kinds, [delta("a")]))
+    await at_work.wait()
+    await asyncio.gather(*writes)
+    go_on.set()
+    assert await feeding == [data(0), data(1), delta("a")]
+
+
 async def test_the_writer_refuses_the_types_of_the_runtime():
     with pytest.raises(ProcessorError, match="belongs to the runtime"):
         await through(hook(writes({"type": "finish"})), [delta("a")], on_error="fail")
