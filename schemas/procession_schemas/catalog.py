@@ -157,12 +157,13 @@ CATALOG: Final[tuple[Row, ...]] = (
     ),
     Row(
         "holder.question", holders.HolderQuestion, _pattern(subjects.holder, "{service}", "{replica}"), None,
-        WORKERS, WORKERS,
-        "Asks the replica that has claimed a command, which NATS has given to another one, whether it works on it.",
+        SERVICES, SERVICES,
+        "Asks the replica that has claimed a command, which NATS has given to another one, or to which somebody else "
+        "comes that needs no other service for it, whether it works on it.",
     ),
     Row(
         "holder.answer", holders.HolderAnswer, "_INBOX.{request}", None,
-        WORKERS, WORKERS,
+        SERVICES, SERVICES,
         "Whether it does.",
         reply=True,
     ),

@@ -85,6 +85,16 @@ async def test_whoever_works_on_a_command_says_so_to_others_and_to_itself(two, s
     assert not await one.elsewhere(given(command))
 
 
+async def test_whoever_works_on_a_command_says_so_to_another_service_of_its_process(two, store, command):
+    """Which comes to one that needs no other service."""
+    one, _ = two
+    beside = Holders(one._bus, store, "orchestrator", one._replica)
+    with one.working(command, None) as owner:
+        await claim(store, command, owner)
+        assert await beside.owner_of(command) == (owner, True)
+    assert await beside.owner_of(command) == (owner, False)
+
+
 @pytest.mark.parametrize("goes_on", [True, False])
 @pytest.mark.parametrize("asked", ["by another", "by itself"])
 async def test_who_is_in_doubt_finds_out_before_it_says_so(two, store, command, goes_on, asked):

@@ -12,10 +12,12 @@ from procession import TripWire
 from procession_schemas import subjects
 from procession_services.output_processors.parts import PartsStore
 from procession_services.processor_host import executor
+from procession_services.processor_host.holders import Holders
 from procession_services.runtime.store import RunStore
 from tests.support.hooked import processor, same, tool
 from tests.support.raising import panics
 from tests.support.system import finished
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
 HELLO, DONE = {"chunks": ["Hel", "lo"]}, {"chunks": ["done"]}
@@ -173,6 +175,36 @@ async def test_what_a_hook_writes_beside_itself_comes_before_its_objection(syste
                 seen.set()
     assert [chunk["type"] for chunk in chunks] == ["start", "data-x", "data-x", "tripwire"]
     assert data_of(chunks) == ["of the stream", "slow"]
+
+
+async def test_nobody_begins_what_somebody_is_at_that_needs_no_other_service(system):
+    """The end of a step that was judged; a cancellation that comes too late for it is a reason to look at the run."""
+    begun, asked, go_on = list[str](), asyncio.Event(), asyncio.Event()
+
+    async def stream(args):
+        if args.part["type"] == "step-finish":
+            begun.append(args.run_id)
+            await go_on.wait()
+        return args.part
+
+    async def owner_of(self, command):
+        told = await owner(self, command)
+        asked.set()
+        return told
+
+    owner = Holders.owner_of
+    chain = [processor("p", process_output_stream=stream), processor("q", process_output_step=lambda _: None)]
+    handle = await system.start(agent={"model": system.script(HELLO), "outputProcessors": chain})
+    async with asyncio.timeout(20):
+        await until(lambda: begun)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(Holders, "owner_of", owner_of)
+            await handle.cancel()
+            await asked.wait()
+        go_on.set()
+        result, chunks = await finished(handle)
+    assert (result.status, begun) == ("finished", [handle.run_id])
+    assert [chunk["type"] for chunk in chunks][-2:] == ["step-finish", "finish"]
 
 
 @pytest.mark.parametrize("hook", ["process_input_step", "process_llm_request", "process_llm_response"])

@@ -69,9 +69,6 @@ def filled(row: Row) -> Iterator[tuple[str, dict[str, str]]]:
 ONE_REPLICA = ("lease.request", "guard.request")
 """Requests that may go to one replica, whose id is behind their subject."""
 
-TO_ITSELF = ("holder.answer",)
-"""What replicas of one service answer each other."""
-
 
 def sends(service: str, row: Row, given: dict[str, str]) -> bool:
     """Whether the catalog has a service send that message."""
@@ -86,8 +83,6 @@ def sends(service: str, row: Row, given: dict[str, str]) -> bool:
             return given["operation"] == "update-note"
         case "lease.answer":
             return given["service"] in row.consumers
-        case "holder.question":
-            return given["service"] == service
         case _:
             return True
 
@@ -101,7 +96,7 @@ def from_catalog(user: str) -> tuple[set[str], set[str]]:
 
 def inboxes(service: str) -> tuple[set[str], set[str]]:
     """Everybody's, and those of whom the service answers; clients are behind NATS' own inboxes."""
-    replies = [row for row in CATALOG if row.reply and service in row.producers and row.name not in TO_ITSELF]
+    replies = [row for row in CATALOG if row.reply and service in row.producers]
     asking = {consumer for row in replies for consumer in row.consumers}
     mine = {f"_INBOX.{name}.x" for name in (asking & {*SERVICES}) | {service}}
     if asking & {"client", "operator"}:

@@ -46,11 +46,10 @@ def _publishes(service: str) -> Iterator[str]:
     yield from _consumer("WORK", service, f"{ROOT}.work.{service}.>")
     yield from (f"$JS.API.STREAM.INFO.{stream}" for stream in STREAMS)
     yield "$JS.API.STREAM.MSG.GET.CHUNKS"
-    yield f"_INBOX.{service}.>"  # asks itself whether its connection is alive
+    yield from (f"{ROOT}.holder.{other}.*" for other in SERVICES)
+    yield from (f"_INBOX.{asker}.>" for asker in SERVICES)  # itself, too: whether its connection is alive
     yield f"_INBOX.{OPERATOR}.>"  # tells how it is doing
     yield USER_INFO
-    if service in _COMMANDED:
-        yield f"{ROOT}.holder.{service}.*"
     if service in _STREAM_HOLDERS:
         yield from (f"{ROOT}.stream.output_processors", f"{ROOT}.stream.output_processors.*")
         yield from (f"{ROOT}.offer.output_processors", f"{ROOT}.inbox.*", f"{ROOT}.inbox.*.*.*")
@@ -74,11 +73,6 @@ def _consumer(stream: str, name: str, subject: str) -> Iterator[str]:
     yield f"$JS.ACK.{stream}.{name}.>"
 
 
-def _answers(*askers: str) -> Iterator[str]:
-    """Where answers to requests of these services go."""
-    yield from (f"_INBOX.{asker}.>" for asker in askers)
-
-
 _TO_CLIENTS: Final = ("_R_.>", f"_INBOX.{OPERATOR}.>")
 """Where answers to clients go: through NATS' own inboxes into their accounts, and to people in ours."""
 
@@ -95,22 +89,16 @@ _EXTRA_PUBLISHES: Final[dict[str, tuple[str, ...]]] = {
         *(f"$JS.API.STREAM.MSG.GET.{stream}" for stream in ("RUNS", "WORK", "EVENTS")),
         *_TO_CLIENTS,
     ),
-    "input_processors": tuple(_answers("llm_gateway")),
     "llm_gateway": (
         f"{ROOT}.api.input_processors.*.guard",
         f"{ROOT}.api.input_processors.*.guard.*",
         f"{ROOT}.offer.input_processors",
-        *_answers(*_MODEL_USERS),
     ),
-    "output_processors": (
-        *(f"{ROOT}.answers.{holder}.*.*" for holder in _STREAM_HOLDERS),
-        *_answers(*_STREAM_HOLDERS),
-    ),
+    "output_processors": tuple(f"{ROOT}.answers.{holder}.*.*" for holder in _STREAM_HOLDERS),
     "memory": (
         f"{ROOT}.api.llm_gateway.*.embed",
         f"{ROOT}.api.llm_gateway.*.embed.*",
         *_TO_CLIENTS,
-        *_answers("tools"),
     ),
     "tools": (f"{ROOT}.api.memory.*.update-note", "tool.>"),
 }
@@ -119,8 +107,9 @@ _EXTRA_PUBLISHES: Final[dict[str, tuple[str, ...]]] = {
 def _subscribes(service: str) -> Iterator[str]:
     yield f"_INBOX.{service}.>"
     yield from (subjects.admin("status"), subjects.admin("reload"))
+    yield f"{ROOT}.holder.{service}.*"
     if service in _COMMANDED:
-        yield from (f"{ROOT}.signal.cancel.*.*", f"{ROOT}.holder.{service}.*")
+        yield f"{ROOT}.signal.cancel.*.*"
     if service in _STREAM_HOLDERS:
         yield f"{ROOT}.answers.{service}.*.*"
     yield from _EXTRA_SUBSCRIBES.get(service, ())

@@ -50,6 +50,8 @@ async def start(host: Host) -> None:
         await streams.stop()
         await ended(*watching)
 
+    asked = subjects.holder(SERVICE, host.settings.replica)
+    await host.answer(asked, executor.holders.answer, to_the_end=True)
     host.on_drain.append(lapses.close)
     host.on_stop.append(stop)
     root = subjects.ROOT

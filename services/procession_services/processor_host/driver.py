@@ -10,7 +10,6 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
 
 from procession_schemas import subjects
 from procession_schemas.events import RunFinished, RunResumed, RunSuspended
@@ -42,8 +41,6 @@ from procession_services.runtime.clock import iso, now
 from procession_services.runtime.store import RunStore, StateChange, StoredContext, StoredState, line_key
 
 log = logging.getLogger(__name__)
-_LOCAL_SECONDS: Final = 1.0
-"""By then whoever has begun what needs no other service has done it; two would take it from each other for ever."""
 
 
 class Driver:
@@ -72,18 +69,12 @@ class Driver:
             LostError: The run still waits for the command `beyond`: somebody else has that, and may die with it, so its
                 message is not ours to acknowledge.
         """
-        state = await self._state(tenant, run)
-        if state is not None and state.sent and state.sent.service == LOCAL:
-            await asyncio.sleep(_LOCAL_SECONDS)
-            state = await self._state(tenant, run)
+        stored = await self._store.load_state(tenant, run)
+        state = None if stored is None else read_state(stored.state, stored.plan)
         if state is not None:
             if beyond and beyond.service != LOCAL and state.sent and state.seq == beyond.seq:
                 raise LostError
             await self.perform(state, outstanding(state))
-
-    async def _state(self, tenant: str, run: str) -> RunState | None:
-        stored = await self._store.load_state(tenant, run)
-        return None if stored is None else read_state(stored.state, stored.plan)
 
     async def _apply(self, tenant: str, run: str, stored: StoredState, event: RunEvent) -> None:
         """Reduces, saves and acts; starts over when somebody else saved first."""
@@ -94,9 +85,6 @@ class Driver:
             resumed = state.status == "suspended" and after.status == "running"
             _set_deadline(state, after)
             if after == state:
-                if state.sent and state.sent.service == LOCAL:  # who had this event before may be doing it
-                    await self.again(tenant, run)
-                    return
                 break
             with_plan = stored.plan is None or after.plan is not state.plan
             wanted = change(after, stored.version, resumed=resumed, with_plan=with_plan)

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 
 import orjson
@@ -108,13 +109,11 @@ class Executor:
         and what came after it: it is sent anew, under a number that is greater than theirs. The first delivery leaves a
         command alone that somebody has (NATS forgets deliveries when it is killed); a later one takes it over, since
         it comes here only when that one does not live (`Holders`). Without a delivery it is the caller's own, which
-        NATS does not count: one that was begun too often ends its run, and one that is worked on here is left alone.
+        NATS does not count: one that was begun too often ends its run, and one that somebody works on is left alone.
 
         Raises:
             LostError: Somebody else has the command, so this delivery says nothing more.
         """
-        if delivery is None and self.holders.has(command):
-            return
         attempt, trace = (delivery.attempt, delivery.traceparent) if delivery else (0, None)
         with telemetry.observer().command(command, attempt, trace) as told:
             await self._execute(command, delivery, told)
@@ -123,14 +122,9 @@ class Executor:
         self, command: WorkCommand, delivery: Delivery | None, told: Callable[[WorkResult], None]
     ) -> None:
         with self._cancellable(command) as signal, self.holders.working(command, delivery) as owner:
-            stored = await self.store.take_context(
-                command.tenant,
-                command.run,
-                seq=command.seq,
-                owner=owner,
-                attempt=delivery.attempt if delivery else 0,
-                instead_of=delivery.hold.instead_of if delivery else None,
-            )
+            stored = await self._taken(command, delivery, owner)
+            if stored is None and delivery is None:
+                return
             if stored is None:
                 raise LostError
             if stored.seq == command.seq and stored.result is not None:
@@ -154,6 +148,18 @@ class Executor:
         if not is_ours:  # somebody else has it; or Redis took our result at once, and we did not hear so
             await self.driver.again(command.tenant, command.run, beyond=command)
         told(job.result)
+
+    async def _taken(
+        self, command: WorkCommand, delivery: Delivery | None, owner: str
+    ) -> StoredContext | None:
+        """The context, claimed for that owner; None where another one has the command, who lives."""
+        take = partial(self.store.take_context, command.tenant, command.run, seq=command.seq, owner=owner)
+        if delivery is not None:
+            return await take(attempt=delivery.attempt, instead_of=delivery.hold.instead_of)
+        if (stored := await take(attempt=1)) is not None:
+            return stored
+        other, lives = await self.holders.owner_of(command)
+        return None if lives else await take(instead_of=other)
 
     @contextmanager
     def _cancellable(self, command: WorkCommand) -> Iterator[AbortSignal]:

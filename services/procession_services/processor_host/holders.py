@@ -1,4 +1,8 @@
-"""Who has a command that NATS gives out once more: that replica may live, where only NATS was silent for long."""
+"""Who has a command that somebody else comes to: that replica may live.
+
+NATS gives a command out once more, where only NATS was silent for long; and one that needs no other service is come to
+by whoever hears of the run meanwhile.
+"""
 
 import logging
 from collections.abc import Iterator
@@ -37,16 +41,13 @@ class Holders:
     @contextmanager
     def working(self, command: WorkCommand, delivery: Delivery | None) -> Iterator[str]:
         """Notes for the length of the block that the command is worked on; gives the owner's name."""
-        owner, hold = f"{self._replica}.{new_token(12)}", delivery.hold if delivery else Hold()
+        owner = f"{self._replica}.{new_token(12)}.{self._service}"
+        hold = delivery.hold if delivery else Hold()
         self._owners[owner], self._held[hold] = hold, (command, owner)
         try:
             yield owner
         finally:
             del self._owners[owner], self._held[hold]
-
-    def has(self, command: WorkCommand) -> bool:
-        """Whether it is worked on here."""
-        return any(each.id == command.id for each, _ in self._held.values())
 
     async def _works(self, owner: str) -> bool:
         """Whether that owner works here, and goes on: a process that stood still has lost what it held."""
@@ -80,20 +81,28 @@ class Holders:
             ValidationError: It is no command.
         """
         command = WorkCommand.model_validate_json(delivery.body)
-        owner = await self._store.claimed_by(command.tenant, command.run, command.seq)
-        delivery.hold.instead_of = owner or ""
-        if owner is None:
-            return False
-        replica, named, _ = owner.partition(".")
-        if not named:  # a service of the version before
-            return False
-        lives = await (self._works(owner) if replica == self._replica else self._says_so(replica, owner))
-        if lives:
-            log.info("%s: replica %s works on %s", self._service, replica, command.id)
+        delivery.hold.instead_of, lives = await self.owner_of(command)
         return lives
 
-    async def _says_so(self, replica: str, owner: str) -> bool:
-        subject, question = subjects.holder(self._service, replica), HolderQuestion(owner=owner)
+    async def owner_of(self, command: WorkCommand) -> tuple[str, bool]:
+        """Who has claimed a command, empty where nobody has, and whether that one works on it.
+
+        Raises:
+            LostError: It did not answer, and NATS does not either.
+        """
+        owner = await self._store.claimed_by(command.tenant, command.run, command.seq) or ""
+        replica, *named = owner.split(".")
+        if not named:  # nobody, or a service of a version long before
+            return owner, False
+        service = named[1] if len(named) > 1 else self._service
+        here = (service, replica) == (self._service, self._replica)
+        lives = await (self._works(owner) if here else self._says_so(service, replica, owner))
+        if lives:
+            log.info("%s: replica %s works on %s", service, replica, command.id)
+        return owner, lives
+
+    async def _says_so(self, service: str, replica: str, owner: str) -> bool:
+        subject, question = subjects.holder(service, replica), HolderQuestion(owner=owner)
         try:
             answer = await request_when_up(self._bus, subject, question.to_json(), _ASK_SECONDS)
             return HolderAnswer.model_validate_json(answer).works

@@ -3,7 +3,6 @@
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
-from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -40,6 +39,7 @@ from procession_services.runs.stored import read_state
 from procession_services.runtime.admission import Wanted
 from procession_services.runtime.redis_client import connect
 from procession_services.runtime.store import RunStore, run_key
+from procession_services.runtime.tasks import spawned
 from tests.support.waiting import eventually, until
 from tests.unit.procession_services.runs.driving import make_plan, make_state
 
@@ -57,7 +57,7 @@ async def nothing(_job: Job) -> None:
 class Replica:
     """An executor, some of whose operations do what the test says first, and a run with a command for it."""
 
-    def __init__(self, bus: Bus, redis: Any) -> None:
+    def __init__(self, bus: Bus, redis: Any, name: str = "here") -> None:
         self.bus, self.redis = bus, redis
         self.tenant, self.run = f"t-{secrets.token_hex(6)}", "r"
         self.store = RunStore(redis, ttl=60, finished_ttl=30, told_ttl=90)
@@ -73,7 +73,7 @@ class Replica:
             Instances(Registry()),
             nobody,
             max_deliver=MOST,
-            replica="here",
+            replica=name,
             runners=runners,
         )
 
@@ -143,7 +143,7 @@ class Replica:
 
 @pytest.fixture
 async def replica(servers, monkeypatch):
-    monkeypatch.setattr(driver, "_LOCAL_SECONDS", 0)
+    monkeypatch.setattr(holders, "_ASK_SECONDS", 0.1)
     bus = await Bus.connect(servers.nats_url, "test")
     await ensure_streams(bus.js)
     async with connect(servers.redis_url) as redis:
@@ -365,20 +365,22 @@ async def test_a_command_that_nobody_does_is_done_by_whoever_looks(replica):
 
 
 @pytest.mark.parametrize("asked", ["again", "by an event that changes nothing"])
-async def test_who_has_begun_a_command_of_its_own_has_time_to_do_it(replica, monkeypatch, asked):
+async def test_who_has_begun_a_command_of_its_own_has_time_to_do_it(replica, asked):
     command = await replica.accept()
-    other = Replica(replica.bus, replica.redis)
+    other = Replica(replica.bus, replica.redis, "there")
     other.tenant = replica.tenant
+    answering: set[asyncio.Task[None]] = set()
+
+    async def answered(subject, body, reply):
+        await replica.bus.publish(reply, await replica.executor.holders.answer(subject, body))
+
+    await replica.bus.subscribe(
+        subjects.holder(LOCAL, "here"), lambda *asked: spawned(answering, "an answer", answered(*asked))
+    )
     free = asyncio.Event()
     replica.doing = lambda _job: free.wait()
     doing = asyncio.create_task(replica.executor.execute(command))
     await until(lambda: replica.begun)
-
-    async def waited(_seconds):
-        free.set()
-        await doing
-
-    monkeypatch.setattr(driver, "asyncio", SimpleNamespace(sleep=waited))
     if asked == "again":
         await other.executor.driver.again(replica.tenant, replica.run)
     else:
