@@ -174,6 +174,7 @@ def redis_rules(service: str) -> str:
         "procession:admission:*",
         "procession:*:kv:*",
         "procession:*:usage:*",
+        "procession:*:once:*",
     ]
     if service == "memory":
         keys += ["procession:*:memory:*", "procession:memory:*"]
