@@ -43,6 +43,7 @@ from procession_services.processor_host.violations import violation_sink
 from procession_services.processor_host.wire import failure_of, wire_failure, wire_tripwire
 from procession_services.runs.events import Forgotten
 from procession_services.runs.numbering import fence_of
+from procession_services.runs.reducer import LOCAL
 from procession_services.runtime import telemetry
 from procession_services.runtime.clock import monotonic_ns
 from procession_services.runtime.store import RunStore, StoredContext
@@ -109,7 +110,8 @@ class Executor:
         and what came after it: it is sent anew, under a number that is greater than theirs. The first delivery leaves a
         command alone that somebody has (NATS forgets deliveries when it is killed); a later one takes it over, since
         it comes here only when that one does not live (`Holders`). Without a delivery it is the caller's own, which
-        NATS does not count: one that was begun too often ends its run, and one that somebody works on is left alone.
+        NATS does not count: one that was begun too often ends its run. One that somebody works on is left alone; his
+        delivery of the command before it may be the same as ours, which speaks for it then, and is not acknowledged.
 
         Raises:
             LostError: Somebody else has the command, so this delivery says nothing more.
@@ -123,7 +125,7 @@ class Executor:
     ) -> None:
         with self._cancellable(command) as signal, self.holders.working(command, delivery) as owner:
             stored = await self._taken(command, delivery, owner)
-            if stored is None and delivery is None:
+            if stored is None and delivery is None and self.service == LOCAL:
                 return
             if stored is None:
                 raise LostError

@@ -364,7 +364,7 @@ async def test_a_command_that_nobody_does_is_done_by_whoever_looks(replica):
     assert (await replica.state()).status == "done"
 
 
-@pytest.mark.parametrize("asked", ["again", "by an event that changes nothing"])
+@pytest.mark.parametrize("asked", ["again", "by an event that changes nothing", "by the command before it"])
 async def test_who_has_begun_a_command_of_its_own_has_time_to_do_it(replica, asked):
     command = await replica.accept()
     other = Replica(replica.bus, replica.redis, "there")
@@ -383,6 +383,11 @@ async def test_who_has_begun_a_command_of_its_own_has_time_to_do_it(replica, ask
     await until(lambda: replica.begun)
     if asked == "again":
         await other.executor.driver.again(replica.tenant, replica.run)
+    elif asked == "by the command before it":  # which may be all that speaks for this one
+        other.executor.service = "tools"
+        before = command.model_copy(update={"seq": command.seq - 1, "service": "tools"})
+        with pytest.raises(LostError):
+            await other.executor.execute(before, other.delivery(before, 2))
     else:
         await other.executor.driver.event(replica.tenant, replica.run, Control(type="cancel"))
     free.set()
