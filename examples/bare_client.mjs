@@ -89,6 +89,7 @@ export async function ask(url, tenant, agent, request, show, connection = {}) {
   if (!RUN_ID.test(run ?? "")) throw new Error(`runId must be 1 to 128 letters, digits, '_' or '-': else nobody hears its end`);
   const answer = new Answer();
   const events = {};
+  const rejections = {}; // by the number of the request
   const subject = `procession.v1.event.${tenant}.${run}`;
   let seen = 0;
   let ring = () => {};
@@ -114,6 +115,10 @@ export async function ask(url, tenant, agent, request, show, connection = {}) {
     const away = error instanceof errors.TimeoutError || error instanceof errors.RequestError;
     if (!away) throw error; // nobody has answered; the next look is soon
   }
+  function keep(event) {
+    if (event.type === "request.rejected") rejections[event.sequence] = event;
+    else events[event.type] = event;
+  }
   async function catchUp() {
     const ended = "run.finished" in events;
     for (;;) {
@@ -124,8 +129,10 @@ export async function ask(url, tenant, agent, request, show, connection = {}) {
       seen = last;
       batches.forEach((batch) => answer.take(batch));
     }
-    const stored = await bus.request(`$JS.API.DIRECT.GET.EVENTS.${subject}.run.finished`, "", { timeout: 5000 });
-    if (stored.headers?.code !== 404) events["run.finished"] = stored.json();
+    for (const type of ["run.finished", "request.rejected"]) {
+      const stored = await bus.request(`$JS.API.DIRECT.GET.EVENTS.${subject}.${type}`, "", { timeout: 5000 });
+      if (stored.headers?.code !== 404) keep(stored.json());
+    }
     all = ended;
   }
 
@@ -134,7 +141,7 @@ export async function ask(url, tenant, agent, request, show, connection = {}) {
       answer.take(batch);
       show(answer);
     });
-    hear(`${subject}.*.*`, (event) => (events[event.type] = event));
+    hear(`${subject}.*.*`, keep);
     const stored = await jetstream(bus).publish(`procession.v1.run.${tenant}.${agent}`, JSON.stringify(request));
     let behind = stored.duplicate; // the run is older than we, and what comes may be of anybody
     for (;;) {
@@ -143,8 +150,8 @@ export async function ask(url, tenant, agent, request, show, connection = {}) {
         show(answer);
       }
       if (refused) throw refused;
-      const rejected = events["request.rejected"];
-      if (rejected && [undefined, stored.seq].includes(rejected.sequence)) throw new Error(rejected.error.message);
+      const rejected = rejections[undefined] ?? rejections[stored.seq]; // others are of others' requests
+      if (rejected) throw new Error(rejected.error.message);
       const result = events["run.finished"]?.result;
       const whole = answer.complete || all || request.stream === false; // chunks are forgotten after an hour
       if (result && !behind && (whole || result.status !== "finished")) return result;

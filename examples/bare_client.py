@@ -113,7 +113,7 @@ async def ask(
     run, answer, seen, news = request.get("runId", ""), Answer(), 0, asyncio.Event()
     if not _RUN_ID.fullmatch(run):
         raise ValueError("runId must be 1 to 128 letters, digits, '_' or '-'")
-    events: dict[str, dict[str, Any]] = {}
+    events: dict[tuple[str, int | None], dict[str, Any]] = {}  # by type; rejections by the request, too
 
     async def on_chunks(message: Msg) -> None:
         answer.take(json.loads(message.data))
@@ -122,7 +122,7 @@ async def ask(
 
     async def on_event(message: Msg) -> None:
         event = json.loads(message.data)
-        events[event["type"]] = event
+        events[event["type"], event.get("sequence")] = event
         news.set()
 
     bus = await nats.connect(url, max_reconnect_attempts=-1, **connection)
@@ -137,15 +137,16 @@ async def ask(
         while True:
             if behind or answer.gap:
                 with suppress(TimeoutError, NoRespondersError):  # the next look is soon
-                    ended = "run.finished" in events
+                    ended = ("run.finished", None) in events
                     seen = await _catch_up(bus, tenant, run, seen, answer)
-                    events |= await _last(bus, f"{subject}.run.finished")
+                    for type_ in ("run.finished", "request.rejected"):
+                        events |= await _last(bus, f"{subject}.{type_}")
                     behind, everything = False, ended
                 show(answer)
-            rejected = events.get("request.rejected", {})
-            if rejected.get("sequence", -1) in {None, stored.seq}:  # not somebody else's of the same id
-                raise RuntimeError(rejected["error"]["message"])
-            result: dict[str, Any] = events.get("run.finished", {}).get("result", {})
+            for sequence in (None, stored.seq):  # others are about somebody else's request of the same id
+                if rejected := events.get(("request.rejected", sequence)):
+                    raise RuntimeError(rejected["error"]["message"])
+            result: dict[str, Any] = events.get(("run.finished", None), {}).get("result", {})
             # Chunks are forgotten after an hour; the result has the whole text.
             whole = answer.complete or everything or request.get("stream") is False
             if result and not behind and (whole or result["status"] != "finished"):
@@ -179,14 +180,14 @@ async def _catch_up(bus: Client, tenant: str, run: str, seen: int, answer: Answe
             answer.take(batch)
 
 
-async def _last(bus: Client, subject: str) -> dict[str, dict[str, Any]]:
-    """The newest event of a subject by its type, if there is one."""
+async def _last(bus: Client, subject: str) -> dict[tuple[str, int | None], dict[str, Any]]:
+    """The newest event of a subject by its type and request, if there is one."""
     try:
         stored = await bus.jetstream().get_last_msg("EVENTS", subject, direct=True)
     except NotFoundError:
         return {}
     event = json.loads(stored.data or b"{}")
-    return {event["type"]: event}
+    return {(event["type"], event.get("sequence")): event}
 
 
 def _print(answer: Answer) -> None:

@@ -417,8 +417,23 @@ class RunHandle:
 
     async def _look_for_rejection(self) -> None:
         event = await self._last("request.rejected")
-        if event is not None and RequestRejected.model_validate_json(event).sequence is not None:
-            self._on_event(event)
+        if event is None or (told := RequestRejected.model_validate_json(event)).sequence is None:
+            return
+        self._on_event(event)
+        if self._outcome.disputed and self._outcome.refused is None:
+            await self._look_behind(told)
+
+    async def _look_behind(self, told: RequestRejected) -> None:
+        """Takes what another request under the id was told for ours, where it hides what ours was told.
+
+        The last rejection is all that can be read. Ours is not to come when the request is gone, and its run is not
+        there: orchestrators tell what became of a request before they let go of it, each in its own order.
+        """
+        _, request = await self._link.knows(self._tenant, self.run_id, self._outcome.request)
+        if request is None:
+            await self._look_for_ours(await self._last("run.finished"))
+            if self._outcome.disputed:
+                self._outcome.refuse(told)
 
     async def _fill(self) -> bool:
         """Takes stored chunks from where it stopped; False when as many wait as may, before the last."""

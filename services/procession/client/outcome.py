@@ -86,6 +86,10 @@ class Outcome:
         """Tells whether the request that the event is about is the same as ours; not every one says which."""
         return self._fingerprint is None or event.get("fingerprint") in (None, self._fingerprint)
 
+    def refuse(self, rejection: RequestRejected) -> None:
+        """Takes a rejection for one of our request, whichever it names."""
+        self._rejections[self.request] = rejection
+
     def decide(self, call: str, fence: int) -> None:
         """Takes it that the run was told about a call what to do, when it waited under that fence."""
         if self.fence == fence and call in self.asked:  # it has said nothing since

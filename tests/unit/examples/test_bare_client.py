@@ -1,12 +1,16 @@
 """What a client in another language does with chunks: the example that shows it."""
 
+import asyncio
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from examples.bare_client import Answer
+from examples.bare_client import Answer, ask
 from procession.client import ChunkOrder
+from tests.chaos.proxy import Proxy
 from tests.support.histories import batch, histories
+from tests.support.wire import services_at
 
 
 @given(histories(), st.data())
@@ -68,3 +72,21 @@ def test_who_was_away_does_not_hide_a_gap():
     assert (answer.text, answer.gap, answer.complete) == ("ab", True, False)
     answer.take(batch(2, "c", fence=3))
     assert (answer.text, answer.gap, answer.complete) == ("abcd", False, True)
+
+
+async def test_a_refusal_that_comes_while_the_connection_is_away_is_read_from_what_is_stored(servers):
+    shown, port = asyncio.Event(), int(servers.nats_url.rsplit(":", 1)[1])
+    async with services_at(servers.nats_url) as services, Proxy(port) as proxy, asyncio.timeout(20):
+        url, request = f"nats://127.0.0.1:{proxy.port}", {"runId": "refused", "input": "Hello"}
+        asking = asyncio.create_task(
+            ask(url, "test", request, tenant=services.tenant, show=lambda _answer: shown.set())
+        )
+        subject, _ = await services.request()
+        stored = await services.nats.jetstream().get_last_msg("RUNS", subject)
+        await services.chunks("refused", 0, "of somebody else")
+        await shown.wait()
+        proxy.cut()
+        error = {"code": "RUN_ID_CONFLICT", "message": "taken"}
+        await services.event("refused", "request.rejected", error=error, sequence=stored.seq)
+        with pytest.raises(RuntimeError, match="taken"):
+            await asking

@@ -528,6 +528,30 @@ async def test_the_answer_of_another_request_is_never_ours_however_long_ours_wai
         await handle.result(timeout=5)
 
 
+@pytest.mark.parametrize("asked", [True, False])
+async def test_a_rejection_that_another_one_hides_is_not_waited_for_for_ever(
+    services, procession, monkeypatch, asked
+):
+    monkeypatch.setattr("procession.client.handle._PROBE_SECONDS", 0.05)
+    await services.accept("taken-6", fingerprint="theirs")
+    handle = await procession.start("Hi", agent="demo", run_id="taken-6")
+    error = {"code": "RUN_ID_CONFLICT", "message": "taken"}
+    services.waiting["taken-6"] = handle.request
+    await services.event("taken-6", "request.rejected", error=error, sequence=handle.request - 1)
+    with pytest.raises(TimeoutError):  # an answer may come yet
+        await handle.result(timeout=0.3)
+    if asked:
+        stored = await services.nats.jetstream().get_last_msg("RUNS", subjects.run(services.tenant, "demo"))
+        await services.accept("taken-6", fingerprint=fingerprint(stored.subject, stored.data))
+        await services.finish("taken-6", "ours")
+    services.waiting.clear()
+    if asked:
+        assert (await handle.result(timeout=5)).text == "ours"
+        return
+    with pytest.raises(RunConflictError, match="taken"):
+        await handle.result(timeout=5)
+
+
 @pytest.mark.usefixtures("impatient")
 async def test_what_is_lost_of_the_answer_of_another_request_is_not_lost_for_us(
     services, procession, monkeypatch
