@@ -8,6 +8,8 @@ from functools import partial
 from typing import Any, Final
 
 import orjson
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from procession.args import AbortSignal
 from procession.calls import Calls
@@ -146,7 +148,7 @@ class Executor:
                 job = self._given_up(command, stored, signal)
             else:
                 job = await self._worked(command, stored, signal, delivery)
-            is_ours = await self._settle(job, stored, owner)
+            is_ours = await self._settled(job, stored, owner)
         if not is_ours:  # somebody else has it; or Redis took our result at once, and we did not hear so
             await self.driver.again(command.tenant, command.run, beyond=command)
         told(job.result)
@@ -211,6 +213,15 @@ class Executor:
         message = f"could not do {ops} in {self._max_deliver} attempts; the logs of the services say why"
         job.result.outcome, job.result.error = "failed", Failure(code="WORK_FAILED", message=message)
         return job
+
+    async def _settled(self, job: Job, stored: StoredContext, owner: str) -> bool:
+        """Settles it, for as long as Redis is away: given back, it would be done again, tools by another host, too."""
+        while True:
+            try:
+                return await self._settle(job, stored, owner)
+            except (RedisConnectionError, RedisTimeoutError) as error:
+                log.warning("%s: what came of %s waits for Redis: %r", self.service, job.command.id, error)
+                await job.outbox.hold.keep()
 
     async def _settle(self, job: Job, stored: StoredContext, owner: str) -> bool:
         """Stores the context with the result and the run's next state, then says what comes next.

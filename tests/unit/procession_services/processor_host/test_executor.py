@@ -7,6 +7,8 @@ from typing import Any
 
 import orjson
 import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from procession.errors import (
     BrokenComponentError,
@@ -159,6 +161,38 @@ async def test_who_lost_the_end_of_a_run_to_somebody_who_died_ends_it(replica):
     await replica.executor.execute(command)
     assert (await replica.state()).status == "done"
     assert replica.begun.count(command.seq) == 2
+
+
+@pytest.mark.parametrize("heard", [True, False])
+async def test_what_was_done_is_kept_while_redis_is_away_and_not_done_again(replica, monkeypatch, heard):
+    command, store, tried = await replica.accept(), replica.store.end_run, []
+
+    async def away(*whose, **about):
+        tried.append(whose)
+        if len(tried) < 3 and heard:
+            raise RedisConnectionError
+        done = await store(*whose, **about)
+        if len(tried) < 2:  # it is done, and the answer is lost
+            raise RedisTimeoutError
+        return done
+
+    monkeypatch.setattr(replica.store, "end_run", away)
+    await replica.executor.execute(command, replica.delivery(command))
+    assert replica.begun.count(command.seq) == 1
+    assert len(tried) == (3 if heard else 2)
+    assert (await replica.state()).status == "done"
+
+
+async def test_who_loses_a_command_while_redis_is_away_says_so(replica, monkeypatch):
+    command, hold = await replica.accept(), Hold()
+
+    async def away(*_whose, **_about):
+        hold.lose()
+        raise RedisConnectionError
+
+    monkeypatch.setattr(replica.store, "end_run", away)
+    with pytest.raises(LostError):
+        await replica.executor.execute(command, replica.delivery(command, hold=hold))
 
 
 async def test_who_lost_a_command_to_somebody_does_not_acknowledge_it(replica):
