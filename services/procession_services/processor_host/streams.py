@@ -40,6 +40,8 @@ STALLED_SECONDS: Final = 1.5
 _LOOK_SECONDS: Final = STALLED_SECONDS / 6
 _LEASE_SECONDS: Final = 2.0
 _OFFER_SECONDS: Final = 0.5
+_NO_FRAME: Final = b'{"s":"","l":0,"n":0,"c":[]}'
+"""One of no stream, which a replica answers at once."""
 _AGAIN_SECONDS: Final = 0.05
 _AWAY_SECONDS: Final = 1.0
 """How long a stream waits that was given back: what its replica needs, the next one needs, too."""
@@ -191,7 +193,7 @@ class StreamClient:
         except RequestTimeoutError:
             if first or session.ended:  # somebody may have it, and begin later
                 session.left()
-                session.stalls += 1
+                session.stalls += not await self._is_gone(replica)
             raise
         reply = orjson.loads(answer)
         if reply.get("unknown"):
@@ -201,6 +203,18 @@ class StreamClient:
         session.flying = session.size(session.acked, session.sent)
         session.lost, session.heard = False, asyncio.get_running_loop().time()
         self._take(session, reply)
+
+    async def _is_gone(self, replica: str | None) -> bool:
+        """Whether nobody listens any more where that replica did, as one would that stands still: then it has died."""
+        if replica is None:
+            return False
+        try:
+            await self._bus.request(subjects.inbox(replica), _NO_FRAME, _OFFER_SECONDS)
+        except NoResponderError:
+            return True
+        except RequestTimeoutError:
+            pass
+        return False
 
     def _whom(self, session: Session, replica: str | None) -> str:
         """Whom to ask for a lease; where it is all the same, at first the replica of this process if there is one."""
