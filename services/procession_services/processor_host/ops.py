@@ -28,6 +28,8 @@ _BEHIND_CHUNKS: Final = frozenset({Hook.OUTPUT_STEP, Hook.OUTPUT_RESULT})
 async def open_run(op: work.OpenOp, job: Job) -> None:
     """Builds the conversation and the request context from the request (R-SY-1)."""
     messages = job.ctx.messages
+    if op.memory is not None:
+        messages.thread_id, messages.resource_id = op.memory["thread"]["id"], op.memory["resourceId"]
     for text in op.instructions:
         messages.add_system(text)
     _add(job, op.context, "context")
