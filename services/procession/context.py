@@ -20,6 +20,11 @@ UNKNOWN_USAGE: dict[str, int | None] = {"inputTokens": None, "outputTokens": Non
 """The usage of an attempt whose provider reported none (R-US-3)."""
 
 
+def counted(usage: dict[str, int | None]) -> dict[str, int | None]:
+    """The usage of a run that is over: what nobody reported is zero (7.7)."""
+    return {field: used or 0 for field, used in {**UNKNOWN_USAGE, **usage}.items()}
+
+
 def add_usage(total: dict[str, int | None], more: dict[str, int | None]) -> dict[str, int | None]:
     """Field-wise sum; a field that neither reports stays unknown (R-US-4)."""
     out: dict[str, int | None] = {}

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from procession import args as a
 from procession.calls import Calls, Link, abort, of_another
-from procession.context import RunContext, add_usage, is_rejected
+from procession.context import RunContext, add_usage, counted, is_rejected
 from procession.errors import ProcessorError
 from procession.message_list import MessageList
 from procession.processor import Hook
@@ -334,7 +334,7 @@ async def run_output_result(
     if ctx.final is None:
         ctx.final = {
             "text": ctx.text() + ctx.unaccepted_text(),
-            "usage": ctx.usage,
+            "usage": counted(ctx.usage),
             "finishReason": finish_reason,
         }
     final, steps = dict(ctx.final), for_hooks(ctx, ctx.steps)

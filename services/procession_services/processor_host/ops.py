@@ -6,7 +6,7 @@ from typing import Any, Final, Literal
 from procession import hooks
 from procession.args import APIError, RequestContext, Writer
 from procession.calls import TurnWriter
-from procession.context import UNKNOWN_USAGE
+from procession.context import UNKNOWN_USAGE, counted
 from procession.messages import InvalidMessageError
 from procession.processor import Hook
 from procession.response import local_calls
@@ -301,10 +301,7 @@ async def result(op: work.ResultOp, job: Job) -> None:
     if op.finish:
         payload = {
             "stepResult": {"reason": final.finish_reason, "isContinued": False},
-            "output": {
-                "text": final.text,
-                "usage": {k: v or 0 for k, v in {**UNKNOWN_USAGE, **final.usage}.items()},
-            },
+            "output": {"text": final.text, "usage": counted(final.usage)},
             "messageId": job.ctx.message_id,
         }
         job.outbox.put(fitting_finish({"type": "finish", "payload": payload}, job.outbox.takes))

@@ -795,6 +795,15 @@ async def test_the_result_hook_gets_what_the_run_made():
                          "steps": ["one ", "two"]}  # fmt: skip
 
 
+async def test_usage_that_nobody_reported_is_zero_in_the_result():
+    """Core.md 7.7."""
+    kit = kit_of(RESULT, lambda args: args.state.update(usage=args.result.usage))
+    kit.answer("one")
+    kit.context.usage = {"inputTokens": 3, "outputTokens": None}
+    await kit.output_result()
+    assert kit.state["usage"] == {"inputTokens": 3, "outputTokens": 0, "totalTokens": 0}
+
+
 async def test_the_result_leaves_rejected_text_out():
     """A-26."""
     hooks: Any = {
