@@ -336,9 +336,8 @@ class TurnWriter(Writer):
     ) -> None:
         self._closed = True
         if not isinstance(error, asyncio.CancelledError):
-            async with (
-                self._turn
-            ):  # what is being sent has its place before all that follows, as an objection
+            # What is being sent has its place before all that follows, as an objection.
+            async with self._turn:
                 pass
 
     async def custom(self, chunk: Mapping[str, Any]) -> None:

@@ -8,8 +8,6 @@ from functools import partial
 from typing import Any, Final
 
 import orjson
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from procession.args import AbortSignal
 from procession.calls import Calls
@@ -48,6 +46,7 @@ from procession_services.runs.numbering import fence_of
 from procession_services.runs.reducer import LOCAL
 from procession_services.runtime import telemetry
 from procession_services.runtime.clock import monotonic_ns
+from procession_services.runtime.redis_client import UNANSWERED
 from procession_services.runtime.store import RunStore, StoredContext
 
 log = logging.getLogger(__name__)
@@ -219,7 +218,7 @@ class Executor:
         while True:
             try:
                 return await self._settle(job, stored, owner)
-            except (RedisConnectionError, RedisTimeoutError) as error:
+            except UNANSWERED as error:
                 log.warning("%s: what came of %s waits for Redis: %r", self.service, job.command.id, error)
                 await job.outbox.hold.keep()
 

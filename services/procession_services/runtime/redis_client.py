@@ -27,11 +27,13 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from procession_services.runtime.access import Access
 from procession_services.runtime.tasks import ended
 
-__all__ = ["AWAY", "ONCE", "RedisClient", "Script", "connect", "once_key"]
+__all__ = ["AWAY", "ONCE", "UNANSWERED", "RedisClient", "Script", "connect", "once_key"]
 
 log = logging.getLogger(__name__)
 AWAY: Final = (TimeoutError, RedisError)
 """What comes of a Redis that does not answer, or refuses: it is full, or read-only."""
+UNANSWERED: Final = (RedisConnectionError, RedisTimeoutError)
+"""What comes of one that does not answer."""
 _OPEN: Final = Access()
 _ANSWER_SECONDS: Final = 5.0
 """How long an answer may take before the connection is given up."""
