@@ -204,7 +204,7 @@ def test_the_version(capsys):
 async def test_decisions_reach_a_run_that_waits(services, procession, arguments, said):
     await services.suspend("waits", "c1", fence=1)
     command = await procession(*("waits" if each == "RUN" else each for each in arguments))
-    assert await services.control() == {"type": "resume", "toolCallId": "c1", **said}
+    assert await services.control() == {"type": "resume", "toolCallId": "c1", "fence": 1, **said}
     assert (await command.finished())[0] == 0
 
 
