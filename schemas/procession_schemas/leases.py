@@ -25,7 +25,8 @@ class LeaseRequest(TypedDict):
     where the message can take them. `whole`: these are all, so the reply may wait a moment for the first answer, and
     bring it along.
     `fence` is that of the chunk batches, the first of which replaces all chunks from `reset` on. `cancelled`: the run
-    was, before this was asked. `logs`: the sender can log what the processors of the stream have received.
+    was, before this was asked. `logs`: the sender can log what the processors of the stream have received. `asText`: it
+    takes the context that is left as text.
 
     Deprecated, from `messages` on: what leases said before they carried the context. Nobody reads it.
     """
@@ -43,6 +44,7 @@ class LeaseRequest(TypedDict):
     reset: NotRequired[int]
     cancelled: NotRequired[bool]
     logs: NotRequired[bool]
+    asText: NotRequired[bool]
     resume: NotRequired[bool]
     after: NotRequired[int]
     anew: NotRequired[bool]
@@ -88,7 +90,8 @@ class StreamOutcome(TypedDict):
     """What came of a stream: everything that the output chain changed, for the sender to commit.
 
     Where the replica went on: `lent`, the WorkResult of its operations; `usage` of the answer; the `context` that they
-    left, missing where the run is over; and `log`, an entry of the log of stream parts, which the sender adds to that
+    left, missing where the run is over, or its JSON, `contextText`, for a sender that takes it so; and `log`, an entry
+    of the log of stream parts, which the sender adds to that
     as it stores the context. Otherwise `response` are the facts of the answer, `parts` its part of the assistant
     message, `messages` the conversation if a stream hook changed it, `rewritten` what became of tool results, `logged`
     that the stream counts; `tripwire` or `error` say that a processor ended the stream early, and the fields from
@@ -112,6 +115,7 @@ class StreamOutcome(TypedDict):
     lent: NotRequired[JsonObject]
     usage: NotRequired[JsonObject]
     context: NotRequired[JsonObject | None]
+    contextText: NotRequired[str]
     log: NotRequired[str]
     finished: NotRequired[bool]
 
