@@ -3,6 +3,7 @@
 import asyncio
 import time
 from contextlib import asynccontextmanager
+from unittest.mock import AsyncMock
 
 import pytest
 import pytest_asyncio
@@ -459,7 +460,10 @@ def patient(monkeypatch):
 
 
 async def test_a_worker_has_as_many_messages_in_hand_as_it_may_and_gets_all(bus, monkeypatch):
+    """And looks no more than once whether its consumer is there: requests that have had all say so."""
     patient(monkeypatch)
+    looks = AsyncMock(wraps=bus.add_consumer)
+    monkeypatch.setattr(bus, "add_consumer", looks)
     monkeypatch.setattr(worker_module, "_HELD_BYTES", 16)  # eight of them
     handled, most, free = [], 0, asyncio.Event()
 
@@ -480,9 +484,12 @@ async def test_a_worker_has_as_many_messages_in_hand_as_it_may_and_gets_all(bus,
         await bus.flush()
         free.set()
         await until(lambda: len(handled) == 40)
+        await bus.flush()
+        assert not worker._doubtful
         await worker.stop(grace=PATIENCE)
     assert most == 8
     assert len(set(handled)) == 40
+    assert looks.await_count == 1
 
 
 async def test_a_worker_asks_for_nothing_while_it_has_too_much_in_hand(bus, monkeypatch):

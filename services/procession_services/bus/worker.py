@@ -31,8 +31,8 @@ _PAUSE_SECONDS = 0.2
 _ACK_SECONDS = 0.05
 """Acknowledgements go together; and a stream that is never empty need not remove and make its file, time and again."""
 _TIME_IS_UP = "408"
-_FULL = "Message Size Exceeds MaxBytes"
-"""How a request ends whose next message would be more than its bytes."""
+_ENDS = ("Message Size Exceeds MaxBytes", "Batch Completed")
+"""How a request ends that is bounded in bytes: the next message would be more, or it has had all that it asked for."""
 _AHEAD = 128
 """Most messages that are asked for at a time."""
 _ENVELOPE = 64 * 1024
@@ -187,8 +187,9 @@ class Worker:
         headers = message.headers or {}
         status = headers.get("Status")
         if status and not message.reply:
-            if status == _TIME_IS_UP or headers.get("Description") == _FULL:
-                self._asked = max(0, self._asked - int(headers.get("Nats-Pending-Messages", self._asked)))
+            if status == _TIME_IS_UP or headers.get("Description") in _ENDS:
+                left = int(headers.get("Nats-Pending-Messages", self._asked))
+                self._asked = max(0, self._asked - max(0, left))
                 self._wake.set()
             else:
                 self._doubt()
