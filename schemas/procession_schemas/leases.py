@@ -91,11 +91,11 @@ class StreamOutcome(TypedDict):
 
     Where the replica went on: `lent`, the WorkResult of its operations; `usage` of the answer; the `context` that they
     left, missing where the run is over, or its JSON, `contextText`, for a sender that takes it so; and `log`, an entry
-    of the log of stream parts, which the sender adds to that
-    as it stores the context. Otherwise `response` are the facts of the answer, `parts` its part of the assistant
-    message, `messages` the conversation if a stream hook changed it, `rewritten` what became of tool results, `logged`
-    that the stream counts; `tripwire` or `error` say that a processor ended the stream early, and the fields from
-    `response` on are missing when the stream could not even be opened. `finished` is deprecated; nobody reads it.
+    of the log of stream parts, which the sender adds to that as it stores the context. Otherwise `response` are the
+    facts of the answer, `parts` its part of the assistant message, `messages` the conversation if a stream hook changed
+    it, `rewritten` what became of tool results, `logged` that the stream counts; `tripwire` or `error` say that a
+    processor ended the stream early, and the fields from `response` on are missing when the stream could not even be
+    opened. `finished` is deprecated; nobody reads it.
     """
 
     replica: str

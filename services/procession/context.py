@@ -42,7 +42,8 @@ class RunContext:
     `steps` holds every attempt so far; a rejected one has `tripwire` or finish reason `retry` and is left out of what
     hooks get (R-AB-32). `response` is the attempt in hand, `outcomes` are what its tools gave, `pending_parts` are
     data chunks written before there is a response to keep them with (R-WR-8). `streams` counts the streams through the
-    output chain so far, and `stream_ids` tells each from one that was in vain.
+    output chain so far, and `stream_ids` tells each from one that was in vain. `steps_shown`: hooks have got the steps
+    here, so what these hold may have been changed.
     """
 
     run_id: str
@@ -68,6 +69,7 @@ class RunContext:
     final: dict[str, Any] | None = None
     streams: int = 0
     stream_ids: list[int] = field(default_factory=list)
+    steps_shown: bool = False
 
     def add_stream(self, id_: int) -> None:
         """Takes it that a further stream went through the output chain."""
@@ -122,15 +124,17 @@ class RunContext:
     def to_json(self, hook: str = "") -> bytes:
         """`to_dict` as it travels; `hook` is the one to name where it cannot.
 
-        What is said of the steps so far, most of a long loop's context, was JSON when it was said.
+        Steps, most of a long loop's context, were JSON when they were told, and are looked at again if hooks got them.
 
         Raises:
             ProcessorError: Something in it is no JSON: a state, whose processor is named, or something else.
         """
         data = self.to_dict()
         try:
-            encoded({**data, "steps": []}, "run")
-            return orjson.dumps(data)
+            if self.steps_shown:
+                return encoded(data, "run")
+            steps = orjson.dumps(data.pop("steps"))
+            return encoded(data, "run")[:-1] + b',"steps":' + steps + b"}"
         except TypeError as error:
             self.check_states(hook)
             text = f"the request context, messages and prompt of a run must be JSON: {error}"

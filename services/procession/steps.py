@@ -56,6 +56,7 @@ def with_media(ctx: RunContext, steps: Sequence[StepResult]) -> list[StepResult]
 
 def for_hooks(ctx: RunContext, steps: Sequence[StepResult]) -> list[StepResult]:
     """The steps with every field of core.md 7.6; what they hold is shared."""
+    ctx.steps_shown = True
     return [_whole(step) for step in with_media(ctx, steps)]
 
 

@@ -113,6 +113,22 @@ async def test_another_replica_knows_what_stream_hooks_have_received(run, monkey
     assert logged == [told.result.run_id] * (2 if len(text) > 1000 else 0)
 
 
+async def written(system, write, stream, seen):
+    """The chunks of a run whose input step writes what a stream hook writes about; `seen`: that has come."""
+    arrays = {
+        "inputProcessors": [processor("w", process_input_step=write)],
+        "outputProcessors": [processor("p", process_output_stream=stream, data=True)],
+    }
+    handle = await system.start(agent={"model": system.script(HELLO), **arrays})
+    chunks = []
+    async with asyncio.timeout(20):
+        async for chunk in handle:
+            chunks.append(chunk)
+            if chunk.get("data") == "of the stream":
+                seen.set()
+    return chunks
+
+
 async def test_what_is_written_is_not_lost_behind_a_write_that_was_given_up(system):
     """R-WR-1: its stream may have sent chunks, whose numbers are not free any more."""
     seen = asyncio.Event()
@@ -130,17 +146,7 @@ async def test_what_is_written_is_not_lost_behind_a_write_that_was_given_up(syst
         await asyncio.wait([slow])
         await args.writer.custom(data("next"))
 
-    arrays = {
-        "inputProcessors": [processor("w", process_input_step=write)],
-        "outputProcessors": [processor("p", process_output_stream=stream, data=True)],
-    }
-    handle = await system.start(agent={"model": system.script(HELLO), **arrays})
-    async with asyncio.timeout(20):
-        chunks = []
-        async for chunk in handle:
-            chunks.append(chunk)
-            if chunk.get("data") == "of the stream":
-                seen.set()
+    chunks = await written(system, write, stream, seen)
     assert data_of(chunks) == ["of the stream", "next"]
     assert [chunk["type"] for chunk in chunks[:4]] == ["start", "data-x", "data-x", "step-start"]
 
@@ -162,17 +168,7 @@ async def test_what_a_hook_writes_beside_itself_comes_before_its_objection(syste
         asyncio.get_running_loop().call_soon(go_on.set)
         args.abort("no")
 
-    arrays = {
-        "inputProcessors": [processor("w", process_input_step=write)],
-        "outputProcessors": [processor("p", process_output_stream=stream, data=True)],
-    }
-    handle = await system.start(agent={"model": system.script(HELLO), **arrays})
-    async with asyncio.timeout(20):
-        chunks = []
-        async for chunk in handle:
-            chunks.append(chunk)
-            if chunk.get("data") == "of the stream":
-                seen.set()
+    chunks = await written(system, write, stream, seen)
     assert [chunk["type"] for chunk in chunks] == ["start", "data-x", "data-x", "tripwire"]
     assert data_of(chunks) == ["of the stream", "slow"]
 

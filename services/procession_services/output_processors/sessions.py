@@ -21,7 +21,7 @@ from procession_services.output_processors.opening import ForgottenError, Opener
 from procession_services.output_processors.parts import PartsStore
 from procession_services.processor_host.answers import take_answer
 from procession_services.processor_host.carrying import carried
-from procession_services.processor_host.executor import Executor, context_body
+from procession_services.processor_host.executor import Executor
 from procession_services.processor_host.job import Job, id_maker
 from procession_services.processor_host.service import Host
 from procession_services.runtime import telemetry
@@ -351,7 +351,7 @@ class SessionServer:
 
 def _left(session: Session, job: Job) -> dict[str, Any]:
     """The context as we leave it: as text where the sender only stores it, which costs neither of us the reading."""
-    body = context_body(job)
+    body = job.context_body()
     if body is None:
         return {"context": job.ctx.to_dict()}
     return {"contextText": body.decode()} if session.as_text else {"context": orjson.Fragment(body)}

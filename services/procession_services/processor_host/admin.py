@@ -124,8 +124,9 @@ class Admin:
             while replies := self._asked[operation]:
                 self._asked[operation] = []
                 status = await (self.reload() if operation == "reload" else self.status())
+                body = status.to_json()
                 for reply in filter(None, replies):
-                    await self._bus.publish(reply, status.to_json())
+                    await self._bus.publish(reply, body)
         finally:
             del self._asked[operation]
 

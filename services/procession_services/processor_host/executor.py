@@ -236,7 +236,7 @@ class Executor:
             if called is not None:
                 await self.driver.go_on(after, called)
                 return True
-        body = context_body(job)
+        body = job.context_body()
         if body is None:
             body, after = await self._last_context(job), moved(stored, job.result, self.store.life)
         done = await self.store.commit_context(
@@ -375,15 +375,6 @@ async def _one(run: OpRunner, op: Op, job: Job) -> None:
         result.outcome, result.error = "failed", error.failure
     except _OF_AUTHORS as error:
         result.outcome, result.error = "failed", wire_failure(error)
-
-
-def context_body(job: Job) -> bytes | None:
-    """The context's JSON; one that is none fails the command."""
-    try:
-        return job.ctx.to_json() if job.left is None else job.left
-    except ProcessorError as error:
-        job.result.outcome, job.result.error = "failed", wire_failure(error)
-        return None
 
 
 def _stale(command: WorkCommand, stored: StoredContext) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from procession.args import AbortSignal
 from procession.calls import Calls, TurnWriter
 from procession.context import RunContext
+from procession.errors import ProcessorError
 from procession.message_list import MessageList
 from procession.registry import Registry
 from procession_schemas.agent import ProcessorRef
@@ -16,6 +17,7 @@ from procession_schemas.run_ids import answer_id
 from procession_schemas.work import ANY_VERSION, Op, WorkCommand, WorkResult
 from procession_services.processor_host.instances import Instances
 from procession_services.processor_host.outbox import Outbox
+from procession_services.processor_host.wire import wire_failure
 from procession_services.runtime.clock import now_iso
 
 
@@ -62,6 +64,14 @@ class Job:
         """The command's operations from this one on."""
         at = next(k for k, other in enumerate(self.command.ops) if other is op)
         return self.command.ops[at:]
+
+    def context_body(self) -> bytes | None:
+        """The JSON of the context; one that is none fails the command."""
+        try:
+            return self.ctx.to_json() if self.left is None else self.left
+        except ProcessorError as error:
+            self.result.outcome, self.result.error = "failed", wire_failure(error)
+            return None
 
     @property
     def registry(self) -> Registry:

@@ -1,10 +1,12 @@
 import dataclasses
 import json
+from datetime import datetime
 
 import pytest
 
 from procession.context import RunContext, add_usage, is_rejected
 from procession.errors import ProcessorError
+from procession.steps import for_hooks
 from tests.unit.procession.making import NOW, context
 
 
@@ -72,9 +74,30 @@ def test_a_context_survives_the_journey():
     assert len(again.messages.get.all.db()) == 1
 
 
-def test_every_field_travels():
+def test_every_field_travels_but_what_is_said_of_one_place_alone():
     names = {field.name.replace("_", "") for field in dataclasses.fields(RunContext)}
-    assert {name.lower() for name in context().to_dict()} == names
+    assert {name.lower() for name in context().to_dict()} == names - {"stepsshown"}
+
+
+@pytest.mark.parametrize("steps", [[], [{"text": "x", "stepNumber": 0}]])
+@pytest.mark.parametrize("shown", [False, True])
+def test_its_json_is_the_same_whether_or_not_hooks_got_the_steps(steps, shown):
+    ctx = context()
+    ctx.messages.add("hello", "input")
+    ctx.steps = steps
+    if shown:
+        for_hooks(ctx, ctx.steps)
+    assert json.loads(ctx.to_json()) == json.loads(json.dumps(ctx.to_dict()))
+
+
+@pytest.mark.parametrize("spoilt", [float("nan"), datetime(2026, 1, 1)])  # noqa: DTZ001 - any will do
+def test_steps_that_hooks_have_spoilt_are_found(spoilt):
+    ctx = context()
+    ctx.steps = [{"text": "x", "toolResults": [{"toolCallId": "c", "toolName": "t", "output": {"n": 1}}]}]
+    for_hooks(ctx, ctx.steps)[0]["toolResults"][0]["output"]["n"] = spoilt
+    with pytest.raises(ProcessorError, match=r"run\['steps'\]\[0\]") as caught:
+        ctx.to_json()
+    assert caught.value.code == "CONTEXT_NOT_JSON"
 
 
 def test_a_context_that_is_no_json_names_the_place_and_whose_state_it_is():
