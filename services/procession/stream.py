@@ -1,7 +1,7 @@
 """The processOutputStream chain of a run: pure control flow, no bus (R-OS)."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from copy import copy
 from functools import partial
 from types import CoroutineType
@@ -42,6 +42,8 @@ class StreamChain:
     ) -> None:
         self.parts = parts if parts is not None else [[] for _ in links]
         self.links = links
+        self.on_write: Callable[[], Awaitable[None]] | None = None
+        """Called before what a hook writes is on its way."""
         self._calls = calls
         self._deliver = deliver
         self._wake: dict[int, int] = {}
@@ -213,6 +215,8 @@ async def _send_past(chain: "ref[StreamChain]", k: int, chunk: Chunk) -> None:
     """
     alive = chain()
     if alive is not None:
+        if alive.on_write is not None:
+            await alive.on_write()
         await alive.send(chunk, k + 1)
 
 

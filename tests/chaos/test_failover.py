@@ -33,12 +33,13 @@ async def system(servers, tmp_path_factory, monkeypatch_module):
         yield system
 
 
-async def test_chunks_that_time_has_made_are_taken_back_and_made_anew(system):
+@pytest.mark.parametrize("by_time", [BATCHES, "ticking"], ids=["a timer", "a task"])
+async def test_chunks_that_time_has_made_are_taken_back_and_made_anew(system, by_time):
     process = await system.process("output_processors").start()
     try:
         await process.ready()
         model = system.script({"chunks": WORDS, "chunk_delay_ms": 30})
-        handle = await system.start(agent={"model": model, "outputProcessors": [BATCHES, "upper"]})
+        handle = await system.start(agent={"model": model, "outputProcessors": [by_time, "upper"]})
         chunks, texts = [], 0
         async for chunk in numbered(handle):
             chunks.append(chunk)

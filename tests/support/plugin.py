@@ -1,5 +1,6 @@
 """The plugin that the services of the integration tests load: parts that wait, change, fail or ask when told to."""
 
+import asyncio
 import os
 import time
 from typing import Any, ClassVar, Literal
@@ -98,6 +99,26 @@ class Rated(Processor[RatedOptions]):
         prompt = [{"role": "user", "content": part["payload"]["text"]}]
         answer = await args.services.generate(ModelRequest(model=self.options.model, prompt=prompt))
         return {**part, "payload": {**part["payload"], "text": part["payload"]["text"] + answer.text}}
+
+
+class Ticking(Processor[Options]):
+    """Writes a number every 20 ms, in a task of its own, from the first chunk of text on."""
+
+    id: ClassVar[str] = "ticking"
+    _tasks: ClassVar[set[asyncio.Task[None]]] = set()
+
+    def process_output_stream(self, args: Any) -> Any:
+        if args.part["type"] == "text-delta" and not args.state.get("ticks"):
+            args.state["ticks"] = True
+            task = asyncio.create_task(self._tick(args.writer))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return args.part
+
+    async def _tick(self, writer: Any) -> None:
+        for number in range(1, 41):
+            await asyncio.sleep(0.02)
+            await writer.custom({"type": "data-tick", "data": number, "transient": True})
 
 
 class Plodding(Processor[Options]):
@@ -364,6 +385,7 @@ def register(registry: Registry) -> None:
         MemoryGate,
         Upper,
         Rated,
+        Ticking,
         Plodding,
         Blocking,
         Notes,

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Coroutine
+from functools import partial
 from typing import Any
 
 import orjson
@@ -23,6 +24,7 @@ from procession_services.processor_host.answers import take_answer
 from procession_services.processor_host.carrying import carried
 from procession_services.processor_host.executor import Executor
 from procession_services.processor_host.job import Job, id_maker
+from procession_services.processor_host.outbox import TOGETHER_SECONDS
 from procession_services.processor_host.service import Host
 from procession_services.runtime import telemetry
 from procession_services.runtime.clock import monotonic_ns
@@ -31,12 +33,11 @@ from procession_services.runtime.tasks import repeated
 
 log = logging.getLogger(__name__)
 _ACK_CHUNKS = 256
-_TOGETHER_SECONDS = 0.002
-"""How long a chunk that has come out of the chain waits for those behind it that are here already."""
 _FIRST_SECONDS = 0.0002
-"""The same of the first ones of a stream, which somebody waits for most."""
+"""How long the first chunks of a stream, which somebody waits for most, wait for those behind them."""
 _REPLY_SECONDS = 0.005
 """How long the reply to a lease of a whole stream waits for what comes of that."""
+_NOTHING: dict[str, Any] = {"n": 0, "c": []}
 _HEARTBEAT_SECONDS = 0.5
 _SLOW_SECONDS = 0.1
 """A chunk that kept the event loop for so long may have kept a heartbeat, too."""
@@ -124,6 +125,7 @@ class SessionServer:
             session.first = {"n": 0, "c": lease["chunks"], "e": lease.get("e"), "g": lease.get("g")}
             session.taken = len(lease["chunks"])
         session.reply = reply
+        session.chain.on_write = partial(self._written, session)
         self._sessions[session.id] = session
         self._bus.on_bounce[self._address(session)] = lambda: self._end(session)
         session.task = asyncio.create_task(self._serve(session))
@@ -224,6 +226,7 @@ class SessionServer:
             session.task.cancel()
 
     def _forget(self, session: Session) -> None:
+        session.chain.on_write = None  # no circle (ADR 23)
         if self._sessions.get(session.id) is session:
             del self._sessions[session.id]
         self._bus.on_bounce.pop(self._address(session), None)
@@ -241,7 +244,8 @@ class SessionServer:
             await _feed(session, chunks)
             if frame.get("e"):
                 session.received += 1  # so that heartbeats tell that we are at work
-                await session.chain.end()
+                async with session.outbox.flushing():
+                    await session.chain.end()
                 if frame.get("g"):
                     await self._go_on(session)
                 return
@@ -279,14 +283,31 @@ class SessionServer:
         while (due := session.chain.wakes_at) is not None and not session.outbox.catching_up:
             try:
                 async with asyncio.timeout(max(0.0, (due - monotonic_ns()) / 1e9)):
-                    return await session.frames.get()
+                    return await _taken(session)
             except TimeoutError:
-                if not session.timed:  # told before anything is sent that another replica would not make
-                    session.timed = session.outbox.timed = True
-                    await self._tell(session, {"t": True})
-                await session.chain.wake()
+                await self._goes_by_time(session)
+                async with session.outbox.flushing():
+                    await session.chain.wake()
                 await session.outbox.flush()
-        return await session.frames.get()
+        return await _taken(session)
+
+    async def _written(self, session: Session) -> None:
+        """What a hook writes in a task of its own has its place among the chunks by chance."""
+        if asyncio.current_task() is not session.task:
+            await self._goes_by_time(session)
+
+    async def _goes_by_time(self, session: Session) -> None:
+        """Tells the sender before anything is sent that another replica would not make.
+
+        Where that would go among chunks which clients have, the stream is given back, and all of it made anew.
+        """
+        if session.timed:
+            return
+        session.timed = session.outbox.timed = True
+        anew = session.outbox.catching_up
+        await self._tell(session, {"t": True, "unknown": True} if anew else {"t": True})
+        if anew:
+            self._end(session)
 
     async def _miss(self, session: Session) -> None:
         """Asks for chunks that were lost on the way, once until the next heartbeat."""
@@ -371,11 +392,20 @@ def _changes(ctx: RunContext, lent: dict[str, Any] | None) -> dict[str, Any]:
     }
 
 
+async def _taken(session: Session) -> dict[str, Any]:
+    """The next frame; one without chunks where something is to be sent that was written meanwhile."""
+    session.outbox.unattended = partial(session.frames.put_nowait, _NOTHING)
+    try:
+        return await session.frames.get()
+    finally:
+        session.outbox.unattended = None
+
+
 async def _feed(session: Session, chunks: list[Chunk]) -> None:
     """Takes chunks through the chain; what comes out may go with that of the next ones, but soon."""
     clock, outbox = asyncio.get_running_loop().time, session.outbox
     if not outbox.waiting:
-        session.flush_at = clock() + (_TOGETHER_SECONDS if session.processed else _FIRST_SECONDS)
+        session.flush_at = clock() + (TOGETHER_SECONDS if session.processed else _FIRST_SECONDS)
     async with outbox.flushing():
         for chunk in chunks:
             session.results.sent(chunk)
@@ -386,7 +416,7 @@ async def _feed(session: Session, chunks: list[Chunk]) -> None:
                 await outbox.flush()
                 for _ in range(1 if late < _SLOW_SECONDS else _TURNS):
                     await asyncio.sleep(0)  # nats-py writes when others may run
-                session.flush_at = clock() + _TOGETHER_SECONDS
+                session.flush_at = clock() + TOGETHER_SECONDS
 
 
 def _last(session: Session) -> bool:

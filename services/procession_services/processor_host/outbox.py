@@ -1,7 +1,7 @@
 """The chunks of one command on their way to the client: identity, numbers, batches."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
@@ -13,6 +13,8 @@ from procession_schemas.chunks import Chunk
 from procession_services.bus import Bus, Hold
 from procession_services.runs.numbering import TIMES, second_of_week
 
+TOGETHER_SECONDS = 0.002
+"""How long a chunk waits for those behind it that are as good as here."""
 _ENVELOPE = 64
 """Bytes that the answer to a client that reads a stored batch has besides it."""
 _BESIDE = 1024
@@ -79,6 +81,8 @@ class Outbox:
         self.reset = reset
         self.hold = hold or Hold()
         self.timed = False
+        self.unattended: Callable[[], None] | None = None
+        """Called once, when a chunk comes that nobody is about to send."""
         self._asked: int | None = None
         self._gave_up = False
         self._bus, self._run, self._live, self._suppress = bus, run, live, suppress
@@ -111,6 +115,9 @@ class Outbox:
                 self._ready.append(dict(chunk))
             else:
                 self._ready.append({"type": chunk["type"], "runId": self._run, "from": "AGENT", **chunk})
+            if self.unattended is not None:
+                told, self.unattended = self.unattended, None
+                told()
 
     async def follow(self, *, again: bool = False) -> None:
         """Goes on behind what somebody has sent who had this work before us, and may not know that it is ours.
@@ -208,20 +215,37 @@ class Outbox:
 
     @asynccontextmanager
     async def flushing(self) -> AsyncIterator[None]:
-        """Publishes what is ready when the block first waits for anything; else it goes with what comes next.
+        """Publishes what is ready when the block first waits for anything, and soon what comes while it waits.
 
-        Raises what `flush` does, at the end of the block.
+        What is ready at its end goes with what comes next. Raises what `flush` does, at the end of the block.
         """
-        flushes: list[asyncio.Future[None]] = []
-        waited = asyncio.get_running_loop().call_soon(
-            lambda: flushes.append(asyncio.ensure_future(self.flush()))
-        )
+        loop = asyncio.get_running_loop()
+        due: asyncio.Handle
+        flushed: asyncio.Future[None] | None = None
+
+        async def flush(before: asyncio.Future[None] | None) -> None:
+            if before:
+                await before
+            await self.flush()
+
+        def flush_now() -> None:
+            nonlocal flushed
+            if self.waiting:
+                flushed = asyncio.ensure_future(flush(flushed))
+            self.unattended = flush_soon
+
+        def flush_soon() -> None:
+            nonlocal due
+            due = loop.call_later(TOGETHER_SECONDS, flush_now)
+
+        due = loop.call_soon(flush_now)
         try:
             yield
         finally:
-            waited.cancel()
-            for flush in flushes:
-                await flush
+            due.cancel()
+            self.unattended = None
+            if flushed:
+                await flushed
 
     async def _publish(self, seq: int, chunks: list[dict[str, Any]], marks: dict[str, Any]) -> None:
         """Publishes a batch, in halves while the broker does not take it.

@@ -197,6 +197,7 @@ class StreamClient:
             raise
         reply = orjson.loads(answer)
         if reply.get("unknown"):
+            session.timed = session.timed or "t" in reply
             session.left(reply.get("away", ""))
             raise NoResponderError(reply["replica"])
         session.inbox, session.replica, session.sent = reply["inbox"], reply["replica"], reply.get("taken", 0)

@@ -16,6 +16,7 @@ from procession_schemas.work import WorkCommand
 from procession_services.bus import Bus
 from procession_services.output_processors import sessions
 from procession_services.output_processors.sessions import SessionServer
+from procession_services.runtime.tasks import ended
 from tests.support.waiting import nothing_more, until
 
 COMMAND = WorkCommand(
@@ -188,3 +189,34 @@ async def test_a_frame_of_another_attempt_is_answered_and_dropped(attempt: int, 
     server._on_frame("", orjson.dumps({"s": "s", "l": attempt, "n": 0, "c": []}), "whom")
     assert session.frames.empty() is not takes
     assert posted == ([] if takes else [("whom", {"l": 2, "unknown": True})])
+
+
+@pytest.mark.parametrize(
+    ("catching_up", "told"), [(False, {"t": True}), (True, {"t": True, "unknown": True})]
+)
+async def test_what_comes_by_time_is_told_first_and_never_goes_among_what_clients_have(
+    catching_up: bool, told: dict[str, Any]
+) -> None:
+    heard = list[dict[str, Any]]()
+
+    async def publish(_subject: str, body: bytes, **_: Any) -> None:
+        heard.append(orjson.loads(body))
+
+    bus: Any = SimpleNamespace(publish=publish, subscribe=None)
+    session, server = session_of(), server_on(bus)
+    session.timed, session.outbox = False, SimpleNamespace(catching_up=catching_up, timed=False)
+    session.task = asyncio.create_task(asyncio.Event().wait())
+    await server._written(session)
+    await server._written(session)
+    assert heard == [{"l": 1, **told}]
+    assert (session.timed, session.outbox.timed) == (True, True)
+    await asyncio.sleep(0)
+    assert session.task.done() == catching_up
+    await ended(session.task)
+
+
+async def test_what_a_hook_writes_itself_has_its_place(bus: Bus) -> None:
+    session = session_of()
+    session.timed, session.task = False, asyncio.current_task()
+    await server_on(bus)._written(session)
+    assert not session.timed

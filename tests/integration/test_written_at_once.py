@@ -1,0 +1,88 @@
+"""Clients get a chunk when there is one, whatever the stream waits for meanwhile (R-WR-1)."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.support.hooked import processor, same
+
+pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
+
+
+def data(value):
+    return {"type": "data-x", "data": value}
+
+
+async def seen(handle, stop, go_on=None):
+    """What a client sees of the texts and the data until `stop`; whatever waits goes on then."""
+    shown = []
+    async with asyncio.timeout(20):
+        async for chunk in handle:
+            if chunk["type"] == "text-delta":
+                shown.append(chunk["payload"]["text"])
+            elif chunk["type"] == "data-x":
+                shown.append(chunk["data"])
+            if shown and shown[-1] == stop:
+                break
+    if go_on:
+        go_on.set()
+    return shown
+
+
+@pytest.mark.parametrize("hook", ["process_input_step", "process_output_stream", "process_output_result"])
+async def test_all_that_a_hook_writes_while_it_works(system, hook):
+    go_on = asyncio.Event()
+
+    async def write(args):
+        if getattr(args, "part", data(0))["type"] in ("data-x", "text-delta"):
+            for step in range(1, 4):
+                await args.writer.custom(data(step))
+                await asyncio.sleep(0)
+            await go_on.wait()
+        return args.part if hook == "process_output_stream" else None
+
+    hooks: dict[str, Any] = {hook: write}
+    writing = [processor("p", **hooks)]
+    array = "inputProcessors" if hook == "process_input_step" else "outputProcessors"
+    handle = await system.start(agent={"model": system.script({"chunks": ["Hello"]}), array: writing})
+    assert [told for told in await seen(handle, 3, go_on) if told != "Hello"] == [1, 2, 3]
+    assert (await handle.result()).status == "finished"
+
+
+async def test_a_chunk_that_has_come_through_while_the_next_one_waits(system):
+    go_on = asyncio.Event()
+
+    async def stream(args):
+        if args.part["type"] == "text-delta":
+            await asyncio.sleep(0)  # from here on somebody waits
+            if args.part["payload"]["text"] == "c":
+                await go_on.wait()
+        return args.part
+
+    model = system.script({"chunks": ["a", "b", "c"]})
+    agent = {"model": model, "outputProcessors": [processor("p", process_output_stream=stream)]}
+    handle = await system.start(agent=agent)
+    assert await seen(handle, "b", go_on) == ["a", "b"]
+    assert (await handle.result()).text == "abc"
+
+
+async def test_what_a_hook_writes_beside_the_stream_while_the_model_is_silent(system):
+    begun: list[asyncio.Task[None]] = []
+
+    async def later(writer):
+        await asyncio.sleep(0.1)
+        await writer.custom(data("beside"))
+
+    async def stream(args):
+        if args.part["type"] == "text-delta" and not begun:
+            begun.append(asyncio.create_task(later(args.writer)))
+        return args.part
+
+    model = system.script({"chunks": ["a", "b"], "chunk_delay_ms": 60_000})
+    behind = processor("q", data=True, process_output_stream=same)
+    agent = {"model": model, "outputProcessors": [processor("p", process_output_stream=stream), behind]}
+    handle = await system.start(agent=agent)
+    assert await seen(handle, "beside") == ["a", "beside"]
+    await handle.cancel()
+    assert (await handle.result()).status == "cancelled"
