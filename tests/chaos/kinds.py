@@ -134,6 +134,7 @@ KINDS: Final[Mapping[str, Kind]] = {
         },
         told=upper,
     ),
+    "ticked": Kind({"outputProcessors": ["ticking", *_CHAIN]}),
     "rated": Kind({"outputProcessors": [*_CHAIN, {"id": "rated", "options": {"model": "openai/rater"}}]}),
     "object": Kind(
         {**_STREAMED, "structuredOutput": {"schema": _SCHEMA, "model": "openai/maker"}},

@@ -11,7 +11,7 @@ import orjson
 from procession.processor import Options, Processor
 from procession.registry import Registry
 from procession.tools import Tool, ToolContext
-from tests.support.plugin import Rated
+from tests.support.plugin import Rated, Ticking
 
 __all__ = ["expected", "register"]
 
@@ -192,7 +192,7 @@ class Asking(Trace):
 
 
 def register(registry: Registry) -> None:
-    for processor in (Upper, Tally, Split, Block, Again, Guard, Rated, Every):
+    for processor in (Upper, Tally, Split, Block, Again, Guard, Rated, Ticking, Every):
         registry.add_processor(processor)
     for tool in (Trace, Asking):
         registry.add_tool(tool)

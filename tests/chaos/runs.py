@@ -94,12 +94,19 @@ class Reader:
 
     @property
     def types(self) -> list[str]:
-        """The types of what the reader has at the end, pieces of text as one."""
+        """The types of what the reader has at the end, pieces of text as one, whatever ticks come between."""
         types: list[str] = []
         for _, chunk in self.chunks:
+            if chunk["type"] == "data-tick":
+                continue
             if chunk["type"] != "text-delta" or types[-1:] != ["text-delta"]:
                 types.append(chunk["type"])
         return types
+
+    @property
+    def ticks(self) -> list[int]:
+        """What a task beside the stream wrote."""
+        return [chunk["data"] for _, chunk in self.chunks if chunk["type"] == "data-tick"]
 
     @property
     def text(self) -> str:
@@ -296,6 +303,9 @@ def _judge(outcome: Outcome, texts: list[str], begun: list[str]) -> None:
         if reader.objects != ([] if outcome.object is None else [outcome.object]):
             outcome.wrong_text += 1
             outcome.notes.append(f"{who} has the objects {reader.objects} for {outcome.object}")
+        if reader.ticks != list(range(1, len(reader.ticks) + 1)):
+            outcome.wrong_chunks += 1
+            outcome.notes.append(f"{who} has the ticks {reader.ticks}")
         if not cut and reader.types not in KINDS[outcome.kind].shapes():
             outcome.wrong_chunks += 1
             outcome.notes.append(f"{who} has {reader.types}")
