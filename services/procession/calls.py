@@ -346,7 +346,7 @@ class TurnWriter(Writer):
         given(checked, "chunk")
         async with self._turn:
             if self._closed:
-                raise ValueError("the hook has ended; its writer is closed")
+                raise ValueError("the hook, or its stream, has ended; its writer is closed")
             await self._send(checked)
 
 

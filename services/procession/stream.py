@@ -4,8 +4,8 @@ import inspect
 from collections.abc import Awaitable, Callable
 from copy import copy
 from functools import partial
-from types import CoroutineType
-from typing import Any
+from types import CoroutineType, TracebackType
+from typing import Any, Self
 from weakref import ref
 
 from procession.args import OutputStreamArgs
@@ -24,10 +24,10 @@ _HOOK = Hook.OUTPUT_STREAM
 
 
 class StreamChain:
-    """Runs chunks through processors, one after another, and hands on what comes out.
+    """Runs chunks through processors, one after another, and hands on what comes out; as a context, until that ends.
 
     `parts[k]` is what link k has received in this run; the caller keeps it between steps. `deliver` gets each chunk
-    for the client.
+    for the client. Behind the end of the context nothing comes out any more: what is written then is refused.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class StreamChain:
         self._collector = collector
         self._reports = [calls.report(link, _HOOK) for link in links]
         self._data = [link.processor.process_data_parts for link in links]
+        self._writers = [TurnWriter(partial(_send_past, ref(self), k)) for k in range(len(links))]
         self._args = [
             OutputStreamArgs(
                 abort=abort,
@@ -61,7 +62,7 @@ class StreamChain:
                 part={"type": ""},
                 stream_parts=self.parts[k],
                 message_list=ctx.messages,
-                writer=TurnWriter(partial(_send_past, ref(self), k)),
+                writer=self._writers[k],
                 services=calls.services(ctx, link, _HOOK),
                 wake_after=partial(_wake_after, self._wake, calls.clock, k),
                 place=k,
@@ -73,6 +74,15 @@ class StreamChain:
         self._holders = [k for k, link in enumerate(links) if link.processor.holds_back()]
         for link in links:
             link.processor.processor_index = link.index
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for writer in self._writers:
+            await writer.__aexit__(error_type, error, trace)
 
     async def feed(self, chunk: Chunk) -> None:
         """Takes one chunk from the provider (or the runtime) through the chain.

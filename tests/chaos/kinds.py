@@ -134,7 +134,7 @@ KINDS: Final[Mapping[str, Kind]] = {
         },
         told=upper,
     ),
-    "ticked": Kind({"outputProcessors": ["ticking", *_CHAIN]}),
+    "ticked": Kind({"outputProcessors": ["ticking", *_CHAIN]}, " tool", {}, calls=1, steps=(_CALL, _TEXT)),
     "rated": Kind({"outputProcessors": [*_CHAIN, {"id": "rated", "options": {"model": "openai/rater"}}]}),
     "object": Kind(
         {**_STREAMED, "structuredOutput": {"schema": _SCHEMA, "model": "openai/maker"}},

@@ -6,11 +6,13 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Final, TypeVar
 
 from procession.client import Procession
 from procession.client.errors import NotAcceptedError, NotConnectedError, NotWaitingError, UnknownRunError
 from procession.client.handle import RunHandle
+from procession.client.memory import MemoryRequestError
 from procession_schemas.agent import Agent
 from procession_schemas.run import RunResult
 from tests.chaos.kinds import KINDS, bare
@@ -105,7 +107,7 @@ class Reader:
 
     @property
     def ticks(self) -> list[int]:
-        """What a task beside the stream wrote."""
+        """What a task beside each stream of the run counted."""
         return [chunk["data"] for _, chunk in self.chunks if chunk["type"] == "data-tick"]
 
     @property
@@ -159,7 +161,9 @@ async def conversation(
 
 async def _judge_thread(client: Procession, thread: str, outcomes: list[Outcome]) -> None:
     """Each question and each answer is in the thread, once and in turn."""
-    page = await _until_taken(lambda: client.memory.messages(thread, "chaos"), NotAcceptedError)
+    page = await _until_taken(
+        lambda: client.memory.messages(thread, "chaos"), NotAcceptedError, MemoryRequestError
+    )
     said = [(message["role"], _text_in(message)) for message in page["messages"]]
     answers = [text for role, text in said if role == "assistant"]
     if [role for role, _ in said] != ["user", "assistant"] * len(outcomes) or answers != [
@@ -303,7 +307,7 @@ def _judge(outcome: Outcome, texts: list[str], begun: list[str]) -> None:
         if reader.objects != ([] if outcome.object is None else [outcome.object]):
             outcome.wrong_text += 1
             outcome.notes.append(f"{who} has the objects {reader.objects} for {outcome.object}")
-        if reader.ticks != list(range(1, len(reader.ticks) + 1)):
+        if any(tick not in (1, before + 1) for before, tick in pairwise([0, *reader.ticks])):
             outcome.wrong_chunks += 1
             outcome.notes.append(f"{who} has the ticks {reader.ticks}")
         if not cut and reader.types not in KINDS[outcome.kind].shapes():

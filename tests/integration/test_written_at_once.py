@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.hooked import processor, same
+from procession_services.output_processors.parts import PartsStore
+from tests.support.hooked import processor, same, tool
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
 
@@ -86,3 +87,43 @@ async def test_what_a_hook_writes_beside_the_stream_while_the_model_is_silent(sy
     assert await seen(handle, "beside") == ["a", "beside"]
     await handle.cancel()
     assert (await handle.result()).status == "cancelled"
+
+
+@pytest.mark.parametrize("method", ["save", "keep"])
+async def test_what_is_written_when_the_stream_is_over_takes_no_number(system, monkeypatch, method):
+    """It would be missing for clients, which take what is missing for lost."""
+    writers, refused, begun = [], [], []
+    original = getattr(PartsStore, method)
+
+    async def stream(args):
+        writers.append(args.writer)
+        return args.part
+
+    async def write():
+        try:
+            await writers[0].custom(data("late"))
+        except ValueError as error:
+            refused.append(str(error))
+
+    def patched(*args, **options):
+        if method == "keep":
+            begun.append(asyncio.create_task(write()))
+            return original(*args, **options)
+        return then(original(*args, **options))
+
+    async def then(saved):
+        await write()
+        return await saved
+
+    monkeypatch.setattr(PartsStore, method, patched)
+    call = {"tool_calls": [{"id": "c", "name": "t", "arguments": {}}]}
+    model = system.script(call, {"chunks": ["done"]})
+    agent = {"model": model, "tools": [tool("t", lambda _: "ok")]}
+    handle = await system.start(
+        agent={**agent, "outputProcessors": [processor("p", process_output_stream=stream)]}
+    )
+    async with asyncio.timeout(8):  # a client waits longer than this for a chunk that is missing
+        types = [chunk["type"] async for chunk in handle]
+    assert types[-1] == "finish"
+    assert "data-x" not in types
+    assert set(refused) == {"the hook, or its stream, has ended; its writer is closed"}

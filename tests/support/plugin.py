@@ -3,6 +3,7 @@
 import asyncio
 import os
 import time
+from contextlib import suppress
 from typing import Any, ClassVar, Literal
 
 from redis.asyncio import Redis
@@ -102,23 +103,23 @@ class Rated(Processor[RatedOptions]):
 
 
 class Ticking(Processor[Options]):
-    """Writes a number every 20 ms, in a task of its own, from the first chunk of text on."""
+    """Counts what the client gets beside an answer: every 20 ms, in a task of its own."""
 
     id: ClassVar[str] = "ticking"
     _tasks: ClassVar[set[asyncio.Task[None]]] = set()
 
     def process_output_stream(self, args: Any) -> Any:
-        if args.part["type"] == "text-delta" and not args.state.get("ticks"):
-            args.state["ticks"] = True
+        if args.part["type"] == "step-start":
             task = asyncio.create_task(self._tick(args.writer))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         return args.part
 
     async def _tick(self, writer: Any) -> None:
-        for number in range(1, 41):
-            await asyncio.sleep(0.02)
-            await writer.custom({"type": "data-tick", "data": number, "transient": True})
+        with suppress(ValueError):  # the stream is over
+            for number in range(1, 100):
+                await asyncio.sleep(0.02)
+                await writer.custom({"type": "data-tick", "data": number, "transient": True})
 
 
 class Plodding(Processor[Options]):

@@ -199,10 +199,10 @@ class ProcessorKit:
         start = len(run.delivered)
 
         async def feed(_links: list[Link]) -> None:
-            chain = run.chain(collector)
-            for chunk in self._whole(chunks, tool_calls=tool_calls, finish_reason=finish_reason):
-                await chain.feed(chunk)
-            await chain.end()
+            async with run.chain(collector) as chain:
+                for chunk in self._whole(chunks, tool_calls=tool_calls, finish_reason=finish_reason):
+                    await chain.feed(chunk)
+                await chain.end()
             run.take(collector)
 
         told = await self._call(Hook.OUTPUT_STREAM, feed)

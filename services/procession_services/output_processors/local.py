@@ -50,19 +50,19 @@ class LocalSink:
         self._job = job
         self._collector = ResponseCollector()
         deliver = partial(_deliver, job, self._results)
-        self._chain = StreamChain(deliver=deliver, collector=self._collector, **chain_options)
+        self.chain = StreamChain(deliver=deliver, collector=self._collector, **chain_options)
 
     async def send(self, chunks: list[Chunk], *, last: bool = False) -> None:
         """Hands chunks to the chain."""
         for chunk in chunks:
             self._results.sent(chunk)
-            await self._chain.feed(chunk)
+            await self.chain.feed(chunk)
         if not last:
             await self._job.outbox.flush()
 
     async def end(self) -> None:
         """Gives out what the chain holds back."""
-        await self._chain.end()
+        await self.chain.end()
         self.rewritten = self._results.rewritten()
 
 
@@ -103,7 +103,8 @@ def within(parts: RunParts) -> SinkFactory:
         links = await job.instances.links(processors, job.command.chain_places)
         received = parts.lists_of(len(links))
         sink = LocalSink(job, {"links": links, "ctx": job.ctx, "calls": job.calls, "parts": received})
-        yield sink
-        await sink.end()
+        async with sink.chain:
+            yield sink
+            await sink.end()
 
     return sink

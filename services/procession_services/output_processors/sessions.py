@@ -149,7 +149,7 @@ class SessionServer:
         """Serves a stream and says what came of it; or gives it back, where something that it needs is away."""
         with telemetry.observer().stream(session):
             try:
-                failed = await self._tried(session, self._consume(session))
+                failed = await self._tried(session, self._work(session))
                 failed = await self._tried(session, session.outbox.flush()) | failed
                 if unsettled := await self._tried(session, self._settle(session, failed)):
                     # A failure is why nothing else can be told; an abort would go on without the state that is lost.
@@ -231,8 +231,15 @@ class SessionServer:
             del self._sessions[session.id]
         self._bus.on_bounce.pop(self._address(session), None)
 
-    async def _consume(self, session: Session) -> None:
-        """Takes frames until the last one, and goes on behind it where the stream has ended well."""
+    async def _work(self, session: Session) -> None:
+        """Takes the stream through the chain, and goes on behind it where it has ended well."""
+        async with session.chain:
+            well = await self._consume(session)
+        if well:
+            await self._go_on(session)
+
+    async def _consume(self, session: Session) -> bool:
+        """Takes frames until the last one, which says whether the stream has ended well."""
         while True:
             frame = await self._next_frame(session)
             if frame["n"] > session.received:
@@ -246,9 +253,7 @@ class SessionServer:
                 session.received += 1  # so that heartbeats tell that we are at work
                 async with session.outbox.flushing():
                     await session.chain.end()
-                if frame.get("g"):
-                    await self._go_on(session)
-                return
+                return bool(frame.get("g"))
             if session.frames.empty():
                 await session.outbox.flush()
             if session.processed - session.acked >= _ACK_CHUNKS:

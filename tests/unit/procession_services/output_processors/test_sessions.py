@@ -40,11 +40,21 @@ def server_on(bus: Bus) -> SessionServer:
     return SessionServer(host, nothing, nothing)
 
 
+class Chain:
+    wakes_at = None
+
+    async def __aenter__(self) -> Any:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Has nothing to wait for."""
+
+
 def session_of(attempt: int = 1) -> Any:
     return SimpleNamespace(
         id="s", attempt=attempt, answer="answers", reply="", task=None, frames=asyncio.Queue(), first=None,
         processed=1, received=1, waits=True, acked=0, missing=-1, taken=0, replying=None, job=None, command=COMMAND,
-        chain=SimpleNamespace(wakes_at=None), outbox=SimpleNamespace(catching_up=False),
+        chain=Chain(), outbox=SimpleNamespace(catching_up=False),
         ctx=SimpleNamespace(tenant="t", run_id="r"),
     )  # fmt: skip
 
