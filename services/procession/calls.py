@@ -320,15 +320,25 @@ def check_custom(chunk: Mapping[str, Any]) -> Chunk:
 
 
 class TurnWriter(Writer):
-    """A writer whose chunks go by `send`, one after another, as they were given; as a context, until that ends."""
+    """A writer whose chunks go by `send`, one after another, as they were given; as a context, until that ends.
 
-    __slots__ = ("_closed", "_send", "_turn")
+    `beside` is called before one goes that another task writes than the context's.
+    """
 
-    def __init__(self, send: Callable[[Chunk], Awaitable[None]]) -> None:
-        self._send, self._turn = send, asyncio.Lock()
+    __slots__ = ("_beside", "_closed", "_send", "_task", "_turn")
+
+    def __init__(
+        self,
+        send: Callable[[Chunk], Awaitable[None]],
+        *,
+        beside: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self._send, self._turn, self._beside = send, asyncio.Lock(), beside
+        self._task: asyncio.Task[Any] | None = None
         self._closed = False
 
     async def __aenter__(self) -> Self:
+        self._task = asyncio.current_task()
         return self
 
     async def __aexit__(
@@ -347,6 +357,8 @@ class TurnWriter(Writer):
         async with self._turn:
             if self._closed:
                 raise ValueError("the hook, or its stream, has ended; its writer is closed")
+            if self._beside is not None and asyncio.current_task() is not self._task:
+                await self._beside()
             await self._send(checked)
 
 

@@ -42,15 +42,18 @@ class StreamChain:
     ) -> None:
         self.parts = parts if parts is not None else [[] for _ in links]
         self.links = links
-        self.on_write: Callable[[], Awaitable[None]] | None = None
-        """Called before what a hook writes is on its way."""
+        self.on_chance: Callable[[], Awaitable[None]] | None = None
+        """Called before something is on its way `by_chance`."""
         self._calls = calls
         self._deliver = deliver
         self._wake: dict[int, int] = {}
         self._collector = collector
         self._reports = [calls.report(link, _HOOK) for link in links]
         self._data = [link.processor.process_data_parts for link in links]
-        self._writers = [TurnWriter(partial(_send_past, ref(self), k)) for k in range(len(links))]
+        self._writers = [
+            TurnWriter(partial(_send_past, ref(self), k), beside=partial(_written_beside, ref(self)))
+            for k in range(len(links))
+        ]
         self._args = [
             OutputStreamArgs(
                 abort=abort,
@@ -76,6 +79,8 @@ class StreamChain:
             link.processor.processor_index = link.index
 
     async def __aenter__(self) -> Self:
+        for writer in self._writers:
+            await writer.__aenter__()
         return self
 
     async def __aexit__(
@@ -124,6 +129,7 @@ class StreamChain:
             except BaseException as error:  # an author's code: skipped or reported with its place (D-2)
                 if is_ours(error) or not self._forgiven(k, error, args):
                     raise
+                await self.by_chance()
                 out = chunk
             finally:
                 if args is self._args[k]:
@@ -135,6 +141,11 @@ class StreamChain:
                 return
         assert chunk is not None  # what a link held back is on its way by now
         self._pass(chunk)
+
+    async def by_chance(self) -> None:
+        """Tells who wants to know that the same chunks might not lead to what comes next again."""
+        if self.on_chance is not None:
+            await self.on_chance()
 
     def _offer(self, chunk: Chunk, k: int, args: OutputStreamArgs) -> bool:
         """Puts a chunk before a link, unless that does not want such."""
@@ -225,9 +236,13 @@ async def _send_past(chain: "ref[StreamChain]", k: int, chunk: Chunk) -> None:
     """
     alive = chain()
     if alive is not None:
-        if alive.on_write is not None:
-            await alive.on_write()
         await alive.send(chunk, k + 1)
+
+
+async def _written_beside(chain: "ref[StreamChain]") -> None:
+    """What a task of its own writes has its place among the chunks by chance."""
+    if (alive := chain()) is not None:
+        await alive.by_chance()
 
 
 def _wake_after(wake: dict[int, int], clock: Clock, k: int, seconds: float | None) -> None:

@@ -33,13 +33,19 @@ async def system(servers, tmp_path_factory, monkeypatch_module):
         yield system
 
 
-@pytest.mark.parametrize("by_time", [BATCHES, "ticking"], ids=["a timer", "a task"])
-async def test_chunks_that_time_has_made_are_taken_back_and_made_anew(system, by_time):
+@pytest.mark.parametrize("chance", ["a timer", "a task", "an error", "a whim"])
+async def test_chunks_that_chance_has_made_are_taken_back_and_made_anew(system, chance, tmp_path):
+    whim = {"path": str(tmp_path / "first"), "raises": chance == "an error"}
+    by_chance = {"a timer": BATCHES, "a task": "ticking"}.get(chance) or {
+        "id": "whim",
+        "options": whim,
+        "onError": "skip",
+    }
     process = await system.process("output_processors").start()
     try:
         await process.ready()
         model = system.script({"chunks": WORDS, "chunk_delay_ms": 30})
-        handle = await system.start(agent={"model": model, "outputProcessors": [by_time, "upper"]})
+        handle = await system.start(agent={"model": model, "outputProcessors": [by_chance, "upper"]})
         chunks, texts = [], 0
         async for chunk in numbered(handle):
             chunks.append(chunk)
@@ -53,7 +59,8 @@ async def test_chunks_that_time_has_made_are_taken_back_and_made_anew(system, by
             _, again = await finished(late)
     finally:
         await process.stop()
-    expected = "".join(WORDS).upper()
+    dropped = {"an error": 4, "a whim": 4}.get(chance)
+    expected = "".join(word for number, word in enumerate(WORDS) if number != dropped).upper()
     assert (result.status, result.text, text_of(chunks + more)) == ("finished", expected, expected)
     assert "reset" in [chunk["type"] for chunk in more]
     assert any(batch.get("timed") for batch in await system.batches(result.run_id))
@@ -70,13 +77,11 @@ async def test_what_models_told_the_processors_of_a_dead_replica_is_not_asked_ag
         rater = system.script(*({"chunks": [rate]} for rate in rates))
         chain = [{"id": "rated", "options": {"model": rater}}, "upper"]
         handle = await system.start(agent={"model": model, "outputProcessors": chain})
-        texts = []
-        async for chunk in handle:
-            texts += [chunk["payload"]["text"]] if chunk["type"] == "text-delta" else []
-            if len(texts) == 32:
-                break
+        said = (chunk["payload"]["text"] async for chunk in handle if chunk["type"] == "text-delta")
+        texts = [await anext(said)]
         async with system.inside("output_processors"):
-            process.kill()
+            texts += [await anext(said) for _ in range(31)]
+            process.kill()  # before it asks again
             result, more = await finished(handle)
     finally:
         await process.stop()

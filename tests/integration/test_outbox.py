@@ -193,5 +193,5 @@ async def test_what_clients_have_is_told_by_what_was_sent_last_not_by_what_was_s
     for seq, headers in ((0, None), (2, None), (1, {AGAIN: "1"})):
         batch = {"run": "r1", "seq": seq, "fence": 7, "chunks": named("one")}
         await bus.client.store(subject, json.dumps(batch).encode(), seconds=5, headers=headers or {})
-    assert await last_sent(bus, "acme", "r1") == Shown(fence=7, last=2)
+    assert await last_sent(bus, "acme", "r1") == Shown(fence=7, last=2, chunk=named("one")[0])
     assert await last_sent(bus, "acme", "r1", 8) == Shown()

@@ -4,6 +4,7 @@ import asyncio
 import os
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from redis.asyncio import Redis
@@ -120,6 +121,31 @@ class Ticking(Processor[Options]):
             for number in range(1, 100):
                 await asyncio.sleep(0.02)
                 await writer.custom({"type": "data-tick", "data": number, "transient": True})
+
+
+class WhimOptions(Options):
+    path: Path
+    raises: bool = False
+
+
+class Whim(Processor[WhimOptions]):
+    """Drops the fifth text, but not in the process that was the first to come here: there it passes it, or raises."""
+
+    id: ClassVar[str] = "whim"
+
+    def process_output_stream(self, args: Any) -> Any:
+        if args.part["type"] != "text-delta":
+            return args.part
+        count = args.state["count"] = args.state.get("count", 0) + 1
+        if count != 5:
+            return args.part
+        if not self.options.path.exists():
+            self.options.path.write_text(str(os.getpid()))
+        if self.options.path.read_text() != str(os.getpid()):
+            return None
+        if self.options.raises:
+            raise ValueError("a whim")
+        return args.part
 
 
 class Plodding(Processor[Options]):
@@ -387,6 +413,7 @@ def register(registry: Registry) -> None:
         Upper,
         Rated,
         Ticking,
+        Whim,
         Plodding,
         Blocking,
         Notes,

@@ -23,7 +23,7 @@ from procession_services.output_processors.remembered import RememberedModels
 from procession_services.processor_host.carrying import is_apart, unpacked
 from procession_services.processor_host.executor import Executor
 from procession_services.processor_host.job import Job, id_maker, restore
-from procession_services.processor_host.outbox import Outbox, last_sent
+from procession_services.processor_host.outbox import Outbox, Shown, last_sent
 from procession_services.processor_host.service import Host
 from procession_services.processor_host.violations import violation_sink
 from procession_services.runtime.clock import monotonic_ns
@@ -145,15 +145,24 @@ class Opener:
         reset = lease.get("reset")
         if not lease.get("resume"):
             return Outbox(self._bus, tenant, run, start, live=command.stream, fence=fence, reset=reset)
-        anew, suppress = lease.get("anew", False) or await self._has_forgotten(lease.get("life", 0)), -1
+        anew, shown = lease.get("anew", False) or await self._has_forgotten(lease.get("life", 0)), Shown()
         if not anew:
             shown = await last_sent(self._bus, tenant, run, fence + lease.get("after", 0))
-            anew, suppress = shown.timed, -1 if shown.timed else shown.last
+            anew = shown.timed
+        suppress, last = (-1, None) if anew else (shown.last, shown.chunk)
         fence += lease["attempt"]
         if suppress >= start:
             reset = None  # what clients have of the stream said so
         outbox = Outbox(
-            self._bus, tenant, run, start, live=command.stream, suppress=suppress, fence=fence, reset=reset
+            self._bus,
+            tenant,
+            run,
+            start,
+            live=command.stream,
+            suppress=suppress,
+            last=last,
+            fence=fence,
+            reset=reset,
         )
         if anew:
             outbox.timed = True  # the numbers are others, too

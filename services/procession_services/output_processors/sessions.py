@@ -125,7 +125,7 @@ class SessionServer:
             session.first = {"n": 0, "c": lease["chunks"], "e": lease.get("e"), "g": lease.get("g")}
             session.taken = len(lease["chunks"])
         session.reply = reply
-        session.chain.on_write = partial(self._written, session)
+        session.chain.on_chance = partial(self._goes_by_chance, session)
         self._sessions[session.id] = session
         self._bus.on_bounce[self._address(session)] = lambda: self._end(session)
         session.task = asyncio.create_task(self._serve(session))
@@ -150,6 +150,8 @@ class SessionServer:
         with telemetry.observer().stream(session):
             try:
                 failed = await self._tried(session, self._work(session))
+                if session.outbox.astray:
+                    await self._goes_by_chance(session)
                 failed = await self._tried(session, session.outbox.flush()) | failed
                 if unsettled := await self._tried(session, self._settle(session, failed)):
                     # A failure is why nothing else can be told; an abort would go on without the state that is lost.
@@ -226,7 +228,7 @@ class SessionServer:
             session.task.cancel()
 
     def _forget(self, session: Session) -> None:
-        session.chain.on_write = None  # no circle (ADR 23)
+        session.chain.on_chance = None  # no circle (ADR 23)
         if self._sessions.get(session.id) is session:
             del self._sessions[session.id]
         self._bus.on_bounce.pop(self._address(session), None)
@@ -249,6 +251,8 @@ class SessionServer:
             chunks = frame["c"][session.received - frame["n"] :]
             session.received += len(chunks)
             await _feed(session, chunks)
+            if session.outbox.differs:
+                await self._goes_by_chance(session)
             if frame.get("e"):
                 session.received += 1  # so that heartbeats tell that we are at work
                 async with session.outbox.flushing():
@@ -290,18 +294,13 @@ class SessionServer:
                 async with asyncio.timeout(max(0.0, (due - monotonic_ns()) / 1e9)):
                     return await _taken(session)
             except TimeoutError:
-                await self._goes_by_time(session)
+                await self._goes_by_chance(session)
                 async with session.outbox.flushing():
                     await session.chain.wake()
                 await session.outbox.flush()
         return await _taken(session)
 
-    async def _written(self, session: Session) -> None:
-        """What a hook writes in a task of its own has its place among the chunks by chance."""
-        if asyncio.current_task() is not session.task:
-            await self._goes_by_time(session)
-
-    async def _goes_by_time(self, session: Session) -> None:
+    async def _goes_by_chance(self, session: Session) -> None:
         """Tells the sender before anything is sent that another replica would not make.
 
         Where that would go among chunks which clients have, the stream is given back, and all of it made anew.
@@ -309,10 +308,15 @@ class SessionServer:
         if session.timed:
             return
         session.timed = session.outbox.timed = True
-        anew = session.outbox.catching_up
-        await self._tell(session, {"t": True, "unknown": True} if anew else {"t": True})
-        if anew:
-            self._end(session)
+        if not session.outbox.astray:
+            await self._tell(session, {"t": True})
+            return
+        log.warning(
+            "stream %s is made anew: what its processors make of it is not the same again", session.id
+        )
+        await self._tell(session, {"t": True, "unknown": True})
+        self._end(session)
+        await asyncio.sleep(0)  # whoever works on it ends here
 
     async def _miss(self, session: Session) -> None:
         """Asks for chunks that were lost on the way, once until the next heartbeat."""

@@ -33,34 +33,50 @@ def _command_of(fence: int) -> int:
 class Shown(NamedTuple):
     """What clients have: the fence and the number of the last chunk; there is none before the first one.
 
-    A chunk that was `timed` is one that nobody else would make.
+    A chunk that was `timed` is one that nobody else would make. The last chunk itself is there if it came alone or
+    with others, and not with a mark.
     """
 
     fence: int = 0
     last: int = -1
     timed: bool = False
+    chunk: Chunk | None = None
 
 
 async def last_sent(bus: Bus, tenant: str, run: str, fence: int = 0) -> Shown:
     """What clients have of a run; nothing where none of it is of that fence."""
     bodies = await bus.stored.latest("CHUNKS", subjects.chunk(tenant, run))
-    shown = max((_shown(orjson.loads(body)) for body in bodies), default=Shown())
+    shown = max((_shown(orjson.loads(body)) for body in bodies), default=Shown(), key=lambda one: one[:3])
     return shown if shown.fence >= fence else Shown()
 
 
 def _shown(batch: dict[str, Any]) -> Shown:
+    chunks = batch["chunks"]
     return Shown(
-        batch.get("fence", 0), int(batch["seq"]) + len(batch["chunks"]) - 1, bool(batch.get("timed"))
+        batch.get("fence", 0),
+        int(batch["seq"]) + len(chunks) - 1,
+        bool(batch.get("timed")),
+        chunks[-1] if chunks else None,
     )
+
+
+def _alike(one: Chunk, other: Chunk) -> bool:
+    """Whether two chunks say the same, as far as that must not depend on who made them."""
+    return one["type"] == other["type"] and _text(one) == _text(other)
+
+
+def _text(chunk: Chunk) -> Any:
+    payload = chunk.get("payload")
+    return payload.get("text") if isinstance(payload, dict) else None
 
 
 class Outbox:
     """Numbers chunks and publishes whatever is ready as one batch.
 
-    `suppress` is the last number that clients already have: after a failover the same chunks are made again and held
-    back up to it. `fence` says whose chunks count where two have made some of the same number. `reset`: the next chunks
-    replace all from that number on; None where that was said. `timed`: what is sent from here on nobody would make
-    again.
+    `suppress` is the last number that clients already have, and `last` the chunk that has it: after a failover the same
+    chunks are made again and held back up to it. Where they turn out to be others, it `differs`, and sends no more.
+    `fence` says whose chunks count where two have made some of the same number. `reset`: the next chunks replace all
+    from that number on; None where that was said. `timed`: what is sent from here on nobody would make again.
     """
 
     def __init__(
@@ -72,6 +88,7 @@ class Outbox:
         *,
         live: bool,
         suppress: int = -1,
+        last: Chunk | None = None,
         fence: int = 0,
         reset: int | None = None,
         hold: Hold | None = None,
@@ -80,12 +97,12 @@ class Outbox:
         self.fence = fence
         self.reset = reset
         self.hold = hold or Hold()
-        self.timed = False
+        self.timed = self.differs = False
         self.unattended: Callable[[], None] | None = None
         """Called once, when a chunk comes that nobody is about to send."""
         self._asked: int | None = None
         self._gave_up = False
-        self._bus, self._run, self._live, self._suppress = bus, run, live, suppress
+        self._bus, self._run, self._live, self._suppress, self._last = bus, run, live, suppress, last
         self._whose = tenant, run
         self._subject = subjects.chunk(tenant, run)
         self._ready: list[dict[str, Any]] = []
@@ -100,6 +117,11 @@ class Outbox:
         """Whether the next chunk is one that clients have."""
         return self.next_seq <= self._suppress
 
+    @property
+    def astray(self) -> bool:
+        """Whether what comes next would go among chunks that clients have, or behind others than were made here."""
+        return self.catching_up or self.differs
+
     def takes(self, chunk: Chunk) -> bool:
         """Whether the chunk is not too long to be sent; one that is no JSON fails when it is."""
         try:
@@ -109,8 +131,10 @@ class Outbox:
 
     def put(self, chunk: Chunk) -> None:
         """Takes a chunk; custom `data-*` chunks go verbatim (R-WR-3), others get the run's identity (R-CH-1)."""
-        self.next_seq += 1
-        if self._live and self.next_seq - 1 > self._suppress:
+        number, self.next_seq = self.next_seq, self.next_seq + 1
+        if number == self._suppress and self._last is not None:
+            self.differs = not _alike(chunk, self._last)
+        if self._live and number > self._suppress and not self.differs:
             if chunk["type"].startswith("data-"):
                 self._ready.append(dict(chunk))
             else:

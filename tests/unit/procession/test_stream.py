@@ -687,3 +687,56 @@ async def test_a_failure_while_flushing_follows_the_policy():
     strict = StreamChain([link(kind)], context(), calls(), lambda _chunk: None)
     with pytest.raises(ProcessorError):
         await strict.end()
+
+
+async def test_what_comes_by_chance_is_told_before_it_is_on_its_way():
+    """A failure need not happen again, and a task of its own writes when it comes to it."""
+    told: list[Any] = []
+
+    async def fail_or_write(args):
+        said = args.part["payload"]["text"]
+        if said == "fails":
+            raise ValueError("no")
+        if said == "writes":
+            await args.writer.custom(data())
+        if said == "writes beside":
+            await asyncio.create_task(args.writer.custom(data()))
+        return args.part
+
+    async def on_chance():
+        told.append("chance")
+
+    links = [link(each, on_error="skip") for each in hook(fail_or_write)]
+    async with StreamChain(links, context(), calls(), lambda chunk: told.append(chunk["type"])) as chain:
+        chain.on_chance = on_chance
+        for text in ("passes", "writes", "fails", "writes beside"):
+            await chain.feed(delta(text))
+    written = ["data-x", "text-delta"]
+    assert told == ["text-delta", *written, "chance", "text-delta", "chance", *written]
+
+
+async def test_what_is_written_behind_the_end_of_a_stream_is_refused_and_what_was_begun_is_waited_for():
+    out: list[Any] = []
+    writers, begun, go_on = [], asyncio.Event(), asyncio.Event()
+
+    async def slow(args):
+        if args.part["type"].startswith("data-"):
+            begun.set()
+            await go_on.wait()
+        return args.part
+
+    def keep_writer(args):
+        writers.append(args.writer)
+        return args.part
+
+    kinds = [*hook(keep_writer), processor("z", process_output_stream=slow, process_data_parts=True)]
+    links = [link(kind, place) for place, kind in enumerate(kinds)]
+    async with StreamChain(links, context(), calls(), out.append) as chain:
+        await chain.feed(delta("a"))
+        writing = asyncio.create_task(writers[0].custom(data("in time")))
+        await begun.wait()
+        asyncio.get_running_loop().call_soon(go_on.set)
+    assert [chunk["type"] for chunk in out] == ["text-delta", "data-in time"]
+    await writing
+    with pytest.raises(ValueError, match="its writer is closed"):
+        await writers[0].custom(data("late"))

@@ -54,7 +54,7 @@ def session_of(attempt: int = 1) -> Any:
     return SimpleNamespace(
         id="s", attempt=attempt, answer="answers", reply="", task=None, frames=asyncio.Queue(), first=None,
         processed=1, received=1, waits=True, acked=0, missing=-1, taken=0, replying=None, job=None, command=COMMAND,
-        chain=Chain(), outbox=SimpleNamespace(catching_up=False),
+        chain=Chain(), outbox=SimpleNamespace(catching_up=False, differs=False, astray=False),
         ctx=SimpleNamespace(tenant="t", run_id="r"),
     )  # fmt: skip
 
@@ -173,7 +173,9 @@ async def test_chunks_are_taken_once_and_in_order_and_those_that_are_missing_are
     session = session_of()
     session.processed = session.received = 0
     session.chain = SimpleNamespace(wakes_at=None, feed=feed, end=end)
-    session.outbox = SimpleNamespace(waiting=1, catching_up=False, flush=flush, flushing=flushing)
+    session.outbox = SimpleNamespace(
+        waiting=1, catching_up=False, differs=False, astray=False, flush=flush, flushing=flushing
+    )
     session.results, session.flush_at = SimpleNamespace(sent=lambda _: None), float("inf")
     for start, chunks in ((0, "a"), (2, "c"), (2, "c"), (0, "abc"), (1, "b")):
         session.frames.put_nowait({"n": start, "c": list(chunks)})
@@ -201,11 +203,9 @@ async def test_a_frame_of_another_attempt_is_answered_and_dropped(attempt: int, 
     assert posted == ([] if takes else [("whom", {"l": 2, "unknown": True})])
 
 
-@pytest.mark.parametrize(
-    ("catching_up", "told"), [(False, {"t": True}), (True, {"t": True, "unknown": True})]
-)
-async def test_what_comes_by_time_is_told_first_and_never_goes_among_what_clients_have(
-    catching_up: bool, told: dict[str, Any]
+@pytest.mark.parametrize(("astray", "told"), [(False, {"t": True}), (True, {"t": True, "unknown": True})])
+async def test_what_comes_by_chance_is_told_first_and_never_goes_among_what_clients_have(
+    astray: bool, told: dict[str, Any]
 ) -> None:
     heard = list[dict[str, Any]]()
 
@@ -214,19 +214,12 @@ async def test_what_comes_by_time_is_told_first_and_never_goes_among_what_client
 
     bus: Any = SimpleNamespace(publish=publish, subscribe=None)
     session, server = session_of(), server_on(bus)
-    session.timed, session.outbox = False, SimpleNamespace(catching_up=catching_up, timed=False)
+    session.timed, session.outbox = False, SimpleNamespace(astray=astray, timed=False)
     session.task = asyncio.create_task(asyncio.Event().wait())
-    await server._written(session)
-    await server._written(session)
+    await server._goes_by_chance(session)
+    await server._goes_by_chance(session)
     assert heard == [{"l": 1, **told}]
     assert (session.timed, session.outbox.timed) == (True, True)
     await asyncio.sleep(0)
-    assert session.task.done() == catching_up
+    assert session.task.done() == astray
     await ended(session.task)
-
-
-async def test_what_a_hook_writes_itself_has_its_place(bus: Bus) -> None:
-    session = session_of()
-    session.timed, session.task = False, asyncio.current_task()
-    await server_on(bus)._written(session)
-    assert not session.timed

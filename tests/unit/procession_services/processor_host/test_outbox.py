@@ -8,7 +8,7 @@ import pytest
 
 from procession.errors import ProcessorError
 from procession_services.bus import Hold, LostError
-from procession_services.processor_host.outbox import Outbox, last_sent
+from procession_services.processor_host.outbox import Outbox, Shown, last_sent
 from procession_services.runs.numbering import fence_of
 
 ROOM = 1 << 20
@@ -233,9 +233,12 @@ async def test_who_has_lost_the_command_says_nothing_and_has_not_stored_its_end(
 
 async def test_what_clients_have_is_told_of_the_newest_fence_that_counts():
     bus: Any = Played(batch(5, "a", "b", fence=7, timed=True), batch(3, "late", fence=7))
-    assert await last_sent(bus, "acme", "r1", 7) == (7, 6, True)
-    assert await last_sent(bus, "acme", "r1", 8) == (0, -1, False)
-    assert await last_sent(SimpleNamespace(stored=Played()), "acme", "r1") == (0, -1, False)  # type: ignore[arg-type]
+    shown = await last_sent(bus, "acme", "r1", 7)
+    assert shown[:3] == (7, 6, True)
+    assert shown.chunk is not None
+    assert shown.chunk["payload"]["text"] == "b"
+    assert await last_sent(bus, "acme", "r1", 8) == Shown()
+    assert await last_sent(SimpleNamespace(stored=Played()), "acme", "r1") == Shown()  # type: ignore[arg-type]
 
 
 def test_a_chunk_is_taken_that_fits_beside_what_travels_with_it():
@@ -246,3 +249,24 @@ def test_a_chunk_is_taken_that_fits_beside_what_travels_with_it():
     bus.max_payload -= 1
     assert not outbox(bus).takes(chunk)
     assert outbox(bus).takes({"type": "data-x", "data": object()})
+
+
+@pytest.mark.parametrize(
+    ("last", "differs"),
+    [
+        (text("b")[0], False),
+        ({**text("b")[0], "payload": {"text": "b", "host": 7}, "runId": "r1"}, False),
+        (text("c")[0], True),
+        ({"type": "reasoning-delta", "payload": {"text": "b"}}, True),
+        ({"type": "data-x", "data": [1]}, True),
+        (None, False),
+    ],
+)
+async def test_what_is_made_again_is_held_back_and_all_behind_it_where_it_is_something_else(last, differs):
+    bus = Played()
+    box = outbox(bus, suppress=6, last=last)
+    assert box.astray
+    put(box, "a", "b", "d")
+    assert box.astray == box.differs == differs
+    await box.flush()
+    assert list(told(bus.batches)) == ([] if differs else [(7, "d", {})])
