@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from procession_schemas.agent import Agent
+from tests.chaos.made import MADE, text_of
 from tests.chaos.plugin import expected
 
 __all__ = ["KINDS", "Kind", "bare"]
@@ -134,6 +135,7 @@ KINDS: Final[Mapping[str, Kind]] = {
         },
         told=upper,
     ),
+    "made": Kind({"outputProcessors": [kind.id for kind in MADE]}, told=text_of),
     "ticked": Kind({"outputProcessors": ["ticking", *_CHAIN]}, " tool", {}, calls=1, steps=(_CALL, _TEXT)),
     "rated": Kind({"outputProcessors": [*_CHAIN, {"id": "rated", "options": {"model": "openai/rater"}}]}),
     "object": Kind(

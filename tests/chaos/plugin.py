@@ -11,6 +11,7 @@ import orjson
 from procession.processor import Options, Processor
 from procession.registry import Registry
 from procession.tools import Tool, ToolContext
+from tests.chaos.made import MADE
 from tests.support.plugin import Rated, Ticking
 
 __all__ = ["expected", "register"]
@@ -192,7 +193,7 @@ class Asking(Trace):
 
 
 def register(registry: Registry) -> None:
-    for processor in (Upper, Tally, Split, Block, Again, Guard, Rated, Ticking, Every):
+    for processor in (Upper, Tally, Split, Block, Again, Guard, Rated, Ticking, Every, *MADE):
         registry.add_processor(processor)
     for tool in (Trace, Asking):
         registry.add_tool(tool)

@@ -16,6 +16,7 @@ from procession.client.memory import MemoryRequestError
 from procession_schemas.agent import Agent
 from procession_schemas.run import RunResult
 from tests.chaos.kinds import KINDS, bare
+from tests.chaos.made import made, said
 from tests.chaos.model import words_of
 from tests.chaos.world import World
 
@@ -96,10 +97,10 @@ class Reader:
 
     @property
     def types(self) -> list[str]:
-        """The types of what the reader has at the end, pieces of text as one, whatever ticks come between."""
+        """The types of what the reader has at the end, pieces of text as one, whatever data come between."""
         types: list[str] = []
         for _, chunk in self.chunks:
-            if chunk["type"] == "data-tick":
+            if chunk["type"].startswith("data-"):
                 continue
             if chunk["type"] != "text-delta" or types[-1:] != ["text-delta"]:
                 types.append(chunk["type"])
@@ -214,10 +215,13 @@ class _Turn:
 
     def _texts(self, heard: str) -> list[str]:
         """What it may say, where the assistant had said this before: the model never says the same twice."""
+        return [self._kind.told(words) for words in self._words(heard)]
+
+    def _words(self, heard: str) -> list[list[str]]:
         kind, asks = self._kind, self.asks
         count = asks.words if kind.words is None else kind.words
         calls = self._world.model.calls[asks.name, kind.calls]
-        return [kind.told(words_of(asks.name, count, heard, call)) for call in range(1, calls + 1)]
+        return [words_of(asks.name, count, heard, call) for call in range(1, calls + 1)]
 
     @property
     def is_first(self) -> bool:
@@ -227,11 +231,21 @@ class _Turn:
     def judge(self, heard: list[str], *, had: list[str]) -> None:
         """Holds what it said against what it may say, having heard one of these before, and what it took back, too."""
         outcome = self.outcome
+        if outcome.kind == "made" and outcome.status == "finished":
+            self._judge_pieces(heard)
         texts, begun = ([text for each in some for text in self._texts(each)] for some in (heard, had))
         _judge(outcome, texts, begun)
         if outcome.kind == "every" and outcome.log != (log := self._log()):
             outcome.wrong_state += 1
             outcome.notes.append(f"the state has {outcome.log} for {log}")
+
+    def _judge_pieces(self, heard: list[str]) -> None:
+        """Each client has each piece, and the data between them."""
+        right = [said(made(words)) for each in heard for words in self._words(each)]
+        for who, reader in self.outcome.readers.items():
+            if (pieces := said([chunk for _, chunk in reader.chunks])) not in right:
+                self.outcome.wrong_chunks += 1
+                self.outcome.notes.append(f"{who} has the pieces {pieces} for {right}")
 
     def _log(self) -> list[list[Any]]:
         """What a processor with every hook notes in its state: which ones were called in turn, and how often."""

@@ -1,0 +1,131 @@
+"""Processors that do something else with each chunk: what, follows from its number and from what it says."""
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from procession.calls import Calls, Link
+from procession.context import RunContext
+from procession.message_list import MessageList
+from procession.processor import Options, Processor
+from procession.stream import StreamChain
+from procession_schemas.chunks import Chunk
+
+__all__ = ["MADE", "made", "said", "text_of"]
+
+_ACTS = {
+    "pass": 6,
+    "wait": 3,
+    "hold": 2,
+    "mark": 2,
+    "halve": 2,
+    "drop": 1,
+    "twice": 1,
+    "write": 2,
+    "writes": 1,
+}
+_KINDS = ("text-delta", "data-made")
+_SECONDS = 0.004
+
+
+class MadeOptions(Options):
+    waits: bool = True
+
+
+class _Made(Processor[MadeOptions]):
+    async def process_output_stream(self, args: Any) -> Any:
+        part, state = args.part, args.state
+        if part["type"] not in _KINDS:
+            return self._released(state, part)
+        number = state["seen"] = state.get("seen", 0) + 1
+        rng = random.Random(f"{self.id} {number} {said([part])}")
+        (act,) = rng.choices(list(_ACTS), list(_ACTS.values()))
+        if act == "hold":
+            state.setdefault("held", []).append(part)
+            return None
+        if act == "wait" and self.options.waits:
+            await asyncio.sleep(rng.uniform(0, _SECONDS))
+        for each in range({"write": 1, "writes": 3}.get(act, 0)):
+            if self.options.waits:
+                await asyncio.sleep(rng.uniform(0, _SECONDS))
+            await args.writer.custom({"type": "data-made", "data": f"{self.id} {number} {each}"})
+        return self._released(state, *self._made(act, number, part))
+
+    def flush_stream(self, args: Any) -> Any:
+        return self._released(args.state)
+
+    def _made(self, act: str, number: int, part: Chunk) -> list[Chunk]:
+        text = part["payload"]["text"] if part["type"] == "text-delta" else None
+        if act == "twice":
+            return [part, part]
+        if text is None:
+            return [part]
+        match act:
+            case "drop":
+                return []
+            case "mark":
+                return [_with(part, f"{text}<{self.id[-1]}{number}>")]
+            case "halve":
+                return [_with(part, text[: len(text) // 2]), _with(part, text[len(text) // 2 :])]
+            case _:
+                return [part]
+
+    @staticmethod
+    def _released(state: dict[str, Any], *behind: Chunk) -> list[Chunk]:
+        return [*state.pop("held", []), *behind]
+
+
+class Made1(_Made):
+    id = "chaos-made-1"
+
+
+class Made2(_Made):
+    id = "chaos-made-2"
+    process_data_parts = True
+
+
+class Made3(_Made):
+    id = "chaos-made-3"
+    process_data_parts = True
+
+
+MADE = (Made1, Made2, Made3)
+
+
+def _with(part: Chunk, text: str) -> Chunk:
+    return {**part, "payload": {**part["payload"], "text": text}}
+
+
+def said(chunks: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What chunks say, each piece apart."""
+    return [
+        str(chunk["data"] if chunk["type"] == "data-made" else chunk["payload"]["text"])
+        for chunk in chunks
+        if chunk["type"] in _KINDS
+    ]
+
+
+def made(words: list[str]) -> list[Chunk]:
+    """What the chain makes of an answer in these pieces, in one process that nothing happens to."""
+    with ThreadPoolExecutor(1) as another:  # which has no event loop
+        return another.submit(asyncio.run, _made(words)).result()
+
+
+def text_of(words: list[str]) -> str:
+    """The text of that."""
+    return "".join(chunk["payload"]["text"] for chunk in made(words) if chunk["type"] == "text-delta")
+
+
+async def _made(words: list[str]) -> list[Chunk]:
+    chunks: list[Chunk] = []
+    messages = MessageList(new_id=lambda: "m", now=lambda: "2026-01-01T00:00:00.000Z")
+    context = RunContext(run_id="r", tenant="t", agent="a", message_id="m", messages=messages)
+    links = [Link(kind.build({"waits": False}), kind.id, place) for place, kind in enumerate(MADE)]
+    async with StreamChain(links, context, Calls(clock=lambda: 0), chunks.append) as chain:
+        for word in words:
+            await chain.feed({"type": "text-delta", "payload": {"id": "txt-0", "text": word}})
+        await chain.feed({"type": "text-end", "payload": {"id": "txt-0"}})
+        await chain.end()
+    return chunks
