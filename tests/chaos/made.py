@@ -1,6 +1,7 @@
 """Processors that do something else with each chunk: what, follows from its number and from what it says."""
 
 import asyncio
+import os
 import random
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -58,11 +59,11 @@ class _Made(Processor[MadeOptions]):
 
     def _made(self, act: str, number: int, part: Chunk) -> list[Chunk]:
         text = part["payload"]["text"] if part["type"] == "text-delta" else None
-        if act == "twice":
-            return [part, part]
         if text is None:
             return [part]
         match act:
+            case "twice":
+                return [part, _with(part, "+")]
             case "drop":
                 return []
             case "mark":
@@ -95,7 +96,7 @@ MADE = (Made1, Made2, Made3)
 
 
 def _with(part: Chunk, text: str) -> Chunk:
-    return {**part, "payload": {**part["payload"], "text": text}}
+    return {**part, "payload": {**part["payload"], "text": text, "host": os.getpid()}}
 
 
 def said(chunks: Sequence[Mapping[str, Any]]) -> list[str]:
