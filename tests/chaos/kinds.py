@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from procession_schemas.agent import Agent
-from tests.chaos.made import MADE, text_of
+from tests.chaos.made import MADE
 from tests.chaos.plugin import expected
 
 __all__ = ["KINDS", "Kind", "bare"]
@@ -33,6 +33,7 @@ class Kind:
         ends: How its runs may end.
         refused: How often a step's model is asked for nothing.
         words: How many of the model's words pass, where that is not all.
+        made: The output processors are `made.MADE`.
         told: What the output processors make of an answer that came in these pieces.
         steps: What a client gets in each step between its start and its end; nothing of one whose model failed, and
             that one it need not get either.
@@ -50,6 +51,7 @@ class Kind:
     ends: tuple[str, ...] = ("finished",)
     refused: int = 0
     words: int | None = None
+    made: bool = False
     told: Callable[[list[str]], str] = expected
     steps: tuple[tuple[str, ...], ...] = (_TEXT,)
 
@@ -135,7 +137,15 @@ KINDS: Final[Mapping[str, Kind]] = {
         },
         told=upper,
     ),
-    "made": Kind({"outputProcessors": [kind.id for kind in MADE]}, told=text_of),
+    "made": Kind({"outputProcessors": [kind.id for kind in MADE]}, made=True),
+    "told": Kind(
+        {"outputProcessors": [kind.id for kind in MADE]},
+        " tool",
+        {"id": "chaos-telling"},
+        calls=1,
+        made=True,
+        steps=(_CALL, _TEXT),
+    ),
     "ticked": Kind({"outputProcessors": ["ticking", *_CHAIN]}, " tool", {}, calls=1, steps=(_CALL, _TEXT)),
     "rated": Kind({"outputProcessors": [*_CHAIN, {"id": "rated", "options": {"model": "openai/rater"}}]}),
     "object": Kind(

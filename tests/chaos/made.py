@@ -3,7 +3,7 @@
 import asyncio
 import os
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,7 +14,7 @@ from procession.processor import Options, Processor
 from procession.stream import StreamChain
 from procession_schemas.chunks import Chunk
 
-__all__ = ["MADE", "made", "said", "text_of"]
+__all__ = ["MADE", "made", "said", "text_of", "told_by"]
 
 _ACTS = {
     "pass": 6,
@@ -29,6 +29,7 @@ _ACTS = {
 }
 _KINDS = ("text-delta", "data-made")
 _SECONDS = 0.004
+_TOLD = 8
 
 
 class MadeOptions(Options):
@@ -108,25 +109,35 @@ def said(chunks: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def made(words: list[str]) -> list[Chunk]:
-    """What the chain makes of an answer in these pieces, in one process that nothing happens to."""
+def told_by(call: str) -> list[Chunk]:
+    """What the tool writes in a call of that id."""
+    return [{"type": "data-made", "data": f"{call} {number}"} for number in range(_TOLD)]
+
+
+def made(words: list[str], *before: Chunk) -> list[Chunk]:
+    """What the chain makes of an answer in these pieces, in one process that nothing happens to.
+
+    `before` is what a tool has written in the step before.
+    """
     with ThreadPoolExecutor(1) as another:  # which has no event loop
-        return another.submit(asyncio.run, _made(words)).result()
+        return another.submit(asyncio.run, _made(words, before)).result()
 
 
-def text_of(words: list[str]) -> str:
-    """The text of that."""
-    return "".join(chunk["payload"]["text"] for chunk in made(words) if chunk["type"] == "text-delta")
+def text_of(chunks: Iterable[Chunk]) -> str:
+    """The text of chunks."""
+    return "".join(chunk["payload"]["text"] for chunk in chunks if chunk["type"] == "text-delta")
 
 
-async def _made(words: list[str]) -> list[Chunk]:
+async def _made(words: list[str], before: Sequence[Chunk]) -> list[Chunk]:
     chunks: list[Chunk] = []
     messages = MessageList(new_id=lambda: "m", now=lambda: "2026-01-01T00:00:00.000Z")
     context = RunContext(run_id="r", tenant="t", agent="a", message_id="m", messages=messages)
     links = [Link(kind.build({"waits": False}), kind.id, place) for place, kind in enumerate(MADE)]
-    async with StreamChain(links, context, Calls(clock=lambda: 0), chunks.append) as chain:
-        for word in words:
-            await chain.feed({"type": "text-delta", "payload": {"id": "txt-0", "text": word}})
-        await chain.feed({"type": "text-end", "payload": {"id": "txt-0"}})
-        await chain.end()
+    answer: list[Chunk] = [{"type": "text-delta", "payload": {"id": "txt-0", "text": word}} for word in words]
+    streams: list[Sequence[Chunk]] = [before, [*answer, {"type": "text-end", "payload": {"id": "txt-0"}}]]
+    for stream in streams:
+        async with StreamChain(links, context, Calls(clock=lambda: 0), chunks.append) as chain:
+            for chunk in stream:
+                await chain.feed(chunk)
+            await chain.end()
     return chunks

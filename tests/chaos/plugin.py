@@ -11,7 +11,7 @@ import orjson
 from procession.processor import Options, Processor
 from procession.registry import Registry
 from procession.tools import Tool, ToolContext
-from tests.chaos.made import MADE
+from tests.chaos.made import MADE, told_by
 from tests.support.plugin import Rated, Ticking
 
 __all__ = ["expected", "register"]
@@ -192,8 +192,20 @@ class Asking(Trace):
         return await super().execute(args, context)
 
 
+class Telling(Trace):
+    """The same, and says how far it is."""
+
+    id = "chaos-telling"
+
+    async def execute(self, args: Any, context: ToolContext) -> Any:
+        for chunk in told_by(context.tool_call_id):
+            await context.writer.custom(chunk)
+            await asyncio.sleep(0.01)
+        return await super().execute(args, context)
+
+
 def register(registry: Registry) -> None:
     for processor in (Upper, Tally, Split, Block, Again, Guard, Rated, Ticking, Every, *MADE):
         registry.add_processor(processor)
-    for tool in (Trace, Asking):
+    for tool in (Trace, Asking, Telling):
         registry.add_tool(tool)

@@ -14,9 +14,10 @@ from procession.client.errors import NotAcceptedError, NotConnectedError, NotWai
 from procession.client.handle import RunHandle
 from procession.client.memory import MemoryRequestError
 from procession_schemas.agent import Agent
+from procession_schemas.chunks import Chunk
 from procession_schemas.run import RunResult
 from tests.chaos.kinds import KINDS, bare
-from tests.chaos.made import made, said
+from tests.chaos.made import made, said, text_of, told_by
 from tests.chaos.model import words_of
 from tests.chaos.world import World
 
@@ -215,7 +216,14 @@ class _Turn:
 
     def _texts(self, heard: str) -> list[str]:
         """What it may say, where the assistant had said this before: the model never says the same twice."""
+        if self._kind.made:
+            return [text_of(chunks) for chunks in self._made(heard)]
         return [self._kind.told(words) for words in self._words(heard)]
+
+    def _made(self, heard: str) -> list[list[Chunk]]:
+        """The same with the data between, where the processors are such."""
+        before = told_by(f"call-{self.asks.name}-a") if self._kind.tool else []
+        return [made(words, *before) for words in self._words(heard)]
 
     def _words(self, heard: str) -> list[list[str]]:
         kind, asks = self._kind, self.asks
@@ -231,7 +239,7 @@ class _Turn:
     def judge(self, heard: list[str], *, had: list[str]) -> None:
         """Holds what it said against what it may say, having heard one of these before, and what it took back, too."""
         outcome = self.outcome
-        if outcome.kind == "made" and outcome.status == "finished":
+        if self._kind.made and outcome.status == "finished":
             self._judge_pieces(heard)
         texts, begun = ([text for each in some for text in self._texts(each)] for some in (heard, had))
         _judge(outcome, texts, begun)
@@ -241,7 +249,7 @@ class _Turn:
 
     def _judge_pieces(self, heard: list[str]) -> None:
         """Each client has each piece, and the data between them."""
-        right = [said(made(words)) for each in heard for words in self._words(each)]
+        right = [said(chunks) for each in heard for chunks in self._made(each)]
         for who, reader in self.outcome.readers.items():
             if (pieces := said([chunk for _, chunk in reader.chunks])) not in right:
                 self.outcome.wrong_chunks += 1
