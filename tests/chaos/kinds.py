@@ -138,6 +138,13 @@ KINDS: Final[Mapping[str, Kind]] = {
         told=upper,
     ),
     "made": Kind({"outputProcessors": [kind.id for kind in MADE]}, made=True),
+    "written": Kind(
+        {
+            "inputProcessors": ["chaos-writes"],
+            "outputProcessors": [*(kind.id for kind in MADE), "chaos-writes"],
+        },
+        made=True,
+    ),
     "told": Kind(
         {"outputProcessors": [kind.id for kind in MADE]},
         " tool",

@@ -14,7 +14,7 @@ from procession.processor import Options, Processor
 from procession.stream import StreamChain
 from procession_schemas.chunks import Chunk
 
-__all__ = ["MADE", "made", "said", "text_of", "told_by"]
+__all__ = ["MADE", "Writes", "made", "said", "text_of", "told_by"]
 
 _ACTS = {
     "pass": 6,
@@ -93,6 +93,27 @@ class Made3(_Made):
     process_data_parts = True
 
 
+class Writes(Processor[Options]):
+    """Writes before the answer, behind it, and at the end of all, where no other processor gets it."""
+
+    id = "chaos-writes"
+
+    async def process_input_step(self, args: Any) -> None:
+        await self._write(args, "before")
+
+    async def process_output_step(self, args: Any) -> None:
+        await self._write(args, "behind")
+
+    async def process_output_result(self, args: Any) -> None:
+        await self._write(args, "at the end")
+
+    @staticmethod
+    async def _write(args: Any, whom: str) -> None:
+        for chunk in told_by(whom):
+            await args.writer.custom(chunk)
+            await asyncio.sleep(_SECONDS)
+
+
 MADE = (Made1, Made2, Made3)
 
 
@@ -109,18 +130,18 @@ def said(chunks: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def told_by(call: str) -> list[Chunk]:
-    """What the tool writes in a call of that id."""
-    return [{"type": "data-made", "data": f"{call} {number}"} for number in range(_TOLD)]
+def told_by(whom: str) -> list[Chunk]:
+    """What somebody writes beside the answer."""
+    return [{"type": "data-made", "data": f"{whom} {number}"} for number in range(_TOLD)]
 
 
-def made(words: list[str], *before: Chunk) -> list[Chunk]:
+def made(words: list[str], *, before: Sequence[Chunk] = (), behind: Sequence[Chunk] = ()) -> list[Chunk]:
     """What the chain makes of an answer in these pieces, in one process that nothing happens to.
 
-    `before` is what a tool has written in the step before.
+    `before` and `behind` the answer is what others have written through the chain.
     """
     with ThreadPoolExecutor(1) as another:  # which has no event loop
-        return another.submit(asyncio.run, _made(words, before)).result()
+        return another.submit(asyncio.run, _made(words, before, behind)).result()
 
 
 def text_of(chunks: Iterable[Chunk]) -> str:
@@ -128,13 +149,14 @@ def text_of(chunks: Iterable[Chunk]) -> str:
     return "".join(chunk["payload"]["text"] for chunk in chunks if chunk["type"] == "text-delta")
 
 
-async def _made(words: list[str], before: Sequence[Chunk]) -> list[Chunk]:
+async def _made(words: list[str], before: Sequence[Chunk], behind: Sequence[Chunk]) -> list[Chunk]:
     chunks: list[Chunk] = []
     messages = MessageList(new_id=lambda: "m", now=lambda: "2026-01-01T00:00:00.000Z")
     context = RunContext(run_id="r", tenant="t", agent="a", message_id="m", messages=messages)
     links = [Link(kind.build({"waits": False}), kind.id, place) for place, kind in enumerate(MADE)]
     answer: list[Chunk] = [{"type": "text-delta", "payload": {"id": "txt-0", "text": word}} for word in words]
-    streams: list[Sequence[Chunk]] = [before, [*answer, {"type": "text-end", "payload": {"id": "txt-0"}}]]
+    end: Chunk = {"type": "text-end", "payload": {"id": "txt-0"}}
+    streams: list[Sequence[Chunk]] = [before, [*answer, end], behind]
     for stream in streams:
         async with StreamChain(links, context, Calls(clock=lambda: 0), chunks.append) as chain:
             for chunk in stream:

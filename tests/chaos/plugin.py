@@ -11,7 +11,7 @@ import orjson
 from procession.processor import Options, Processor
 from procession.registry import Registry
 from procession.tools import Tool, ToolContext
-from tests.chaos.made import MADE, told_by
+from tests.chaos.made import MADE, Writes, told_by
 from tests.support.plugin import Rated, Ticking
 
 __all__ = ["expected", "register"]
@@ -205,7 +205,7 @@ class Telling(Trace):
 
 
 def register(registry: Registry) -> None:
-    for processor in (Upper, Tally, Split, Block, Again, Guard, Rated, Ticking, Every, *MADE):
+    for processor in (Upper, Tally, Split, Block, Again, Guard, Rated, Ticking, Every, Writes, *MADE):
         registry.add_processor(processor)
     for tool in (Trace, Asking, Telling):
         registry.add_tool(tool)

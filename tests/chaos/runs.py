@@ -222,8 +222,13 @@ class _Turn:
 
     def _made(self, heard: str) -> list[list[Chunk]]:
         """The same with the data between, where the processors are such."""
-        before = told_by(f"call-{self.asks.name}-a") if self._kind.tool else []
-        return [made(words, *before) for words in self._words(heard)]
+        words = self._words(heard)
+        if self._kind.tool:
+            return [made(each, before=told_by(f"call-{self.asks.name}-a")) for each in words]
+        if "inputProcessors" in self._kind.agent:
+            before, behind, end = map(told_by, ("before", "behind", "at the end"))
+            return [[*made(each, before=before, behind=behind), *end] for each in words]
+        return [made(each) for each in words]
 
     def _words(self, heard: str) -> list[list[str]]:
         kind, asks = self._kind, self.asks
