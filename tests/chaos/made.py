@@ -135,10 +135,14 @@ def told_by(whom: str) -> list[Chunk]:
     return [{"type": "data-made", "data": f"{whom} {number}"} for number in range(_TOLD)]
 
 
-def made(words: list[str], *, before: Sequence[Chunk] = (), behind: Sequence[Chunk] = ()) -> list[Chunk]:
+_Streams = Sequence[Sequence[Chunk]]
+
+
+def made(words: list[str], *, before: _Streams = (), behind: _Streams = ()) -> list[Chunk]:
     """What the chain makes of an answer in these pieces, in one process that nothing happens to.
 
-    `before` and `behind` the answer is what others have written through the chain.
+    `before` and `behind` the answer are what others have written through the chain: a tool all that it writes as one
+    stream, a hook each chunk as one.
     """
     with ThreadPoolExecutor(1) as another:  # which has no event loop
         return another.submit(asyncio.run, _made(words, before, behind)).result()
@@ -149,15 +153,14 @@ def text_of(chunks: Iterable[Chunk]) -> str:
     return "".join(chunk["payload"]["text"] for chunk in chunks if chunk["type"] == "text-delta")
 
 
-async def _made(words: list[str], before: Sequence[Chunk], behind: Sequence[Chunk]) -> list[Chunk]:
+async def _made(words: list[str], before: _Streams, behind: _Streams) -> list[Chunk]:
     chunks: list[Chunk] = []
     messages = MessageList(new_id=lambda: "m", now=lambda: "2026-01-01T00:00:00.000Z")
     context = RunContext(run_id="r", tenant="t", agent="a", message_id="m", messages=messages)
     links = [Link(kind.build({"waits": False}), kind.id, place) for place, kind in enumerate(MADE)]
     answer: list[Chunk] = [{"type": "text-delta", "payload": {"id": "txt-0", "text": word}} for word in words]
     end: Chunk = {"type": "text-end", "payload": {"id": "txt-0"}}
-    streams: list[Sequence[Chunk]] = [before, [*answer, end], behind]
-    for stream in streams:
+    for stream in (*before, [*answer, end], *behind):
         async with StreamChain(links, context, Calls(clock=lambda: 0), chunks.append) as chain:
             for chunk in stream:
                 await chain.feed(chunk)

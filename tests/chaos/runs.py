@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Any, Final, TypeVar
 
 from procession.client import Procession
@@ -224,10 +224,10 @@ class _Turn:
         """The same with the data between, where the processors are such."""
         words = self._words(heard)
         if self._kind.tool:
-            return [made(each, before=told_by(f"call-{self.asks.name}-a")) for each in words]
+            return [made(each, before=[told_by(f"call-{self.asks.name}-a")]) for each in words]
         if "inputProcessors" in self._kind.agent:
-            before, behind, end = map(told_by, ("before", "behind", "at the end"))
-            return [[*made(each, before=before, behind=behind), *end] for each in words]
+            before, behind = ([[chunk] for chunk in told_by(whom)] for whom in ("before", "behind"))
+            return [[*made(each, before=before, behind=behind), *told_by("at the end")] for each in words]
         return [made(each) for each in words]
 
     def _words(self, heard: str) -> list[list[str]]:
@@ -258,7 +258,8 @@ class _Turn:
         for who, reader in self.outcome.readers.items():
             if (pieces := said([chunk for _, chunk in reader.chunks])) not in right:
                 self.outcome.wrong_chunks += 1
-                self.outcome.notes.append(f"{who} has the pieces {pieces} for {right}")
+                ways = [_apart(pieces, each) for each in right]
+                self.outcome.notes.append(f"{who} has others from piece {max(ways)[0]} on: {max(ways)[1:]}")
 
     def _log(self) -> list[list[Any]]:
         """What a processor with every hook notes in its state: which ones were called in turn, and how often."""
@@ -342,6 +343,12 @@ def _judge(outcome: Outcome, texts: list[str], begun: list[str]) -> None:
             outcome.notes.append(f"{who} has {reader.types}")
         outcome.repeated += reader.repeated
     outcome.readers.clear()
+
+
+def _apart(one: list[str], other: list[str]) -> tuple[int, list[str], list[str]]:
+    """From which place on two lists are others, and what both have there."""
+    same = next((at for at, (a, b) in enumerate(zip_longest(one, other)) if a != b), len(one))
+    return same, one[same : same + 12], other[same : same + 12]
 
 
 def _begins(told: str, texts: list[str]) -> bool:
