@@ -11,9 +11,11 @@ import fcntl
 import hashlib
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
+from http.client import HTTPConnection, HTTPSConnection
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Final, TypeVar
@@ -41,6 +43,8 @@ in 3 of 100 indexes of 61 messages. Nor are 14 in 100 of thousands that are much
 longer."""
 _WIDER: Final = 10
 """So many times as much is asked for where a thread may be found without a filter."""
+_ANSWER_SECONDS: Final = 30.0
+"""How long a server may say nothing. Chroma's client waits for ever, and its thread, as on a half-open connection."""
 _REFUSALS: Final = frozenset({"InvalidArgumentError", "InvalidDimensionException", "DuplicateIDError"})
 
 
@@ -65,12 +69,14 @@ class ChromaVectors(VectorStore):
             from chromadb.config import Settings  # noqa: PLC0415
 
             secure = parts.scheme == "https"
-            return chromadb.HttpClient(
-                host=parts.hostname or "127.0.0.1",
-                port=parts.port or (443 if secure else 8000),
-                ssl=secure,
-                settings=Settings(anonymized_telemetry=False),
+            host, port = parts.hostname or "127.0.0.1", parts.port or (443 if secure else 8000)
+            _await_answer(host, port, secure=secure)
+            client = chromadb.HttpClient(
+                host=host, port=port, ssl=secure, settings=Settings(anonymized_telemetry=False)
             )
+            for session in _sessions(client):
+                session.timeout = _ANSWER_SECONDS
+            return client
 
         return cls(connect)
 
@@ -306,12 +312,30 @@ class _DirectoryLock:
             self._file = None
 
 
-def _close(client: Any) -> None:
-    client.close()
+def _await_answer(host: str, port: int, *, secure: bool) -> None:
+    """Returns when a server answers, whatever it says: Chroma's client asks before it can be told how long it may wait.
+
+    Raises:
+        OSError, http.client.HTTPException: It does not, or speaks something else.
+    """
+    line = (HTTPSConnection if secure else HTTPConnection)(host, port, timeout=_ANSWER_SECONDS)
+    with closing(line):
+        line.request("GET", "/api/v2/heartbeat")
+        line.getresponse()
+
+
+def _sessions(client: Any) -> Iterator[Any]:
+    """The HTTP clients below a client of Chroma's; one of a directory has none."""
     for each in (client, getattr(client, "_admin_client", None)):
         session = getattr(getattr(each, "_server", None), "_session", None)
-        if session is not None:  # Chroma leaves the connections of its HTTP clients open
-            session.close()
+        if session is not None:
+            yield session
+
+
+def _close(client: Any) -> None:
+    client.close()
+    for session in _sessions(client):  # Chroma leaves their connections open
+        session.close()
 
 
 def _found(client: Any, name: str) -> Any:
