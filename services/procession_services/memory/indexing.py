@@ -10,7 +10,6 @@ from procession_services.memory.core.recall_text import indexed_text
 from procession_services.memory.ports import EmbedderChangedError, MessageStore, VectorsUnavailableError
 from procession_services.memory.recall import (
     BATCH,
-    DEFAULT_INDEX,
     EmbeddingError,
     Entry,
     IndexRef,
@@ -90,10 +89,18 @@ class Indexer:
             await self._recall.vectors.delete(tenant, resource, thread)
 
     async def _reindex(self, tenant: str, embedder: str | None) -> None:
-        """Empties every index of a tenant and queues all of its messages."""
+        """Empties every index of a tenant and queues all of its messages.
+
+        Those that agents use are filled, too, where they are gone: whoever began this before may have got no further.
+        """
         names = [name for name in await self._recall.vectors.drop(tenant) if not name.startswith(_DERIVED)]
-        used = {ref.name: ref for ref in await self._recall.indexes(tenant) if embedder is None}
-        refs = [used.get(name, IndexRef(tenant, name, embedder)) for name in names or [DEFAULT_INDEX]]
+        used = await self._recall.indexes(tenant, embedder)
+        asked = [ref.name for ref in used if embedder is not None and ref.name is not None]
+        refs = [ref for ref in used if ref.name not in asked]
+        known = {ref.name for ref in refs}
+        refs += [
+            IndexRef(tenant, name, embedder) for name in dict.fromkeys([*asked, *names]) if name not in known
+        ]
         async for resource in self._store.resources(tenant):
             page, more = 0, True
             while more:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from procession_services.memory.indexing import ATTEMPTS, Indexer, submit_all
-from procession_services.memory.ports import EmbedderChangedError, Hit, VectorsUnavailableError
+from procession_services.memory.ports import EmbedderChangedError, Hit, Page, VectorsUnavailableError
 from procession_services.memory.recall import (
     BATCH,
     CACHED,
@@ -29,6 +29,7 @@ class Vectors:
         self.fails: list[Exception] = []
         self.ensured = 0
         self.deleted: list[Any] = []
+        self.named: list[str] = []
 
     def _may_fail(self):
         if self.fails:
@@ -50,7 +51,8 @@ class Vectors:
         self.deleted.append((tenant, resource, thread, messages))
 
     async def drop(self, tenant):
-        return []
+        dropped, self.named = self.named, []
+        return dropped
 
 
 class Embedder:
@@ -279,3 +281,52 @@ def test_derived_names():
     assert default_index_name("org/embed.model-v1") == "mastra_memory_org_embed_model_v1"
     assert default_index_name("") == "mastra_memory_default"
     assert len(default_index_name("x" * 100)) == 63
+
+
+class Archive:
+    """One message in one thread; raises what `fails` has, one each time that it is read."""
+
+    def __init__(self, *fails):
+        self.fails = list(fails)
+
+    async def resources(self, tenant):
+        if self.fails:
+            raise self.fails.pop(0)
+        yield "r"
+
+    async def threads(self, tenant, resource, *, page, per_page):
+        return Page([{"id": "t"}], 1)
+
+    async def messages(self, tenant, thread, resource, *, page, per_page):
+        parts = [{"type": "text", "text": "hello"}]
+        message = {"id": "m", "role": "user", "createdAt": "", "content": {"format": 2, "parts": parts}}
+        return Page([message], 1)
+
+
+async def reindexed(embedder=None, *fails):
+    """For which indexes messages are queued, where there were three, and another one was used."""
+    stage = Stage()
+    for ref in (IndexRef("tenant", "docs", "c/d", {"dimensions": 5}), IndexRef("tenant", None, "e/f")):
+        await stage.recall._remember(ref)
+    stage.vectors.named = ["docs", "messages", "mastra_memory_e_f"]
+    indexer = Indexer(stage.recall, Archive(*fails), pause=stage._pause)  # type: ignore[arg-type]
+    assert await indexer.finish({"kind": "reindex", "tenant": "tenant", "embedder": embedder})
+    return sorted(
+        (job["index"]["name"] or "", job["index"]["embedder"], job["index"]["options"])
+        for _, job in stage.queue.jobs
+    )
+
+
+async def test_every_index_that_is_there_or_used_is_made_anew():
+    assert await reindexed() == [
+        ("", "e/f", {}),
+        ("docs", "c/d", {"dimensions": 5}),
+        ("messages", None, {}),
+    ]
+    assert await reindexed("a/b") == [("", "e/f", {}), ("docs", "a/b", {}), ("messages", "a/b", {})]
+
+
+async def test_a_reindex_that_was_broken_off_fills_what_it_had_emptied():
+    filled = await reindexed(None, ConnectionError())
+    assert ("docs", "c/d", {"dimensions": 5}) in filled
+    assert ("", "e/f", {}) in filled
