@@ -12,6 +12,7 @@ from procession_services.runtime.admission import Places
 from procession_services.runtime.store import run_key
 from tests.support.servers import own_servers
 from tests.support.system import SERVICES, finished, running_system
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -49,6 +50,33 @@ async def test_it_ends_when_nobody_decides_in_time(tmp_path, monkeypatch):
                 await handle._bell.heard(5)
         assert (result.status, result.error.code) == ("failed", "DEADLINE_EXCEEDED")
         assert "nobody decided" in result.error.message
+
+
+async def test_who_comes_when_its_events_have_expired_can_still_decide(tmp_path, monkeypatch):
+    """EVENTS keeps a week, and a run waits for a month."""
+    async with running(tmp_path, monkeypatch) as system:
+        handle = await system.start(CALL, DONE, agent=ASKS, stream=False)
+        assert (await handle.result(timeout=20)).status == "suspended"
+        await handle.close()
+        connection = await nats.connect(system.servers.nats_url)
+        js = connection.jetstream()
+
+        async def is_handled():
+            return not (await js.stream_info("RUNS")).state.messages
+
+        await eventually(is_handled)
+        events = (await js.stream_info("EVENTS")).config
+        events.max_age, events.duplicate_window = 0.1, 0.1
+        await js.update_stream(events)
+        await asyncio.sleep(1)
+        events.max_age = 60
+        await js.update_stream(events)
+        await connection.close()
+        later = await system.client.attach(handle.run_id)
+        result = await later.result(timeout=20)
+        assert [call["toolCallId"] for call in result.suspend_payload["calls"]] == ["c1"]
+        await later.approve("c1")
+        assert (await later.result(timeout=20)).text == "done"
 
 
 async def test_a_decision_that_is_delivered_again_answers_no_later_question_about_the_same_call(
