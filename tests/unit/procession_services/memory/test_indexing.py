@@ -265,6 +265,19 @@ async def test_indexes_are_known_as_they_were_used_last():
     assert await stage.recall.indexes("tenant", "e/f") == used
 
 
+async def test_an_index_whose_embedder_makes_no_vectors_is_not_one_that_agents_use():
+    stage = Stage(refuses=["question"])
+    wrong = IndexRef("tenant", None, "openai/text-embeding-3")
+    with pytest.raises(EmbeddingError):
+        await stage.recall.search(wrong, "question", top_k=1, resource="r", thread=None)
+    await stage.recall.submit(wrong, "r", "t", entries("question"))
+    await stage.work()
+    assert await stage.recall.indexes("tenant") == [IndexRef("tenant", DEFAULT_INDEX)]
+    await stage.recall.submit(REF, "r", "t", entries("answer"))
+    await stage.work()
+    assert await stage.recall.indexes("tenant") == [REF]
+
+
 async def test_messages_are_queued_for_every_index_in_batches():
     stage = Stage()
     messages: Any = [{"id": f"m{n}", "role": "user", "createdAt": "2026-01-01T00:00:00.000Z",
