@@ -94,11 +94,17 @@ class Queue:
 
 
 class Threads:
-    def __init__(self, *known):
-        self.known = known
+    """Threads with these messages, by id and time, of which the first is the oldest."""
 
-    async def get_thread(self, tenant, thread, resource):
-        return {"id": thread} if thread in self.known else None
+    def __init__(self, *known, **messages):
+        self.known = known
+        self._messages = [{"id": each, "createdAt": at} for each, at in messages.items()]
+
+    async def messages(self, tenant, thread, resource, *, page, per_page):
+        return Page(self._messages[:per_page], len(self._messages)) if thread in self.known else None
+
+    async def find(self, tenant, thread, resource, ids):
+        return [message for message in self._messages if message["id"] in ids]
 
 
 class Stage:
@@ -120,8 +126,12 @@ class Stage:
         await self.recall.submit(REF, "r", thread, entries(*texts))
 
 
-def entries(*texts):
-    return [Entry(text, text, {"message_id": text}) for text in texts]
+def at(minute):
+    return f"2026-01-01T00:{minute:02}:00.000Z"
+
+
+def entries(*texts, minute=0):
+    return [Entry(text, text, {"message_id": text, "created_at": at(minute)}) for text in texts]
 
 
 async def test_another_embedder_or_other_options_make_vectors_of_their_own():
@@ -183,6 +193,17 @@ async def test_a_thread_that_was_deleted_meanwhile_leaves_no_embeddings():
     await stage.submit("a")
     await stage.work()
     assert stage.vectors.deleted == [("tenant", "r", "t", None)]
+
+
+async def test_messages_that_retention_has_removed_meanwhile_leave_no_embeddings():
+    """Two replicas work on the queue, so the job that removes them may be done before the one that indexes them."""
+    stage = Stage()
+    kept = Threads("t", moved=at(3), oldest=at(3), newest=at(4))
+    stage.indexer = Indexer(stage.recall, kept, pause=stage._pause)  # type: ignore[arg-type]
+    for minute, texts in ((2, ["removed", "moved"]), (3, ["oldest"]), (5, ["not saved yet"])):
+        await stage.recall.submit(REF, "r", "t", entries(*texts, minute=minute))
+    await stage.work()
+    assert stage.vectors.deleted == [("tenant", "r", "t", ["removed"])]
 
 
 async def test_deletions_go_through_the_queue_too():
