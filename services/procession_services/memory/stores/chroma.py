@@ -13,9 +13,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from functools import partial
-from http.client import HTTPConnection, HTTPSConnection
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Final, TypeVar
@@ -66,11 +64,14 @@ class ChromaVectors(VectorStore):
 
         def connect() -> Any:
             import chromadb  # noqa: PLC0415 - seconds
+            import httpx  # noqa: PLC0415 - which comes along with it
             from chromadb.config import Settings  # noqa: PLC0415
 
             secure = parts.scheme == "https"
             host, port = parts.hostname or "127.0.0.1", parts.port or (443 if secure else 8000)
-            _await_answer(host, port, secure=secure)
+            # Its client asks before it can be told how long it may wait.
+            scheme = "https" if secure else "http"
+            httpx.get(f"{scheme}://{host}:{port}/api/v2/heartbeat", timeout=_ANSWER_SECONDS)
             client = chromadb.HttpClient(
                 host=host, port=port, ssl=secure, settings=Settings(anonymized_telemetry=False)
             )
@@ -310,18 +311,6 @@ class _DirectoryLock:
         if self._file is not None:
             self._file.close()
             self._file = None
-
-
-def _await_answer(host: str, port: int, *, secure: bool) -> None:
-    """Returns when a server answers, whatever it says: Chroma's client asks before it can be told how long it may wait.
-
-    Raises:
-        OSError, http.client.HTTPException: It does not, or speaks something else.
-    """
-    line = (HTTPSConnection if secure else HTTPConnection)(host, port, timeout=_ANSWER_SECONDS)
-    with closing(line):
-        line.request("GET", "/api/v2/heartbeat")
-        line.getresponse()
 
 
 def _sessions(client: Any) -> Iterator[Any]:
