@@ -183,30 +183,26 @@ class Supervisor:
             await self._turns.acquire()
             if self._stopping:  # whoever was stopped has given its turn to us
                 return
-            started = clock()
-            waiting = asyncio.create_task(self._give_turn(child))
+            started, is_first = clock(), not child.starts
+            waiting = asyncio.create_task(child.ready.wait())
+            waiting.add_done_callback(lambda _waiting: self._turns.release())  # the next one may start
             try:
-                code = await self._run(child)
+                what = f"ended with {_ending(await self._run(child))}"
+            except OSError as error:  # there may be memory, or room for a process, in a while
+                what = f"could not be started ({error})"
             finally:
                 waiting.cancel()
             if self._stopping:
                 return
-            if child.starts == 1 and not child.ready.is_set():
+            if is_first and not child.ready.is_set():
                 tail = "\n".join(f"  {line}" for line in child.tail)
-                raise StartError(f"{child.name} ended with {_ending(code)} before it was ready:\n{tail}")
+                raise StartError(f"{child.name} {what} before it was ready:\n{tail}")
             child.ready.clear()
             failures = 0 if clock() - started > _STABLE_SECONDS else failures
             pause = _BACKOFF[min(failures, len(_BACKOFF) - 1)]
             failures += 1
-            self._on_line(child.name, f"ended with {_ending(code)}; it is started again in {pause:g} s")
+            self._on_line(child.name, f"{what}; it is started again in {pause:g} s")
             await asyncio.sleep(pause)
-
-    async def _give_turn(self, child: _Child) -> None:
-        """Lets the next one start when this one is ready, or has ended."""
-        try:
-            await child.ready.wait()
-        finally:
-            self._turns.release()
 
     async def _run(self, child: _Child) -> int:
         """Runs one incarnation to its end and returns its exit code."""

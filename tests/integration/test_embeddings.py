@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from functools import partial
+from urllib.parse import urlsplit
 
 import pytest
 import pytest_asyncio
@@ -224,3 +225,59 @@ async def test_a_server_that_is_not_there_is_told(tmp_path):
         with pytest.raises(VectorsUnavailableError, match="Chroma does not answer"):
             await vectors.ensure(INDEX)
     await vectors.aclose()
+
+
+async def test_a_server_that_says_nothing_is_told_in_time(monkeypatch):
+    monkeypatch.setattr(chroma, "_ANSWER_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        vectors = ChromaVectors.over_http(f"http://127.0.0.1:{silent.getsockname()[1]}")
+        async with asyncio.timeout(30):
+            with pytest.raises(VectorsUnavailableError, match="Chroma does not answer"):
+                await vectors.ensure(INDEX)
+        await vectors.aclose()
+
+
+class _HalfOpen:
+    """Forwards connections; those that are open when it is `broken` pass nothing any more, and nobody is told."""
+
+    def __init__(self, port):
+        self.broken = asyncio.Event()
+        self._target = port
+
+    async def __aenter__(self):
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_exception):
+        self._server.close()
+
+    async def _serve(self, reader, writer):
+        there, here = await asyncio.open_connection("127.0.0.1", self._target)
+        broken = self.broken
+        await asyncio.gather(self._pass(reader, here, broken), self._pass(there, writer, broken))
+
+    async def _pass(self, reader, writer, broken):
+        while data := await reader.read(65536):
+            if not broken.is_set():
+                writer.write(data)
+        writer.close()
+
+    def cut(self):
+        self.broken.set()
+        self.broken = asyncio.Event()
+
+
+async def test_connections_that_are_half_open_keep_no_thread_for_good(chroma_server, monkeypatch):
+    monkeypatch.setattr(chroma, "_ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(chroma, "_THREADS", 2)
+    async with _HalfOpen(urlsplit(chroma_server.url).port) as way:
+        vectors = ChromaVectors.over_http(way.url)
+        await vectors.upsert(INDEX, [entry("m", "apples")])
+        await asyncio.gather(*(found(vectors, "apples") for _ in range(4)))
+        way.cut()
+        lost = await asyncio.gather(*(found(vectors, "apples") for _ in range(2)), return_exceptions=True)
+        assert [type(each) for each in lost] == [VectorsUnavailableError] * 2
+        async with asyncio.timeout(10):
+            assert await found(vectors, "apples") == ["m"]
+        await vectors.aclose()

@@ -8,10 +8,16 @@ import nats
 import pytest
 
 from procession_schemas import subjects
+from procession_schemas.run import Failure
+from procession_schemas.work import WorkCommand
+from procession_services.processor_host.driver import failed_result
+from procession_services.runtime import redis_client
 from procession_services.runtime.admission import Places
+from procession_services.runtime.embedded import EmbeddedServers
 from procession_services.runtime.store import run_key
 from tests.support.servers import own_servers
 from tests.support.system import SERVICES, finished, running_system
+from tests.support.waiting import eventually, until
 
 pytestmark = pytest.mark.integration
 
@@ -49,6 +55,81 @@ async def test_it_ends_when_nobody_decides_in_time(tmp_path, monkeypatch):
                 await handle._bell.heard(5)
         assert (result.status, result.error.code) == ("failed", "DEADLINE_EXCEEDED")
         assert "nobody decided" in result.error.message
+
+
+async def test_who_comes_when_its_events_have_expired_can_still_decide(tmp_path, monkeypatch):
+    """EVENTS keeps a week, and a run waits for a month."""
+    async with running(tmp_path, monkeypatch) as system:
+        handle = await system.start(CALL, DONE, agent=ASKS, stream=False)
+        assert (await handle.result(timeout=20)).status == "suspended"
+        await handle.close()
+        connection = await nats.connect(system.servers.nats_url)
+        js = connection.jetstream()
+
+        async def is_handled():
+            return not (await js.stream_info("RUNS")).state.messages
+
+        await eventually(is_handled)
+        events = (await js.stream_info("EVENTS")).config
+        events.max_age, events.duplicate_window = 0.1, 0.1
+        await js.update_stream(events)
+        await asyncio.sleep(1)
+        events.max_age = 60
+        await js.update_stream(events)
+        await connection.close()
+        later = await system.client.attach(handle.run_id)
+        result = await later.result(timeout=20)
+        assert [call["toolCallId"] for call in result.suspend_payload["calls"]] == ["c1"]
+        await later.approve("c1")
+        assert (await later.result(timeout=20)).text == "done"
+
+
+@pytest.mark.parametrize("word", ["approve", "cancel"])
+async def test_what_somebody_says_while_redis_is_away_counts_when_it_is_back(tmp_path, monkeypatch, word):
+    """Nobody could tell them that it was not heard: it was stored."""
+    monkeypatch.setattr(redis_client, "_RETRIES", 1)
+    async with EmbeddedServers(tmp_path) as servers, running_system(servers.endpoints, tmp_path) as system:
+        monkeypatch.setenv("OPENAI_API_KEY", "unused")
+        async with system.inside(*SERVICES, max_deliver=2):
+            handle = await system.start(CALL, DONE, agent=ASKS)
+            assert (await handle.result(timeout=20)).status == "suspended"
+            servers.kill_redis()
+            await (handle.approve("c1") if word == "approve" else handle.cancel())
+            await asyncio.sleep(5)
+            await servers.restart_redis()
+            result = await handle.result(timeout=30)
+            assert result.status == ("finished" if word == "approve" else "cancelled")
+
+
+async def test_what_a_service_gave_up_while_redis_is_away_ends_its_run_when_it_is_back(tmp_path, monkeypatch):
+    monkeypatch.setattr(redis_client, "_RETRIES", 1)
+    monkeypatch.setenv("OPENAI_API_KEY", "unused")
+    async with (
+        EmbeddedServers(tmp_path) as servers,
+        running_system(servers.endpoints, tmp_path) as system,
+        system.inside("orchestrator", max_deliver=2),
+    ):
+        handle = await system.start(DONE, stream=False)
+        connection = await nats.connect(servers.endpoints.nats_url)
+        js, tenant = connection.jetstream(), system.client.tenant
+        await until(lambda: handle.accepted)
+
+        async def is_sent():
+            return (await js.stream_info("WORK")).state.messages
+
+        await eventually(is_sent)
+        sent = await js.get_last_msg("WORK", subjects.work("llm_gateway", tenant, handle.run_id))
+        given_up = failed_result(
+            WorkCommand.model_validate_json(sent.data or b""), Failure(code="WORK_FAILED", message="x")
+        )
+        servers.kill_redis()
+        await js.publish(subjects.work("orchestrator", tenant, handle.run_id), given_up.to_json())
+        await asyncio.sleep(5)
+        await servers.restart_redis()
+        error = (await handle.result(timeout=30)).error
+        assert error is not None
+        assert error.code == "WORK_FAILED"
+        await connection.close()
 
 
 async def test_a_decision_that_is_delivered_again_answers_no_later_question_about_the_same_call(

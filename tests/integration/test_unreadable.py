@@ -78,3 +78,20 @@ async def test_a_request_that_comes_again_is_rejected_and_the_run_may_go_on(syst
     await system.redis.hset(key, "state", before)  # as the version does that can read it
     await gate.open()
     assert (await finished(one))[0].text == "well"
+
+
+async def test_a_command_that_a_service_cannot_read_ends_its_run(system):
+    """As one of a version after the next, in the middle of an upgrade."""
+    gate = system.gate()
+    handle = await start(system, 60, gate)
+    await gate.reached()
+    subject = subjects.work("input_processors", system.client.tenant, handle.run_id)
+    async with await nats.connect(system.servers.nats_url) as connection:
+        js = connection.jetstream()
+        command = json.loads((await js.get_last_msg("WORK", subject)).data or b"")
+        await js.publish(subject, json.dumps({**command, "ops": [{"op": "of a later version"}]}).encode())
+        result = await handle.result(timeout=20)
+        assert (result.status, result.error.code) == ("failed", "WORK_FAILED")
+        await js.publish(subject, b"no command")
+        assert (await finished(await start(system, 60)))[0].text == "well"
+    await gate.open()

@@ -4,6 +4,7 @@ import json
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
+from procession.client.errors import RequestTooLargeError
 from procession.client.link import Link
 from procession.errors import ProcessionError
 from procession_schemas import subjects
@@ -12,7 +13,8 @@ from procession_schemas.run import Failure
 __all__ = ["MemoryClient", "MemoryRequestError"]
 
 _SECONDS: Final = 10.0
-_PAGE: Final = 100
+_PAGE: Final = 128
+"""A power of two: where an answer would be too long, half of it is asked for."""
 
 
 class MemoryRequestError(ProcessionError):
@@ -72,23 +74,37 @@ class MemoryClient:
 
     async def export(self, thread: str, resource: str) -> AsyncIterator[dict[str, Any]]:
         """A thread as pages that `import_page` takes: `thread`, `note` and `messages`."""
-        page, more = 0, True
+        at, size, more = 0, _PAGE, True
         while more:
-            told = await self._ask("export", thread=thread, resource=resource, page=page, perPage=_PAGE)
-            page, more = page + 1, told["hasMore"]
-            yield {name: told.get(name) for name in ("thread", "note", "messages")}
+            place = {"thread": thread, "resource": resource, "page": at // size, "perPage": size}
+            try:
+                told = await self._ask("export", **place)
+            except MemoryRequestError as error:
+                if error.failure.code != "ANSWER_TOO_LONG" or size == 1:
+                    raise
+                size //= 2
+            else:
+                at, more = at + size, told["hasMore"]
+                yield {name: told.get(name) for name in ("thread", "note", "messages")}
 
     async def import_page(self, page: dict[str, Any], *, embedder: str | None = None) -> list[str]:
         """Takes in a page of an export; what the thread has already is replaced by it, and nothing comes twice.
 
         The messages are queued for the index of semantic recall; `embedder` is that of agents which name their own,
-        where none of them has run yet.
+        where none of them has run yet. A page that is too long for a message of NATS is sent in parts.
         """
-        head = page["thread"]
-        fields = {"thread": head["id"], "resource": head["resource"], "messages": page["messages"]}
+        head, messages = page["thread"], page["messages"]
+        fields = {"thread": head["id"], "resource": head["resource"], "messages": messages}
         more = {name: head.get(name) for name in ("title", "metadata")}
         more |= {"note": page.get("note"), "embedder": embedder}
-        return list((await self._ask("import", **fields, **more))["ids"])
+        try:
+            return list((await self._ask("import", **fields, **more))["ids"])
+        except RequestTooLargeError:
+            if len(messages) <= 1:
+                raise
+        half = len(messages) // 2
+        parts = [{**page, "messages": part} for part in (messages[:half], messages[half:])]
+        return [each for part in parts for each in await self.import_page(part, embedder=embedder)]
 
     async def note(self, resource: str, thread: str | None = None) -> str | None:
         """The working memory of a resource, or of one of its threads."""
@@ -108,9 +124,11 @@ class MemoryClient:
         return int((await self._ask("index"))["waiting"])
 
     async def _ask(self, operation: str, **fields: Any) -> dict[str, Any]:
-        body = json.dumps({name: value for name, value in fields.items() if value is not None}).encode()
+        told = {name: value for name, value in fields.items() if value is not None}
+        # Letters as they are: escaped, they may take twice the space. What is none is for the service to refuse.
+        body = json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode(errors="surrogatepass")
         subject = subjects.api("memory", self._tenant, operation)
-        told: dict[str, Any] = json.loads(await self._link.ask(subject, body, _SECONDS))
-        if "error" in told:
-            raise MemoryRequestError(Failure.model_validate(told["error"]))
-        return told
+        answer: dict[str, Any] = json.loads(await self._link.ask(subject, body, _SECONDS))
+        if "error" in answer:
+            raise MemoryRequestError(Failure.model_validate(answer["error"]))
+        return answer

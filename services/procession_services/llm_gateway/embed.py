@@ -12,6 +12,7 @@ from procession_schemas import subjects
 from procession_schemas.embed import EmbedReply, EmbedRequest
 from procession_services.bus.alive import beating
 from procession_services.llm_gateway.core.failures import ProviderError
+from procession_services.llm_gateway.gates import Gates
 from procession_services.llm_gateway.providers.litellm_embeddings import embed
 from procession_services.llm_gateway.providers.litellm_provider import LiteLLMProvider
 from procession_services.runtime.ledger import Ledger
@@ -19,7 +20,7 @@ from procession_services.runtime.ledger import Ledger
 __all__ = ["BUSY", "EmbeddingAnswers"]
 
 CONCURRENCY = 16
-"""Requests that one gateway makes at the same time; further ones wait."""
+"""Requests that one gateway makes at the same time for one tenant; further ones wait."""
 BUSY = EmbedReply(error="the llm_gateway has too many open requests; ask again later").to_json()
 
 
@@ -37,7 +38,7 @@ class EmbeddingAnswers:
     ) -> None:
         self._provider, self._ledger, self._publish = provider, ledger, publish
         self._api_base, self._max_reply = api_base, max_reply
-        self._gate = asyncio.Semaphore(CONCURRENCY)
+        self._gates = Gates(CONCURRENCY)
 
     async def answer(self, subject: str, body: bytes) -> bytes:
         """The reply to one request, errors included."""
@@ -45,11 +46,12 @@ class EmbeddingAnswers:
             request = EmbedRequest.model_validate_json(body)
         except ValidationError as error:
             return EmbedReply(error=f"the request cannot be read: {error.error_count()} errors").to_json()
+        _, _, tenant, *_ = subjects.parse(subject)
         try:
             async with (
                 beating(self._publish, request.beats),
                 asyncio.timeout(request.timeout),
-                self._gate,
+                self._gates.of(tenant),
             ):
                 reply = await self._ask(request)
         except TimeoutError:
@@ -57,7 +59,6 @@ class EmbeddingAnswers:
         except ProviderError as error:
             return EmbedReply(error=_told(request.model, error)).to_json()
         if reply.error is None:
-            _, _, tenant, *_ = subjects.parse(subject)
             self._ledger.add(tenant, {}, request.model, reply.usage, reply.cost)
         told = reply.to_json()
         if len(told) > self._max_reply:

@@ -15,13 +15,14 @@ from procession_services.bus.alive import beating
 from procession_services.llm_gateway.core.call import ModelCall
 from procession_services.llm_gateway.core.ending import Ending
 from procession_services.llm_gateway.core.failures import ProviderError
+from procession_services.llm_gateway.gates import Gates
 from procession_services.llm_gateway.providers import Provider
 from procession_services.llm_gateway.providers.retrying import stream_with_retries
 from procession_services.runtime.ledger import Ledger
 
 log = logging.getLogger(__name__)
 CONCURRENCY = 64
-"""Questions that one gateway asks at the same time; further ones wait."""
+"""Questions that one gateway asks at the same time for one tenant; further ones wait."""
 BUSY = GenerateReply(error="the llm_gateway has too many open questions; ask again later").to_json()
 
 
@@ -39,7 +40,7 @@ class Generator:
     ) -> None:
         self._provider, self._ledger, self._publish = provider, ledger, publish
         self._api_base, self._max_reply = api_base, max_reply
-        self._gate = asyncio.Semaphore(CONCURRENCY)
+        self._gates = Gates(CONCURRENCY)
 
     async def answer(self, subject: str, body: bytes) -> bytes:
         """The reply to one request, errors included; what it cost is booked for the tenant of the subject."""
@@ -47,15 +48,15 @@ class Generator:
             request = GenerateRequest.model_validate_json(body)
         except ValidationError as error:
             return GenerateReply(error=f"the request cannot be read: {error.error_count()} errors").to_json()
+        _, _, tenant, *_ = subjects.parse(subject)
         try:
             async with (
                 beating(self._publish, request.beats),
                 asyncio.timeout(request.timeout),
-                self._gate,
+                self._gates.of(tenant),
             ):
                 reply = await self._ask(request)
                 if reply.error is None:
-                    _, _, tenant, *_ = subjects.parse(subject)
                     self._ledger.add(tenant, {}, request.model, reply.usage, reply.cost)
         except TimeoutError:
             reply = GenerateReply(error=f"{request.model} gave no answer within {request.timeout:g} s")

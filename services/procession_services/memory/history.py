@@ -1,6 +1,6 @@
 """Message history: what was said in a thread before, and what a run adds to it (R-ME-4, R-ME-5, builtins.md 13)."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
@@ -16,11 +16,13 @@ from procession_schemas.messages import Message
 from procession_schemas.run_ids import answer_id
 from procession_services.memory.core.echo import with_updates
 from procession_services.memory.core.storable import storable
+from procession_services.memory.core.times import to_iso, to_millis
 from procession_services.memory.core.units import newest_units, rough_tokens
 from procession_services.memory.scope import Conversation, Count, Memory, conversation, current_memory
 from procession_services.runtime import clock
 
 DEFAULT_LAST_MESSAGES = 10
+_JUST_NOW_MS = 60_000
 PAGE = 40
 """Messages read at a time where a token budget decides how many."""
 BOUNDARY = "memory-token-limiter:boundary"
@@ -89,6 +91,7 @@ class MessageHistory(Processor[MessageHistoryOptions]):
             for message in recalled
             if message["id"] in given and (whole := with_updates(message, given[message["id"]])) is not None
         }
+        put_behind(args.message_list, recalled)
         args.message_list.add([message for message in recalled if message["id"] not in wholes], "memory")
         args.message_list.add(list(wholes.values()), "input")
         return args.message_list
@@ -169,6 +172,23 @@ class MessageHistory(Processor[MessageHistoryOptions]):
         if self.options.token_limit is not None:
             return None
         return DEFAULT_LAST_MESSAGES if here.last_messages is None else int(here.last_messages)
+
+
+def put_behind(messages: MessageList, recalled: Sequence[Message]) -> None:
+    """Puts what a run brings behind what its thread has, where that is of a time to come.
+
+    Then the clocks of two machines differ, or one was set back: a question would stand in front of what it is about.
+    What was said long ago, by its own account, stays where it was.
+    """
+    now = to_millis(clock.now_iso())
+    newest = max((to_millis(message["createdAt"]) for message in recalled), default=now)
+    if newest <= now:
+        return
+    known = {message["id"] for message in recalled}
+    for message in messages.get.input.db():
+        if message["id"] not in known and now - _JUST_NOW_MS <= to_millis(message["createdAt"]) <= newest:
+            newest += 1
+            message["createdAt"] = to_iso(newest)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from procession_schemas.messages import Message
 from procession_services.memory.core.recall_text import indexed_text
+from procession_services.memory.core.times import to_millis
 from procession_services.memory.ports import EmbedderChangedError, MessageStore, VectorsUnavailableError
 from procession_services.memory.recall import (
     BATCH,
-    DEFAULT_INDEX,
     EmbeddingError,
     Entry,
     IndexRef,
@@ -85,15 +85,41 @@ class Indexer:
     async def _upsert(self, job: dict[str, Any]) -> None:
         tenant, resource, thread, index = job["tenant"], job["resource"], job["thread"], job["index"]
         ref = IndexRef(tenant, index["name"], index["embedder"], index["options"])
-        await self._recall.index(ref, [Entry(**entry) for entry in job["entries"]])
-        if await self._store.get_thread(tenant, thread, resource) is None:  # deleted meanwhile
-            await self._recall.vectors.delete(tenant, resource, thread)
+        entries = [Entry(**entry) for entry in job["entries"]]
+        await self._recall.index(ref, entries)
+        removed = await self._removed(tenant, resource, thread, entries)
+        if removed != []:
+            await self._recall.vectors.delete(tenant, resource, thread, removed)
+
+    async def _removed(
+        self, tenant: str, resource: str, thread: str, entries: Sequence[Entry]
+    ) -> list[str] | None:
+        """Which of these messages are gone; None: the thread is.
+
+        Their removal is a job, too, which another replica may have done meanwhile. What is missing, but not older than
+        all that is there, may be saved soon.
+        """
+        page = await self._store.messages(tenant, thread, resource, page=0, per_page=1)
+        if page is None:
+            return None
+        since = min((to_millis(message["createdAt"]) for message in page.items), default=0)
+        older = [entry.id for entry in entries if to_millis(entry.metadata["created_at"]) < since]
+        there = await self._store.find(tenant, thread, resource, older) if older else []
+        return [each for each in older if each not in {message["id"] for message in there}]
 
     async def _reindex(self, tenant: str, embedder: str | None) -> None:
-        """Empties every index of a tenant and queues all of its messages."""
+        """Empties every index of a tenant and queues all of its messages.
+
+        Those that agents use are filled, too, where they are gone: whoever began this before may have got no further.
+        """
         names = [name for name in await self._recall.vectors.drop(tenant) if not name.startswith(_DERIVED)]
-        used = {ref.name: ref for ref in await self._recall.indexes(tenant) if embedder is None}
-        refs = [used.get(name, IndexRef(tenant, name, embedder)) for name in names or [DEFAULT_INDEX]]
+        used = await self._recall.indexes(tenant, embedder)
+        asked = [ref.name for ref in used if embedder is not None and ref.name is not None]
+        refs = [ref for ref in used if ref.name not in asked]
+        known = {ref.name for ref in refs}
+        refs += [
+            IndexRef(tenant, name, embedder) for name in dict.fromkeys([*asked, *names]) if name not in known
+        ]
         async for resource in self._store.resources(tenant):
             page, more = 0, True
             while more:

@@ -125,9 +125,9 @@ class Recall:
             TimeoutError: It took too long.
         """
         async with asyncio.timeout(self._seconds):
-            await self._remember(ref)
             embedder = self._embedders(ref.embedder, ref.options)
             [vector] = await self._vectors(ref, embedder, [text])
+            await self._remember(ref)
             index = await self._open(ref, embedder, len(vector))
             try:
                 return await self.vectors.query(index, vector, top_k=top_k, resource=resource, thread=thread)
@@ -137,7 +137,6 @@ class Recall:
 
     async def submit(self, ref: IndexRef, resource: str, thread: str, entries: Sequence[Entry]) -> None:
         """Queues messages to be indexed."""
-        await self._remember(ref)
         told = [{"id": e.id, "text": e.text, "metadata": e.metadata} for e in entries]
         await self.queue.put(
             {
@@ -156,7 +155,10 @@ class Recall:
         return [IndexRef(tenant, **each) for each in used] or [IndexRef(tenant, DEFAULT_INDEX, embedder)]
 
     async def _remember(self, ref: IndexRef) -> None:
-        """Keeps which embedder and options an index is used with: the last ones count."""
+        """Keeps which embedder and options an index is used with: the last ones that have made a vector count.
+
+        Of an embedder that there is not, whatever is saved later would be asked, in vain.
+        """
         told = {"name": ref.name, "embedder": ref.embedder, "options": ref.options}
         key = ref.name or f"of {ref.embedder}"
         if self._used.get((ref.tenant, key)) != told:
@@ -183,6 +185,7 @@ class Recall:
         made = await self._made(ref, embedder, entries)
         if not made:
             return
+        await self._remember(ref)
         index = await self._open(ref, embedder, len(made[0].vector))
         try:
             await self.vectors.upsert(index, made)

@@ -69,5 +69,5 @@ async def start(host: Host) -> None:
             give_up=orchestrator.give_up,
             concurrency=concurrency,
         )
-    backlog = Backlog(host.bus, Known(host.store, host.bus).knows)
+    backlog = Backlog(host.bus, Known(host.store, host.bus, executor.driver.again).knows)
     await host.answer(subjects.api(SERVICE, "*", "backlog"), backlog.answer)

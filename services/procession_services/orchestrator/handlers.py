@@ -1,6 +1,8 @@
 """Accepts or refuses run requests, and takes what people and the clock say into runs."""
 
 import asyncio
+import logging
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -32,10 +34,11 @@ from procession_services.runs.stored import UnreadableError, read_state
 from procession_services.runtime import telemetry
 from procession_services.runtime.admission import Over
 from procession_services.runtime.clock import iso, now, seconds
-from procession_services.runtime.redis_client import AWAY
+from procession_services.runtime.redis_client import AWAY, UNANSWERED
 from procession_services.runtime.reload import Watched
 from procession_services.runtime.store import ANSWER_SECONDS, Admission
 
+log = logging.getLogger(__name__)
 _STORE_AWAY = Failure(
     code="STORE_UNAVAILABLE",
     message="Redis does not answer; send the same request again later",
@@ -278,7 +281,7 @@ class Orchestrator:
     async def on_work(self, delivery: Delivery) -> None:
         """An answer that nobody took into the run yet: a host of another kind gave it, or one gave up."""
         result = WorkResult.model_validate_json(delivery.body)
-        await self._driver.event(result.tenant, result.run, result)
+        await self._patiently(delivery, lambda: self._driver.event(result.tenant, result.run, result))
 
     async def on_control(self, delivery: Delivery) -> None:
         """A person cancels or resumes. Tenants take turns.
@@ -294,9 +297,20 @@ class Orchestrator:
             raise HopelessError(f"the control cannot be read: {misfit(error).message}") from error
         except NotJsonError as error:
             raise HopelessError(f"the control cannot be read: {error}") from error
-        await self._controlled(tenant, run, control)
+        await self._patiently(delivery, lambda: self._controlled(tenant, run, control))
         while not await self._lapses.kept():
-            await self._controlled(tenant, run, control)
+            await self._patiently(delivery, lambda: self._controlled(tenant, run, control))
+
+    async def _patiently(self, delivery: Delivery, take: Callable[[], Awaitable[object]]) -> None:
+        """Takes something into a run, for as long as Redis is away: of what would be in DEAD then nobody would hear."""
+        while True:
+            try:
+                await take()
+            except UNANSWERED as error:
+                log.warning("%s waits for Redis: %r", delivery.subject, error)
+                await delivery.hold.keep()
+            else:
+                return
 
     async def _controlled(self, tenant: str, run: str, control: Control) -> None:
         async with self._control_turns.turn(tenant):

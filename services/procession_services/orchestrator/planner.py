@@ -1,16 +1,14 @@
 """Plans of runs: those of configured agents are made once for each set of options that requests bring."""
 
-import asyncio
 from typing import Any, Final
 
 from procession.args import RequestContext
 from procession.registry import Registry
 from procession_schemas.agent import Agent, FactoryRef, ProcessorRef
 from procession_schemas.run import RunRequest
-from procession_schemas.validation import RefusedError
 from procession_schemas.work import OpenOp
 from procession_services.orchestrator.core.plan import Arrays, make_plan
-from procession_services.runs.arrays import called
+from procession_services.processor_host.factories import called_in_time
 from procession_services.runs.state import Plan
 from procession_services.runtime.building import built
 from procession_services.runtime.reload import Watched
@@ -18,7 +16,6 @@ from procession_services.runtime.settings import Settings
 
 __all__ = ["Planner"]
 
-_FACTORY_SECONDS: Final = 10.0
 _KEPT: Final = 256
 _LONGEST_KEY: Final = 4096
 _KINDS: Final = ("input", "output", "error")
@@ -78,20 +75,11 @@ class Planner:
     async def _make(self, request: RunRequest, agent: Agent, arrays: Arrays, asked: int) -> Plan:
         """The plan of a request that asks for so many characters of options."""
         if isinstance(own := arrays["input"], FactoryRef):
-            context = RequestContext(request.request_context)
-            arrays = {**arrays, "input": await self._called(own, context)}
+            context = RequestContext(request.request_context)  # the run's own time has not begun
+            arrays = {**arrays, "input": await called_in_time(own, self._registry, context, "input")}
         size = asked + len(agent.model_dump_json(exclude_unset=True))
         plan = await built(lambda: make_plan(request, agent, arrays, self._registry, self._defaults), size)
         return plan.model_copy(update={"keyless": True}) if self._is_strange(request.agent) else plan
-
-    async def _called(self, own: FactoryRef, context: RequestContext) -> list[ProcessorRef]:
-        """What the factory makes; other requests wait meanwhile, and the run's own time has not begun."""
-        try:
-            async with asyncio.timeout(_FACTORY_SECONDS):
-                return await called(own, self._registry, context, "input")
-        except TimeoutError:
-            text = f"factory {own.factory}: gave nothing within {_FACTORY_SECONDS:g} seconds"
-            raise RefusedError("FACTORY_FAILED", text, "inputProcessors.factory") from None
 
     def _is_strange(self, agent: Agent | None) -> bool:
         """Whether an agent that came with a request names a place for its calls that the operator has not named."""

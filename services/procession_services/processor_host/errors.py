@@ -1,8 +1,12 @@
 """How an operation ends its command early, besides a tripwire and a processor's failure."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from procession.errors import BrokenComponentError, ProcessorError
 from procession_schemas.work import WorkResult
+from procession_services.runtime.redis_client import is_unanswered
 
 
 class Suspended(Exception):  # noqa: N818 - a decision, not an error
@@ -35,3 +39,14 @@ class Lent(Exception):  # noqa: N818 - a result
     def __init__(self, result: WorkResult) -> None:
         super().__init__("run elsewhere")
         self.result = result
+
+
+@contextmanager
+def unblamed() -> Iterator[None]:
+    """A Redis that does not answer is no failure of the processor that has asked it: the work is delivered again."""
+    try:
+        yield
+    except (BrokenComponentError, ProcessorError) as error:
+        if (cause := error.__cause__) is not None and is_unanswered(cause):
+            raise cause from None
+        raise

@@ -33,7 +33,14 @@ from procession_schemas.work import (
 )
 from procession_services.bus import Bus, Delivery, LostError
 from procession_services.processor_host.driver import Driver, moved
-from procession_services.processor_host.errors import Cancelled, Lent, ModelFailed, Stopped, Suspended
+from procession_services.processor_host.errors import (
+    Cancelled,
+    Lent,
+    ModelFailed,
+    Stopped,
+    Suspended,
+    unblamed,
+)
 from procession_services.processor_host.holders import Holders
 from procession_services.processor_host.instances import Instances
 from procession_services.processor_host.job import Job, OpRunner, SinkFactory, id_maker, restore
@@ -354,11 +361,12 @@ async def _one(run: OpRunner, op: Op, job: Job) -> None:
     """Runs one operation, and notes in the result how it has ended the command, if it has."""
     result = job.result
     try:
-        if op.op in _MAY_WAIT:
-            async with job.outbox.flushing():
+        with unblamed():
+            if op.op in _MAY_WAIT:
+                async with job.outbox.flushing():
+                    await run(op, job)
+            else:
                 await run(op, job)
-        else:
-            await run(op, job)
         if op is job.command.ops[-1]:
             await job.outbox.flush()
     except TripWire as tripwire:

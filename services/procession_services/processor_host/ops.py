@@ -15,10 +15,11 @@ from procession_schemas import work
 from procession_schemas.chunks import Chunk
 from procession_schemas.messages import StepResult
 from procession_services.processor_host.errors import Stopped
+from procession_services.processor_host.factories import called_in_time
 from procession_services.processor_host.fitting import fitting_finish
 from procession_services.processor_host.job import Job, OpRunner
 from procession_services.processor_host.results import compile_result
-from procession_services.runs.arrays import called, place
+from procession_services.runs.arrays import place
 from procession_services.runtime.clock import iso, now
 
 _BEHIND_CHUNKS: Final = frozenset({Hook.OUTPUT_STEP, Hook.OUTPUT_RESULT})
@@ -63,7 +64,7 @@ async def arrays(op: work.ArraysOp, job: Job) -> None:
     """Has the output and error arrays of this run made (R-CF-3)."""
     job.result.arrays = {}
     for kind, factory in op.factories.items():
-        refs = await called(factory, job.registry, job.ctx.request_context, kind)
+        refs = await called_in_time(factory, job.registry, job.ctx.request_context, kind)
         placed = place(kind, refs, job.registry)
         job.result.arrays[kind] = [each.model_dump(mode="json", by_alias=True) for each in placed]
 

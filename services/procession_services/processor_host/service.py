@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
+import orjson
 from pydantic import ValidationError
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
@@ -215,9 +216,7 @@ class Host:
             await executor.execute(command, delivery)
 
         async def give_up(delivery: Delivery, reason: str) -> None:
-            try:
-                command = WorkCommand.model_validate_json(delivery.body)
-            except ValidationError:
+            if (command := _readable(delivery.body)) is None:
                 return  # nobody who could be told; it lies in DEAD
             message = f"{self.service} could not do its part: {reason}"
             result = failed_result(command, Failure(code="WORK_FAILED", message=message))
@@ -272,6 +271,15 @@ class Host:
             await asyncio.gather(*(_tried(step, ends - _CLOSE_SECONDS / 2) for step in steps))
         for close in closes:
             await _tried(close, ends)
+
+
+def _readable(body: bytes) -> WorkCommand | None:
+    """A command, without its operations where another version may have made them; None where it is none."""
+    with contextlib.suppress(ValidationError):
+        return WorkCommand.model_validate_json(body)
+    with contextlib.suppress(ValueError, TypeError):  # pydantic's, too
+        return WorkCommand.model_validate({**orjson.loads(body), "ops": []})
+    return None
 
 
 Start = Callable[[Host], Coroutine[Any, Any, None]]

@@ -9,6 +9,7 @@ what their answers mean; its pipelines, and commands that wait on the server, ha
 import asyncio
 import hashlib
 import logging
+import traceback
 from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -27,7 +28,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from procession_services.runtime.access import Access
 from procession_services.runtime.tasks import ended
 
-__all__ = ["AWAY", "ONCE", "UNANSWERED", "RedisClient", "Script", "connect", "once_key"]
+__all__ = ["AWAY", "ONCE", "UNANSWERED", "RedisClient", "Script", "connect", "is_unanswered", "once_key"]
 
 log = logging.getLogger(__name__)
 AWAY: Final = (TimeoutError, RedisError)
@@ -80,6 +81,15 @@ def connect(url: str, access: Access = _OPEN) -> "RedisClient":
 def once_key(tenant: str) -> str:
     """A key for what is to be done once (`ONCE`)."""
     return f"procession:{tenant}:once:{uuid4().hex}"
+
+
+def is_unanswered(error: BaseException) -> bool:
+    """Whether that says that our Redis does not answer, and not another one, which an author's code asks."""
+    if not isinstance(error, UNANSWERED):
+        return False
+    ours = __name__.removesuffix("redis_client")
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(str(frame.f_globals.get("__name__")).startswith(ours) for frame, _ in frames)
 
 
 class Script:

@@ -45,6 +45,12 @@ local kept = redis.call('HMGET', KEYS[1], 'state_v', 'state', 'refused', 'cancel
 local told = redis.call('GET', KEYS[1] .. ':told')
 if kept[2] or kept[3] or told then return {'known', kept[1], kept[2], kept[3], told, kept[5]} end
 """
+_IN_TIME = """
+-- Who has asked a server that stood still since has been told that it does not answer, and nobody would begin the run.
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+if now > tonumber(ARGV[#ARGV]) then return {'late', now} end
+"""
 COMMIT = (
     _STATE
     + """
@@ -106,10 +112,11 @@ end
 return names
 """
 )
-ADMIT = _STATE + _KNOWN + admission.ADMIT
+ADMIT = _STATE + _KNOWN + _IN_TIME + admission.ADMIT
 REFUSE = (
     _KEEP
     + _KNOWN
+    + _IN_TIME
     + """
 redis.call('HSET', KEYS[1], 'refused', ARGV[1])
 keep(KEYS[1], ARGV[2])

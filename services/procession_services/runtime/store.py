@@ -5,7 +5,9 @@ sorted set of deadlines. A list per thread, the line, has the runs that are at w
 write is a compare-and-set in a script.
 """
 
+import asyncio
 import math
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -146,6 +148,7 @@ class RunStore:
     def __init__(self, redis: RedisClient, *, ttl: int, finished_ttl: int, told_ttl: int) -> None:
         self.redis: Any = redis  # redis-py's annotations cover every protocol and decoding at once
         self._ttl = ttl
+        self._ahead_ms = 0.0  # the clock of Redis, of ours
         self._finished_ttl, self._told_ttl = finished_ttl, told_ttl
         self._commit = partial(redis.run, Script(scripts.COMMIT))
         self._end = partial(redis.run, Script(scripts.END))
@@ -292,7 +295,8 @@ class RunStore:
             out,
             numbered_in,
         ]
-        match await self._admit(keys=self._keys(tenant, run, line), args=[*head, *wanted.arguments()]):
+        keys = self._keys(tenant, run, line)
+        match await self._in_time(self._admit, keys, [*head, *wanted.arguments()]):
             case [b"known", *_] as known:
                 return _known(known)
             case [b"over", limit, current, wait_ms]:
@@ -346,7 +350,19 @@ class RunStore:
 
     async def refuse(self, tenant: str, run: str, digest: str) -> Admission:
         """Notes that a request is refused, unless its id is or was taken; gives what was known of that."""
-        return _known(await self._refuse(keys=[run_key(tenant, run)], args=[digest, self._told_ttl]))
+        return _known(await self._in_time(self._refuse, [run_key(tenant, run)], [digest, self._told_ttl]))
+
+    async def _in_time(self, script: Callable[..., Awaitable[Any]], keys: list[str], args: list[Any]) -> Any:
+        """Runs a script that does nothing where it comes later than who asks waits, by the clock of Redis.
+
+        That is read from what it says is late, as at first, and where it was set.
+        """
+        while True:
+            at = asyncio.get_running_loop().time() * 1000
+            reply = await script(keys=keys, args=[*args, round(at + self._ahead_ms + ANSWER_SECONDS * 1000)])
+            if not reply or reply[0] != b"late":
+                return reply
+            self._ahead_ms = reply[1] - at
 
     def mark_told(self, tenant: str, run: str, digest: str) -> None:
         """Notes soon that everybody can read the end of a run, which `digest` asked for: its id is not for reuse.

@@ -10,7 +10,7 @@ once, with run id and call id as the key).
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -50,7 +50,8 @@ class Execution:
     """A task that runs calls, and the log of the chunks that they write.
 
     Attributes:
-        size: Bytes of the log and of the outcomes as JSON; 0 before the calls have ended.
+        size: Bytes of the log and the outcomes as JSON, and letters of the request context; 0 before the calls have
+            ended.
     """
 
     def __init__(self, work: Callable[["Execution"], Coroutine[Any, Any, Ended]]) -> None:
@@ -123,7 +124,10 @@ class Execution:
         self.size = len(orjson.dumps(self._log))
         # seen, also when no delivery comes to hear of it
         if not task.cancelled() and task.exception() is None:
-            self.size += len(orjson.dumps(task.result().outcomes))
+            ended = task.result()
+            self.size += len(orjson.dumps(ended.outcomes))
+            with suppress(Exception):  # tools may set what has no JSON, nor a text
+                self.size += len(repr(ended.request_context))
 
 
 class Executions:

@@ -1,9 +1,10 @@
 """The tools of a step as this service runs them: an instance of each, and who has to approve."""
 
 import inspect
-import json
 from dataclasses import dataclass
-from functools import lru_cache
+from typing import Final
+
+import orjson
 
 from procession.args import RequestContext
 from procession.authors import is_ours
@@ -14,7 +15,10 @@ from procession.tools import Tool
 from procession_schemas.agent import ToolRef
 from procession_schemas.base import JsonObject
 from procession_schemas.work import StepConfig
+from procession_services.runtime.kept import Kept
 from procession_services.tools.core.plan import Offer
+
+_INSTANCES: Final = Kept[tuple[type[Tool], bytes], Tool]()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +79,15 @@ def step_tools(registry: Registry, config: StepConfig) -> dict[str, StepTool]:
 
 def _step_tool(registry: Registry, ref: ToolRef) -> StepTool:
     try:
-        tool = registry.tool(ref.id)
-        return StepTool(ref, _instance(tool, json.dumps(ref.options)))  # type: ignore[arg-type]  # hashable
+        return StepTool(ref, _instance(registry.tool(ref.id), ref))
     except BaseException as error:  # wrong options, or whatever an author's constructor raises
         if is_ours(error):
             raise
         return StepTool(ref, Tool(), error_text(error))
 
 
-@lru_cache(maxsize=512)
-def _instance(kind: type[Tool], options: str) -> Tool:
-    return kind(json.loads(options))
+def _instance(kind: type[Tool], ref: ToolRef) -> Tool:
+    key = kind, orjson.dumps(ref.options)
+    if (known := _INSTANCES.get(key)) is not None:
+        return known
+    return _INSTANCES.keep(key, kind(orjson.loads(key[1])), len(key[1]))

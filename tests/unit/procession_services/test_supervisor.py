@@ -1,6 +1,7 @@
 """The supervisor with real servers and a real service, the smallest one."""
 
 import asyncio
+import errno
 import os
 import signal
 import socket
@@ -47,6 +48,39 @@ async def test_a_killed_process_is_started_again_and_all_are_stopped_at_the_end(
     assert second["error_recovery-1"] != first["error_recovery-1"]
     assert second["error_recovery-2"] == first["error_recovery-2"]
     assert not any(is_alive(pid) for pid in (*first.values(), *second.values()))
+
+
+async def test_one_for_which_there_is_no_memory_is_tried_again(environment, monkeypatch):
+    lines, again = [], asyncio.Event()
+    start, failures = asyncio.create_subprocess_exec, [OSError(errno.ENOMEM, "Cannot allocate memory")] * 2
+
+    async def started(*command, **options):
+        if failures:
+            raise failures.pop()
+        return await start(*command, **options)
+
+    def on_line(name, line):
+        lines.append((name, line))
+        if line == "is ready again":
+            again.set()
+
+    replicas = NONE | {"error_recovery": 1}
+    async with Supervisor(environment, replicas=replicas, on_line=on_line) as supervisor, asyncio.timeout(60):
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", started)
+        os.kill(supervisor.pids["error_recovery"], signal.SIGKILL)
+        await again.wait()
+    told = "could not be started ([Errno 12] Cannot allocate memory); it is started again in 0.5 s"
+    assert ("error_recovery", told) in lines
+
+
+async def test_one_that_cannot_be_started_at_first_is_told(environment, monkeypatch):
+    async def started(*_command, **_options):
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", started)
+    with pytest.raises(StartError, match=r"error_recovery could not be started \(.*temporarily unavailable"):
+        async with Supervisor(environment, replicas=NONE | {"error_recovery": 1}):
+            pytest.fail("it cannot have started")
 
 
 async def test_services_that_nobody_counts_share_a_process_that_is_kept(environment):

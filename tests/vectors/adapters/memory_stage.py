@@ -105,7 +105,11 @@ class DictMessages(MessageStore):
     async def messages(
         self, tenant: str, thread: str, resource: str, *, page: int, per_page: int
     ) -> Page[Message] | None:
-        raise NotImplementedError
+        self._called("messages")
+        if (resource, thread) not in self.heads:
+            return None
+        rows = self._sorted((resource, thread))
+        return Page(rows[page * per_page : (page + 1) * per_page], len(rows))
 
     async def threads(self, tenant: str, resource: str, *, page: int, per_page: int) -> Page[Thread]:
         raise NotImplementedError

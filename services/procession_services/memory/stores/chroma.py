@@ -11,7 +11,7 @@ import fcntl
 import hashlib
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain
@@ -41,6 +41,8 @@ in 3 of 100 indexes of 61 messages. Nor are 14 in 100 of thousands that are much
 longer."""
 _WIDER: Final = 10
 """So many times as much is asked for where a thread may be found without a filter."""
+_ANSWER_SECONDS: Final = 30.0
+"""How long a server may say nothing. Chroma's client waits for ever, and its thread, as on a half-open connection."""
 _REFUSALS: Final = frozenset({"InvalidArgumentError", "InvalidDimensionException", "DuplicateIDError"})
 
 
@@ -62,15 +64,20 @@ class ChromaVectors(VectorStore):
 
         def connect() -> Any:
             import chromadb  # noqa: PLC0415 - seconds
+            import httpx  # noqa: PLC0415 - which comes along with it
             from chromadb.config import Settings  # noqa: PLC0415
 
             secure = parts.scheme == "https"
-            return chromadb.HttpClient(
-                host=parts.hostname or "127.0.0.1",
-                port=parts.port or (443 if secure else 8000),
-                ssl=secure,
-                settings=Settings(anonymized_telemetry=False),
+            host, port = parts.hostname or "127.0.0.1", parts.port or (443 if secure else 8000)
+            # Its client asks before it can be told how long it may wait.
+            scheme = "https" if secure else "http"
+            httpx.get(f"{scheme}://{host}:{port}/api/v2/heartbeat", timeout=_ANSWER_SECONDS)
+            client = chromadb.HttpClient(
+                host=host, port=port, ssl=secure, settings=Settings(anonymized_telemetry=False)
             )
+            for session in _sessions(client):
+                session.timeout = _ANSWER_SECONDS
+            return client
 
         return cls(connect)
 
@@ -306,12 +313,18 @@ class _DirectoryLock:
             self._file = None
 
 
-def _close(client: Any) -> None:
-    client.close()
+def _sessions(client: Any) -> Iterator[Any]:
+    """The HTTP clients below a client of Chroma's; one of a directory has none."""
     for each in (client, getattr(client, "_admin_client", None)):
         session = getattr(getattr(each, "_server", None), "_session", None)
-        if session is not None:  # Chroma leaves the connections of its HTTP clients open
-            session.close()
+        if session is not None:
+            yield session
+
+
+def _close(client: Any) -> None:
+    client.close()
+    for session in _sessions(client):  # Chroma leaves their connections open
+        session.close()
 
 
 def _found(client: Any, name: str) -> Any:

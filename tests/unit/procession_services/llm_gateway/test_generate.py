@@ -1,11 +1,15 @@
 """What a processor's question to a model is answered."""
 
+import asyncio
 from typing import Any
 
 import orjson
 import pytest
 
-from procession_services.llm_gateway.generate import Generator
+from procession_services.llm_gateway import embed
+from procession_services.llm_gateway.embed import EmbeddingAnswers
+from procession_services.llm_gateway.generate import CONCURRENCY, Generator
+from procession_services.llm_gateway.providers.litellm_embeddings import Embeddings
 
 
 class Provider:
@@ -72,3 +76,48 @@ async def test_what_an_answer_costs_is_booked_for_the_tenant_whoever_was_asked(r
     body = b'{"model": "m/x", "prompt": [], "timeout": 5}'
     await generator(ledger=ledger).answer(f"procession.v1.api.llm_gateway.t.generate{replica}", body)
     assert ledger.tenants == ["t"]
+
+
+def subject(tenant, operation="generate"):
+    return f"procession.v1.api.llm_gateway.{tenant}.{operation}"
+
+
+async def test_a_provider_that_hangs_for_one_tenant_holds_up_no_other():
+    class Hangs(Provider):
+        async def stream(self, call):
+            if call.model == "m/hangs":
+                await asyncio.Event().wait()
+            yield self.chunks
+
+    generator = Generator(Hangs(), Ledger(), nowhere, None, max_reply=10_000)  # type: ignore[arg-type]
+    body = b'{"model": "m/%s", "prompt": [], "timeout": 5}'
+    asking = [
+        asyncio.create_task(generator.answer(subject("one"), body % b"hangs")) for _ in range(CONCURRENCY + 1)
+    ]
+    await asyncio.sleep(0.05)
+    async with asyncio.timeout(2):
+        answer = orjson.loads(await generator.answer(subject("other"), body % b"x"))
+    assert answer.get("error") is None
+    for task in asking:
+        task.cancel()
+
+
+async def test_an_embedder_that_hangs_for_one_tenant_holds_up_no_other(monkeypatch):
+    async def embedded(_provider, model, _texts, *_more):
+        if model == "m/hangs":
+            await asyncio.Event().wait()
+        return Embeddings([[1.0]], None, None)
+
+    monkeypatch.setattr(embed, "embed", embedded)
+    answers = EmbeddingAnswers(Provider(), Ledger(), nowhere, None, max_reply=10_000)  # type: ignore[arg-type]
+    body = b'{"model": "m/%s", "texts": ["a"], "timeout": 5}'
+    asking = [
+        asyncio.create_task(answers.answer(subject("one", "embed"), body % b"hangs"))
+        for _ in range(embed.CONCURRENCY + 1)
+    ]
+    await asyncio.sleep(0.05)
+    async with asyncio.timeout(2):
+        answer = orjson.loads(await answers.answer(subject("other", "embed"), body % b"x"))
+    assert answer.get("error") is None
+    for task in asking:
+        task.cancel()

@@ -20,6 +20,7 @@ from procession_services.memory.history import MessageHistory
 from procession_services.memory.input_filter import MemoryInputFilter
 from procession_services.memory.scope import acting_for
 from procession_services.memory.stores.redis import RedisMessageStore
+from procession_services.runtime import clock
 
 pytestmark = pytest.mark.integration
 
@@ -210,6 +211,26 @@ async def test_messages_sort_by_time_wherever_they_come_from(
     recall = run()
     recall.list.add(question, "input")
     assert await recall.recall() == ["early", "now", "late"]
+
+
+async def test_a_question_comes_behind_what_a_clock_that_is_ahead_has_stored(
+    run: Make, store: RedisMessageStore, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of another machine, or our own before it was set back; what was said long ago stays where it was."""
+    now = next(_moments) + 600_000
+    monkeypatch.setattr(clock, "now_iso", lambda: to_iso(now))
+    before = message("before")
+
+    def at(millis: int, text: str) -> Any:
+        return message(text) | {"createdAt": to_iso(now + millis)}
+
+    await store.save(tenant, "t", "r", [at(5_000, "q1"), at(7_000, "a1")])
+    recall = run()
+    recall.list.add([before, at(0, "q2"), at(1, "and more"), at(60_000, "later")], "input")
+    assert await recall.recall() == ["before", "q1", "a1", "q2", "and more", "later"]
+    recall.answer({"type": "text", "text": "a2"})
+    await recall.finish()
+    assert texts_of(await stored(store, tenant))[1:5] == ["q1", "a1", "q2", "and more"]
 
 
 async def test_the_incoming_copy_wins(run: Make, store: RedisMessageStore, tenant: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from procession_services.memory.indexing import ATTEMPTS, Indexer, submit_all
-from procession_services.memory.ports import EmbedderChangedError, Hit, VectorsUnavailableError
+from procession_services.memory.ports import EmbedderChangedError, Hit, Page, VectorsUnavailableError
 from procession_services.memory.recall import (
     BATCH,
     CACHED,
@@ -29,6 +29,7 @@ class Vectors:
         self.fails: list[Exception] = []
         self.ensured = 0
         self.deleted: list[Any] = []
+        self.named: list[str] = []
 
     def _may_fail(self):
         if self.fails:
@@ -50,7 +51,8 @@ class Vectors:
         self.deleted.append((tenant, resource, thread, messages))
 
     async def drop(self, tenant):
-        return []
+        dropped, self.named = self.named, []
+        return dropped
 
 
 class Embedder:
@@ -92,11 +94,17 @@ class Queue:
 
 
 class Threads:
-    def __init__(self, *known):
-        self.known = known
+    """Threads with these messages, by id and time, of which the first is the oldest."""
 
-    async def get_thread(self, tenant, thread, resource):
-        return {"id": thread} if thread in self.known else None
+    def __init__(self, *known, **messages):
+        self.known = known
+        self._messages = [{"id": each, "createdAt": at} for each, at in messages.items()]
+
+    async def messages(self, tenant, thread, resource, *, page, per_page):
+        return Page(self._messages[:per_page], len(self._messages)) if thread in self.known else None
+
+    async def find(self, tenant, thread, resource, ids):
+        return [message for message in self._messages if message["id"] in ids]
 
 
 class Stage:
@@ -118,8 +126,12 @@ class Stage:
         await self.recall.submit(REF, "r", thread, entries(*texts))
 
 
-def entries(*texts):
-    return [Entry(text, text, {"message_id": text}) for text in texts]
+def at(minute):
+    return f"2026-01-01T00:{minute:02}:00.000Z"
+
+
+def entries(*texts, minute=0):
+    return [Entry(text, text, {"message_id": text, "created_at": at(minute)}) for text in texts]
 
 
 async def test_another_embedder_or_other_options_make_vectors_of_their_own():
@@ -181,6 +193,17 @@ async def test_a_thread_that_was_deleted_meanwhile_leaves_no_embeddings():
     await stage.submit("a")
     await stage.work()
     assert stage.vectors.deleted == [("tenant", "r", "t", None)]
+
+
+async def test_messages_that_retention_has_removed_meanwhile_leave_no_embeddings():
+    """Two replicas work on the queue, so the job that removes them may be done before the one that indexes them."""
+    stage = Stage()
+    kept = Threads("t", moved=at(3), oldest=at(3), newest=at(4))
+    stage.indexer = Indexer(stage.recall, kept, pause=stage._pause)  # type: ignore[arg-type]
+    for minute, texts in ((2, ["removed", "moved"]), (3, ["oldest"]), (5, ["not saved yet"])):
+        await stage.recall.submit(REF, "r", "t", entries(*texts, minute=minute))
+    await stage.work()
+    assert stage.vectors.deleted == [("tenant", "r", "t", ["removed"])]
 
 
 async def test_deletions_go_through_the_queue_too():
@@ -263,6 +286,19 @@ async def test_indexes_are_known_as_they_were_used_last():
     assert await stage.recall.indexes("tenant", "e/f") == used
 
 
+async def test_an_index_whose_embedder_makes_no_vectors_is_not_one_that_agents_use():
+    stage = Stage(refuses=["question"])
+    wrong = IndexRef("tenant", None, "openai/text-embeding-3")
+    with pytest.raises(EmbeddingError):
+        await stage.recall.search(wrong, "question", top_k=1, resource="r", thread=None)
+    await stage.recall.submit(wrong, "r", "t", entries("question"))
+    await stage.work()
+    assert await stage.recall.indexes("tenant") == [IndexRef("tenant", DEFAULT_INDEX)]
+    await stage.recall.submit(REF, "r", "t", entries("answer"))
+    await stage.work()
+    assert await stage.recall.indexes("tenant") == [REF]
+
+
 async def test_messages_are_queued_for_every_index_in_batches():
     stage = Stage()
     messages: Any = [{"id": f"m{n}", "role": "user", "createdAt": "2026-01-01T00:00:00.000Z",
@@ -279,3 +315,52 @@ def test_derived_names():
     assert default_index_name("org/embed.model-v1") == "mastra_memory_org_embed_model_v1"
     assert default_index_name("") == "mastra_memory_default"
     assert len(default_index_name("x" * 100)) == 63
+
+
+class Archive:
+    """One message in one thread; raises what `fails` has, one each time that it is read."""
+
+    def __init__(self, *fails):
+        self.fails = list(fails)
+
+    async def resources(self, tenant):
+        if self.fails:
+            raise self.fails.pop(0)
+        yield "r"
+
+    async def threads(self, tenant, resource, *, page, per_page):
+        return Page([{"id": "t"}], 1)
+
+    async def messages(self, tenant, thread, resource, *, page, per_page):
+        parts = [{"type": "text", "text": "hello"}]
+        message = {"id": "m", "role": "user", "createdAt": "", "content": {"format": 2, "parts": parts}}
+        return Page([message], 1)
+
+
+async def reindexed(embedder=None, *fails):
+    """For which indexes messages are queued, where there were three, and another one was used."""
+    stage = Stage()
+    for ref in (IndexRef("tenant", "docs", "c/d", {"dimensions": 5}), IndexRef("tenant", None, "e/f")):
+        await stage.recall._remember(ref)
+    stage.vectors.named = ["docs", "messages", "mastra_memory_e_f"]
+    indexer = Indexer(stage.recall, Archive(*fails), pause=stage._pause)  # type: ignore[arg-type]
+    assert await indexer.finish({"kind": "reindex", "tenant": "tenant", "embedder": embedder})
+    return sorted(
+        (job["index"]["name"] or "", job["index"]["embedder"], job["index"]["options"])
+        for _, job in stage.queue.jobs
+    )
+
+
+async def test_every_index_that_is_there_or_used_is_made_anew():
+    assert await reindexed() == [
+        ("", "e/f", {}),
+        ("docs", "c/d", {"dimensions": 5}),
+        ("messages", None, {}),
+    ]
+    assert await reindexed("a/b") == [("", "e/f", {}), ("docs", "a/b", {}), ("messages", "a/b", {})]
+
+
+async def test_a_reindex_that_was_broken_off_fills_what_it_had_emptied():
+    filled = await reindexed(None, ConnectionError())
+    assert ("docs", "c/d", {"dimensions": 5}) in filled
+    assert ("", "e/f", {}) in filled

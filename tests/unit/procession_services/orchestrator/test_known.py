@@ -21,13 +21,17 @@ class Forgetful:
         return None
 
 
+async def never(_tenant: str, _run: str) -> None:
+    pytest.fail("there is no run")
+
+
 async def test_it_has_the_id_that_it_asks_for_or_that_its_message_and_place_give_it(
     servers: Endpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with services_at(servers.nats_url) as services:
         tenant, js = services.tenant, services.nats.jetstream()
         bus = await Bus.connect(servers.nats_url, "test")
-        knows = Known(cast("RunStore", Forgetful()), bus).knows
+        knows = Known(cast("RunStore", Forgetful()), bus, never).knows
 
         async def ask(agent: str, message_id: str | None = None, **body: Any) -> int:
             subject, headers = (

@@ -56,7 +56,7 @@ class Office:
 
 
 async def test_a_factory_that_gives_nothing_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr("procession_services.orchestrator.planner._FACTORY_SECONDS", 0.05)
+    monkeypatch.setattr("procession_services.processor_host.factories._SECONDS", 0.05)
 
     async def hangs(_context: Any, _options: Any) -> list[Any]:
         await asyncio.Event().wait()

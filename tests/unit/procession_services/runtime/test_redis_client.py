@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -10,14 +11,17 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import DataError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from procession_services.runtime import redis_client
 from procession_services.runtime.embedded import Endpoints
 from procession_services.runtime.redis_client import RedisClient, Script, connect
+from procession_services.runtime.values import RedisValues
 from tests.chaos.proxy import Proxy
 from tests.support.servers import own_servers
 from tests.support.waiting import nothing_more, until
@@ -334,3 +338,25 @@ async def scripted(next_answer: Callable[[], bytes]) -> AsyncIterator[int]:
         yield int(server.sockets[0].getsockname()[1])
     finally:
         server.close()
+
+
+async def test_a_redis_of_an_author_that_does_not_answer_is_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redis_client, "_RETRIES", 1)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"redis://127.0.0.1:{free.getsockname()[1]}"
+        ours = connect(url)
+        theirs: Any = Redis.from_url(url, retry=Retry(NoBackoff(), 0))
+        found = []
+        for ask in (
+            lambda: ours.get("x"),
+            lambda: RedisValues(ours, "t").insert("x", "y"),
+            lambda: theirs.get("x"),
+        ):
+            with pytest.raises(RedisConnectionError) as failed:
+                await ask()
+            found.append(redis_client.is_unanswered(failed.value))
+        assert found == [True, True, False]
+        assert not redis_client.is_unanswered(ValueError())
+        await ours.aclose()
+        await theirs.aclose()

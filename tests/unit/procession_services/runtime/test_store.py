@@ -68,6 +68,16 @@ async def thread(servers: Endpoints) -> AsyncIterator[Thread]:
         yield Thread(redis)
 
 
+@pytest.mark.parametrize("ahead_ms", [-1e9, 1e9])
+async def test_a_clock_of_redis_that_was_set_keeps_nobody_out(thread: Thread, ahead_ms: float) -> None:
+    assert await thread.admit("one") == Admission()
+    thread.store._ahead_ms += ahead_ms
+    assert (await thread.admit("two")).queued
+    thread.store._ahead_ms += ahead_ms
+    assert await thread.store.refuse(thread.tenant, "three", "digest") == Admission()
+    assert (await thread.store.refuse(thread.tenant, "three", "other")).refused == "digest"
+
+
 async def test_the_first_run_begins_and_the_next_ones_wait_in_order(thread: Thread) -> None:
     assert await thread.admit("one") == Admission()
     assert (await thread.admit("two")).queued

@@ -1054,17 +1054,20 @@ async def test_what_long_commands_wrote_and_gave_is_not_remembered_for_as_many_o
         return "x" * 600 if context.tool_call_id == "gives" else "done"
 
     def job(version: int, how: str) -> FakeJob:
-        return FakeJob([pour], [call(how, "pour")], version=version)
+        made = FakeJob([pour], [call(how, "pour")], version=version)
+        if how == "carries":
+            made.ctx.request_context["told"] = "x" * 600
+        return made
 
     executions = Executions(keep_bytes=1_000)
-    commands = [(1, "small"), (2, "writes"), (3, "gives")]
+    commands = [(1, "small"), (2, "writes"), (3, "carries"), (4, "gives")]
     for each in [*commands, *reversed(commands)]:
         await run_tools(OP, job(*each), executions)
-    assert runs == ["small", "writes", "gives", "writes", "small"], (
+    assert runs == ["small", "writes", "carries", "gives", "carries", "writes", "small"], (
         "the last is remembered, whatever its size"
     )
     runs.clear()
-    for each in [(1, "small"), (4, "small"), (5, "small"), (1, "small")]:
+    for each in [(1, "small"), (5, "small"), (6, "small"), (1, "small")]:
         await run_tools(OP, job(*each), executions)
     assert runs == ["small", "small"], "small ones are remembered beside each other"
 
