@@ -7,6 +7,10 @@ from pydantic import Field
 from procession_schemas.base import WireModel
 from procession_schemas.run import Failure, RunResult
 
+_END_SEQ = (
+    "The number behind that of the last chunk so far: who has read up to it has all, also when none is kept."
+)
+
 
 class RunAccepted(WireModel):
     """The request is valid, stored and will end in exactly one `run.finished`.
@@ -33,6 +37,7 @@ class RunSuspended(WireModel):
     run_id: str
     at: str
     fence: int = Field(default=0, description="What the run sends when it goes on has at least this fence.")
+    end_seq: int | None = Field(default=None, description=_END_SEQ)
     result: RunResult
 
 
@@ -60,6 +65,7 @@ class RunFinished(WireModel):
         default=-1,
         description="The end of its chunks has at least this fence: others did not know of this one.",
     )
+    end_seq: int | None = Field(default=None, description=_END_SEQ)
 
 
 class RequestRejected(WireModel):

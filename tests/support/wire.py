@@ -75,16 +75,24 @@ class Services:
         await self.nats.jetstream().publish(subjects.chunk(self.tenant, run), body)
 
     async def finish(
-        self, run: str, text: str = "", status: str = "finished", *, fence: int = -1, **more: Any
+        self,
+        run: str,
+        text: str = "",
+        status: str = "finished",
+        *,
+        fence: int = -1,
+        end_seq: int | None = None,
+        **more: Any,
     ) -> None:
-        """Publishes the result of a run; the end of its chunks has at least that fence."""
-        await self.event(run, "run.finished", fence=fence, result=_result(run, status, text=text) | more)
+        """Publishes the result of a run; the end of its chunks has at least that fence, and is before that number."""
+        result = _result(run, status, text=text) | more
+        await self.event(run, "run.finished", fence=fence, endSeq=end_seq, result=result)
 
-    async def suspend(self, run: str, *calls: str, fence: int) -> None:
+    async def suspend(self, run: str, *calls: str, fence: int, end_seq: int | None = None) -> None:
         """Says that a run waits for decisions on calls; what it sends then has that fence."""
         payload = {"calls": [{"toolCallId": call} for call in calls]}
         result = _result(run, "suspended", suspendPayload=payload)
-        await self.event(run, "run.suspended", fence=fence, result=result)
+        await self.event(run, "run.suspended", fence=fence, endSeq=end_seq, result=result)
 
 
 def _result(run: str, status: str, **more: Any) -> dict[str, Any]:

@@ -290,9 +290,13 @@ class RunHandle:
             return True
         return self._order.ended or (self._complete and not self._unread and self._order.gap is None)
 
+    def _has_all(self) -> bool:
+        """Tells whether all was read, as far as the run has said how much that is."""
+        return self._order.position == self._outcome.end
+
     def _cut_off(self) -> bool:
         """Tells whether chunks are missing at the end: of a run that ended well, all come, and a mark behind them."""
-        if self._order.ended:
+        if self._order.ended or self._has_all():
             return False
         result = self._outcome.result
         well = result is not None and result.status in ("finished", "suspended")
@@ -394,7 +398,7 @@ class RunHandle:
             if result_known:  # the last chunks may come behind it, after a restart of NATS
                 now = asyncio.get_running_loop().time()
                 self._known_since = self._known_since or now
-                self._complete = now > self._known_since + _LOST_SECONDS
+                self._complete = self._has_all() or now > self._known_since + _LOST_SECONDS
             return True
 
     async def _look_for_ours(self, finished: bytes | None) -> None:

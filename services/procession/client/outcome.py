@@ -19,6 +19,7 @@ class Outcome:
         result: That of the finished run, or of one that waits for a person.
         fence: What the run says from its last suspension on has at least this fence; -1 before the first.
         awaited: The least fence of an end of its chunks: of somebody who has its work, and goes on where it has waited.
+        end: The number behind that of the last chunk, where the run has ended, or waits, and said so.
         rounds: How often it has gone on after it had waited.
     """
 
@@ -29,6 +30,7 @@ class Outcome:
         self.streams = streams
         self.result: RunResult | None = None
         self.fence = self.awaited = -1
+        self.end: int | None = None
         self.rounds = 0
         self._fingerprint = fingerprint
         self._suspension: RunResult | None = None
@@ -68,9 +70,9 @@ class Outcome:
             case "run.finished" if self.is_about_ours(event):
                 self._go_on()
                 self.awaited = max(self.awaited, event.get("fence", -1))
-                self.result = RunResult.model_validate(event["result"])
+                self.result, self.end = RunResult.model_validate(event["result"]), event.get("endSeq")
             case "run.suspended":
-                self._suspend(event.get("fence", 0), RunResult.model_validate(event["result"]))
+                self._suspend(event)
             case "run.resumed" if event["fence"] >= self.fence:
                 self.fence = event["fence"]
                 self._go_on()
@@ -103,13 +105,15 @@ class Outcome:
         self._cancelled = True
         self._go_on()
 
-    def _suspend(self, fence: int, told: RunResult) -> None:
+    def _suspend(self, event: dict[str, Any]) -> None:
         """Takes it that the run waits, unless it has gone on since, or has been told here how to."""
+        fence = event.get("fence", 0)
         if self.final or fence < self.fence or (fence == self.fence and self._suspension is None):
             return
         if fence > self.fence:
             self.fence, self._decided = fence, set()
-        self.result = self._suspension = told
+        self.result = self._suspension = RunResult.model_validate(event["result"])
+        self.end = event.get("endSeq")
         if self._cancelled or self._decided.issuperset(self.asked):
             self._go_on()
 
@@ -117,5 +121,5 @@ class Outcome:
         """Leaves the suspension behind, where there is one."""
         self.awaited = self.fence
         if self._suspension is not None:
-            self.result = self._suspension = None
+            self.result = self._suspension = self.end = None
             self.rounds += 1

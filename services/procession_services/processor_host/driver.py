@@ -158,7 +158,8 @@ class Driver:
                 took = now() - datetime.fromisoformat(state.accepted_at)
                 final = result.model_copy(update={"duration_ms": int(took.total_seconds() * 1000)})
                 fence = fence_of(state.seq)
-                await self.finished(state.tenant, state.run, final, state.fingerprint, fence=fence)
+                about = state.tenant, state.run, final, state.fingerprint
+                await self.finished(*about, fence=fence, end_seq=state.out_seq)
                 _observe(state, final)
             case PassTurn():
                 await self._pass_turn(state.tenant, line_of(state))
@@ -206,7 +207,13 @@ class Driver:
             log.exception("run %s of tenant %s cannot be read, and goes on", run, tenant)
 
     async def _suspended(self, state: RunState, result: RunResult) -> None:
-        event = RunSuspended(run_id=state.run, at=iso(now()), fence=fence_of(state.seq + 1), result=result)
+        event = RunSuspended(
+            run_id=state.run,
+            at=iso(now()),
+            fence=fence_of(state.seq + 1),
+            end_seq=state.out_seq,
+            result=result,
+        )
         await self._event(
             state, event, fitting_end(event, self._bus.fits), f"{state.seq}:{len(state.waiting)}"
         )
@@ -237,14 +244,16 @@ class Driver:
         outbox.put({"type": "error", "payload": {"error": error}})
         await outbox.flush(end=True)
         result = RunResult(run_id=run, agent=agent, status="failed", finish_reason="error", error=failure)
-        await self.finished(tenant, run, result, fingerprint, fence=outbox.fence)
+        await self.finished(tenant, run, result, fingerprint, fence=outbox.fence, end_seq=outbox.next_seq)
 
     async def finished(
-        self, tenant: str, run: str, result: RunResult, fingerprint: str | None, *, fence: int
+        self, tenant: str, run: str, result: RunResult, fingerprint: str | None, *, fence: int, end_seq: int
     ) -> None:
         """Publishes the one terminal event of a run; the end of its chunks has at least that fence."""
         at = iso(now())
-        event = RunFinished(run_id=run, at=at, result=result, fingerprint=fingerprint, fence=fence)
+        event = RunFinished(
+            run_id=run, at=at, result=result, fingerprint=fingerprint, fence=fence, end_seq=end_seq
+        )
         subject = subjects.event(tenant, run, event.type)
         message_id = f"finished:{tenant}:{run}"
         await self._bus.publish_stored(

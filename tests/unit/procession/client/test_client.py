@@ -165,6 +165,30 @@ async def test_who_comes_back_for_chunks_that_are_not_kept_any_more_is_told(serv
     assert await collect(await procession.attach("old-1")) == []
 
 
+async def test_who_comes_back_with_all_of_it_misses_nothing_that_is_not_kept_any_more(services, procession):
+    await services.accept("old-1")
+    await services.finish("old-1", "abc", end_seq=3)
+    await services.accept("old-2")
+    await services.suspend("old-2", "c1", fence=1, end_seq=5)
+    async with asyncio.timeout(5):  # and does not wait for what would be lost
+        assert await collect(await procession.attach("old-1", after=3)) == []
+        waiting = await procession.attach("old-2", after=5)
+        assert await collect(waiting) == []
+    await waiting.approve("c1")
+    await services.event("old-2", "run.resumed", fence=1)
+    await services.chunks("old-2", 5, "more", end=True, fence=1)
+    await services.finish("old-2", "more", end_seq=6)
+    assert await collect(waiting) == ["more"]
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_who_comes_back_with_less_than_all_of_it_is_told_so(services, procession):
+    await services.accept("old-1")
+    await services.finish("old-1", "abc", end_seq=3)
+    with pytest.raises(ChunksLostError, match="chunks from 2 on"):
+        await collect(await procession.attach("old-1", after=2))
+
+
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("status", ["blocked", "failed", "cancelled"])
 async def test_chunks_of_a_run_that_was_broken_off_may_have_no_end(services, procession, status):
