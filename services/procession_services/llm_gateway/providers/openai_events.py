@@ -100,8 +100,9 @@ class EventReader:
             if line.startswith(b"data:"):
                 told = line[5:].lstrip()
                 if self._data and _apart(self._data[-1], told):
-                    events.append(b"\n".join(self._data))
-                    self._data.clear()
+                    body, self._data = b"\n".join(self._data), []
+                    events.append(ErrorData(body) if self._is_error else body)
+                    self._is_error = False
                     self.done = told.startswith(b"[DONE]")
                     if self.done:
                         break
@@ -142,6 +143,8 @@ class EventReader:
         A carriage return at the end of a read counts at once, and a line feed behind it no more.
         """
         if self._special:
+            if self._first and len(data) < len(BOM_UTF8) and BOM_UTF8.startswith(data):
+                return data  # the rest of the mark may follow
             data = data.removeprefix(BOM_UTF8 if self._first else b"\n")
         self._first, self._special = False, data.endswith(b"\r")
         return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")

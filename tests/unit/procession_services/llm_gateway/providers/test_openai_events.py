@@ -55,6 +55,13 @@ def test_only_a_stream_may_begin_with_a_mark():
     assert reader.feed(BOM_UTF8 + b"data: 1\n\n" + BOM_UTF8 + b"data: 2\n\n") == [b"1"]
 
 
+@pytest.mark.parametrize("size", [1, 2])
+def test_the_mark_may_come_in_several_reads(size):
+    reader, body = EventReader(), BOM_UTF8 + b"data: 1\n\n"
+    read = [event for at in range(0, len(body), size) for event in reader.feed(body[at : at + size])]
+    assert read == [b"1"]
+
+
 @pytest.mark.parametrize("end", [b"data:[DONE]", b"data:  [DONE] "])
 def test_space_around_data_says_nothing(end):
     reader = EventReader()
@@ -92,6 +99,11 @@ def test_an_event_that_is_named_an_error_is_marked(name):
         (b"3", False),
         (b"1", False),
     ]
+
+
+def test_an_error_is_one_without_an_empty_line_behind_it():
+    events = EventReader().feed(b'event: error\ndata: {"message": "boom"}\ndata: [DONE]\n\n')
+    assert [(event, type(event)) for event in events] == [(b'{"message": "boom"}', ErrorData)]
 
 
 def test_an_error_may_be_a_field_of_its_own():
