@@ -61,6 +61,7 @@ _WORDS: Final = {
 REASONS: Final = {word: reason for reason, words in _WORDS.items() for word in words}
 """What providers say about why the model stopped -> the contract's word; any other is `other`."""
 _WHOLE: Final = frozenset({"stop", "tool-calls"})
+_CUT: Final = frozenset({"length", "content-filter", "error"})
 _UNSAID: Final = frozenset({"error", "other"})
 """Words of the contract that say less than the provider did."""
 _YEAR_3000: Final = 32_503_680_000
@@ -125,8 +126,11 @@ class ChunkAdapter:
             chunks.insert(0, self._response_metadata(event))
         return [{"type": "raw", "payload": event}, *chunks] if self._include_raw else chunks
 
-    def finish(self) -> list[Chunk]:
-        """Return the last chunks: the ends of what is still open, and `finish`."""
+    def finish(self, *, over: bool = False) -> list[Chunk]:
+        """Return the last chunks: the ends of what is still open, and `finish`.
+
+        `over`: the provider has said that nothing follows, rather than just gone.
+        """
         reason = REASONS.get(self._reason or "", "other")
         metadata = {"providerMetadata": {self._provider: self._metadata}} if self._metadata else {}
         said = {"rawReason": self._reason} if reason in _UNSAID and self._reason not in (None, reason) else {}
@@ -135,7 +139,8 @@ class ChunkAdapter:
             "output": {"usage": self.usage.told()},
             "metadata": metadata,
         }
-        ends = [*self._close_block(), *self._calls.close_all(repair=reason in _WHOLE)]
+        cut = reason in _CUT or not (self._reason or over)
+        ends = [*self._close_block(), *self._calls.close_all(repair=reason in _WHOLE, cut=cut)]
         return [*ends, {"type": "finish", "payload": payload}]
 
     def _response_metadata(self, event: dict[str, Any]) -> Chunk:

@@ -102,7 +102,7 @@ class LiteLLMProvider:
                         batch.pop()
                     chunks = [chunk for event in batch for chunk in adapter.feed(event)]
                     if over:  # the end goes with them, and nobody has to read on to learn of it
-                        yield chunks + _finish(adapter, call)
+                        yield chunks + _finish(adapter, call, over=True)
                         return
                     if chunks:
                         yield chunks
@@ -110,7 +110,7 @@ class LiteLLMProvider:
             raise
         except Exception as error:  # LiteLLM and the libraries below it raise whatever they like
             raise provider_error(error, call, begun=begun) from error
-        yield _finish(adapter, call)
+        yield _finish(adapter, call, over=False)
 
     def knows(self, model: str) -> bool:
         """Whether the model is written `provider/name`, with a provider that LiteLLM has."""
@@ -172,10 +172,10 @@ class LiteLLMProvider:
         return _within(deadlines, batches) if deadlines.limited else batches
 
 
-def _finish(adapter: ChunkAdapter, call: ModelCall) -> list[Chunk]:
+def _finish(adapter: ChunkAdapter, call: ModelCall, *, over: bool) -> list[Chunk]:
     if adapter.usage.is_doubtful:
         log.warning("%s tells usage that no answer can have; such numbers count as none", call.model)
-    return adapter.finish()
+    return adapter.finish(over=over)
 
 
 async def _litellm_events(

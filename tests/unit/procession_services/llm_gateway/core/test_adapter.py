@@ -250,6 +250,37 @@ def test_a_call_without_arguments_has_empty_ones(args: str) -> None:
     assert payload == {"toolCallId": "c1", "toolName": "f", "args": {}}
 
 
+@pytest.mark.parametrize(
+    ("reason", "over", "told"),
+    [
+        (None, False, {"argsText": ""}),
+        ("length", True, {"argsText": ""}),
+        ("content_filter", True, {"argsText": ""}),
+        (None, True, {"args": {}}),
+        ("a reason of its own", False, {"args": {}}),
+    ],
+)
+def test_a_call_whose_arguments_were_still_to_come_has_none(
+    reason: str | None, over: bool, told: dict[str, Any]
+) -> None:
+    adapter = ChunkAdapter()
+    events = [call(name="f", id="c1"), event(finish=reason)]
+    chunks = [chunk for each in events for chunk in adapter.feed(each)] + adapter.finish(over=over)
+    assert payloads(chunks, "tool-call") == [{"toolCallId": "c1", "toolName": "f", **told}]
+
+
+def test_a_call_without_arguments_holds_no_result_of_the_providers_own_up() -> None:
+    found = {"tool_use_id": "srvtoolu_1", "content": [{"url": "https://t.org", "title": "T"}]}
+    chunks = adapted(
+        call(0, name="f", id="c1"),
+        call(1, name="web_search", id="srvtoolu_1", args='{"query": "x"}'),
+        event(provider_specific_fields={"web_search_results": [found]}),
+        event(finish="tool_calls"),
+    )
+    assert types(chunks) == ["tool-call", "tool-call", "tool-result", "source"]
+    assert [each["args"] for each in payloads(chunks, "tool-call")] == [{}, {"query": "x"}]
+
+
 def test_text_ends_before_a_call_begins() -> None:
     chunks = adapted(event(content="look"), call(name="f", id="c1", args="{}"), event(finish="tool_calls"))
     assert types(chunks) == ["text-start", "text-delta", "text-end", "tool-call"]

@@ -659,6 +659,18 @@ async def test_a_cut_connection(provider: LiteLLMProvider, model: str) -> None:
     assert types == ["response-metadata", "text-start", "text-delta"]
 
 
+@pytest.mark.parametrize("done", [True, False])
+async def test_a_call_of_an_answer_that_just_ends_has_no_arguments_yet(
+    provider: LiteLLMProvider, done: bool
+) -> None:
+    begun = event(tool_calls=[{"index": 0, "id": "c1", "function": {"name": "f", "arguments": ""}}])
+    async with ModelServer(Answer(sse(begun, *(["[DONE]"] if done else [])))) as server:
+        chunks = await read(provider, call(server))
+    [payload] = [chunk["payload"] for chunk in chunks if chunk["type"] == "tool-call"]
+    assert payload == {"toolCallId": "c1", "toolName": "f", **({"args": {}} if done else {"argsText": ""})}
+    assert end(chunks)[0] == "other"
+
+
 async def test_an_event_that_is_cut_off_is_a_cut_connection(provider: LiteLLMProvider) -> None:
     cut = b'data: {"choices": [{"del'
     async with ModelServer(Answer([cut]), Answer([*sse(event(content="He")), cut])) as server:
