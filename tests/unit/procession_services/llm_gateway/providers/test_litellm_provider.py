@@ -667,7 +667,8 @@ async def test_a_call_of_an_answer_that_just_ends_has_no_arguments_yet(
     async with ModelServer(Answer(sse(begun, *(["[DONE]"] if done else [])))) as server:
         chunks = await read(provider, call(server))
     [payload] = [chunk["payload"] for chunk in chunks if chunk["type"] == "tool-call"]
-    assert payload == {"toolCallId": "c1", "toolName": "f", **({"args": {}} if done else {"argsText": ""})}
+    told: dict[str, Any] = {"args": {}} if done else {"argsText": ""}
+    assert payload == {"toolCallId": "c1", "toolName": "f", **told}
     assert end(chunks)[0] == "other"
 
 
