@@ -5,6 +5,7 @@ apart.
 """
 
 import asyncio
+import json
 from codecs import BOM_UTF8
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterator
 from typing import Any, Final, Protocol
@@ -34,6 +35,10 @@ _STATUSES: Final = {
 _NAMED_ERROR: Final = (b"event: error", b"event:error")
 _ERROR_LINE: Final = b"error:"
 """Where llama.cpp had its errors until September 2025: a field that server-sent events do not have."""
+_TOLD: Final = ("message", "Message", "detail", "msg", "errors")
+"""Where an error has its words."""
+_PARTS: Final = frozenset({"choices", "id", "object", "usage"})
+"""What events of an answer have, though there is nothing to tell."""
 _STATUS_DIGITS: Final = 3
 _AHEAD: Final = 4
 """The first events of a stream, which somebody waits for most: providers begin with up to three before the text."""
@@ -44,13 +49,17 @@ _SHORT: Final = 12
 class EventError(Exception):
     """The provider reports an error in its stream, or in its place.
 
-    `body` is its error object, `status_code` what the status would have been before the stream had begun.
+    `body` is its error object, which has a `message`, `status_code` what the status would have been before the stream
+    had begun.
     """
 
     def __init__(self, body: Any, status_code: int | None = None) -> None:
-        message = body.get("message") if isinstance(body, dict) else body
-        super().__init__(str(message or "the provider reported an error"))
-        self.body = body if isinstance(body, dict) else {"message": str(body)}
+        message = _words(body) if isinstance(body, dict) else body
+        if not message:
+            quoted = f": {json.dumps(body, ensure_ascii=False)[:_QUOTED]}" if body else ""
+            message = f"the provider reported an error{quoted}"
+        super().__init__(str(message))
+        self.body = {**(body if isinstance(body, dict) else {}), "message": str(message)}
         self.status_code = _status(body) if status_code is None else status_code
 
 
@@ -278,13 +287,14 @@ def json_parser(
             if halves.held:
                 event = halves.joined(event)
         if not isinstance(event, dict):
-            if not event:
-                return None
-            raise EventError(f"an event is no object: {str(event)[:_QUOTED]}")
-        if error := event.get("error") or _choice_error(event.get("choices")):
-            raise EventError(error)
-        if event.get("object") == "error" and not event.get("choices"):
+            return _no_object(event)
+        choices = event.get("choices")
+        if error := event.get("error") or _choice_error(choices):
+            raise EventError(_explained(error, event))
+        if not choices and event.get("object") == "error":
             raise EventError(event)
+        if not choices and parse is None and (error := _flat_error(event)):
+            raise EventError(error)
         return event if parse is None or not event else parse(event)
 
     return parsed
@@ -295,6 +305,39 @@ def _choice_error(choices: Any) -> Any:
     if isinstance(choices, list) and choices and isinstance(choices[0], dict):
         return choices[0].get("error")
     return None
+
+
+def _no_object(event: Any) -> dict[str, Any] | None:
+    if event:
+        raise EventError(f"an event is no object: {str(event)[:_QUOTED]}")
+    return None
+
+
+def _explained(error: Any, event: dict[str, Any]) -> Any:
+    """An error object, or its words; some have only the name of it there, or that it is one, and the rest beside it."""
+    if isinstance(error, list) and error:
+        error = error[0]
+    beside = event.get("message")
+    if isinstance(error, dict) or not isinstance(beside, str):
+        return error
+    rest = {name: value for name, value in event.items() if name != "error"}
+    return {**rest, "message": f"{error}: {beside}" if isinstance(error, str) else beside}
+
+
+def _flat_error(event: dict[str, Any]) -> dict[str, Any] | None:
+    """An error as web frameworks and proxies write it: what is no part of an answer, and has words."""
+    if not _PARTS.isdisjoint(event):
+        return None
+    words = _words(event)
+    if isinstance(words, list):
+        words = words[0]
+    if isinstance(words, dict):
+        words = _words(words)
+    return {**event, "message": words} if words and isinstance(words, str) else None
+
+
+def _words(error: dict[str, Any]) -> Any:
+    return next((error[name] for name in _TOLD if error.get(name)), None)
 
 
 def forgiven(body: bytes, error: orjson.JSONDecodeError, valid: Callable[[Any], Any] = valid_value) -> Any:

@@ -446,6 +446,18 @@ async def test_refusals(provider: LiteLLMProvider, model: str, status: int, retr
             "quota",
         ),
         ("bedrock/us.amazon.nova-lite-v1:0", 403, {"Message": "not authorized"}, "not authorized"),
+        (
+            "openai/demo",
+            400,
+            {"error": "Bad Request", "message": "no such model"},
+            "Bad Request: no such model",
+        ),
+        (
+            "openrouter/a/b",
+            429,
+            {"error": {"message": "Provider returned error", "code": 429, "metadata": {"raw": "slow down"}}},
+            "Provider returned error: slow down",
+        ),
     ],
 )
 async def test_the_message_is_the_providers_own(
@@ -561,6 +573,38 @@ async def test_an_error_in_another_shape(provider: LiteLLMProvider, name: str, e
     assert (middle.kind, middle.message, middle.code) == ("stream", "the engine died", "500")
     assert (first.kind, first.message, first.status_code) == ("api", "the engine died", 500)
     assert (first.retryable, types) == (True, [])
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        ({"detail": "the engine died", "code": 500}, "the engine died"),
+        ({"detail": [{"loc": ["body"], "msg": "the engine died"}], "code": 500}, "the engine died"),
+        ({"message": "the engine died", "code": 500}, "the engine died"),
+        ({"type": "error", "message": "the engine died", "code": 500}, "the engine died"),
+        ({"success": False, "errors": [{"message": "the engine died"}], "code": 500}, "the engine died"),
+        ({"error": True, "message": "the engine died", "code": 500}, "the engine died"),
+        ({"error": "Bad Gateway", "message": "the engine died", "code": 500}, "Bad Gateway: the engine died"),
+        ({"error": [{"message": "the engine died", "code": 500}]}, "the engine died"),
+        (
+            {"error": {"code": 500, "reason": "engine"}},
+            'the provider reported an error: {"code": 500, "reason": "engine"}',
+        ),
+        (
+            {"error": {"message": "Provider returned error", "code": 500, "metadata": {"raw": "it died"}}},
+            "Provider returned error: it died",
+        ),
+    ],
+)
+async def test_an_error_as_servers_and_proxies_write_them(
+    provider: LiteLLMProvider, error: dict[str, Any], message: str
+) -> None:
+    async with ModelServer(Answer(sse(event(content="He"), error)), Answer(sse(error, "[DONE]"))) as server:
+        middle, types = await failed(provider, call(server))
+        first, _ = await failed(provider, call(server))
+    assert types == ["response-metadata", "text-start", "text-delta"]
+    assert (middle.kind, middle.message, middle.code) == ("stream", message, "500")
+    assert (first.kind, first.message, first.code, first.status_code) == ("api", message, "500", 500)
 
 
 async def test_an_error_that_is_only_text(provider: LiteLLMProvider) -> None:
