@@ -118,7 +118,7 @@ class ChunkAdapter:
             self._reason = reason  # some send "stop" with every event
         if not self._response_id:
             self._response_id = event.get("id") or ""
-        chunks = self._delta(choice.get("delta") or {})
+        chunks = self._delta(choice.get("delta") or self._whole(choice))
         if usage and event.get("citations"):  # they come with the usage: most events are not asked
             chunks += self._citations(event)
         if not self._begun and (chunks or self._response_id):
@@ -152,6 +152,12 @@ class ChunkAdapter:
         known = {name: value for name, value in payload.items() if value is not None}
         return {"type": "response-metadata", "payload": known}
 
+    def _whole(self, choice: dict[str, Any]) -> dict[str, Any]:
+        """The message of an answer that comes whole in a stream; behind deltas, some tell all of it again."""
+        message = choice.get("message")
+        begun = self._calls.begun or any(self._numbers.values())
+        return message if isinstance(message, dict) and not begun else {}
+
     def _delta(self, delta: dict[str, Any]) -> list[Chunk]:
         text = delta.get("content")
         if text and not isinstance(text, str):
@@ -166,15 +172,16 @@ class ChunkAdapter:
             chunks += self._source(annotation)
         for image in _objects(delta.get("images")):
             chunks += _file(image)
-        calls = _objects(delta.get("tool_calls"))
+        told = delta.get("tool_calls")
+        calls = _objects([told] if isinstance(told, dict) else told)  # an object where old TGI has one call
         if not calls and isinstance(function := delta.get("function_call"), dict):
             calls = [{"function": function}]  # as OpenAI told calls at first
         if calls:
             chunks += self._close_block()
             for place, call in enumerate(calls):
                 known = len(calls) == 1 or call.get("index") is not None
-                told = call if known else {**call, "index": place}
-                chunks += self._calls.feed(told, self._response_id, self._provider)
+                placed = call if known else {**call, "index": place}
+                chunks += self._calls.feed(placed, self._response_id, self._provider)
         if own := delta.get("provider_specific_fields"):
             chunks += self._executed(own)
         return chunks

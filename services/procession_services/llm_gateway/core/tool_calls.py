@@ -79,13 +79,16 @@ class ToolCallAssembler:
     A call whose arguments come in one delta becomes one `tool-call`. As soon as a second piece of arguments
     arrives, the call is announced and streamed: `tool-call-input-streaming-start`, `tool-call-delta`..., and
     at its end `tool-call-input-streaming-end` and `tool-call`. Calls end in the order in which they began.
+
+    Attributes:
+        begun: How many calls have begun.
     """
 
     def __init__(self) -> None:
         self._open: list[tuple[Any, _Call]] = []
         self._ended: dict[str, _Call] = {}
         self._results: set[str] = set()
-        self._begun = 0
+        self.begun = 0
 
     def feed(self, delta: dict[str, Any], response_id: str, provider: str) -> list[Chunk]:
         """Take one entry of `delta.tool_calls`.
@@ -95,6 +98,8 @@ class ToolCallAssembler:
         """
         function = delta.get("function") or {}
         name = function.get("name")
+        if not isinstance(delta.get("id"), str | None):  # some count
+            delta = {**delta, "id": str(delta["id"])}
         call, chunks = self._find(delta, function), []
         if call is not None and name and self._is_another(delta, call):
             return []  # of calls with one id, the first counts (R-CH-6)
@@ -167,8 +172,8 @@ class ToolCallAssembler:
         return delta.get("id") == call.id and delta.get("index") not in indexes and call.complete()
 
     def _begin(self, delta: dict[str, Any], response_id: str) -> _Call:
-        call = _Call(id=delta.get("id") or f"{response_id or 'call'}-{self._begun}")
-        self._begun += 1
+        call = _Call(id=delta.get("id") or f"{response_id or 'call'}-{self.begun}")
+        self.begun += 1
         self._open.append((delta.get("index"), call))
         return call
 

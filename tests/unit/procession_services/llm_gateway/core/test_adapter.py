@@ -281,6 +281,31 @@ def test_a_call_without_arguments_holds_no_result_of_the_providers_own_up() -> N
     assert [each["args"] for each in payloads(chunks, "tool-call")] == [{}, {"query": "x"}]
 
 
+def test_a_call_may_be_an_object_where_others_have_a_list() -> None:
+    """As the older ones of Hugging Face's TGI tell them, without an id."""
+    told = [{"name": "f", "arguments": '{"a": '}, {"name": None, "arguments": "1}"}]
+    events = [event(tool_calls={"index": 0, "id": "", "function": function}) for function in told]
+    [payload] = payloads(adapted(*events, event(finish="tool_calls")), "tool-call")
+    assert payload == {"toolCallId": "resp-1-0", "toolName": "f", "args": {"a": 1}}
+
+
+def test_ids_may_be_numbers() -> None:
+    entries = [{"index": n, "id": n, "function": {"name": "f", "arguments": "{}"}} for n in range(2)]
+    chunks = adapted(*(event(tool_calls=[entry]) for entry in entries), event(finish="tool_calls"))
+    assert [each["toolCallId"] for each in payloads(chunks, "tool-call")] == ["0", "1"]
+
+
+@pytest.mark.parametrize("delta", [{}, {"delta": None}, {"delta": {}}])
+def test_an_answer_may_come_whole_in_a_stream(delta: dict[str, Any]) -> None:
+    function = {"name": "f", "arguments": "{}"}
+    message = {"content": "Hi", "tool_calls": [{"id": "c1", "function": function}]}
+    choice = {"index": 0, **delta, "message": message, "finish_reason": "tool_calls"}
+    chunks = adapted({"choices": [choice]})
+    assert types(chunks) == ["text-start", "text-delta", "text-end", "tool-call"]
+    again = adapted(event(content="Hi"), call(name="f", id="c1", args="{}"), {"choices": [choice]})
+    assert types(again) == types(chunks)
+
+
 def test_text_ends_before_a_call_begins() -> None:
     chunks = adapted(event(content="look"), call(name="f", id="c1", args="{}"), event(finish="tool_calls"))
     assert types(chunks) == ["text-start", "text-delta", "text-end", "tool-call"]
@@ -550,7 +575,7 @@ def test_a_part_of_content_may_be_a_thought() -> None:
 
 @pytest.mark.parametrize(
     "strange",
-    [{"content": 5}, {"annotations": {"x": 1}}, {"images": ["x"]}, {"tool_calls": {"id": "c1"}}],
+    [{"content": 5}, {"annotations": {"x": 1}}, {"images": ["x"]}, {"tool_calls": "c1"}],
     ids=str,
 )
 def test_what_has_another_shape_is_left_out(strange: dict[str, Any]) -> None:
