@@ -20,6 +20,7 @@ from procession_services.llm_gateway.providers.openai_events import CutError, Ev
 _LENGTH: Final = 4
 """Bytes at the beginning of a frame that tell how long it is."""
 _MAX_FRAME: Final = 24 * 1024 * 1024
+_QUOTED: Final = 200
 _TELLING: Final = frozenset({"contentBlockIndex", "stopReason", "usage", "metrics", "trace"})
 """What an event has that says something; of the others, one that begins a message is no reason to keep to it."""
 
@@ -50,7 +51,8 @@ class FrameReader:
         while size - begin >= _LENGTH:
             wanted = int.from_bytes(data[begin : begin + _LENGTH], "big")
             if not _LENGTH < wanted <= _MAX_FRAME:
-                raise EventError("the provider sent what is no event stream")
+                said = data[begin : begin + _QUOTED].decode(errors="replace")
+                raise EventError(f"the provider sent what is no event stream: {said!r}")
             if size - begin < wanted:
                 break
             frames.append(data[begin : begin + wanted])

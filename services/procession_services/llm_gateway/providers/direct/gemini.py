@@ -18,6 +18,7 @@ from procession_services.llm_gateway.providers.direct.lower import (
 _KEYS: Final = ("GOOGLE_API_KEY", "GEMINI_API_KEY", "PALM_API_KEY")
 _PLAIN: Final = frozenset({"candidates", "usageMetadata", "modelVersion", "responseId"})
 """What an event has that is nothing but a piece of text."""
+_WELL: Final = frozenset({"stop", "tool_calls"})
 _TEXT: Final = "candidatesTokenCount"
 _ALL: Final = "totalTokenCount"
 _COUNTS: Final = frozenset(
@@ -88,7 +89,7 @@ def request(target: Target) -> Request | None:
 
 
 def _parser(iterator: Any, calculate_usage: Any) -> Parse:
-    """Takes off invented reasons; the usage, which comes with every piece of text, is read apart from it."""
+    """Keeps to Gemini's reasons; the usage, which comes with every piece of text, is read apart from it."""
     told = dumped(iterator.chunk_parser)
     usage = _usage_reader(dumped(calculate_usage))
 
@@ -97,12 +98,20 @@ def _parser(iterator: Any, calculate_usage: Any) -> Parse:
         for call in _calls(candidates):
             call.setdefault("args", {})  # LiteLLM fails without; Google leaves out what is empty
         made = told(event)
-        if made and candidates and not any("finishReason" in candidate for candidate in candidates):
-            for choice in made["choices"]:
-                choice.pop("finish_reason", None)
+        if made and candidates:
+            _set_reasons(made["choices"], [candidate.get("finishReason") for candidate in candidates])
         return made
 
     return reused(parse, _plain, lambda event: {"usage": usage(event)} if "usageMetadata" in event else {})
+
+
+def _set_reasons(choices: list[dict[str, Any]], told: list[str | None]) -> None:
+    """LiteLLM makes one up where there is none, and takes every answer with a call for one that went well."""
+    for choice in choices:
+        if not any(told):
+            choice.pop("finish_reason", None)
+        elif told[0] not in (None, "STOP") and choice.get("finish_reason") in _WELL:
+            choice["finish_reason"] = told[0]
 
 
 def _calls(candidates: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
