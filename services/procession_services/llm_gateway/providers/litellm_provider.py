@@ -28,6 +28,7 @@ from procession_services.llm_gateway.providers.direct import (
     limit_fetching,
     with_media,
 )
+from procession_services.llm_gateway.providers.event_errors import UNEXPECTED, unreadable
 from procession_services.llm_gateway.providers.litellm_errors import provider_error
 from procession_services.llm_gateway.providers.litellm_lines import LineDecoder
 from procession_services.llm_gateway.providers.openai_events import END, openai_events
@@ -100,7 +101,7 @@ class LiteLLMProvider:
                     over = batch[-1] is END
                     if over:
                         batch.pop()
-                    chunks = [chunk for event in batch for chunk in adapter.feed(event)]
+                    chunks = _fed(adapter, batch)
                     if over:  # the end goes with them, and nobody has to read on to learn of it
                         yield chunks + _finish(adapter, call, over=True)
                         return
@@ -170,6 +171,16 @@ class LiteLLMProvider:
             return _litellm_events(kwargs, deadlines)
         batches = direct_events(request, self._connections)
         return _within(deadlines, batches) if deadlines.limited else batches
+
+
+def _fed(adapter: ChunkAdapter, batch: list[dict[str, Any]]) -> list[Chunk]:
+    chunks: list[Chunk] = []
+    for event in batch:
+        try:
+            chunks += adapter.feed(event)
+        except UNEXPECTED as strange:
+            raise unreadable(event) from strange
+    return chunks
 
 
 def _finish(adapter: ChunkAdapter, call: ModelCall, *, over: bool) -> list[Chunk]:

@@ -5,16 +5,23 @@ apart.
 """
 
 import asyncio
-import json
 from codecs import BOM_UTF8
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterator
 from typing import Any, Final, Protocol
 
-import httpx
 import orjson
 
 from procession_services.llm_gateway.core.halves import Halves
 from procession_services.llm_gateway.core.text import InvalidJsonError, parse_json, valid_value
+from procession_services.llm_gateway.providers.event_errors import (
+    UNEXPECTED,
+    CutError,
+    EventError,
+    NoEventError,
+    choice_error,
+    raise_told,
+    unreadable,
+)
 
 END: Final[dict[str, Any]] = {}
 """Stands behind the last event of a stream that says where it ends."""
@@ -23,55 +30,13 @@ _LF, _CR = b"\n\r"
 _QUOTED: Final = 200
 _WHOLE: Final = 16 * 1024 * 1024
 """Bytes of an answer without events, as far as anybody looks at them."""
-_STATUSES: Final = {
-    "rate_limit_error": 429,
-    "rate_limit_exceeded": 429,
-    "api_error": 500,
-    "server_error": 500,
-    "timeout_error": 504,
-    "overloaded_error": 529,
-}
-"""Errors that Anthropic and OpenAI report in a stream that they have opened already."""
 _NAMED_ERROR: Final = (b"event: error", b"event:error")
 _ERROR_LINE: Final = b"error:"
 """Where llama.cpp had its errors until September 2025: a field that server-sent events do not have."""
-_TOLD: Final = ("message", "Message", "detail", "msg", "errors")
-"""Where an error has its words."""
-_PARTS: Final = frozenset({"choices", "id", "object", "usage"})
-"""What events of an answer have, though there is nothing to tell."""
-_STATUS_DIGITS: Final = 3
 _AHEAD: Final = 4
 """The first events of a stream, which somebody waits for most: providers begin with up to three before the text."""
 _SHORT: Final = 12
 """A stream of so few events that came in one read goes on at once: its end counts as much as its beginning."""
-
-
-class EventError(Exception):
-    """The provider reports an error in its stream, or in its place.
-
-    `body` is its error object, which has a `message`, `status_code` what the status would have been before the stream
-    had begun.
-    """
-
-    def __init__(self, body: Any, status_code: int | None = None) -> None:
-        message = _words(body) if isinstance(body, dict) else body
-        if not message:
-            quoted = f": {json.dumps(body, ensure_ascii=False)[:_QUOTED]}" if body else ""
-            message = f"the provider reported an error{quoted}"
-        super().__init__(str(message))
-        self.body = {**(body if isinstance(body, dict) else {}), "message": str(message)}
-        self.status_code = _status(body) if status_code is None else status_code
-
-
-class NoEventError(ConnectionError):
-    """The provider answered, but what came is no answer: a proxy's page, or nothing."""
-
-
-class CutError(ConnectionError):
-    """The answer has ended within an event: whoever sent it, or a proxy on the way, has gone."""
-
-    def __init__(self) -> None:
-        super().__init__("the connection to the provider broke in the middle of its answer")
 
 
 class ErrorData(bytes):
@@ -289,55 +254,26 @@ def json_parser(
         if not isinstance(event, dict):
             return _no_object(event)
         choices = event.get("choices")
-        if error := event.get("error") or _choice_error(choices):
-            raise EventError(_explained(error, event))
-        if not choices and event.get("object") == "error":
-            raise EventError(event)
-        if not choices and parse is None and (error := _flat_error(event)):
-            raise EventError(error)
-        return event if parse is None or not event else parse(event)
+        if (
+            event.get("error")
+            or choice_error(choices)
+            or (not choices and (parse is None or event.get("object") == "error"))
+        ):
+            raise_told(event)
+        if parse is None or not event:
+            return event
+        try:
+            return parse(event)
+        except UNEXPECTED as strange:
+            raise unreadable(event) from strange
 
     return parsed
-
-
-def _choice_error(choices: Any) -> Any:
-    """The error that the first choice reports, as OpenRouter may put it there."""
-    if isinstance(choices, list) and choices and isinstance(choices[0], dict):
-        return choices[0].get("error")
-    return None
 
 
 def _no_object(event: Any) -> dict[str, Any] | None:
     if event:
         raise EventError(f"an event is no object: {str(event)[:_QUOTED]}")
     return None
-
-
-def _explained(error: Any, event: dict[str, Any]) -> Any:
-    """An error object, or its words; some have only the name of it there, or that it is one, and the rest beside it."""
-    if isinstance(error, list) and error:
-        error = error[0]
-    beside = event.get("message")
-    if isinstance(error, dict) or not isinstance(beside, str):
-        return error
-    rest = {name: value for name, value in event.items() if name != "error"}
-    return {**rest, "message": f"{error}: {beside}" if isinstance(error, str) else beside}
-
-
-def _flat_error(event: dict[str, Any]) -> dict[str, Any] | None:
-    """An error as web frameworks and proxies write it: what is no part of an answer, and has words."""
-    if not _PARTS.isdisjoint(event):
-        return None
-    words = _words(event)
-    if isinstance(words, list):
-        words = words[0]
-    if isinstance(words, dict):
-        words = _words(words)
-    return {**event, "message": words} if words and isinstance(words, str) else None
-
-
-def _words(error: dict[str, Any]) -> Any:
-    return next((error[name] for name in _TOLD if error.get(name)), None)
 
 
 def forgiven(body: bytes, error: orjson.JSONDecodeError, valid: Callable[[Any], Any] = valid_value) -> Any:
@@ -360,16 +296,6 @@ def _named_error(data: ErrorData) -> EventError:
     except orjson.JSONDecodeError:
         told = data.decode(errors="replace")
     return EventError(told.get("error") or told if isinstance(told, dict) else told)
-
-
-def _status(error: Any) -> int | None:
-    """The HTTP status that an error object tells: as its code, or by its code or type."""
-    if not isinstance(error, dict):
-        return None
-    code = str(error.get("code"))
-    if len(code) == _STATUS_DIGITS and code.isdecimal() and httpx.codes.is_error(int(code)):
-        return int(code)
-    return _STATUSES.get(code) or _STATUSES.get(str(error.get("type")))
 
 
 def openai_events(stream: Any) -> AsyncGenerator[list[dict[str, Any]], None]:

@@ -15,7 +15,8 @@ from procession_services.llm_gateway.providers.direct.lower import (
     has_remote_media,
     reused,
 )
-from procession_services.llm_gateway.providers.openai_events import CutError, EventError, forgiven
+from procession_services.llm_gateway.providers.event_errors import CutError, EventError, unreadable
+from procession_services.llm_gateway.providers.openai_events import forgiven
 
 _LENGTH: Final = 4
 """Bytes at the beginning of a frame that tell how long it is."""
@@ -128,7 +129,12 @@ def request(target: Target) -> Request | None:
 def _parser(parse: Parse) -> Callable[[bytes], dict[str, Any] | None]:
     def parsed(frame: bytes) -> dict[str, Any] | None:
         event = _decoded(frame)
-        return None if _TELLING.isdisjoint(event) else parse(event)
+        if _TELLING.isdisjoint(event):
+            return None
+        try:
+            return parse(event)
+        except Exception as strange:  # LiteLLM wraps whatever it fails with
+            raise unreadable(event) from strange
 
     return parsed
 

@@ -607,6 +607,16 @@ async def test_an_error_as_servers_and_proxies_write_them(
     assert (first.kind, first.message, first.code, first.status_code) == ("api", message, "500", 500)
 
 
+@pytest.mark.parametrize("choices", [[None], ["x"], [{"delta": "x"}], {"a": 1}], ids=str)
+async def test_an_event_in_a_form_that_nobody_knows_is_quoted(
+    provider: LiteLLMProvider, choices: Any
+) -> None:
+    async with ModelServer(Answer(sse(event(content="He"), {"choices": choices}))) as server:
+        error, _ = await failed(provider, call(server))
+    said = f"the provider sent an event that cannot be read: {json.dumps({'choices': choices})}"
+    assert (error.kind, error.message) == ("stream", said)
+
+
 async def test_an_error_that_is_only_text(provider: LiteLLMProvider) -> None:
     async with ModelServer(Answer([b"event: error\ndata: the engine died\n\n"])) as server:
         error, _ = await failed(provider, call(server))

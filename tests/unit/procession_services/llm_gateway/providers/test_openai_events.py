@@ -12,12 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from procession_services.llm_gateway.providers import openai_events
+from procession_services.llm_gateway.providers.event_errors import CutError, NoEventError
 from procession_services.llm_gateway.providers.openai_events import (
     END,
-    CutError,
     ErrorData,
     EventReader,
-    NoEventError,
     event_batches,
 )
 from tests.support.cost import growth

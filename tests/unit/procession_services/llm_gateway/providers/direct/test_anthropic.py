@@ -1,6 +1,7 @@
 """What LiteLLM's parser of Anthropic's events leaves out, and where a message ends."""
 
 import asyncio
+import json
 from contextlib import aclosing
 from typing import Any
 
@@ -78,6 +79,13 @@ async def test_nothing_is_awaited_behind_the_last_event(direct: LiteLLMProvider,
             chunks = [chunk async for batch in answer for chunk in batch]
         await server.left.wait()
     assert chunks[-1]["payload"]["stepResult"]["reason"] == "stop"
+
+
+async def test_an_event_at_which_litellm_fails_is_quoted(direct: LiteLLMProvider) -> None:
+    broken = {"type": "content_block_delta", "index": 0, "delta": None}
+    answer = await outcome(direct, ANTHROPIC, Answer(sse(BEGIN, broken)))
+    said = f"the provider sent an event that cannot be read: {json.dumps(broken)}"
+    assert (answer.failure["kind"], answer.failure["message"]) == ("stream", said)
 
 
 async def test_a_text_may_speak_of_the_last_event(direct: LiteLLMProvider) -> None:
