@@ -221,7 +221,7 @@ class ChunkAdapter:
                 payload = {"id": self._block_id(), "signature": signature}
                 chunks.append({"type": "reasoning-signature", "payload": payload})
             elif block.get("data"):
-                chunks += self._close_block()
+                chunks += [*self._close_block(), *self._calls.close_complete()]
                 payload = {"id": self._next_id("reasoning"), "data": block["data"]}
                 chunks.append({"type": "redacted-reasoning", "payload": payload})
         return chunks

@@ -306,6 +306,20 @@ def test_an_answer_may_come_whole_in_a_stream(delta: dict[str, Any]) -> None:
     assert types(again) == types(chunks)
 
 
+def test_a_whole_call_comes_before_the_hidden_thought_after_it() -> None:
+    """LiteLLM's reader of Bedrock tells the arguments of a call that has none again at the end of each later block."""
+    hidden = {"type": "redacted_thinking", "data": "R"}
+    chunks = adapted(
+        call(name="f", id="c1"),
+        call(args="{}"),
+        event(thinking_blocks=[hidden]),
+        call(args="{}"),
+        event(finish="tool_calls"),
+    )
+    assert types(chunks)[-2:] == ["tool-call", "redacted-reasoning"]
+    assert payloads(chunks, "tool-call")[0]["args"] == {}
+
+
 def test_text_ends_before_a_call_begins() -> None:
     chunks = adapted(event(content="look"), call(name="f", id="c1", args="{}"), event(finish="tool_calls"))
     assert types(chunks) == ["text-start", "text-delta", "text-end", "tool-call"]
