@@ -26,6 +26,7 @@ from procession_services.llm_gateway.providers.direct import (
     build_request,
     direct_events,
     limit_fetching,
+    mend_parser,
     with_media,
 )
 from procession_services.llm_gateway.providers.event_errors import UNEXPECTED, unreadable
@@ -307,6 +308,7 @@ def _litellm() -> Any:
     # Imports mcp, and with it 24 MB, to find out that no tool is one of LiteLLM's MCP gateway.
     vars(responses)["_responses_try_dispatch_mcp_gateway"] = lambda **_: None
     limit_fetching()
+    mend_parser()
     vars(import_module("httpx._models"))["LineDecoder"] = LineDecoder
     ours = {word: _LITELLM_REASONS.get(reason, reason) for word, reason in REASONS.items()}
     known = vars(core_helpers)

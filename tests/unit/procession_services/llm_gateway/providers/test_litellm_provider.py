@@ -299,6 +299,22 @@ async def test_an_answer_that_gemini_could_not_write_is_no_stop(provider: LiteLL
 
 
 @pytest.mark.parametrize(
+    ("said", "reason"),
+    [("STOP", "tool-calls"), ("SAFETY", "content-filter"), ("MAX_TOKENS", "length"), (None, "other")],
+)
+async def test_a_call_of_gemini_without_arguments(
+    provider: LiteLLMProvider, said: str | None, reason: str
+) -> None:
+    """Google leaves out what is empty; Vertex AI's events go through the same parser of LiteLLM's."""
+    told = {"content": {"role": "model", "parts": [{"functionCall": {"name": "f"}}]}, "index": 0}
+    candidate = {**told, **({"finishReason": said} if said else {})}
+    async with ModelServer(Answer(sse({"candidates": [candidate]}))) as server:
+        answer = await read(provider, call(server, "gemini/gemini-2.5-flash"))
+    assert ("tool-call", {}) in brief(answer)
+    assert end(answer)[0] == reason
+
+
+@pytest.mark.parametrize(
     ("said", "reason"), [("model_context_window_exceeded", "length"), ("pause_turn", "other")]
 )
 async def test_a_reason_that_litellm_does_not_know_is_no_stop(
