@@ -27,7 +27,13 @@ class _Call:
         return valid_unicode("".join(self.pieces))
 
     def complete(self) -> bool:
-        """Whether the arguments are a whole JSON object, to which nothing can be added."""
+        """Whether the arguments are a whole JSON object, to which nothing can be added.
+
+        Some are asked at every piece: the end of the last one tells most of them.
+        """
+        last = next((told for piece in reversed(self.pieces) if (told := piece.rstrip())), "")
+        if not last.endswith("}"):
+            return False
         try:
             return isinstance(parse_json(self.text), dict)
         except InvalidJsonError:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from procession_schemas.chunks import Chunk
 from procession_services.llm_gateway.core.adapter import ChunkAdapter
+from tests.support.cost import growth
 from tests.unit.procession_services.llm_gateway.loopback import event
 
 Chunks = list[Chunk]
@@ -279,6 +280,20 @@ def test_a_call_without_arguments_holds_no_result_of_the_providers_own_up() -> N
     )
     assert types(chunks) == ["tool-call", "tool-call", "tool-result", "source"]
     assert [each["args"] for each in payloads(chunks, "tool-call")] == [{}, {"query": "x"}]
+
+
+def test_many_pieces_with_the_name_of_the_tool_in_each_take_time_for_each() -> None:
+    def read(pieces: int) -> None:
+        begin, end = call(name="f", args='{"text": "'), call(name="f", args='"}')
+        chunks = adapted(begin, *[call(name="f", args="word ")] * pieces, end, event(finish="tool_calls"))
+        assert payloads(chunks, "tool-call")[0]["args"] == {"text": "word " * pieces}
+
+    assert growth(read, 16_000) < 7  # more than 10 if each piece had all of them parsed
+
+
+def test_space_behind_whole_arguments_says_nothing() -> None:
+    chunks = adapted(call(name="f", args="{}"), call(args=" \n"), call(name="g", args="{}"))
+    assert [each["toolName"] for each in payloads(chunks, "tool-call")] == ["f", "g"]
 
 
 def test_a_call_may_be_an_object_where_others_have_a_list() -> None:
