@@ -155,8 +155,10 @@ class ChunkAdapter:
     def _whole(self, choice: dict[str, Any]) -> dict[str, Any]:
         """The message of an answer that comes whole in a stream; behind deltas, some tell all of it again."""
         message = choice.get("message")
+        if not isinstance(message, dict) or not choice.get("finish_reason"):
+            return {}
         begun = self._calls.begun or any(self._numbers.values())
-        return message if isinstance(message, dict) and not begun else {}
+        return {} if begun else message
 
     def _delta(self, delta: dict[str, Any]) -> list[Chunk]:
         text = delta.get("content")

@@ -24,7 +24,9 @@ class _Call:
 
     @property
     def text(self) -> str:
-        return valid_unicode("".join(self.pieces))
+        """The arguments so far, without the `{}` that some send before the real ones."""
+        text = valid_unicode("".join(self.pieces))
+        return text[2:] if text.startswith("{}{") else text
 
     def complete(self) -> bool:
         """Whether the arguments are a whole JSON object, to which nothing can be added.

@@ -296,6 +296,14 @@ def test_space_behind_whole_arguments_says_nothing() -> None:
     assert [each["toolName"] for each in payloads(chunks, "tool-call")] == ["f", "g"]
 
 
+@pytest.mark.parametrize("later", [['{"a": 1}'], ['{"a"', ": 1}"]])
+def test_arguments_may_have_a_placeholder_before_them(later: list[str]) -> None:
+    """As Gemini and Bedrock send them behind some proxies."""
+    pieces = [call(args=piece) for piece in later]
+    chunks = adapted(call(name="f", id="c1", args="{}"), *pieces, event(finish="tool_calls"))
+    assert [each["args"] for each in payloads(chunks, "tool-call")] == [{"a": 1}]
+
+
 def test_a_call_may_be_an_object_where_others_have_a_list() -> None:
     """As the older ones of Hugging Face's TGI tell them, without an id."""
     told = [{"name": "f", "arguments": '{"a": '}, {"name": None, "arguments": "1}"}]
@@ -317,7 +325,8 @@ def test_an_answer_may_come_whole_in_a_stream(delta: dict[str, Any]) -> None:
     choice = {"index": 0, **delta, "message": message, "finish_reason": "tool_calls"}
     chunks = adapted({"choices": [choice]})
     assert types(chunks) == ["text-start", "text-delta", "text-end", "tool-call"]
-    again = adapted(event(content="Hi"), call(name="f", id="c1", args="{}"), {"choices": [choice]})
+    growing = {"choices": [{**choice, "finish_reason": None}]}  # as Perplexity repeats what there is
+    again = adapted(growing, event(content="Hi"), call(name="f", id="c1", args="{}"), {"choices": [choice]})
     assert types(again) == types(chunks)
 
 
