@@ -82,6 +82,7 @@ class ChunkAdapter:
 
     Attributes:
         usage: What the answer has used so far.
+        reason: Why the model stopped, as the provider says it.
     """
 
     def __init__(self, provider: str = "", *, include_raw: bool = False) -> None:
@@ -94,7 +95,7 @@ class ChunkAdapter:
         self._numbers = {"text": 0, "reasoning": 0, "source": 0}
         self._cited: set[str] = set()
         self._calls = ToolCallAssembler()
-        self._reason: str | None = None
+        self.reason: str | None = None
         self.usage = Usage()
         self._metadata: dict[str, Any] = {}
 
@@ -114,8 +115,8 @@ class ChunkAdapter:
         if isinstance(usage, dict):
             self.usage.add(usage)
         reason = choice.get("finish_reason")
-        if reason and isinstance(reason, str) and (reason != "stop" or self._reason is None):
-            self._reason = reason  # some send "stop" with every event
+        if reason and isinstance(reason, str) and (reason != "stop" or self.reason is None):
+            self.reason = reason  # some send "stop" with every event
         if not self._response_id:
             self._response_id = event.get("id") or ""
         chunks = self._delta(choice.get("delta") or self._whole(choice))
@@ -131,15 +132,15 @@ class ChunkAdapter:
 
         `over`: the provider has said that nothing follows, rather than just gone.
         """
-        reason = REASONS.get(self._reason or "", "other")
+        reason = REASONS.get(self.reason or "", "other")
         metadata = {"providerMetadata": {self._provider: self._metadata}} if self._metadata else {}
-        said = {"rawReason": self._reason} if reason in _UNSAID and self._reason not in (None, reason) else {}
+        said = {"rawReason": self.reason} if reason in _UNSAID and self.reason not in (None, reason) else {}
         payload = {
             "stepResult": {"reason": reason, **said},
             "output": {"usage": self.usage.told()},
             "metadata": metadata,
         }
-        cut = reason in _CUT or not (self._reason or over)
+        cut = reason in _CUT or not (self.reason or over)
         ends = [*self._close_block(), *self._calls.close_all(repair=reason in _WHOLE, cut=cut)]
         return [*ends, {"type": "finish", "payload": payload}]
 

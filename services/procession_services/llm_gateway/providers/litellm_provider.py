@@ -39,6 +39,8 @@ from procession_services.runtime.secrets import NO_KEY
 log = logging.getLogger(__name__)
 _KEPT_SECONDS: Final = "4"
 """How long an idle connection is kept: many servers close theirs after five, and what is asked then would be lost."""
+_SILENCE_SECONDS: Final = 30.0
+"""How long an answer may be silent behind its reason: some proxies send no end, and keep the connection open."""
 _END: Final = object()
 _DONE: Final = {
     "text": "",
@@ -97,7 +99,10 @@ class LiteLLMProvider:
         begun = False
         try:
             async with aclosing(await self._events(call)) as events:
-                async for batch in events:
+                while True:
+                    batch = await (anext(events, None) if adapter.reason is None else _rest(events))
+                    if batch is None:
+                        break
                     begun = True
                     over = batch[-1] is END
                     if over:
@@ -172,6 +177,18 @@ class LiteLLMProvider:
             return _litellm_events(kwargs, deadlines)
         batches = direct_events(request, self._connections)
         return _within(deadlines, batches) if deadlines.limited else batches
+
+
+async def _rest(events: AsyncGenerator[list[dict[str, Any]], None]) -> list[dict[str, Any]] | None:
+    """The next events of an answer whose reason is known; where nothing comes any more, that was all."""
+    silence = asyncio.timeout(_SILENCE_SECONDS)
+    try:
+        async with silence:
+            return await anext(events, None)
+    except TimeoutError:
+        if silence.expired():
+            return [END]
+        raise
 
 
 def _fed(adapter: ChunkAdapter, batch: list[dict[str, Any]]) -> list[Chunk]:

@@ -33,6 +33,8 @@ _WHOLE: Final = 16 * 1024 * 1024
 _NAMED_ERROR: Final = (b"event: error", b"event:error")
 _ERROR_LINE: Final = b"error:"
 """Where llama.cpp had its errors until September 2025: a field that server-sent events do not have."""
+_BARE_ERRORS: Final = (_ERROR_LINE, b'{"error"')
+"""The other is a proxy's, which writes it as if there were no stream."""
 _AHEAD: Final = 4
 """The first events of a stream, which somebody waits for most: providers begin with up to three before the text."""
 _SHORT: Final = 12
@@ -91,7 +93,7 @@ class EventReader:
                 events.append(body)
             elif line in _NAMED_ERROR:
                 self._is_error = True
-            elif line.startswith(_ERROR_LINE):
+            elif line.startswith(_BARE_ERRORS):
                 self._is_error = True
                 self._data.append(line.removeprefix(_ERROR_LINE).lstrip())
         return events

@@ -19,6 +19,7 @@ from procession_schemas.chunks import Chunk
 from procession_services.llm_gateway.core.adapter import REASONS
 from procession_services.llm_gateway.core.call import ModelCall
 from procession_services.llm_gateway.core.failures import ProviderError
+from procession_services.llm_gateway.providers import litellm_provider
 from procession_services.llm_gateway.providers.litellm_provider import LiteLLMProvider
 from tests.unit.procession_services.llm_gateway.loopback import (
     Answer,
@@ -749,6 +750,22 @@ async def test_an_event_that_is_cut_off_is_a_cut_connection(provider: LiteLLMPro
             error, types = await failed(provider, call(server))
             assert (error.kind, error.retryable, types) == ("network", True, told)
             assert error.message == "the connection to the provider broke in the middle of its answer"
+
+
+@pytest.mark.parametrize("reason", ["stop", None])
+async def test_an_answer_with_a_reason_needs_no_end(
+    provider: LiteLLMProvider, reason: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(litellm_provider, "_SILENCE_SECONDS", 0.2)
+    said = [*sse(event(content="Hi"), event(finish=reason)), b": alive\n\n"]
+    settings = {"timeout": {"chunkMs": 2000}}
+    async with asyncio.timeout(20), ModelServer(Answer(said, end="hang")) as server:
+        if reason:
+            assert end(await read(provider, call(server, model_settings=settings)))[0] == "stop"
+        else:
+            error, _ = await failed(provider, call(server, model_settings=settings))
+            assert error.kind == "timeout"
+        await server.left.wait()
 
 
 async def test_nobody_listens(provider: LiteLLMProvider) -> None:

@@ -105,6 +105,13 @@ def test_an_error_is_one_without_an_empty_line_behind_it():
     assert [(event, type(event)) for event in events] == [(b'{"message": "boom"}', ErrorData)]
 
 
+def test_an_error_is_one_without_the_name_of_a_field():
+    reader = EventReader()
+    events = reader.feed(b'data: {"a": 1}\n\n{"error": {"code": 502}}\n\ndata: {"b": 2}\n\n')
+    assert [type(event) is ErrorData for event in events] == [False, True, False]
+    assert events[1] == b'{"error": {"code": 502}}'
+
+
 def test_an_error_may_be_a_field_of_its_own():
     [event] = EventReader().feed(b'error: {"code": 400}\n\n')
     assert (event, type(event)) == (b'{"code": 400}', ErrorData)
