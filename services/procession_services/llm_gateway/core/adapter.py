@@ -61,6 +61,7 @@ _WORDS: Final = {
 REASONS: Final = {word: reason for reason, words in _WORDS.items() for word in words}
 """What providers say about why the model stopped -> the contract's word; any other is `other`."""
 _WHOLE: Final = frozenset({"stop", "tool-calls"})
+_CUT: Final = frozenset({"length", "content-filter", "error"})
 _UNSAID: Final = frozenset({"error", "other"})
 """Words of the contract that say less than the provider did."""
 _YEAR_3000: Final = 32_503_680_000
@@ -81,6 +82,7 @@ class ChunkAdapter:
 
     Attributes:
         usage: What the answer has used so far.
+        reasons: How often the provider has said why the model stopped; some do with every event.
     """
 
     def __init__(self, provider: str = "", *, include_raw: bool = False) -> None:
@@ -94,6 +96,7 @@ class ChunkAdapter:
         self._cited: set[str] = set()
         self._calls = ToolCallAssembler()
         self._reason: str | None = None
+        self.reasons = 0
         self.usage = Usage()
         self._metadata: dict[str, Any] = {}
 
@@ -113,11 +116,13 @@ class ChunkAdapter:
         if isinstance(usage, dict):
             self.usage.add(usage)
         reason = choice.get("finish_reason")
-        if reason and isinstance(reason, str) and (reason != "stop" or self._reason is None):
-            self._reason = reason  # some send "stop" with every event
+        if reason and isinstance(reason, str):
+            self.reasons += 1
+            if reason != "stop" or self._reason is None:
+                self._reason = reason
         if not self._response_id:
             self._response_id = event.get("id") or ""
-        chunks = self._delta(choice.get("delta") or {})
+        chunks = self._delta(choice.get("delta") or self._whole(choice))
         if usage and event.get("citations"):  # they come with the usage: most events are not asked
             chunks += self._citations(event)
         if not self._begun and (chunks or self._response_id):
@@ -125,8 +130,11 @@ class ChunkAdapter:
             chunks.insert(0, self._response_metadata(event))
         return [{"type": "raw", "payload": event}, *chunks] if self._include_raw else chunks
 
-    def finish(self) -> list[Chunk]:
-        """Return the last chunks: the ends of what is still open, and `finish`."""
+    def finish(self, *, over: bool = False) -> list[Chunk]:
+        """Return the last chunks: the ends of what is still open, and `finish`.
+
+        `over`: the provider has said that nothing follows, rather than just gone.
+        """
         reason = REASONS.get(self._reason or "", "other")
         metadata = {"providerMetadata": {self._provider: self._metadata}} if self._metadata else {}
         said = {"rawReason": self._reason} if reason in _UNSAID and self._reason not in (None, reason) else {}
@@ -135,7 +143,8 @@ class ChunkAdapter:
             "output": {"usage": self.usage.told()},
             "metadata": metadata,
         }
-        ends = [*self._close_block(), *self._calls.close_all(repair=reason in _WHOLE)]
+        cut = reason in _CUT or not (self._reason or over)
+        ends = [*self._close_block(), *self._calls.close_all(repair=reason in _WHOLE, cut=cut)]
         return [*ends, {"type": "finish", "payload": payload}]
 
     def _response_metadata(self, event: dict[str, Any]) -> Chunk:
@@ -146,6 +155,14 @@ class ChunkAdapter:
         }
         known = {name: value for name, value in payload.items() if value is not None}
         return {"type": "response-metadata", "payload": known}
+
+    def _whole(self, choice: dict[str, Any]) -> dict[str, Any]:
+        """The message of an answer that comes whole in a stream; behind deltas, some tell all of it again."""
+        message = choice.get("message")
+        if not isinstance(message, dict) or not choice.get("finish_reason"):
+            return {}
+        begun = self._calls.begun or any(self._numbers.values())
+        return {} if begun else message
 
     def _delta(self, delta: dict[str, Any]) -> list[Chunk]:
         text = delta.get("content")
@@ -161,15 +178,16 @@ class ChunkAdapter:
             chunks += self._source(annotation)
         for image in _objects(delta.get("images")):
             chunks += _file(image)
-        calls = _objects(delta.get("tool_calls"))
+        told = delta.get("tool_calls")
+        calls = _objects([told] if isinstance(told, dict) else told)  # an object where old TGI has one call
         if not calls and isinstance(function := delta.get("function_call"), dict):
             calls = [{"function": function}]  # as OpenAI told calls at first
         if calls:
             chunks += self._close_block()
             for place, call in enumerate(calls):
                 known = len(calls) == 1 or call.get("index") is not None
-                told = call if known else {**call, "index": place}
-                chunks += self._calls.feed(told, self._response_id, self._provider)
+                placed = call if known else {**call, "index": place}
+                chunks += self._calls.feed(placed, self._response_id, self._provider)
         if own := delta.get("provider_specific_fields"):
             chunks += self._executed(own)
         return chunks
@@ -209,7 +227,7 @@ class ChunkAdapter:
                 payload = {"id": self._block_id(), "signature": signature}
                 chunks.append({"type": "reasoning-signature", "payload": payload})
             elif block.get("data"):
-                chunks += self._close_block()
+                chunks += [*self._close_block(), *self._calls.close_complete()]
                 payload = {"id": self._next_id("reasoning"), "data": block["data"]}
                 chunks.append({"type": "redacted-reasoning", "payload": payload})
         return chunks

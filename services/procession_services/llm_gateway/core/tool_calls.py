@@ -24,10 +24,18 @@ class _Call:
 
     @property
     def text(self) -> str:
-        return valid_unicode("".join(self.pieces))
+        """The arguments so far, without the `{}` that some send before the real ones."""
+        text = valid_unicode("".join(self.pieces))
+        return text[2:] if text.startswith("{}{") else text
 
     def complete(self) -> bool:
-        """Whether the arguments are a whole JSON object, to which nothing can be added."""
+        """Whether the arguments are a whole JSON object, to which nothing can be added.
+
+        Some are asked at every piece: the end of the last one tells most of them.
+        """
+        last = next((told for piece in reversed(self.pieces) if (told := piece.rstrip())), "")
+        if not last.endswith("}"):
+            return False
         try:
             return isinstance(parse_json(self.text), dict)
         except InvalidJsonError:
@@ -47,9 +55,9 @@ class _Call:
             *(self._delta(each) for each in self.pieces if each),
         ]
 
-    def end(self, *, repair: bool) -> list[Chunk]:
+    def end(self, *, repair: bool, cut: bool) -> list[Chunk]:
         """Return the chunks that end the call."""
-        payload = {**self._head(), **_arguments(self.text, repair=repair)}
+        payload = {**self._head(), **_arguments(self.text, repair=repair, cut=cut)}
         if self.metadata:
             payload["providerMetadata"] = self.metadata
         chunks: list[Chunk] = [{"type": "tool-call", "payload": payload}]
@@ -59,7 +67,7 @@ class _Call:
 
     def result(self, result: Any) -> Chunk:
         """Return what the provider says came of the call."""
-        payload = {**self._head(), **_arguments(self.text, repair=False), "result": result}
+        payload = {**self._head(), **_arguments(self.text), "result": result}
         if isinstance(result, dict) and str(result.get("type")).endswith("_error"):
             payload["isError"] = True
         return {"type": "tool-result", "payload": payload}
@@ -79,13 +87,16 @@ class ToolCallAssembler:
     A call whose arguments come in one delta becomes one `tool-call`. As soon as a second piece of arguments
     arrives, the call is announced and streamed: `tool-call-input-streaming-start`, `tool-call-delta`..., and
     at its end `tool-call-input-streaming-end` and `tool-call`. Calls end in the order in which they began.
+
+    Attributes:
+        begun: How many calls have begun.
     """
 
     def __init__(self) -> None:
         self._open: list[tuple[Any, _Call]] = []
         self._ended: dict[str, _Call] = {}
         self._results: set[str] = set()
-        self._begun = 0
+        self.begun = 0
 
     def feed(self, delta: dict[str, Any], response_id: str, provider: str) -> list[Chunk]:
         """Take one entry of `delta.tool_calls`.
@@ -95,6 +106,8 @@ class ToolCallAssembler:
         """
         function = delta.get("function") or {}
         name = function.get("name")
+        if not isinstance(delta.get("id"), str | None):  # some count
+            delta = {**delta, "id": str(delta["id"])}
         call, chunks = self._find(delta, function), []
         if call is not None and name and self._is_another(delta, call):
             return []  # of calls with one id, the first counts (R-CH-6)
@@ -115,6 +128,8 @@ class ToolCallAssembler:
         if call_id in self._results:
             return []
         chunks = self.close_complete()
+        if any(call.id == call_id for _, call in self._open):
+            chunks += self.close_all()  # who has its result has all that was said before
         if call_id not in self._ended:
             return chunks
         self._results.add(call_id)
@@ -124,17 +139,18 @@ class ToolCallAssembler:
         """End the calls, oldest first, until one still lacks arguments."""
         chunks: list[Chunk] = []
         while self._open and self._open[0][1].complete():
-            chunks += self._end(self._open.pop(0)[1], repair=False)
+            chunks += self._end(self._open.pop(0)[1])
         return chunks
 
-    def close_all(self, *, repair: bool) -> list[Chunk]:
+    def close_all(self, *, repair: bool = False, cut: bool = False) -> list[Chunk]:
         """End every call.
 
         With `repair`, arguments that stop too early are closed. That is only for an answer of which the provider
-        says that it is whole: of one that was cut off, the tool would run with half a value.
+        says that it is whole: of one that was cut off, the tool would run with half a value. In one that was `cut`,
+        a call without arguments is no call of a tool that has none: they were still to come.
         """
         calls, self._open = self._open, []
-        return [chunk for _, call in calls for chunk in self._end(call, repair=repair)]
+        return [chunk for _, call in calls for chunk in self._end(call, repair=repair, cut=cut)]
 
     def _find(self, delta: dict[str, Any], function: dict[str, Any]) -> _Call | None:
         """Find the open call that a delta belongs to; None for a new one.
@@ -162,23 +178,23 @@ class ToolCallAssembler:
         return delta.get("id") == call.id and delta.get("index") not in indexes and call.complete()
 
     def _begin(self, delta: dict[str, Any], response_id: str) -> _Call:
-        call = _Call(id=delta.get("id") or f"{response_id or 'call'}-{self._begun}")
-        self._begun += 1
+        call = _Call(id=delta.get("id") or f"{response_id or 'call'}-{self.begun}")
+        self.begun += 1
         self._open.append((delta.get("index"), call))
         return call
 
-    def _end(self, call: _Call, *, repair: bool) -> list[Chunk]:
+    def _end(self, call: _Call, *, repair: bool = False, cut: bool = False) -> list[Chunk]:
         self._ended[call.id] = call
-        return call.end(repair=repair)
+        return call.end(repair=repair, cut=cut)
 
 
-def _arguments(text: str, *, repair: bool) -> dict[str, Any]:
+def _arguments(text: str, *, repair: bool = False, cut: bool = False) -> dict[str, Any]:
     """Return `{"args": ...}`, or `{"argsText": ...}` when the text is no JSON that travels even after a repair.
 
     Nothing and `null` are what some send for a tool without parameters.
     """
     if not text.strip():
-        return {"args": {}}
+        return {"argsText": text} if cut else {"args": {}}
     for candidate in (text, close_json(text)) if repair else (text,):
         try:
             args = parse_json(candidate)

@@ -167,9 +167,12 @@ def _payload(chain: list[BaseException]) -> dict[str, Any]:
     # LiteLLM puts the name of Amazon's exceptions before their body.
     told = (_json_object(text) or _json_object(text.partition(" ")[2]) for text in _texts(chain))
     for found in (*bodies, *told):
-        inner = found.get("error", found) if found else None
+        if not found:
+            continue
+        inner = found.get("error", found)
         if isinstance(inner, str):
-            return {"message": inner}
+            beside = _message(found)
+            return {**found, "message": f"{inner}: {beside}" if beside else inner}
         if isinstance(inner, dict) and _message(inner):
             return inner
     return {}
@@ -188,8 +191,14 @@ def _json_object(text: str) -> dict[str, Any] | None:
 def _message(payload: Mapping[str, Any]) -> str:
     for name in ("message", "Message", "detail", "msg"):
         if isinstance(payload.get(name), str):
-            return str(payload[name])
+            return f"{payload[name]}{_upstream(payload.get('metadata'))}"
     return ""
+
+
+def _upstream(metadata: Any) -> str:
+    """What the provider behind OpenRouter said; its own words are only that there is an error."""
+    raw = metadata.get("raw") if isinstance(metadata, dict) else None
+    return f": {raw[:_QUOTED]}" if raw and isinstance(raw, str) else ""
 
 
 def _plain(error: BaseException) -> str:

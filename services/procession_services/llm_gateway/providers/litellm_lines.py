@@ -3,13 +3,14 @@
 httpx ends a line wherever Python's `splitlines` does, U+2028 in the middle of a text included, and LiteLLM's readers
 take what they cannot parse for the beginning of something: the rest of the answer was lost, or what stood there. A
 comment, which servers send to show that they live, did the same to Gemini's. An event with `[DONE]` anywhere in it was
-the last one to them, and its text lost.
+the last one to them, and its text lost; so was the first one behind a mark (U+FEFF).
 """
 
 from typing import Final
 
 _SAYING_NOTHING: Final = (":", "id:", "retry:")
 """How the lines of server-sent events begin that are for clients which connect again."""
+_MARK: Final = "\ufeff"
 _DONE: Final = "[DONE]"
 _ESCAPED: Final = r"\u005bDONE]"
 """The same within the strings of JSON, and nowhere else it can be."""
@@ -20,12 +21,14 @@ class LineDecoder:
 
     def __init__(self) -> None:
         self._rest: list[str] = []
-        self._returned = False
+        self._first, self._returned = True, False
 
     def decode(self, text: str) -> list[str]:
         """Returns the lines that this text completes."""
         if not text:
             return []
+        if self._first:
+            text, self._first = text.removeprefix(_MARK), False
         if self._returned:
             text = text.removeprefix("\n")
         self._returned = text.endswith("\r")

@@ -26,8 +26,10 @@ from procession_services.llm_gateway.providers.direct import (
     build_request,
     direct_events,
     limit_fetching,
+    mend_parser,
     with_media,
 )
+from procession_services.llm_gateway.providers.event_errors import UNEXPECTED, unreadable
 from procession_services.llm_gateway.providers.litellm_errors import provider_error
 from procession_services.llm_gateway.providers.litellm_lines import LineDecoder
 from procession_services.llm_gateway.providers.openai_events import END, openai_events
@@ -37,6 +39,8 @@ from procession_services.runtime.secrets import NO_KEY
 log = logging.getLogger(__name__)
 _KEPT_SECONDS: Final = "4"
 """How long an idle connection is kept: many servers close theirs after five, and what is asked then would be lost."""
+_SILENCE_SECONDS: Final = 30.0
+"""How long an answer may be silent behind its reason: some proxies send no end, and keep the connection open."""
 _END: Final = object()
 _DONE: Final = {
     "text": "",
@@ -95,14 +99,17 @@ class LiteLLMProvider:
         begun = False
         try:
             async with aclosing(await self._events(call)) as events:
-                async for batch in events:
+                while True:
+                    batch = await (_rest(events) if adapter.reasons == 1 else anext(events, None))
+                    if batch is None:
+                        break
                     begun = True
                     over = batch[-1] is END
                     if over:
                         batch.pop()
-                    chunks = [chunk for event in batch for chunk in adapter.feed(event)]
+                    chunks = _fed(adapter, batch)
                     if over:  # the end goes with them, and nobody has to read on to learn of it
-                        yield chunks + _finish(adapter, call)
+                        yield chunks + _finish(adapter, call, over=True)
                         return
                     if chunks:
                         yield chunks
@@ -110,7 +117,7 @@ class LiteLLMProvider:
             raise
         except Exception as error:  # LiteLLM and the libraries below it raise whatever they like
             raise provider_error(error, call, begun=begun) from error
-        yield _finish(adapter, call)
+        yield _finish(adapter, call, over=False)
 
     def knows(self, model: str) -> bool:
         """Whether the model is written `provider/name`, with a provider that LiteLLM has."""
@@ -172,10 +179,32 @@ class LiteLLMProvider:
         return _within(deadlines, batches) if deadlines.limited else batches
 
 
-def _finish(adapter: ChunkAdapter, call: ModelCall) -> list[Chunk]:
+async def _rest(events: AsyncGenerator[list[dict[str, Any]], None]) -> list[dict[str, Any]] | None:
+    """The next events of an answer whose reason is known; where nothing comes any more, that was all."""
+    silence = asyncio.timeout(_SILENCE_SECONDS)
+    try:
+        async with silence:
+            return await anext(events, None)
+    except TimeoutError:
+        if silence.expired():
+            return [END]
+        raise
+
+
+def _fed(adapter: ChunkAdapter, batch: list[dict[str, Any]]) -> list[Chunk]:
+    chunks: list[Chunk] = []
+    for event in batch:
+        try:
+            chunks += adapter.feed(event)
+        except UNEXPECTED as strange:
+            raise unreadable(event) from strange
+    return chunks
+
+
+def _finish(adapter: ChunkAdapter, call: ModelCall, *, over: bool) -> list[Chunk]:
     if adapter.usage.is_doubtful:
         log.warning("%s tells usage that no answer can have; such numbers count as none", call.model)
-    return adapter.finish()
+    return adapter.finish(over=over)
 
 
 async def _litellm_events(
@@ -296,6 +325,7 @@ def _litellm() -> Any:
     # Imports mcp, and with it 24 MB, to find out that no tool is one of LiteLLM's MCP gateway.
     vars(responses)["_responses_try_dispatch_mcp_gateway"] = lambda **_: None
     limit_fetching()
+    mend_parser()
     vars(import_module("httpx._models"))["LineDecoder"] = LineDecoder
     ours = {word: _LITELLM_REASONS.get(reason, reason) for word, reason in REASONS.items()}
     known = vars(core_helpers)

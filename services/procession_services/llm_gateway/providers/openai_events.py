@@ -9,11 +9,19 @@ from codecs import BOM_UTF8
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterator
 from typing import Any, Final, Protocol
 
-import httpx
 import orjson
 
 from procession_services.llm_gateway.core.halves import Halves
 from procession_services.llm_gateway.core.text import InvalidJsonError, parse_json, valid_value
+from procession_services.llm_gateway.providers.event_errors import (
+    UNEXPECTED,
+    CutError,
+    EventError,
+    NoEventError,
+    choice_error,
+    raise_told,
+    unreadable,
+)
 
 END: Final[dict[str, Any]] = {}
 """Stands behind the last event of a stream that says where it ends."""
@@ -22,47 +30,15 @@ _LF, _CR = b"\n\r"
 _QUOTED: Final = 200
 _WHOLE: Final = 16 * 1024 * 1024
 """Bytes of an answer without events, as far as anybody looks at them."""
-_STATUSES: Final = {
-    "rate_limit_error": 429,
-    "rate_limit_exceeded": 429,
-    "api_error": 500,
-    "server_error": 500,
-    "timeout_error": 504,
-    "overloaded_error": 529,
-}
-"""Errors that Anthropic and OpenAI report in a stream that they have opened already."""
 _NAMED_ERROR: Final = (b"event: error", b"event:error")
 _ERROR_LINE: Final = b"error:"
 """Where llama.cpp had its errors until September 2025: a field that server-sent events do not have."""
-_STATUS_DIGITS: Final = 3
+_BARE_ERRORS: Final = (_ERROR_LINE, b'{"error"')
+"""The other is a proxy's, which writes it as if there were no stream."""
 _AHEAD: Final = 4
 """The first events of a stream, which somebody waits for most: providers begin with up to three before the text."""
 _SHORT: Final = 12
 """A stream of so few events that came in one read goes on at once: its end counts as much as its beginning."""
-
-
-class EventError(Exception):
-    """The provider reports an error in its stream, or in its place.
-
-    `body` is its error object, `status_code` what the status would have been before the stream had begun.
-    """
-
-    def __init__(self, body: Any, status_code: int | None = None) -> None:
-        message = body.get("message") if isinstance(body, dict) else body
-        super().__init__(str(message or "the provider reported an error"))
-        self.body = body if isinstance(body, dict) else {"message": str(body)}
-        self.status_code = _status(body) if status_code is None else status_code
-
-
-class NoEventError(ConnectionError):
-    """The provider answered, but what came is no answer: a proxy's page, or nothing."""
-
-
-class CutError(ConnectionError):
-    """The answer has ended within an event: whoever sent it, or a proxy on the way, has gone."""
-
-    def __init__(self) -> None:
-        super().__init__("the connection to the provider broke in the middle of its answer")
 
 
 class ErrorData(bytes):
@@ -100,8 +76,9 @@ class EventReader:
             if line.startswith(b"data:"):
                 told = line[5:].lstrip()
                 if self._data and _apart(self._data[-1], told):
-                    events.append(b"\n".join(self._data))
-                    self._data.clear()
+                    body, self._data = b"\n".join(self._data), []
+                    events.append(ErrorData(body) if self._is_error else body)
+                    self._is_error = False
                     self.done = told.startswith(b"[DONE]")
                     if self.done:
                         break
@@ -116,7 +93,7 @@ class EventReader:
                 events.append(body)
             elif line in _NAMED_ERROR:
                 self._is_error = True
-            elif line.startswith(_ERROR_LINE):
+            elif line.startswith(_BARE_ERRORS):
                 self._is_error = True
                 self._data.append(line.removeprefix(_ERROR_LINE).lstrip())
         return events
@@ -142,6 +119,8 @@ class EventReader:
         A carriage return at the end of a read counts at once, and a line feed behind it no more.
         """
         if self._special:
+            if self._first and len(data) < len(BOM_UTF8) and BOM_UTF8.startswith(data):
+                return data  # the rest of the mark may follow
             data = data.removeprefix(BOM_UTF8 if self._first else b"\n")
         self._first, self._special = False, data.endswith(b"\r")
         return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
@@ -275,22 +254,27 @@ def json_parser(
             if halves.held:
                 event = halves.joined(event)
         if not isinstance(event, dict):
-            if not event:
-                return None
-            raise EventError(f"an event is no object: {str(event)[:_QUOTED]}")
-        if error := event.get("error") or _choice_error(event.get("choices")):
-            raise EventError(error)
-        if event.get("object") == "error" and not event.get("choices"):
-            raise EventError(event)
-        return event if parse is None or not event else parse(event)
+            return _no_object(event)
+        choices = event.get("choices")
+        if (
+            event.get("error")
+            or choice_error(choices)
+            or (not choices and (parse is None or event.get("object") == "error"))
+        ):
+            raise_told(event)
+        if parse is None or not event:
+            return event
+        try:
+            return parse(event)
+        except UNEXPECTED as strange:
+            raise unreadable(event) from strange
 
     return parsed
 
 
-def _choice_error(choices: Any) -> Any:
-    """The error that the first choice reports, as OpenRouter may put it there."""
-    if isinstance(choices, list) and choices and isinstance(choices[0], dict):
-        return choices[0].get("error")
+def _no_object(event: Any) -> dict[str, Any] | None:
+    if event:
+        raise EventError(f"an event is no object: {str(event)[:_QUOTED]}")
     return None
 
 
@@ -314,16 +298,6 @@ def _named_error(data: ErrorData) -> EventError:
     except orjson.JSONDecodeError:
         told = data.decode(errors="replace")
     return EventError(told.get("error") or told if isinstance(told, dict) else told)
-
-
-def _status(error: Any) -> int | None:
-    """The HTTP status that an error object tells: as its code, or by its code or type."""
-    if not isinstance(error, dict):
-        return None
-    code = str(error.get("code"))
-    if len(code) == _STATUS_DIGITS and code.isdecimal() and httpx.codes.is_error(int(code)):
-        return int(code)
-    return _STATUSES.get(code) or _STATUSES.get(str(error.get("type")))
 
 
 def openai_events(stream: Any) -> AsyncGenerator[list[dict[str, Any]], None]:

@@ -117,7 +117,7 @@ def _arguments(call: JsonObject) -> Any:
     """The arguments, parsed; ValueError or NotJsonError says where the text is no JSON (R-TX-3)."""
     if "args" in call:
         return call["args"]
-    parsed = json.loads(call.get("argsText") or "{}")
+    parsed = json.loads(call.get("argsText", "{}"))
     given(parsed, "arguments")
     return parsed
 

@@ -6,7 +6,16 @@ one event of its stream. `acompletion` wraps them into machinery that costs more
 """
 
 from procession_services.llm_gateway.providers.direct.build import build_request
+from procession_services.llm_gateway.providers.direct.gemini import mend_parser
 from procession_services.llm_gateway.providers.direct.http import Connections, Request, direct_events
 from procession_services.llm_gateway.providers.direct.media import limit_fetching, with_media
 
-__all__ = ["Connections", "Request", "build_request", "direct_events", "limit_fetching", "with_media"]
+__all__ = [
+    "Connections",
+    "Request",
+    "build_request",
+    "direct_events",
+    "limit_fetching",
+    "mend_parser",
+    "with_media",
+]

@@ -1,10 +1,35 @@
 """Anthropic's messages."""
 
 import os
-from typing import Any
+import re
+from typing import Any, Final
+
+import orjson
 
 from procession_services.llm_gateway.providers.direct.http import Request
-from procession_services.llm_gateway.providers.direct.lower import Target, dumped, reused, sse_request
+from procession_services.llm_gateway.providers.direct.lower import (
+    Parse,
+    Target,
+    dumped,
+    reused,
+    sse_request,
+)
+from procession_services.llm_gateway.providers.openai_events import EventReader
+
+_LAST: Final = re.compile(rb'\{\s*"type"\s*:\s*"message_stop"')
+_UNKNOWN: Final = "finish_reason_unspecified"
+"""What LiteLLM makes of a reason that it does not know."""
+
+
+class MessageReader(EventReader):
+    """Knows the event behind which nothing follows; some who speak this dialect leave the connection open."""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Returns the data of the events that these bytes complete."""
+        events = super().feed(data)
+        if events and _LAST.match(events[-1]):
+            self.done = True
+        return events
 
 
 def request(target: Target) -> Request | None:
@@ -48,8 +73,47 @@ def request(target: Target) -> Request | None:
         json_mode=json_mode,
         tool_name_reverse_map=noted.get(ANTHROPIC_TOOL_NAME_REVERSE_MAP_KEY),
     )
-    parse = dumped(iterator.chunk_parser)
-    return sse_request(url, headers, {**body, "stream": True}, parse if json_mode else reused(parse, _plain))
+    parse = _parser(dumped(iterator.chunk_parser))
+    parse = parse if json_mode else reused(parse, _plain)
+    return sse_request(url, headers, {**body, "stream": True}, parse, MessageReader)
+
+
+def _parser(parse: Parse) -> Parse:
+    """Adds what LiteLLM's parser leaves out: arguments that came with the name of the tool, and the real reasons."""
+    given: tuple[int, Any] | None = None
+
+    def parsed(event: dict[str, Any]) -> dict[str, Any] | None:
+        nonlocal given
+        made = parse(event)
+        if made is None:
+            return None
+        choice = made["choices"][0]
+        match event.get("type"):
+            case "content_block_start":
+                arguments, calls = event["content_block"].get("input"), choice["delta"].get("tool_calls")
+                given = (calls[0]["index"], arguments) if arguments and calls else None
+            case "content_block_delta" if given and event["delta"].get("partial_json"):
+                given = None  # as usual, they come in pieces
+            case "content_block_stop" if given:
+                index, arguments = given
+                function = {"arguments": orjson.dumps(arguments).decode()}
+                choice["delta"]["tool_calls"] = [{"index": index, "function": function}]
+                given = None
+            case "message_delta":
+                _set_reason(choice, event["delta"].get("stop_reason"))
+            case _:
+                pass
+        return made
+
+    return parsed
+
+
+def _set_reason(choice: dict[str, Any], told: str | None) -> None:
+    """LiteLLM takes no reason for a stop, and has one word for all that it does not know."""
+    if not told:
+        choice.pop("finish_reason", None)
+    elif choice.get("finish_reason") == _UNKNOWN:
+        choice["finish_reason"] = told
 
 
 def _plain(event: dict[str, Any]) -> tuple[object, str] | None:

@@ -15,11 +15,13 @@ from procession_services.llm_gateway.providers.direct.lower import (
     has_remote_media,
     reused,
 )
-from procession_services.llm_gateway.providers.openai_events import CutError, EventError, forgiven
+from procession_services.llm_gateway.providers.event_errors import CutError, EventError, unreadable
+from procession_services.llm_gateway.providers.openai_events import forgiven
 
 _LENGTH: Final = 4
 """Bytes at the beginning of a frame that tell how long it is."""
 _MAX_FRAME: Final = 24 * 1024 * 1024
+_QUOTED: Final = 200
 _TELLING: Final = frozenset({"contentBlockIndex", "stopReason", "usage", "metrics", "trace"})
 """What an event has that says something; of the others, one that begins a message is no reason to keep to it."""
 
@@ -50,7 +52,8 @@ class FrameReader:
         while size - begin >= _LENGTH:
             wanted = int.from_bytes(data[begin : begin + _LENGTH], "big")
             if not _LENGTH < wanted <= _MAX_FRAME:
-                raise EventError("the provider sent what is no event stream")
+                said = data[begin : begin + _QUOTED].decode(errors="replace")
+                raise EventError(f"the provider sent what is no event stream: {said!r}")
             if size - begin < wanted:
                 break
             frames.append(data[begin : begin + wanted])
@@ -126,7 +129,12 @@ def request(target: Target) -> Request | None:
 def _parser(parse: Parse) -> Callable[[bytes], dict[str, Any] | None]:
     def parsed(frame: bytes) -> dict[str, Any] | None:
         event = _decoded(frame)
-        return None if _TELLING.isdisjoint(event) else parse(event)
+        if _TELLING.isdisjoint(event):
+            return None
+        try:
+            return parse(event)
+        except Exception as strange:  # LiteLLM wraps whatever it fails with
+            raise unreadable(event) from strange
 
     return parsed
 

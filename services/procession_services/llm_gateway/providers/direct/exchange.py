@@ -16,8 +16,8 @@ _HIGH: Final = 128 * 1024
 _PIECE: Final = 256 * 1024
 """A longer request is sent in pieces, so that others have their turn."""
 _DECODED: Final = frozenset({"gzip", "x-gzip", "deflate"})
-_PLAIN: Final = frozenset({"", "identity", "utf-8", "utf8"})
-"""With what no encodings are, and servers send."""
+_COMPRESSED: Final = ("gzip", "deflate", "br", "zstd", "compress")
+"""What is in the names of compressions; whatever else servers name, such as `none`, changes nothing."""
 _LENIENT: Final = {
     "lenient_headers": True,
     "lenient_optional_cr_before_lf": True,
@@ -97,15 +97,15 @@ class Connection(asyncio.Protocol):
         """The body of the answer, all that came in one read together.
 
         Raises:
-            ConnectionError: Nobody asked for the answer's encoding; or, from the iterator, the connection broke, or
+            ConnectionError: Nobody asked for the answer's compression; or, from the iterator, the connection broke, or
                 what came cannot be decompressed.
         """
         coding = dict(self.headers).get("content-encoding", "").strip().lower()
-        if coding in _PLAIN:
-            return self
         if coding in _DECODED:
             return decoded(self)
-        raise ConnectionError(f"the answer has the content encoding {coding}, which was not asked for")
+        if any(name in coding for name in _COMPRESSED):
+            raise ConnectionError(f"the answer has the content encoding {coding}, which was not asked for")
+        return self
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from procession_services.llm_gateway.providers.direct.lower import (
 _KEYS: Final = ("GOOGLE_API_KEY", "GEMINI_API_KEY", "PALM_API_KEY")
 _PLAIN: Final = frozenset({"candidates", "usageMetadata", "modelVersion", "responseId"})
 """What an event has that is nothing but a piece of text."""
+_WELL: Final = frozenset({"stop", "tool_calls"})
 _TEXT: Final = "candidatesTokenCount"
 _ALL: Final = "totalTokenCount"
 _COUNTS: Final = frozenset(
@@ -88,21 +90,41 @@ def request(target: Target) -> Request | None:
 
 
 def _parser(iterator: Any, calculate_usage: Any) -> Parse:
-    """Takes off invented reasons; the usage, which comes with every piece of text, is read apart from it."""
-    told = dumped(iterator.chunk_parser)
+    """Reads the usage, which comes with every piece of text, apart from it."""
+    parse = dumped(iterator.chunk_parser)
     usage = _usage_reader(dumped(calculate_usage))
+    return reused(parse, _plain, lambda event: {"usage": usage(event)} if "usageMetadata" in event else {})
 
-    def parse(event: dict[str, Any]) -> dict[str, Any] | None:
-        candidates = event.get("candidates") or []
+
+def mend_parser() -> None:
+    """Mends LiteLLM's parser of Gemini's events, through which Vertex AI's go as well.
+
+    It fails at a call without arguments, which Google leaves out where they are empty.
+    """
+    reader = import_module(
+        "litellm.llms.vertex_ai.gemini.vertex_and_google_ai_studio_gemini"
+    ).ModelResponseIterator
+    parse = reader.chunk_parser
+
+    def chunk_parser(self: Any, chunk: dict[str, Any]) -> Any:
+        candidates = chunk.get("candidates") or []
         for call in _calls(candidates):
-            call.setdefault("args", {})  # LiteLLM fails without; Google leaves out what is empty
-        made = told(event)
-        if made and candidates and not any("finishReason" in candidate for candidate in candidates):
-            for choice in made["choices"]:
-                choice.pop("finish_reason", None)
+            call.setdefault("args", {})
+        made = parse(self, chunk)
+        if made is not None and candidates:
+            _set_reasons(made.choices, [candidate.get("finishReason") for candidate in candidates])
         return made
 
-    return reused(parse, _plain, lambda event: {"usage": usage(event)} if "usageMetadata" in event else {})
+    reader.chunk_parser = chunk_parser
+
+
+def _set_reasons(choices: list[Any], told: list[str | None]) -> None:
+    """LiteLLM makes one up where there is none, and takes every answer with a call for one that went well."""
+    for choice in choices:
+        if not any(told):
+            choice.finish_reason = None
+        elif told[0] not in (None, "STOP") and choice.finish_reason in _WELL:
+            choice.finish_reason = told[0]
 
 
 def _calls(candidates: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:

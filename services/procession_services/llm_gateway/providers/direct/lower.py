@@ -9,7 +9,7 @@ import orjson
 
 from procession_services.llm_gateway.core.call import ModelCall
 from procession_services.llm_gateway.providers.direct.http import Request
-from procession_services.llm_gateway.providers.openai_events import json_parser
+from procession_services.llm_gateway.providers.openai_events import EventReader, Reader, json_parser
 
 Parse = Callable[[dict[str, Any]], dict[str, Any] | None]
 """One decoded event of the provider's stream -> a `chat.completion.chunk` as a dict, or None."""
@@ -142,14 +142,18 @@ def _urls(part: dict[str, Any]) -> Iterator[str | None]:
 
 
 def sse_request(
-    url: str, headers: dict[str, str], body: dict[str, Any], parse: Parse | None
+    url: str,
+    headers: dict[str, str],
+    body: dict[str, Any],
+    parse: Parse | None,
+    reader: Callable[[], Reader] = EventReader,
 ) -> Request | None:
     """A request whose answer is a stream of server-sent events; without `parse` they are what we want already.
 
     None when a value can only be sent by the provider's own library.
     """
     try:
-        return Request(url, headers, orjson.dumps(body), json_parser(parse))
+        return Request(url, headers, orjson.dumps(body), json_parser(parse), reader)
     except TypeError:
         return None
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from procession_schemas.chunks import Chunk
 from procession_services.llm_gateway.core.adapter import ChunkAdapter
+from tests.support.cost import growth
 from tests.unit.procession_services.llm_gateway.loopback import event
 
 Chunks = list[Chunk]
@@ -248,6 +249,99 @@ def test_a_call_without_arguments_has_empty_ones(args: str) -> None:
     chunks = adapted(call(name="f", id="c1", args=args), event(finish="tool_calls"))
     [payload] = payloads(chunks, "tool-call")
     assert payload == {"toolCallId": "c1", "toolName": "f", "args": {}}
+
+
+@pytest.mark.parametrize(
+    ("reason", "over", "told"),
+    [
+        (None, False, {"argsText": ""}),
+        ("length", True, {"argsText": ""}),
+        ("content_filter", True, {"argsText": ""}),
+        (None, True, {"args": {}}),
+        ("a reason of its own", False, {"args": {}}),
+    ],
+)
+def test_a_call_whose_arguments_were_still_to_come_has_none(
+    reason: str | None, over: bool, told: dict[str, Any]
+) -> None:
+    adapter = ChunkAdapter()
+    events = [call(name="f", id="c1"), event(finish=reason)]
+    chunks = [chunk for each in events for chunk in adapter.feed(each)] + adapter.finish(over=over)
+    assert payloads(chunks, "tool-call") == [{"toolCallId": "c1", "toolName": "f", **told}]
+
+
+def test_a_call_without_arguments_holds_no_result_of_the_providers_own_up() -> None:
+    found = {"tool_use_id": "srvtoolu_1", "content": [{"url": "https://t.org", "title": "T"}]}
+    chunks = adapted(
+        call(0, name="f", id="c1"),
+        call(1, name="web_search", id="srvtoolu_1", args='{"query": "x"}'),
+        event(provider_specific_fields={"web_search_results": [found]}),
+        event(finish="tool_calls"),
+    )
+    assert types(chunks) == ["tool-call", "tool-call", "tool-result", "source"]
+    assert [each["args"] for each in payloads(chunks, "tool-call")] == [{}, {"query": "x"}]
+
+
+def test_many_pieces_with_the_name_of_the_tool_in_each_take_time_for_each() -> None:
+    def read(pieces: int) -> None:
+        begin, end = call(name="f", args='{"text": "'), call(name="f", args='"}')
+        chunks = adapted(begin, *[call(name="f", args="word ")] * pieces, end, event(finish="tool_calls"))
+        assert payloads(chunks, "tool-call")[0]["args"] == {"text": "word " * pieces}
+
+    assert growth(read, 16_000) < 7  # more than 10 if each piece had all of them parsed
+
+
+def test_space_behind_whole_arguments_says_nothing() -> None:
+    chunks = adapted(call(name="f", args="{}"), call(args=" \n"), call(name="g", args="{}"))
+    assert [each["toolName"] for each in payloads(chunks, "tool-call")] == ["f", "g"]
+
+
+@pytest.mark.parametrize("later", [['{"a": 1}'], ['{"a"', ": 1}"]])
+def test_arguments_may_have_a_placeholder_before_them(later: list[str]) -> None:
+    """As Gemini and Bedrock send them behind some proxies."""
+    pieces = [call(args=piece) for piece in later]
+    chunks = adapted(call(name="f", id="c1", args="{}"), *pieces, event(finish="tool_calls"))
+    assert [each["args"] for each in payloads(chunks, "tool-call")] == [{"a": 1}]
+
+
+def test_a_call_may_be_an_object_where_others_have_a_list() -> None:
+    """As the older ones of Hugging Face's TGI tell them, without an id."""
+    told = [{"name": "f", "arguments": '{"a": '}, {"name": None, "arguments": "1}"}]
+    events = [event(tool_calls={"index": 0, "id": "", "function": function}) for function in told]
+    [payload] = payloads(adapted(*events, event(finish="tool_calls")), "tool-call")
+    assert payload == {"toolCallId": "resp-1-0", "toolName": "f", "args": {"a": 1}}
+
+
+def test_ids_may_be_numbers() -> None:
+    entries = [{"index": n, "id": n, "function": {"name": "f", "arguments": "{}"}} for n in range(2)]
+    chunks = adapted(*(event(tool_calls=[entry]) for entry in entries), event(finish="tool_calls"))
+    assert [each["toolCallId"] for each in payloads(chunks, "tool-call")] == ["0", "1"]
+
+
+@pytest.mark.parametrize("delta", [{}, {"delta": None}, {"delta": {}}])
+def test_an_answer_may_come_whole_in_a_stream(delta: dict[str, Any]) -> None:
+    function = {"name": "f", "arguments": "{}"}
+    message = {"content": "Hi", "tool_calls": [{"id": "c1", "function": function}]}
+    choice = {"index": 0, **delta, "message": message, "finish_reason": "tool_calls"}
+    chunks = adapted({"choices": [choice]})
+    assert types(chunks) == ["text-start", "text-delta", "text-end", "tool-call"]
+    growing = {"choices": [{**choice, "finish_reason": None}]}  # as Perplexity repeats what there is
+    again = adapted(growing, event(content="Hi"), call(name="f", id="c1", args="{}"), {"choices": [choice]})
+    assert types(again) == types(chunks)
+
+
+def test_a_whole_call_comes_before_the_hidden_thought_after_it() -> None:
+    """LiteLLM's reader of Bedrock tells the arguments of a call that has none again at the end of each later block."""
+    hidden = {"type": "redacted_thinking", "data": "R"}
+    chunks = adapted(
+        call(name="f", id="c1"),
+        call(args="{}"),
+        event(thinking_blocks=[hidden]),
+        call(args="{}"),
+        event(finish="tool_calls"),
+    )
+    assert types(chunks)[-2:] == ["tool-call", "redacted-reasoning"]
+    assert payloads(chunks, "tool-call")[0]["args"] == {}
 
 
 def test_text_ends_before_a_call_begins() -> None:
@@ -519,7 +613,7 @@ def test_a_part_of_content_may_be_a_thought() -> None:
 
 @pytest.mark.parametrize(
     "strange",
-    [{"content": 5}, {"annotations": {"x": 1}}, {"images": ["x"]}, {"tool_calls": {"id": "c1"}}],
+    [{"content": 5}, {"annotations": {"x": 1}}, {"images": ["x"]}, {"tool_calls": "c1"}],
     ids=str,
 )
 def test_what_has_another_shape_is_left_out(strange: dict[str, Any]) -> None:

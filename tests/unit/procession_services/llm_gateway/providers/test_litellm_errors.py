@@ -10,8 +10,8 @@ import pytest
 from procession_services.llm_gateway.core.call import ModelCall
 from procession_services.llm_gateway.core.failures import ProviderError
 from procession_services.llm_gateway.providers.direct.lower import sse_request
+from procession_services.llm_gateway.providers.event_errors import EventError
 from procession_services.llm_gateway.providers.litellm_errors import provider_error
-from procession_services.llm_gateway.providers.openai_events import EventError
 
 CALL = ModelCall(model="openai/demo", prompt=[])
 

@@ -28,6 +28,12 @@ def test_lines_for_clients_that_connect_again_are_none() -> None:
     assert LineDecoder().decode("id: 7\nretry: 100\nevent: a\ndata: b\n\n") == ["event: a", "data: b", ""]
 
 
+def test_only_a_stream_may_begin_with_a_mark() -> None:
+    decoder = LineDecoder()
+    lines = decoder.decode("\ufeff") + decoder.decode("data: a\n\ufeffdata: b\n")
+    assert lines == ["data: a", "\ufeffdata: b"]
+
+
 def test_only_the_end_of_a_stream_looks_like_it() -> None:
     event = {"said": "it sends \\[DONE] or [DONE]"}
     decoder = LineDecoder()

@@ -19,6 +19,7 @@ from procession_schemas.chunks import Chunk
 from procession_services.llm_gateway.core.adapter import REASONS
 from procession_services.llm_gateway.core.call import ModelCall
 from procession_services.llm_gateway.core.failures import ProviderError
+from procession_services.llm_gateway.providers import litellm_provider
 from procession_services.llm_gateway.providers.litellm_provider import LiteLLMProvider
 from tests.unit.procession_services.llm_gateway.loopback import (
     Answer,
@@ -299,6 +300,22 @@ async def test_an_answer_that_gemini_could_not_write_is_no_stop(provider: LiteLL
 
 
 @pytest.mark.parametrize(
+    ("said", "reason"),
+    [("STOP", "tool-calls"), ("SAFETY", "content-filter"), ("MAX_TOKENS", "length"), (None, "other")],
+)
+async def test_a_call_of_gemini_without_arguments(
+    provider: LiteLLMProvider, said: str | None, reason: str
+) -> None:
+    """Google leaves out what is empty; Vertex AI's events go through the same parser of LiteLLM's."""
+    told = {"content": {"role": "model", "parts": [{"functionCall": {"name": "f"}}]}, "index": 0}
+    candidate = {**told, **({"finishReason": said} if said else {})}
+    async with ModelServer(Answer(sse({"candidates": [candidate]}))) as server:
+        answer = await read(provider, call(server, "gemini/gemini-2.5-flash"))
+    assert ("tool-call", {}) in brief(answer)
+    assert end(answer)[0] == reason
+
+
+@pytest.mark.parametrize(
     ("said", "reason"), [("model_context_window_exceeded", "length"), ("pause_turn", "other")]
 )
 async def test_a_reason_that_litellm_does_not_know_is_no_stop(
@@ -446,6 +463,18 @@ async def test_refusals(provider: LiteLLMProvider, model: str, status: int, retr
             "quota",
         ),
         ("bedrock/us.amazon.nova-lite-v1:0", 403, {"Message": "not authorized"}, "not authorized"),
+        (
+            "openai/demo",
+            400,
+            {"error": "Bad Request", "message": "no such model"},
+            "Bad Request: no such model",
+        ),
+        (
+            "openrouter/a/b",
+            429,
+            {"error": {"message": "Provider returned error", "code": 429, "metadata": {"raw": "slow down"}}},
+            "Provider returned error: slow down",
+        ),
     ],
 )
 async def test_the_message_is_the_providers_own(
@@ -563,6 +592,48 @@ async def test_an_error_in_another_shape(provider: LiteLLMProvider, name: str, e
     assert (first.retryable, types) == (True, [])
 
 
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        ({"detail": "the engine died", "code": 500}, "the engine died"),
+        ({"detail": [{"loc": ["body"], "msg": "the engine died"}], "code": 500}, "the engine died"),
+        ({"message": "the engine died", "code": 500}, "the engine died"),
+        ({"type": "error", "message": "the engine died", "code": 500}, "the engine died"),
+        ({"success": False, "errors": [{"message": "the engine died"}], "code": 500}, "the engine died"),
+        ({"error": True, "message": "the engine died", "code": 500}, "the engine died"),
+        ({"error": "Bad Gateway", "message": "the engine died", "code": 500}, "Bad Gateway: the engine died"),
+        ({"error": [{"message": "the engine died", "code": 500}]}, "the engine died"),
+        (
+            {"error": {"code": 500, "reason": "engine"}},
+            'the provider reported an error: {"code": 500, "reason": "engine"}',
+        ),
+        (
+            {"error": {"message": "Provider returned error", "code": 500, "metadata": {"raw": "it died"}}},
+            "Provider returned error: it died",
+        ),
+    ],
+)
+async def test_an_error_as_servers_and_proxies_write_them(
+    provider: LiteLLMProvider, error: dict[str, Any], message: str
+) -> None:
+    async with ModelServer(Answer(sse(event(content="He"), error)), Answer(sse(error, "[DONE]"))) as server:
+        middle, types = await failed(provider, call(server))
+        first, _ = await failed(provider, call(server))
+    assert types == ["response-metadata", "text-start", "text-delta"]
+    assert (middle.kind, middle.message, middle.code) == ("stream", message, "500")
+    assert (first.kind, first.message, first.code, first.status_code) == ("api", message, "500", 500)
+
+
+@pytest.mark.parametrize("choices", [[None], ["x"], [{"delta": "x"}], {"a": 1}], ids=str)
+async def test_an_event_in_a_form_that_nobody_knows_is_quoted(
+    provider: LiteLLMProvider, choices: Any
+) -> None:
+    async with ModelServer(Answer(sse(event(content="He"), {"choices": choices}))) as server:
+        error, _ = await failed(provider, call(server))
+    said = f"the provider sent an event that cannot be read: {json.dumps({'choices': choices})}"
+    assert (error.kind, error.message) == ("stream", said)
+
+
 async def test_an_error_that_is_only_text(provider: LiteLLMProvider) -> None:
     async with ModelServer(Answer([b"event: error\ndata: the engine died\n\n"])) as server:
         error, _ = await failed(provider, call(server))
@@ -659,6 +730,19 @@ async def test_a_cut_connection(provider: LiteLLMProvider, model: str) -> None:
     assert types == ["response-metadata", "text-start", "text-delta"]
 
 
+@pytest.mark.parametrize("done", [True, False])
+async def test_a_call_of_an_answer_that_just_ends_has_no_arguments_yet(
+    provider: LiteLLMProvider, done: bool
+) -> None:
+    begun = event(tool_calls=[{"index": 0, "id": "c1", "function": {"name": "f", "arguments": ""}}])
+    async with ModelServer(Answer(sse(begun, *(["[DONE]"] if done else [])))) as server:
+        chunks = await read(provider, call(server))
+    [payload] = [chunk["payload"] for chunk in chunks if chunk["type"] == "tool-call"]
+    told: dict[str, Any] = {"args": {}} if done else {"argsText": ""}
+    assert payload == {"toolCallId": "c1", "toolName": "f", **told}
+    assert end(chunks)[0] == "other"
+
+
 async def test_an_event_that_is_cut_off_is_a_cut_connection(provider: LiteLLMProvider) -> None:
     cut = b'data: {"choices": [{"del'
     async with ModelServer(Answer([cut]), Answer([*sse(event(content="He")), cut])) as server:
@@ -666,6 +750,24 @@ async def test_an_event_that_is_cut_off_is_a_cut_connection(provider: LiteLLMPro
             error, types = await failed(provider, call(server))
             assert (error.kind, error.retryable, types) == ("network", True, told)
             assert error.message == "the connection to the provider broke in the middle of its answer"
+
+
+@pytest.mark.parametrize("reasons", [[None, "stop"], [None, None], ["stop", "stop"]])
+async def test_an_answer_with_a_reason_needs_no_end(
+    provider: LiteLLMProvider, reasons: list[str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some send one with every event: they have not said when it is over."""
+    monkeypatch.setattr(litellm_provider, "_SILENCE_SECONDS", 0.2)
+    told = [event(content=text, finish=reason) for text, reason in zip(("Hi", ""), reasons, strict=True)]
+    said = [*sse(*told), b": alive\n\n"]
+    settings = {"timeout": {"chunkMs": 2000}}
+    async with asyncio.timeout(20), ModelServer(Answer(said, end="hang")) as server:
+        if reasons.count("stop") == 1:
+            assert end(await read(provider, call(server, model_settings=settings)))[0] == "stop"
+        else:
+            error, _ = await failed(provider, call(server, model_settings=settings))
+            assert error.kind == "timeout"
+        await server.left.wait()
 
 
 async def test_nobody_listens(provider: LiteLLMProvider) -> None:

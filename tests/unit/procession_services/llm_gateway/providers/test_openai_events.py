@@ -12,12 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from procession_services.llm_gateway.providers import openai_events
+from procession_services.llm_gateway.providers.event_errors import CutError, NoEventError
 from procession_services.llm_gateway.providers.openai_events import (
     END,
-    CutError,
     ErrorData,
     EventReader,
-    NoEventError,
     event_batches,
 )
 from tests.support.cost import growth
@@ -53,6 +52,13 @@ def test_a_carriage_return_ends_a_line_at_once():
 def test_only_a_stream_may_begin_with_a_mark():
     reader = EventReader()
     assert reader.feed(BOM_UTF8 + b"data: 1\n\n" + BOM_UTF8 + b"data: 2\n\n") == [b"1"]
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_the_mark_may_come_in_several_reads(size):
+    reader, body = EventReader(), BOM_UTF8 + b"data: 1\n\n"
+    read = [event for at in range(0, len(body), size) for event in reader.feed(body[at : at + size])]
+    assert read == [b"1"]
 
 
 @pytest.mark.parametrize("end", [b"data:[DONE]", b"data:  [DONE] "])
@@ -92,6 +98,18 @@ def test_an_event_that_is_named_an_error_is_marked(name):
         (b"3", False),
         (b"1", False),
     ]
+
+
+def test_an_error_is_one_without_an_empty_line_behind_it():
+    events = EventReader().feed(b'event: error\ndata: {"message": "boom"}\ndata: [DONE]\n\n')
+    assert [(event, type(event)) for event in events] == [(b'{"message": "boom"}', ErrorData)]
+
+
+def test_an_error_is_one_without_the_name_of_a_field():
+    reader = EventReader()
+    events = reader.feed(b'data: {"a": 1}\n\n{"error": {"code": 502}}\n\ndata: {"b": 2}\n\n')
+    assert [type(event) is ErrorData for event in events] == [False, True, False]
+    assert events[1] == b'{"error": {"code": 502}}'
 
 
 def test_an_error_may_be_a_field_of_its_own():

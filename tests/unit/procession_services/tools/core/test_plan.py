@@ -39,6 +39,11 @@ def test_an_unknown_tool_where_there_are_none() -> None:
     assert "no tools are available" in error(planned)["message"]
 
 
+def test_arguments_that_never_came_are_no_empty_ones() -> None:
+    planned = one({"argsText": ""}, Offer({"type": "object"}))
+    assert error(planned)["name"] == "InvalidArgumentsError"
+
+
 def test_arguments_that_are_not_json_are_told_with_the_place() -> None:
     planned = one({"argsText": '{"x": '})
     assert error(planned)["name"] == "InvalidArgumentsError"

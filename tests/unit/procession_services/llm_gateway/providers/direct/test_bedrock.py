@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from procession_services.llm_gateway.providers.direct.bedrock import FrameReader, _decoded
-from procession_services.llm_gateway.providers.openai_events import CutError, EventError
+from procession_services.llm_gateway.providers.event_errors import CutError, EventError
 from tests.support.cost import growth
 
 

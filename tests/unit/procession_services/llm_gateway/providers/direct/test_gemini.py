@@ -105,3 +105,14 @@ def test_a_call_without_arguments_has_empty_ones() -> None:
     candidate = {"content": {"parts": [{"functionCall": {"name": "f"}}], "role": "model"}, "index": 0}
     [choice] = parsed(reader(), {"candidates": [candidate], "responseId": "r"})["choices"]
     assert choice["delta"]["tool_calls"][0]["function"] == {"name": "f", "arguments": "{}"}
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [("SAFETY", "SAFETY"), ("MAX_TOKENS", "MAX_TOKENS"), ("STOP", "tool_calls"), ("BRAND_NEW", "BRAND_NEW")],
+)
+def test_an_answer_with_a_call_may_have_been_stopped(said: str, reason: str) -> None:
+    call = {"parts": [{"functionCall": {"name": "f", "args": {}}}], "role": "model"}
+    candidate = {"content": call, "index": 0, "finishReason": said}
+    [choice] = parsed(reader(), {"candidates": [candidate], "responseId": "r"})["choices"]
+    assert choice["finish_reason"] == reason

@@ -158,6 +158,7 @@ async def test_a_connection_that_the_provider_has_closed_meanwhile_is_not_used_a
         ([head(200, "content-encoding:  GZip ", "content-length: 30") + gzip.compress(EVENT)], True),
         ([head(200, "content-encoding: ", "content-length: 10") + EVENT], True),
         ([head(200, "content-encoding: utf-8", "content-length: 10") + EVENT], True),
+        ([head(200, "content-encoding: none", "content-length: 10") + EVENT], True),
         ([head(200, "transfer-encoding: identity"), EVENT, None], False),
         (
             [
@@ -182,6 +183,7 @@ async def test_a_connection_that_the_provider_has_closed_meanwhile_is_not_used_a
         "compressed, in other words",
         "an empty encoding",
         "no encoding",
+        "none",
         "identity",
         "a trailer",
     ],
@@ -244,6 +246,10 @@ async def test_nothing_is_left_of_a_connection_whose_answer_does_not_end(connect
         ([head(200, "transfer-encoding: chunked") + b"a\r\n" + EVENT, None], "connection was closed"),
         ([b"SSH-2.0-OpenSSH_9.2\r\n"], "does not speak HTTP"),
         ([head(200, "content-encoding: br", "content-length: 10") + EVENT], "content encoding br"),
+        (
+            [head(200, "content-encoding: gzip, br", "content-length: 10") + EVENT],
+            "content encoding gzip, br",
+        ),
         ([head(200, "content-encoding: gzip"), gzip.compress(EVENT)[:-3], None], "in the middle"),
         ([head(200, "transfer-encoding: gzip, chunked") + b"a\r\n", None], "connection was closed"),
         ([head(101, "upgrade: h2c", "connection: upgrade")], "another protocol"),
@@ -254,6 +260,7 @@ async def test_nothing_is_left_of_a_connection_whose_answer_does_not_end(connect
         "in the middle",
         "not HTTP",
         "unknown encoding",
+        "two encodings",
         "compressed",
         "codings",
         "upgrade",
