@@ -98,6 +98,17 @@ def test_everything_that_is_wrong_is_told_at_once_with_its_place_and_remedy(writ
     }
 
 
+def test_a_setting_of_the_model_is_told_where_it_belongs(written):
+    path = written("agents: {demo: {model: [{model: m/x, max_tokens: 5}], temperature: 1}}")
+    assert problems_of(path) == {
+        ("agents.demo.temperature", "unknown key; this belongs in `modelSettings`, as `temperature`"),
+        (
+            "agents.demo.model.0.max_tokens",
+            "unknown key; this belongs in `modelSettings`, as `maxOutputTokens`",
+        ),
+    }
+
+
 def test_a_problem_in_yaml_has_a_line(written):
     path = written("agents:\n  demo:\n    model: m/x\n    memory: {lastMesages: 2}\n")
     with pytest.raises(
