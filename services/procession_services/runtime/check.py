@@ -12,7 +12,7 @@ from procession.errors import (
     UnknownComponentError,
 )
 from procession.placing import misplaced
-from procession.processor import INPUT_HOOKS, METHODS, OUTPUT_HOOKS, Hook, Processor
+from procession.processor import INPUT_HOOKS, METHODS, OUTPUT_HOOKS, Hook, Processor, misshapen
 from procession.registry import Registry
 from procession_schemas.admin import ModelUse
 from procession_schemas.agent import Agent, FactoryRef, ProcessorRef, ToolRef
@@ -147,6 +147,8 @@ def _processor(
         here, there = ", ".join(sorted(hooks)), ", ".join(sorted(traits.hooks))
         has = f"its hooks are {there}" if there else "it has no hook"
         yield Problem(where, f"{path}.id", f"{ref.id} would never run here: {has}, and here run {here}")
+    for wrong_form in misshapen(kind, traits.hooks & hooks):
+        yield Problem(where, f"{path}.id", f"{ref.id}: {wrong_form}")
     for name, meant in _misspelt(kind):
         told = f"{ref.id} has a method {name}, which is no hook; did you mean {meant}?"
         yield Problem(where, f"{path}.id", told, warning=True)

@@ -282,6 +282,55 @@ def test_everything_that_is_wrong_in_a_file_is_told_at_once_with_its_line(tmp_pa
     assert [problem.path for problem in check(Settings(agents=file))] == ["agents.a.model"]
 
 
+class _Mastra(Processor[Options]):
+    id = "as-in-mastra"
+
+    def process_input(self, messages, abort):  # type: ignore[override] # as Mastra has it
+        return None
+
+
+class _Forgotten(Processor[Options]):
+    id = "forgotten"
+
+    def process_input():  # type: ignore[misc, override] # what an author forgets
+        return None
+
+
+class _Yields(Processor[Options]):
+    id = "yields"
+
+    async def process_input(self, args):
+        yield args.messages
+
+
+class _Bound(Processor[Options]):
+    id = "bound"
+
+    @staticmethod
+    def process_input(args, more=None):
+        return None
+
+    @classmethod
+    def process_input_step(cls, args):
+        return None
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [
+        (_Mastra, ["process_input has the signature (self, messages, abort); a hook takes (self, args)"]),
+        (_Forgotten, ["process_input has the signature (); a hook takes (self, args)"]),
+        (_Yields, ["process_input yields; return the value, several chunks as a list"]),
+        (_Bound, []),
+    ],
+)
+def test_a_hook_that_nobody_could_call_is_told(registry, kind, wrong):
+    registry.add_processor(kind)
+    assert told(registry, inputProcessors=[kind.id]) == [
+        ("agents.a.inputProcessors.0.id", f"{kind.id}: {each}") for each in wrong
+    ]
+
+
 def test_a_method_whose_name_is_nearly_that_of_a_hook_is_told(registry):
     class Mastra(Processor[Options]):
         id = "mastra"
