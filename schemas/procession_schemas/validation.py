@@ -5,23 +5,15 @@ from itertools import islice
 from typing import Any, Final, Self
 
 from pydantic import ValidationError
-from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
+from procession_schemas.model_settings import setting_of
 from procession_schemas.run import Failure
 
 _LOOKED_AT: Final = 200
 """Of what is wrong: a request may have a hundred thousand fields."""
 _TOLD: Final = 20
 _LONGEST: Final = 300
-_SETTINGS: Final = {
-    **{name: name for name in ("temperature", "maxOutputTokens", "topP", "topK", "seed", "stopSequences")},
-    **{name: name for name in ("presencePenalty", "frequencyPenalty")},
-    "maxTokens": "maxOutputTokens",
-    "maxCompletionTokens": "maxOutputTokens",
-    "stop": "stopSequences",
-}
-"""Settings of a model call, and what providers call them."""
 _HAVE_SETTINGS: Final = {"agent", "model"}
 """What in a request has `modelSettings` of its own, besides itself."""
 
@@ -45,10 +37,10 @@ def wrong_fields(error: ValidationError) -> dict[str, str]:
     return {".".join(map(str, each["loc"])): each["msg"] for each in error.errors()}
 
 
-def misplaced(place: Iterable[str | int]) -> str:
+def belongs(place: Iterable[str | int]) -> str:
     """Where an unknown field belongs that is a setting of the model call; empty for any other one."""
     *parents, name = place
-    setting = _SETTINGS.get(to_camel(str(name)))
+    setting = setting_of(str(name))
     named = {step for step in parents if isinstance(step, str) and step.isidentifier()}
     if setting is None or not named <= _HAVE_SETTINGS:
         return ""
@@ -69,7 +61,7 @@ def explained(error: ValidationError) -> ValidationError:
 
 
 def _message(problem: ErrorDetails) -> str:
-    hint = misplaced(problem["loc"]) if problem["type"] == "extra_forbidden" else ""
+    hint = belongs(problem["loc"]) if problem["type"] == "extra_forbidden" else ""
     return problem["msg"] + hint
 
 
@@ -117,4 +109,4 @@ def _path(problem: ErrorDetails, body: Any) -> list[str]:
     return path
 
 
-__all__ = ["RefusedError", "explained", "in_words", "misfit", "misplaced", "short", "wrong_fields"]
+__all__ = ["RefusedError", "belongs", "explained", "in_words", "misfit", "short", "wrong_fields"]

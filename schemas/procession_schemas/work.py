@@ -19,6 +19,7 @@ from procession_schemas.agent import (
     plain_choice,
 )
 from procession_schemas.base import JsonObject, WireModel
+from procession_schemas.model_settings import ModelSettings
 from procession_schemas.run import Failure, HookReport, ModelReport, RunResult, Tripwire
 
 ANY_VERSION: Final = -1
@@ -33,7 +34,7 @@ class StepConfig(WireModel):
     tools: dict[str, ToolRef] = Field(default_factory=dict)
     tool_choice: Annotated[Any, AfterValidator(plain_choice)] = "auto"
     active_tools: list[str] | None = None
-    model_settings: JsonObject = Field(default_factory=dict)
+    model_settings: ModelSettings = Field(default_factory=dict)
     provider_options: JsonObject = Field(default_factory=dict)
     structured_output: StructuredOutput | None = None
 

@@ -25,7 +25,7 @@ from procession_schemas.agent import (
     ToolRef,
 )
 from procession_schemas.memory import MemoryConfig
-from procession_schemas.validation import misplaced
+from procession_schemas.validation import belongs
 from procession_services.runtime.problems import ConfigurationError, Problem, suggestion
 from procession_services.runtime.yaml_text import composed, no_yaml, parsed
 
@@ -284,7 +284,7 @@ def _has(data: Any, key: str | int) -> bool:
 def _message(path: _Path, error: ErrorDetails) -> tuple[str, str]:
     """What is wrong, and the value where showing it helps."""
     if error["type"] == "extra_forbidden":
-        hint = misplaced(path) or suggestion(str(path[-1]), _known_keys(path[:-1]))
+        hint = belongs(path) or suggestion(str(path[-1]), _known_keys(path[:-1]))
         return f"unknown key{hint}", ""
     if error["type"] == "missing":
         return "is missing", ""

@@ -16,6 +16,7 @@ from procession.processor import INPUT_HOOKS, METHODS, OUTPUT_HOOKS, Hook, Proce
 from procession.registry import Registry
 from procession_schemas.admin import ModelUse
 from procession_schemas.agent import Agent, FactoryRef, ProcessorRef, ToolRef
+from procession_schemas.model_settings import SETTINGS, setting_of
 from procession_services.runtime.agents import AgentsFile, read_agents
 from procession_services.runtime.problems import ConfigurationError, Problem, suggestion
 from procession_services.runtime.settings import Settings
@@ -101,6 +102,7 @@ def check_agent(
     for index, tool in enumerate(agent.tools):
         yield from _tool(tool, registry, where, f"{base}.tools.{index}")
     yield from _models(agent, where, base, model_problem)
+    yield from _settings(agent, where, base)
 
 
 def checked_agents(file: Path, *, registry: Registry) -> dict[str, Agent]:
@@ -207,6 +209,20 @@ def _models(agent: Agent, where: str, base: str, model_problem: ModelCheck | Non
         told = model_problem(name) if model_problem else None
         if told:
             yield Problem(where, f"{base}.{path}", told)
+
+
+def _settings(agent: Agent, where: str, base: str) -> Iterator[Problem]:
+    """Settings that no model gets to see: what was meant as a limit would not hold."""
+    places = {f"{base}.modelSettings": agent.model_settings or {}}
+    for index, entry in enumerate(agent.model if isinstance(agent.model, list) else ()):
+        places[f"{base}.model.{index}.modelSettings"] = entry.model_settings
+    for path, settings in places.items():
+        for name in settings:
+            if name not in SETTINGS:
+                right = setting_of(name)
+                hint = f"; did you mean {right!r}?" if right else suggestion(name, SETTINGS)
+                told = f"unknown setting, which is not sent{hint}"
+                yield Problem(where, f"{path}.{name}", told, warning=True)
 
 
 def _models_in(agent: Agent) -> list[tuple[str, str]]:

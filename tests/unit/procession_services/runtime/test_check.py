@@ -282,6 +282,25 @@ def test_everything_that_is_wrong_in_a_file_is_told_at_once_with_its_line(tmp_pa
     assert [problem.path for problem in check(Settings(agents=file))] == ["agents.a.model"]
 
 
+def test_a_setting_that_is_not_sent_is_told(registry):
+    entry = {"model": "m/x", "modelSettings": {"temprature": 1, "top_p": 1}}
+    agent = Agent.model_validate(
+        {"name": "a", "model": [entry], "modelSettings": {"max_tokens": 5, "max_output_tokens": 5, "seed": 1}}
+    )
+    found = list(check_agent(agent, registry, "agents.yaml"))
+    assert all(problem.warning for problem in found)
+    assert [(problem.path, problem.message) for problem in found] == [
+        (
+            "agents.a.modelSettings.max_tokens",
+            "unknown setting, which is not sent; did you mean 'maxOutputTokens'?",
+        ),
+        (
+            "agents.a.model.0.modelSettings.temprature",
+            "unknown setting, which is not sent; did you mean 'temperature'?",
+        ),
+    ]
+
+
 class _Mastra(Processor[Options]):
     id = "as-in-mastra"
 
