@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from procession.errors import PluginError
 from procession_schemas.agent import Agent
 from procession_services.cli.common import (
     CODES,
@@ -136,11 +135,7 @@ def _checked(file: Path, settings: Settings) -> dict[str, Agent]:
     from procession.registry import Registry  # noqa: PLC0415 - only what the command needs
     from procession_services.runtime.check import checked_agents  # noqa: PLC0415
 
-    try:
-        registry = Registry.load(settings.plugins)
-    except PluginError as error:
-        raise UsageError(str(error)) from error
-    return checked_agents(file, registry=registry)
+    return checked_agents(file, registry=Registry.load(settings.plugins))
 
 
 async def _started(stack: AsyncExitStack, options: argparse.Namespace, settings: Settings) -> System:

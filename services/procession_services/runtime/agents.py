@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.alias_generators import to_snake
 from pydantic_core import ErrorDetails
 
+from procession.authors import is_ours, place, said
 from procession_schemas.agent import (
     Agent,
     FactoryRef,
@@ -175,9 +176,11 @@ class _Python(_Source):
             spec.loader.exec_module(module)
             agents = getattr(module, "agents", None)
             return {"agents": agents() if callable(agents) else agents}
-        except Exception as error:  # whatever the file's own code raises
-            told = f"cannot be run: {type(error).__name__}: {error}"
-            raise ConfigurationError([Problem(str(self.path), "", told)]) from error
+        except BaseException as error:  # whatever the file's own code raises, `sys.exit` too
+            if is_ours(error):
+                raise
+            where = place(error, spec.name) or str(self.path)
+            raise ConfigurationError([Problem(where, "", f"cannot be run: {said(error)}")]) from error
 
 
 def _child(node: Any, key: str | int) -> tuple[int, Any] | None:
@@ -290,7 +293,12 @@ def _message(path: _Path, error: ErrorDetails) -> tuple[str, str]:
         return "is missing", ""
     value = error["input"]
     shown = f", not {value!r}" if isinstance(value, str | int | float | bool | None) else ""
-    told = error["msg"].replace("Input should", "should").replace("a valid list", "a list")
+    told = (
+        error["msg"]
+        .removeprefix("Value error, ")
+        .replace("Input should", "should")
+        .replace("a valid list", "a list")
+    )
     return re.sub(r"a valid dictionary( or instance of \w+)?", "a mapping", told), shown
 
 

@@ -99,8 +99,13 @@ def check_agent(
         yield from _processor(agent.prepare_step, {Hook.INPUT_STEP}, registry, where, f"{base}.prepareStep")
     for index, ref in enumerate(agent.stop_when or ()):
         yield from _stop_condition(ref, registry, where, f"{base}.stopWhen.{index}")
+    names: set[str] = set()
     for index, tool in enumerate(agent.tools):
         yield from _tool(tool, registry, where, f"{base}.tools.{index}")
+        if tool.name in names:
+            told = f"two tools are called {tool.name!r}; rename one with `as`"
+            yield Problem(where, f"{base}.tools.{index}", told)
+        names.add(tool.name)
     yield from _models(agent, where, base, model_problem)
     yield from _settings(agent, where, base)
 

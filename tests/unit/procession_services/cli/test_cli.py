@@ -304,6 +304,8 @@ def test_up_says_which_plugin_is_missing(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("PROCESSION_PLUGINS", "not_there")
     assert main(["up", "--agents", str(path)]) == 2
     assert capsys.readouterr().err.startswith("procession: plugin not_there: there is no module not_there")
+    assert main(["processors"]) == 2
+    assert capsys.readouterr().err.startswith("procession: plugin not_there: there is no module not_there")
 
 
 def test_check_lists_what_is_wrong_and_says_so_in_its_exit_code(tmp_path, capsys):

@@ -282,6 +282,13 @@ def test_everything_that_is_wrong_in_a_file_is_told_at_once_with_its_line(tmp_pa
     assert [problem.path for problem in check(Settings(agents=file))] == ["agents.a.model"]
 
 
+def test_two_tools_of_one_name_are_told(registry):
+    assert told(registry, tools=["dice", {"id": "dice", "as": "coin"}]) == []
+    assert told(registry, tools=["dice", "dice"]) == [
+        ("agents.a.tools.1", "two tools are called 'dice'; rename one with `as`")
+    ]
+
+
 def test_a_setting_that_is_not_sent_is_told(registry):
     entry = {"model": "m/x", "modelSettings": {"temprature": 1, "top_p": 1}}
     agent = Agent.model_validate(
