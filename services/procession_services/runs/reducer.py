@@ -5,6 +5,7 @@ gives the same effects; an answer to a command that is no longer outstanding cha
 """
 
 from procession.processor import Hook
+from procession.system_messages import feedback
 from procession_schemas.run import Failure, ModelReport, RunResult, Tripwire
 from procession_schemas.work import (
     ANY_VERSION,
@@ -36,11 +37,6 @@ from procession_services.runs.state import Bare, HookByPlan, Placed, PlannedOp, 
 
 LOCAL = "orchestrator"
 """The service name of operations that need no other service."""
-FEEDBACK = (
-    "[Processor feedback] Your last answer was rejected: {reason}. "
-    "Produce a new answer that takes this into account."
-)
-"""The system message of a retried attempt (R-AB-29)."""
 _NO_RETRY = frozenset({Hook.INPUT.value, Hook.OUTPUT_RESULT.value})
 _BARRED = frozenset({"model", "tools"})
 _ENDING_MS = 15_000
@@ -305,7 +301,7 @@ def _again(state: RunState, tripwire: Tripwire | None) -> list[PlannedOp]:
     state.retries += 1
     state.facts, state.decisions = StepFacts(), {}
     if tripwire:
-        state.feedback = [*state.feedback, FEEDBACK.format(reason=tripwire.reason)]
+        state.feedback = [*state.feedback, feedback(tripwire.reason)]
     return [*ending, *program.attempt(state.plan)]
 
 
