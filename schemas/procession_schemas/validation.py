@@ -34,7 +34,7 @@ class RefusedError(Exception):
 
 def wrong_fields(error: ValidationError) -> dict[str, str]:
     """What is wrong, by dotted path; that of the value as a whole is empty."""
-    return {".".join(map(str, each["loc"])): _message(each) for each in error.errors()}
+    return {".".join(map(str, each["loc"])): _plain(each) for each in error.errors()}
 
 
 def belongs(place: Iterable[str | int]) -> str:
@@ -62,7 +62,11 @@ def explained(error: ValidationError) -> ValidationError:
 
 def _message(problem: ErrorDetails) -> str:
     hint = belongs(problem["loc"]) if problem["type"] == "extra_forbidden" else ""
-    return problem["msg"].removeprefix("Value error, ") + hint
+    return _plain(problem) + hint
+
+
+def _plain(problem: ErrorDetails) -> str:
+    return problem["msg"].removeprefix("Value error, ")
 
 
 def in_words(problems: Iterable[tuple[str, str]], root: str) -> str:

@@ -145,7 +145,7 @@ class Processor(Generic[OptionsT]):
 
         `"process_input"` and `"processInput"` do for `Hook.INPUT`.
         """
-        return frozenset(h for h, m in METHODS.items() if getattr(cls, m) is not getattr(Processor, m))
+        return overridden(cls)
 
     @classmethod
     def runs_parallel(cls, options: dict[str, Any]) -> bool:  # noqa: ARG003 - for overriding
@@ -217,6 +217,11 @@ class Processor(Generic[OptionsT]):
 
     def on_violation(self, violation: a.Violation) -> Awaitable[None] | None:
         """Called for every abort of this processor; what it raises is counted and ignored (R-VI)."""
+
+
+def overridden(kind: type[Processor[Any]]) -> frozenset[Hook]:
+    """The hooks that a class has; options may leave an instance fewer."""
+    return frozenset(h for h, m in METHODS.items() if getattr(kind, m) is not getattr(Processor, m))
 
 
 def misshapen(kind: type[Processor[Any]], hooks: Iterable[Hook]) -> Iterator[str]:

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 from procession.errors import ProcessorError
-from procession.processor import METHODS, Hook, Options, Processor, misshapen
+from procession.processor import METHODS, Hook, Options, Processor, misshapen, overridden
 from procession.testing.kit import ProcessorKit
 
 SAMPLES: Final = ("Hello, world.", "Grüße an alle: 3 < 5, 1 000 €.\n\nBye 👋", "")
@@ -82,10 +82,7 @@ def _hooks(processor: type[Processor[Any]]) -> Iterator[str]:
         if name.startswith("process") and name not in _NOT_HOOKS:
             near = get_close_matches(name, METHODS.values(), n=1, cutoff=0.5)
             yield f"{name} is no hook and never runs" + (f"; did you mean {near[0]}?" if near else "")
-    overridden = [
-        hook for hook, name in METHODS.items() if getattr(processor, name) is not getattr(Processor, name)
-    ]
-    yield from misshapen(processor, overridden)
+    yield from misshapen(processor, overridden(processor))
 
 
 async def _driven(processor: Processor[Any], hooks: frozenset[Hook], sample: str) -> list[str]:

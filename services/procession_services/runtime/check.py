@@ -12,7 +12,7 @@ from procession.errors import (
     UnknownComponentError,
 )
 from procession.placing import misplaced
-from procession.processor import INPUT_HOOKS, METHODS, OUTPUT_HOOKS, Hook, Processor, misshapen
+from procession.processor import INPUT_HOOKS, METHODS, OUTPUT_HOOKS, Hook, Processor, misshapen, overridden
 from procession.registry import Registry
 from procession_schemas.admin import ModelUse
 from procession_schemas.agent import Agent, FactoryRef, ProcessorRef, ToolRef
@@ -150,7 +150,8 @@ def _processor(
     except _UNUSABLE as error:
         yield Problem(where, f"{path}.id", _told(error))
         return
-    if not traits.hooks & hooks:
+    idle = not traits.hooks and overridden(kind) & hooks  # its options leave it nothing to do
+    if not traits.hooks & hooks and not idle:
         here, there = ", ".join(sorted(hooks)), ", ".join(sorted(traits.hooks))
         has = f"its hooks are {there}" if there else "it has no hook"
         yield Problem(where, f"{path}.id", f"{ref.id} would never run here: {has}, and here run {here}")

@@ -75,6 +75,12 @@ def test_a_setting_of_the_model_is_told_where_it_belongs(body: dict[str, Any], h
     assert misfit(caught.value, body=body).message == hint.format("Extra inputs are not permitted")
 
 
+def test_an_option_of_a_processor_is_no_setting_of_the_model() -> None:
+    with pytest.raises(ValidationError) as caught:
+        RunRequest.model_validate({"input": "Hi", "seed": 1})
+    assert wrong_fields(caught.value) == {"seed": "Extra inputs are not permitted"}
+
+
 def test_an_error_that_is_explained_is_the_same_but_for_its_words() -> None:
     error = refused({"input": [{"type": "{x}", "text": 1}], "steps": "{x}"})
     told = explained(error)

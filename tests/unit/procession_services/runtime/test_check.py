@@ -282,6 +282,21 @@ def test_everything_that_is_wrong_in_a_file_is_told_at_once_with_its_line(tmp_pa
     assert [problem.path for problem in check(Settings(agents=file))] == ["agents.a.model"]
 
 
+class _Optional(Shouter):
+    id = "optional"
+
+    @classmethod
+    def hooks_for(cls, options):
+        return super().hooks_for(options) if options.get("volume") else frozenset()
+
+
+def test_a_processor_that_its_options_leave_nothing_to_do_is_fine_where_it_could_do_something(registry):
+    registry.add_processor(_Optional)
+    assert told(registry, inputProcessors=["optional"]) == []
+    [(_, message)] = told(registry, outputProcessors=["optional"])
+    assert "optional would never run here" in message
+
+
 def test_two_tools_of_one_name_are_told(registry):
     assert told(registry, tools=["dice", {"id": "dice", "as": "coin"}]) == []
     assert told(registry, tools=["dice", "dice"]) == [
