@@ -376,10 +376,9 @@ def _resume(state: RunState, control: Control) -> tuple[RunState, list[Effect]]:
     call_id = control.tool_call_id
     asked = state.waiting if control.fence in (None, fence_of(state.seq + 1)) else []
     others = [entry for entry in asked if entry["toolCallId"] != call_id]
-    if state.result and state.status == "suspended" and call_id and len(others) < len(asked):
-        decision = {"approved": control.approved, "reason": control.reason, "resumeData": control.resume_data}
-        told = {k: v for k, v in decision.items() if v is not None}
-        state.decisions[call_id] = {**state.decisions.get(call_id, {}), **told}
+    about = next((entry for entry in asked if entry["toolCallId"] == call_id), None)
+    if state.result and state.status == "suspended" and call_id and about:
+        state.decisions[call_id] = {**state.decisions.get(call_id, {}), **control.decision(about)}
         state.waiting = others
         state.result = state.result.model_copy(update={"suspend_payload": {"calls": others}})
         if not others:
