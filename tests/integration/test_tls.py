@@ -15,6 +15,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from procession.client import NotConnectedError, Procession
 from procession_services.bus import Bus
+from procession_services.bus.operator import NoAccessError, Operator
 from procession_services.runtime import embedded, server_programs
 from procession_services.runtime.access import Access
 from procession_services.runtime.redis_client import connect
@@ -84,6 +85,8 @@ async def test_a_server_without_tls_is_told_no_password(tmp_path, with_authority
         with pytest.raises(NotConnectedError, match="TLS is wanted, and the server has none"):
             async with Procession(url, connect_timeout=1, **access.nats(url)):
                 pass
+        with pytest.raises(NoAccessError, match="TLS is wanted, and the server has none"):
+            await Operator.connect(url, access)
         connecting = asyncio.ensure_future(Bus.connect(url, "test", access=access))
         await asyncio.wait({connecting}, timeout=1)
         connecting.cancel()

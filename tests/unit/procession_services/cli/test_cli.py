@@ -430,6 +430,10 @@ async def test_a_wrong_password_for_nats_is_one_clear_line(procession, tmp_path)
     async with guarded_servers(tmp_path) as guarded:
         command = await procession("serve", "tools", PROCESSION_NATS_URL=guarded.nats_url)
         code, _, err = await command.finished()
+        client = await procession("run", "Hi", "--agent", "a", PROCESSION_NATS_URL=guarded.nats_url)
+        assert (await client.finished())[2].endswith(
+            "(nats: 'Authorization Violation'): are user and password right?\n"
+        )
     assert code == 1
     assert err.splitlines()[-1].startswith("procession: NATS refuses: nats: 'Authorization Violation'; ")
     assert "Traceback" not in err
