@@ -6,6 +6,7 @@ from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
 from procession_schemas.base import JsonObject, StrictModel
 from procession_schemas.memory import MemoryConfig
+from procession_schemas.model_settings import ModelSettings
 
 LONGEST_RUN: Final = 31_536_000
 """Seconds that a run may take."""
@@ -76,7 +77,7 @@ class ModelEntry(StrictModel):
     id: str | None = Field(default=None, description="A label; nothing reads it.")
     max_retries: int | None = Field(default=None, ge=0, description="Overrides the agent's `maxRetries`.")
     enabled: bool = Field(default=True, description="False: the entry is skipped.")
-    model_settings: JsonObject = Field(default_factory=dict, description="Added to the agent's, and win.")
+    model_settings: ModelSettings = Field(default_factory=dict, description="Added to the agent's, and win.")
     provider_options: JsonObject = Field(default_factory=dict, description="Added to the agent's, and win.")
     headers: dict[str, str] = Field(default_factory=dict, description="Extra HTTP headers of the call.")
 
@@ -153,8 +154,11 @@ class AgentOptions(StrictModel):
     max_retries: int | None = Field(
         default=None, ge=0, description="Retries of one model call; default: none (R-MS-3)."
     )
-    model_settings: JsonObject | None = Field(
-        default=None, description="`temperature`, `maxOutputTokens`, ...; merged deeply (R-MS-1)."
+    model_settings: ModelSettings | None = Field(
+        default=None,
+        description="`temperature`, `maxOutputTokens`, `topP`, `topK`, `presencePenalty`, `frequencyPenalty`, "
+        "`stopSequences`, `seed`, `maxRetries`, `headers`, `timeout` (milliseconds; or by name: `totalMs`, `stepMs`, "
+        "`firstChunkMs`, `chunkMs`); others are not sent. Merged deeply (R-MS-1).",
     )
     provider_options: JsonObject | None = Field(
         default=None, description="By provider; merged deeply (R-MS-2)."

@@ -16,7 +16,8 @@ ERROR_CODES: Final[dict[str, str]] = {
     "UNKNOWN_AGENT": "There is no agent of the name in the subject.",
     "UNKNOWN_COMPONENT": "There is no processor, tool, stop condition or factory of that id.",
     "UNKNOWN_MODEL": "LiteLLM knows no such provider.",
-    "UNSAFE_PLACE": "A processor would do nothing, or harm, where it stands.",
+    "UNSAFE_PLACE": "A processor cannot do its work where it stands, or would lose "
+    "parts of a stream; the message says why.",
     "UNSUPPORTED_HOST": "A processor runs in a service that has not the hooks of its array.",
     "COMPONENT_FAILED": "A stop condition raised an exception, or a processor or tool did where it is made; the "
     "message names it.",

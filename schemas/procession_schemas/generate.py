@@ -6,6 +6,7 @@ Subject `procession.v1.api.llm_gateway.<tenant>.generate`. The asker gives up af
 from pydantic import Field
 
 from procession_schemas.base import JsonObject, WireModel
+from procession_schemas.model_settings import ModelSettings
 
 
 class GenerateRequest(WireModel):
@@ -17,7 +18,7 @@ class GenerateRequest(WireModel):
         default=None, alias="schema", description="JSON Schema of the answer; absent for free text."
     )
     json_prompt_injection: bool = False
-    model_settings: JsonObject = Field(default_factory=dict)
+    model_settings: ModelSettings = Field(default_factory=dict)
     provider_options: JsonObject = Field(default_factory=dict)
     timeout: float = Field(default=30, gt=0, description="Seconds that the gateway may take.")
     beats: str | None = Field(

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from procession_schemas.base import JsonObject, StrictModel
 
@@ -11,6 +11,17 @@ Scope = Literal["thread", "resource"]
 Concurrency = Literal["queue", "reject", "interrupt"]
 ThreadName = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[^\x00-\x1f\x7f]+$")]
 """The name of a thread or a resource: it travels in headers, so it has no control characters."""
+
+
+def _is_embedder(name: str) -> str:
+    if "/" not in name and name not in ("auto", "onnx", "lexical"):
+        raise ValueError(
+            "should be auto, onnx, lexical, or provider/model as in openai/text-embedding-3-small"
+        )
+    return name
+
+
+EmbedderName = Annotated[str, AfterValidator(_is_embedder)]
 Tokens = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -49,7 +60,7 @@ class SemanticRecallConfig(StrictModel):
         default="resource", description="Search this thread, or all threads of the resource."
     )
     threshold: float | None = Field(default=None, description="Only hits with at least this score, up to 1.")
-    embedder: str | None = Field(
+    embedder: EmbedderName | None = Field(
         default=None, description="`provider/model`, `onnx` or `lexical`; default: PROCESSION_EMBEDDER."
     )
     embedder_options: JsonObject = Field(default_factory=dict, description="Passed to the embedder.")

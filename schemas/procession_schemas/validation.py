@@ -5,14 +5,17 @@ from itertools import islice
 from typing import Any, Final, Self
 
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
+from procession_schemas.model_settings import setting_of
 from procession_schemas.run import Failure
 
 _LOOKED_AT: Final = 200
 """Of what is wrong: a request may have a hundred thousand fields."""
 _TOLD: Final = 20
 _LONGEST: Final = 300
+_HAVE_SETTINGS: Final = {"agent", "model"}
+"""What in a request has `modelSettings` of its own, besides itself."""
 
 
 class RefusedError(Exception):
@@ -31,7 +34,39 @@ class RefusedError(Exception):
 
 def wrong_fields(error: ValidationError) -> dict[str, str]:
     """What is wrong, by dotted path; that of the value as a whole is empty."""
-    return {".".join(map(str, each["loc"])): each["msg"] for each in error.errors()}
+    return {".".join(map(str, each["loc"])): _plain(each) for each in error.errors()}
+
+
+def belongs(place: Iterable[str | int]) -> str:
+    """Where an unknown field belongs that is a setting of the model call; empty for any other one."""
+    *parents, name = place
+    setting = setting_of(str(name))
+    named = {step for step in parents if isinstance(step, str) and step.isidentifier()}
+    if setting is None or not named <= _HAVE_SETTINGS:
+        return ""
+    return f"; this belongs in `modelSettings`, as `{setting}`"
+
+
+def explained(error: ValidationError) -> ValidationError:
+    """The same error in plainer words: with what is known of the remedy, and no addresses of pydantic's pages."""
+    lines = [
+        InitErrorDetails(
+            type=PydanticCustomError(each["type"], _message(each)),
+            loc=each["loc"],
+            input=each["input"],
+        )
+        for each in error.errors()
+    ]
+    return ValidationError.from_exception_data(error.title, lines)
+
+
+def _message(problem: ErrorDetails) -> str:
+    hint = belongs(problem["loc"]) if problem["type"] == "extra_forbidden" else ""
+    return _plain(problem) + hint
+
+
+def _plain(problem: ErrorDetails) -> str:
+    return problem["msg"].removeprefix("Value error, ")
 
 
 def in_words(problems: Iterable[tuple[str, str]], root: str) -> str:
@@ -54,7 +89,7 @@ def misfit(error: ValidationError, prefix: str = "", body: Any = None) -> Failur
     found = error.errors()[:_LOOKED_AT]
     if found[0]["type"] == "json_invalid":
         return Failure(code="INVALID_JSON", message=f"the request is not JSON: {found[0]['msg']}")
-    problems = [(".".join([prefix, *_path(each, body)]).strip("."), each["msg"]) for each in found]
+    problems = [(".".join([prefix, *_path(each, body)]).strip("."), _message(each)) for each in found]
     inner = [each for each in problems if not any(path.startswith(f"{each[0]}.") for path, _ in problems)]
     problems = inner or problems
     return Failure(
@@ -78,4 +113,4 @@ def _path(problem: ErrorDetails, body: Any) -> list[str]:
     return path
 
 
-__all__ = ["RefusedError", "in_words", "misfit", "short", "wrong_fields"]
+__all__ = ["RefusedError", "belongs", "explained", "in_words", "misfit", "short", "wrong_fields"]

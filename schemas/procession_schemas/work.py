@@ -19,6 +19,7 @@ from procession_schemas.agent import (
     plain_choice,
 )
 from procession_schemas.base import JsonObject, WireModel
+from procession_schemas.model_settings import ModelSettings
 from procession_schemas.run import Failure, HookReport, ModelReport, RunResult, Tripwire
 
 ANY_VERSION: Final = -1
@@ -33,7 +34,7 @@ class StepConfig(WireModel):
     tools: dict[str, ToolRef] = Field(default_factory=dict)
     tool_choice: Annotated[Any, AfterValidator(plain_choice)] = "auto"
     active_tools: list[str] | None = None
-    model_settings: JsonObject = Field(default_factory=dict)
+    model_settings: ModelSettings = Field(default_factory=dict)
     provider_options: JsonObject = Field(default_factory=dict)
     structured_output: StructuredOutput | None = None
 
@@ -338,3 +339,13 @@ class Control(WireModel):
         default=None,
         description="That of the `run.suspended` which it answers; without it, it answers what is asked when it comes.",
     )
+
+    def decision(self, asked: JsonObject) -> JsonObject:
+        """What it says of a call that waits; of one that waits for approval, also in the form of its `resumeSchema`."""
+        approved, reason, data = self.approved, self.reason, self.resume_data
+        if asked.get("kind") == "approval" and approved is None and isinstance(data, dict):
+            said, why = data.get("approved"), data.get("reason")
+            if isinstance(said, bool) and isinstance(why, str | None):
+                approved, reason, data = said, why, None
+        told = {"approved": approved, "reason": reason, "resumeData": data}
+        return {name: value for name, value in told.items() if value is not None}

@@ -4,10 +4,13 @@ import asyncio
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from procession.errors import BrokenComponentError, ProcessionError
 
-__all__ = ["by_author", "is_cancelled", "is_ours", "place", "said"]
+__all__ = ["by_author", "found_in", "is_cancelled", "is_ours", "place", "said"]
+
+_E = TypeVar("_E", bound=BaseException)
 
 
 @contextmanager
@@ -42,6 +45,15 @@ def is_ours(error: BaseException) -> bool:
     a Rust library (no `Exception`), what somebody has cancelled for whom it waits.
     """
     return isinstance(error, KeyboardInterrupt) or is_cancelled(error)
+
+
+def found_in(error: BaseException, kind: type[_E]) -> _E | None:
+    """The first of a kind in what was raised: a decision that a task of a TaskGroup raised comes out in a group."""
+    if isinstance(error, kind):
+        return error
+    if isinstance(error, BaseExceptionGroup):
+        return next((found for each in error.exceptions if (found := found_in(each, kind))), None)
+    return None
 
 
 def said(error: BaseException) -> str:

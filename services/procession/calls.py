@@ -9,7 +9,7 @@ from typing import Any, Literal, NoReturn, Self, TypeVar, cast
 
 from procession import signals
 from procession.args import AbortSignal, Violation, Writer
-from procession.authors import is_ours, place
+from procession.authors import found_in, is_ours, place
 from procession.context import RunContext
 from procession.errors import ProcessionError, ProcessorError, TripWire
 from procession.json_values import error_text, given, plain, text
@@ -126,10 +126,10 @@ class Calls:
             value = getattr(link.processor, METHODS[hook])(args)
             if inspect.isawaitable(value):
                 value = await within(value, link.timeout)
-        except TripWire as tripwire:
-            await self.violated(link, hook, tripwire)
-            raise
         except BaseException as error:  # whatever an author's code raises is reported with its place
+            if tripwire := found_in(error, TripWire):
+                await self.violated(link, hook, tripwire)
+                raise tripwire from tripwire.__cause__
             if is_ours(error) or of_another(link, error):
                 raise
             self.raised(link, hook, error, args)

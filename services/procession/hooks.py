@@ -312,7 +312,7 @@ async def run_tool_result(
         if not (isinstance(value, list) and not value):
             _take_messages(ctx, link, hook, stage, value)
         after = find_invocation(ctx.messages, call_id)
-        if after and after.get("state") == "result" and after != before:
+        if after and "result" in after and after != before:
             outcome["result"] = after.get("result")
 
 

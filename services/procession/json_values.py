@@ -86,7 +86,9 @@ def text(value: Any) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """The beginning of what an error says, its class where it says nothing."""
+    """The beginning of what an error says, its class where it says nothing; that of a group tells its first one."""
+    if isinstance(error, BaseExceptionGroup):
+        return f"{text(error)}: {error_text(error.exceptions[0])}"[:_LONGEST_ERROR]
     return text(error)[:_LONGEST_ERROR] or type(error).__name__
 
 

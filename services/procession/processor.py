@@ -4,7 +4,8 @@ Override the hooks that you need, as `def` or `async def`; the runtime finds the
 belongs into `args.state`, never on the instance: one instance serves many runs, and every service has its own.
 """
 
-from collections.abc import Awaitable, Iterable
+import inspect
+from collections.abc import Awaitable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, get_args, get_origin
@@ -144,7 +145,7 @@ class Processor(Generic[OptionsT]):
 
         `"process_input"` and `"processInput"` do for `Hook.INPUT`.
         """
-        return frozenset(h for h, m in METHODS.items() if getattr(cls, m) is not getattr(Processor, m))
+        return overridden(cls)
 
     @classmethod
     def runs_parallel(cls, options: dict[str, Any]) -> bool:  # noqa: ARG003 - for overriding
@@ -216,6 +217,30 @@ class Processor(Generic[OptionsT]):
 
     def on_violation(self, violation: a.Violation) -> Awaitable[None] | None:
         """Called for every abort of this processor; what it raises is counted and ignored (R-VI)."""
+
+
+def overridden(kind: type[Processor[Any]]) -> frozenset[Hook]:
+    """The hooks that a class has; options may leave an instance fewer."""
+    return frozenset(h for h, m in METHODS.items() if getattr(kind, m) is not getattr(Processor, m))
+
+
+def misshapen(kind: type[Processor[Any]], hooks: Iterable[Hook]) -> Iterator[str]:
+    """What is wrong with the form of these hooks: every call of such a one fails, or gives what is no answer."""
+    for name in sorted(METHODS[hook] for hook in hooks):
+        hook, stands = getattr(kind, name), inspect.getattr_static(kind, name)
+        if not callable(hook):
+            yield f"{name} is no method"
+            continue
+        if inspect.isgeneratorfunction(hook) or inspect.isasyncgenfunction(hook):
+            yield f"{name} yields; return the value, several chunks as a list"
+        try:
+            signature = inspect.signature(hook)
+        except ValueError:  # not of Python
+            continue
+        try:
+            signature.bind(*[None] * (1 if isinstance(stands, staticmethod | classmethod) else 2))
+        except TypeError:
+            yield f"{name} has the signature {signature}; a hook takes (self, args)"
 
 
 def _hooks(given: Iterable[str]) -> frozenset[Hook]:

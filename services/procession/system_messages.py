@@ -11,6 +11,15 @@ FEEDBACK_TAG: Final = "processor-feedback"
 """Group of the feedback of a retried attempt; as the last group it follows the whole baseline (R-AB-29)."""
 
 
+def feedback(reason: str) -> str:
+    """What the model reads when a processor wants its answer again (R-AB-29)."""
+    told = reason if reason.endswith(".") else f"{reason}."
+    return (
+        f"[Processor feedback] Your last answer was rejected: {told} "
+        "Produce a new answer that takes this into account."
+    )
+
+
 class SystemMessages:
     """An untagged group first, then tagged groups in the order in which they appeared (R-SY-1).
 

@@ -63,7 +63,7 @@ async def parts(tmp_path_factory, monkeypatch_module):
             await process.says("nats:")
         await servers.restart_nats()
         for process in processes.values():
-            await process.says("Redis does not answer")
+            await process.says("does not answer, trying again")
         await servers.restart_redis()
         replicas = await asyncio.gather(*(process.ready() for process in processes.values()))
         assert len({each["replica"] for each in replicas}) == len(SERVICES)

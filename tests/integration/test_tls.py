@@ -15,6 +15,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from procession.client import NotConnectedError, Procession
 from procession_services.bus import Bus
+from procession_services.bus.operator import NoAccessError, Operator
 from procession_services.runtime import embedded, server_programs
 from procession_services.runtime.access import Access
 from procession_services.runtime.redis_client import connect
@@ -62,6 +63,35 @@ async def test_a_server_of_another_authority_is_not_trusted(server, tmp_path):
     with pytest.raises(NotConnectedError, match="certificate"):
         async with Procession(url, connect_timeout=2, **Access(authority=other).nats(url)):
             pass
+
+
+@pytest.mark.parametrize("with_authority", [False, True])
+async def test_a_server_without_tls_is_told_no_password(tmp_path, with_authority):
+    """It may be somebody who stands between: the greeting is in clear, whoever sends it."""
+    heard = bytearray()
+
+    async def greet(reader, writer):
+        writer.write(b'INFO {"server_id":"x","version":"2.10.0","max_payload":1048576,"headers":true}\r\n')
+        while data := await reader.read(4096):
+            heard.extend(data)
+        writer.close()
+
+    authority, _ = certificate(tmp_path, "server")
+    async with await asyncio.start_server(greet, "127.0.0.1", 0) as between:
+        url = f"tls://127.0.0.1:{between.sockets[0].getsockname()[1]}"
+        access = Access(
+            nats_user="ann", nats_password="secret", authority=authority if with_authority else None
+        )
+        with pytest.raises(NotConnectedError, match="TLS is wanted, and the server has none"):
+            async with Procession(url, connect_timeout=1, **access.nats(url)):
+                pass
+        with pytest.raises(NoAccessError, match="TLS is wanted, and the server has none"):
+            await Operator.connect(url, access)
+        connecting = asyncio.ensure_future(Bus.connect(url, "test", access=access))
+        await asyncio.wait({connecting}, timeout=1)
+        connecting.cancel()
+        await asyncio.gather(connecting, return_exceptions=True)
+    assert not heard
 
 
 class TlsRedis(server_programs.Redis):

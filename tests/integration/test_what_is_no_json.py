@@ -236,7 +236,7 @@ async def test_the_name_of_a_processor_that_blocks_may_be_longer_than_headers(ru
 
 
 async def test_a_command_that_is_longer_than_a_message_ends_the_run(run, monkeypatch):
-    monkeypatch.setattr(reducer, "FEEDBACK", "{reason}" + "x" * 9_000_000)
+    monkeypatch.setattr(reducer, "feedback", lambda reason: reason + "x" * 9_000_000)
     retries = {"agent": {"maxProcessorRetries": 1}}
     result, calls = await with_hook(
         run, "process_output_step", lambda args: args.abort("again", retry=True), **retries

@@ -95,10 +95,10 @@ class Link:
         except (TimeoutError, nats.errors.Error, OSError) as error:
             why = self._trouble or error
             told = str(why) or type(why).__name__
-            raise NotConnectedError(
-                f"cannot reach NATS at {address(self.url)} ({told}): is it running? `procession up` starts one, "
-                "and says where"
-            ) from error
+            hint = "is it running? `procession up` starts one, and says where"
+            if "uthorization" in told:
+                hint = "are user and password right?"
+            raise NotConnectedError(f"cannot reach NATS at {address(self.url)} ({told}): {hint}") from error
         self._loop = asyncio.get_running_loop()
         self._opened = True
 

@@ -331,12 +331,22 @@ class NatsClient(Client):
     async def _process_connect_init(self) -> None:
         await _cancellable(super()._process_connect_init())
 
+    def _wants_tls(self) -> bool:
+        assert self._current_server is not None
+        scheme = self._current_server.uri.scheme
+        return scheme == "tls" or ("tls" in self.options and scheme not in ("ws", "wss"))
+
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:  # noqa: FBT001, FBT002 - nats-py's
         """Takes a greeting; raises nats-py's Error for the first one if it is of the server that was left.
 
-        nats-py chooses one at random. Where the others cannot be reached either, the second one counts.
+        nats-py chooses one at random. Where the others cannot be reached either, the second one counts. It also takes
+        the word of whoever greets for whether there is TLS, and would send the password in clear to one who says no.
         """
         if initial_connection:
+            if self._wants_tls():
+                if not (info.get("tls_required") or info.get("tls_available")):
+                    raise errors.Error("TLS is wanted, and the server has none")
+                info["tls_required"] = True
             left, self._left = self._left, ""
             if left and left == info.get("server_id"):
                 raise errors.Error(

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Any, Self
 
+from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
 
 from procession.client.errors import NotConnectedError, UnknownRunError
@@ -17,6 +18,7 @@ from procession_schemas.agent import Agent
 from procession_schemas.events import RequestRejected
 from procession_schemas.fingerprint import fingerprint
 from procession_schemas.run import RunRequest, RunResult
+from procession_schemas.validation import explained
 
 Input = str | dict[str, Any] | list[str | dict[str, Any]]
 """What a run is about: a text, a message, or a list of these."""
@@ -92,8 +94,11 @@ class Procession:
                 whoever reads the run.
             NotConnectedError: The client is not connected.
         """
-        known = agent if isinstance(agent, str) else Agent.model_validate(agent)
-        request = _request(input, known, options)
+        try:
+            known = agent if isinstance(agent, str) else Agent.model_validate(agent)
+            request = _request(input, known, options)
+        except ValidationError as error:
+            raise explained(error) from None
         subject = subjects.run(self.tenant, known if isinstance(known, str) else known.name)
         chosen = request.run_id is not None
         run_id = request.run_id = request.run_id or f"run-{secrets.token_hex(12)}"

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 from procession.errors import ProcessorError
-from procession.processor import METHODS, Hook, Options, Processor
+from procession.processor import METHODS, Hook, Options, Processor, misshapen, overridden
 from procession.testing.kit import ProcessorKit
 
 SAMPLES: Final = ("Hello, world.", "Grüße an alle: 3 < 5, 1 000 €.\n\nBye 👋", "")
@@ -78,21 +78,11 @@ def _options(model: type[Options]) -> Iterator[str]:
 def _hooks(processor: type[Processor[Any]]) -> Iterator[str]:
     if not processor.traits({}).hooks:
         yield "it has no hook; override one of " + ", ".join(METHODS.values())
-    for name, member in inspect.getmembers(processor, inspect.isfunction):
+    for name, _ in inspect.getmembers(processor, inspect.isfunction):
         if name.startswith("process") and name not in _NOT_HOOKS:
             near = get_close_matches(name, METHODS.values(), n=1, cutoff=0.5)
             yield f"{name} is no hook and never runs" + (f"; did you mean {near[0]}?" if near else "")
-        elif name in METHODS.values():
-            yield from _signature(name, member)
-
-
-def _signature(name: str, hook: Callable[..., Any]) -> Iterator[str]:
-    if inspect.isgeneratorfunction(hook) or inspect.isasyncgenfunction(hook):
-        yield f"{name} yields; return the value, several chunks as a list"
-    try:
-        inspect.signature(hook).bind(None, None)
-    except TypeError:
-        yield f"{name} has the signature {inspect.signature(hook)}; a hook takes (self, args)"
+    yield from misshapen(processor, overridden(processor))
 
 
 async def _driven(processor: Processor[Any], hooks: frozenset[Hook], sample: str) -> list[str]:

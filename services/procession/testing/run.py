@@ -16,6 +16,7 @@ from procession.response import ResponseCollector
 from procession.services import Environment
 from procession.steps import current_step
 from procession.stream import StreamChain
+from procession.system_messages import feedback
 from procession_schemas.chunks import Chunk
 from procession_schemas.messages import StepResult
 from procession_schemas.work import StepConfig
@@ -107,7 +108,7 @@ class KitRun:
         step: StepResult = {"stepNumber": ctx.step_number, "text": "", "finishReason": reason}
         if tripwire:
             step["tripwire"] = {"reason": tripwire.reason, "processorId": tripwire.processor_id}
-            self._feedback.append(tripwire.reason)
+            self._feedback.append(feedback(tripwire.reason))
         if reason == "retry":
             ctx.retry_count += 1
         ctx.steps.append(step)

@@ -14,6 +14,7 @@ from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 from nats.js.api import StreamInfo
 
+from procession.client.nats_client import NatsClient
 from procession.errors import ProcessionError, address
 from procession_services.runtime.access import Access
 
@@ -41,7 +42,7 @@ class Operator:
     @classmethod
     async def connect(cls, url: str, access: Access, *, seconds: float = _SECONDS) -> Self:
         """Connects; raises NoAccessError."""
-        client, told = Client(), list[Exception]()
+        client, told = NatsClient(), list[Exception]()
 
         async def on_error(error: Exception) -> None:
             told.append(error)

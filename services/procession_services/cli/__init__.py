@@ -15,7 +15,7 @@ from typing import Final, TextIO
 
 from pydantic import ValidationError
 
-from procession.errors import ProcessionError
+from procession.errors import PluginError, ProcessionError
 from procession.json_values import NotJsonError
 from procession_schemas.subjects import InvalidSubjectError
 from procession_services.cli.common import FAILED, INTERRUPTED, USAGE, Commands, UsageError, client_of, say
@@ -97,6 +97,8 @@ def _let_go(stream: TextIO) -> None:
 def _told(error: Exception) -> tuple[int, list[str]] | None:
     """The exit code and the lines for what its user can mend; None: a defect of ours."""
     match error:
+        case PluginError():
+            return USAGE, str(error).splitlines()
         case ProcessionError():
             return FAILED, [str(error)]
         case SettingsError() | ConfigurationError() | UsageError() | InvalidSubjectError() | NotJsonError():

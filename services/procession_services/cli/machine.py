@@ -3,13 +3,13 @@
 import argparse
 import asyncio
 import importlib
+import math
 import signal
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from procession.errors import PluginError
 from procession_schemas.agent import Agent
 from procession_services.cli.common import (
     CODES,
@@ -67,6 +67,8 @@ def add_machine_commands(commands: Commands) -> None:
     model = commands.add("model", _model, "serve the deterministic demo model, with OpenAI's chat protocol")
     model.add_argument("--host", default="127.0.0.1", help="address to listen on (default: loopback)")
     model.add_argument("--port", type=_port, default=8399, help="0 picks a free one (default: %(default)s)")
+    told = "milliseconds between chunks of the demo's answers (default: 15)"
+    model.add_argument("--pace-ms", type=_pace, metavar="MS", help=told)
     model.add_argument("--parent", type=int, help=argparse.SUPPRESS)
 
     told = "run a service, or several in one process, until SIGTERM; SIGHUP reads the agents anew"
@@ -133,11 +135,7 @@ def _checked(file: Path, settings: Settings) -> dict[str, Agent]:
     from procession.registry import Registry  # noqa: PLC0415 - only what the command needs
     from procession_services.runtime.check import checked_agents  # noqa: PLC0415
 
-    try:
-        registry = Registry.load(settings.plugins)
-    except PluginError as error:
-        raise UsageError(str(error)) from error
-    return checked_agents(file, registry=registry)
+    return checked_agents(file, registry=Registry.load(settings.plugins))
 
 
 async def _started(stack: AsyncExitStack, options: argparse.Namespace, settings: Settings) -> System:
@@ -199,8 +197,9 @@ async def _model(options: argparse.Namespace) -> int:
 
     if options.parent:
         end_with(options.parent)
+    pace = DEFAULT_PACE_MS if options.pace_ms is None else options.pace_ms
     try:
-        await run(options.host, options.port, DEFAULT_PACE_MS)
+        await run(options.host, options.port, pace)
     except OSError as error:
         raise UsageError(
             f"{error.strerror}: take another --host or --port; port 0 picks a free one"
@@ -212,6 +211,16 @@ def _port(text: str) -> int:
     if not text.isdecimal() or int(text) not in _PORTS:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port: 0 to {_PORTS.stop - 1}")
     return int(text)
+
+
+def _pace(text: str) -> float:
+    try:
+        pace = float(text)
+    except ValueError:
+        pace = math.nan
+    if not 0 <= pace < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of milliseconds from 0 on")
+    return pace
 
 
 def _replicas(text: str) -> tuple[str, int]:

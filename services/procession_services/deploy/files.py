@@ -70,10 +70,10 @@ class Deployment:
         self.directory.mkdir(parents=True, exist_ok=True)
         self.directory.chmod(0o700)
         self._put(self.directory / ".gitignore", "*\n")
-        new = [file for file in self._passwords(names) if force or not file.exists()]
+        new = [file for file in self._passwords(names) if force or not _says_something(file)]
         for file in new:
             self._put(file, secrets.token_urlsafe(_BYTES))
-        if not (keys := self.directory / "providers.env").exists():
+        if not _says_something(keys := self.directory / "providers.env"):
             self._put(keys, _PROVIDERS)
         for file, text in self._made(names).items():
             self._put(file, text)
@@ -125,7 +125,9 @@ class Deployment:
     def _put(self, file: Path, text: str) -> None:
         """Replaces a file as a whole; one that a container has mounted is written in place."""
         file.parent.mkdir(exist_ok=True)
-        if not file.exists() or file.read_text(encoding="utf-8") != text:
+        if not file.exists():
+            _write_new(file, text)
+        elif file.read_text(encoding="utf-8") != text:
             file.write_text(text, encoding="utf-8")
         file.chmod(0o644)
 
@@ -190,6 +192,22 @@ _EXPORTS: Final = (
 )
 
 
+def _says_something(file: Path) -> bool:
+    """Whether a file is there, and more than what a full disk has left of it: anybody knows an empty password."""
+    return file.exists() and bool(file.read_text(encoding="utf-8").strip())
+
+
+def _write_new(file: Path, text: str) -> None:
+    """Writes a file that is there as a whole, or not at all; an error names it."""
+    begun = file.with_name(f".{file.name}.new")
+    try:
+        begun.write_text(text, encoding="utf-8")
+        begun.replace(file)
+    except OSError as error:
+        begun.unlink(missing_ok=True)
+        raise OSError(error.errno, f"cannot write {file}: {error.strerror}") from error
+
+
 def _user(name: str, password: str, permissions: Permissions | None) -> str:
     user: dict[str, object] = {"user": name, "password": password}
     if permissions:
@@ -210,5 +228,5 @@ def write_environment(file: Path, secrets_directory: Path) -> bool:
     """Writes compose's `.env`, unless there is one; tells whether it did."""
     if file.exists():
         return False
-    file.write_text(_ENV.format(secrets=secrets_directory), encoding="utf-8")
+    _write_new(file, _ENV.format(secrets=secrets_directory))
     return True

@@ -366,7 +366,7 @@ async def _answers(url: str, access: Access) -> None:
             except (RedisConnectionError, RedisTimeoutError) as error:
                 if str(error) != told:
                     told = str(error)
-                    log.warning("Redis does not answer, trying again: %s", told)
+                    log.warning("Redis at %s does not answer, trying again: %s", address(url), told)
                 await asyncio.sleep(_LOOK_SECONDS)
             else:
                 return

@@ -186,7 +186,9 @@ class TokenLimiter(Processor[TokenLimiterOptions]):
         told: dict[str, Any] = {"systemTokens": system, "limit": limit}
         if system + PER_CONVERSATION >= limit:
             args.abort(
-                f"The system messages alone ({system:g} tokens) use up the limit of {limit:g}.", metadata=told
+                f"System messages ({system:g} tokens) and what frames a conversation ({PER_CONVERSATION:g}) use up the "
+                f"limit of {limit:g}.",
+                metadata=told,
             )
         budget = limit - system - PER_CONVERSATION
         items = items_of([entry["role"] for entry in entries], [calls_of(entry) for entry in entries], tokens)

@@ -5,6 +5,7 @@ gives the same effects; an answer to a command that is no longer outstanding cha
 """
 
 from procession.processor import Hook
+from procession.system_messages import feedback
 from procession_schemas.run import Failure, ModelReport, RunResult, Tripwire
 from procession_schemas.work import (
     ANY_VERSION,
@@ -36,11 +37,6 @@ from procession_services.runs.state import Bare, HookByPlan, Placed, PlannedOp, 
 
 LOCAL = "orchestrator"
 """The service name of operations that need no other service."""
-FEEDBACK = (
-    "[Processor feedback] Your last answer was rejected: {reason}. "
-    "Produce a new answer that takes this into account."
-)
-"""The system message of a retried attempt (R-AB-29)."""
 _NO_RETRY = frozenset({Hook.INPUT.value, Hook.OUTPUT_RESULT.value})
 _BARRED = frozenset({"model", "tools"})
 _ENDING_MS = 15_000
@@ -305,7 +301,7 @@ def _again(state: RunState, tripwire: Tripwire | None) -> list[PlannedOp]:
     state.retries += 1
     state.facts, state.decisions = StepFacts(), {}
     if tripwire:
-        state.feedback = [*state.feedback, FEEDBACK.format(reason=tripwire.reason)]
+        state.feedback = [*state.feedback, feedback(tripwire.reason)]
     return [*ending, *program.attempt(state.plan)]
 
 
@@ -380,10 +376,9 @@ def _resume(state: RunState, control: Control) -> tuple[RunState, list[Effect]]:
     call_id = control.tool_call_id
     asked = state.waiting if control.fence in (None, fence_of(state.seq + 1)) else []
     others = [entry for entry in asked if entry["toolCallId"] != call_id]
-    if state.result and state.status == "suspended" and call_id and len(others) < len(asked):
-        decision = {"approved": control.approved, "reason": control.reason, "resumeData": control.resume_data}
-        told = {k: v for k, v in decision.items() if v is not None}
-        state.decisions[call_id] = {**state.decisions.get(call_id, {}), **told}
+    about = next((entry for entry in asked if entry["toolCallId"] == call_id), None)
+    if state.result and state.status == "suspended" and call_id and about:
+        state.decisions[call_id] = {**state.decisions.get(call_id, {}), **control.decision(about)}
         state.waiting = others
         state.result = state.result.model_copy(update={"suspend_payload": {"calls": others}})
         if not others:

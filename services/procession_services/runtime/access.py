@@ -31,15 +31,21 @@ class Access:
         """Reads the password files that the settings name.
 
         Raises:
-            SettingsError: One cannot be read.
+            SettingsError: One cannot be read, or the authority's certificate is none.
         """
-        return cls(
+        access = cls(
             settings.nats_user,
             _secret("PROCESSION_NATS_PASSWORD_FILE", settings.nats_password_file),
             settings.redis_user,
             _secret("PROCESSION_REDIS_PASSWORD_FILE", settings.redis_password_file),
             settings.tls_ca,
         )
+        try:
+            access.tls()
+        except OSError as error:  # ssl's are such, too, and name no file
+            told = f"PROCESSION_TLS_CA: cannot use {settings.tls_ca}: {error.strerror or error}"
+            raise SettingsError(told) from error
+        return access
 
     def tls(self) -> ssl.SSLContext | None:
         """Checks servers against the given authority; None: the system's authorities, and only where a URL asks."""

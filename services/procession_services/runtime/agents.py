@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.alias_generators import to_snake
 from pydantic_core import ErrorDetails
 
+from procession.authors import is_ours, place, said
 from procession_schemas.agent import (
     Agent,
     FactoryRef,
@@ -25,6 +26,7 @@ from procession_schemas.agent import (
     ToolRef,
 )
 from procession_schemas.memory import MemoryConfig
+from procession_schemas.validation import belongs
 from procession_services.runtime.problems import ConfigurationError, Problem, suggestion
 from procession_services.runtime.yaml_text import composed, no_yaml, parsed
 
@@ -174,9 +176,11 @@ class _Python(_Source):
             spec.loader.exec_module(module)
             agents = getattr(module, "agents", None)
             return {"agents": agents() if callable(agents) else agents}
-        except Exception as error:  # whatever the file's own code raises
-            told = f"cannot be run: {type(error).__name__}: {error}"
-            raise ConfigurationError([Problem(str(self.path), "", told)]) from error
+        except BaseException as error:  # whatever the file's own code raises, `sys.exit` too
+            if is_ours(error):
+                raise
+            where = place(error, spec.name) or str(self.path)
+            raise ConfigurationError([Problem(where, "", f"cannot be run: {said(error)}")]) from error
 
 
 def _child(node: Any, key: str | int) -> tuple[int, Any] | None:
@@ -283,12 +287,18 @@ def _has(data: Any, key: str | int) -> bool:
 def _message(path: _Path, error: ErrorDetails) -> tuple[str, str]:
     """What is wrong, and the value where showing it helps."""
     if error["type"] == "extra_forbidden":
-        return f"unknown key{suggestion(str(path[-1]), _known_keys(path[:-1]))}", ""
+        hint = belongs(path) or suggestion(str(path[-1]), _known_keys(path[:-1]))
+        return f"unknown key{hint}", ""
     if error["type"] == "missing":
         return "is missing", ""
     value = error["input"]
     shown = f", not {value!r}" if isinstance(value, str | int | float | bool | None) else ""
-    told = error["msg"].replace("Input should", "should").replace("a valid list", "a list")
+    told = (
+        error["msg"]
+        .removeprefix("Value error, ")
+        .replace("Input should", "should")
+        .replace("a valid list", "a list")
+    )
     return re.sub(r"a valid dictionary( or instance of \w+)?", "a mapping", told), shown
 
 

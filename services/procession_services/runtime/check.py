@@ -12,10 +12,11 @@ from procession.errors import (
     UnknownComponentError,
 )
 from procession.placing import misplaced
-from procession.processor import INPUT_HOOKS, METHODS, OUTPUT_HOOKS, Hook, Processor
+from procession.processor import INPUT_HOOKS, METHODS, OUTPUT_HOOKS, Hook, Processor, misshapen, overridden
 from procession.registry import Registry
 from procession_schemas.admin import ModelUse
 from procession_schemas.agent import Agent, FactoryRef, ProcessorRef, ToolRef
+from procession_schemas.model_settings import SETTINGS, setting_of
 from procession_services.runtime.agents import AgentsFile, read_agents
 from procession_services.runtime.problems import ConfigurationError, Problem, suggestion
 from procession_services.runtime.settings import Settings
@@ -98,9 +99,15 @@ def check_agent(
         yield from _processor(agent.prepare_step, {Hook.INPUT_STEP}, registry, where, f"{base}.prepareStep")
     for index, ref in enumerate(agent.stop_when or ()):
         yield from _stop_condition(ref, registry, where, f"{base}.stopWhen.{index}")
+    names: set[str] = set()
     for index, tool in enumerate(agent.tools):
         yield from _tool(tool, registry, where, f"{base}.tools.{index}")
+        if tool.name in names:
+            told = f"two tools are called {tool.name!r}; rename one with `as`"
+            yield Problem(where, f"{base}.tools.{index}", told)
+        names.add(tool.name)
     yield from _models(agent, where, base, model_problem)
+    yield from _settings(agent, where, base)
 
 
 def checked_agents(file: Path, *, registry: Registry) -> dict[str, Agent]:
@@ -143,10 +150,13 @@ def _processor(
     except _UNUSABLE as error:
         yield Problem(where, f"{path}.id", _told(error))
         return
-    if not traits.hooks & hooks:
+    idle = not traits.hooks and overridden(kind) & hooks  # its options leave it nothing to do
+    if not traits.hooks & hooks and not idle:
         here, there = ", ".join(sorted(hooks)), ", ".join(sorted(traits.hooks))
         has = f"its hooks are {there}" if there else "it has no hook"
         yield Problem(where, f"{path}.id", f"{ref.id} would never run here: {has}, and here run {here}")
+    for wrong_form in misshapen(kind, traits.hooks & hooks):
+        yield Problem(where, f"{path}.id", f"{ref.id}: {wrong_form}")
     for name, meant in _misspelt(kind):
         told = f"{ref.id} has a method {name}, which is no hook; did you mean {meant}?"
         yield Problem(where, f"{path}.id", told, warning=True)
@@ -205,6 +215,20 @@ def _models(agent: Agent, where: str, base: str, model_problem: ModelCheck | Non
         told = model_problem(name) if model_problem else None
         if told:
             yield Problem(where, f"{base}.{path}", told)
+
+
+def _settings(agent: Agent, where: str, base: str) -> Iterator[Problem]:
+    """Settings that no model gets to see: what was meant as a limit would not hold."""
+    places = {f"{base}.modelSettings": agent.model_settings or {}}
+    for index, entry in enumerate(agent.model if isinstance(agent.model, list) else ()):
+        places[f"{base}.model.{index}.modelSettings"] = entry.model_settings
+    for path, settings in places.items():
+        for name in settings:
+            if name not in SETTINGS:
+                right = setting_of(name)
+                hint = f"; did you mean {right!r}?" if right else suggestion(name, SETTINGS)
+                told = f"unknown setting, which is not sent{hint}"
+                yield Problem(where, f"{path}.{name}", told, warning=True)
 
 
 def _models_in(agent: Agent) -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from procession.errors import address
 from procession_schemas.agent import LONGEST_RUN
+from procession_schemas.memory import EmbedderName
 from procession_schemas.subjects import token
 from procession_services.runtime.clock import new_token
 from procession_services.runtime.problems import suggestion
@@ -146,7 +147,7 @@ class Settings(BaseSettings):
     chroma_path: Path | None = Field(
         default=None, description="Without a server: directory where the one memory process keeps embeddings."
     )
-    embedder: str = Field(
+    embedder: EmbedderName = Field(
         default="auto",
         description="Embeds messages: `provider/model`, `onnx`, `lexical`; `auto`: `onnx` where its weights are, else "
         "`lexical`, with a warning.",
@@ -207,6 +208,13 @@ class Settings(BaseSettings):
                 right = False
             if not right:
                 raise ValueError(f"should be like {cls.model_fields[name].default}")
+        return value
+
+    @field_validator("chroma_url")
+    @classmethod
+    def _chroma(cls, value: str | None) -> str | None:
+        if value and urlsplit(value).scheme not in ("http", "https"):
+            raise ValueError("should be like http://chroma:8000")
         return value
 
     @field_validator("stream_replicas")

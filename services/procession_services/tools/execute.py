@@ -11,7 +11,7 @@ from typing import Final, Protocol
 import orjson
 
 from procession.args import AbortSignal
-from procession.authors import is_ours
+from procession.authors import found_in, is_ours
 from procession.calls import Calls
 from procession.context import RunContext
 from procession.errors import TripWire
@@ -153,11 +153,11 @@ class _Round:
         context, args = self._context(call, execution, writer), copy.deepcopy(call.begun["args"])
         try:
             return {**call.begun, **await invoke(tool.tool, args, context, tool.ref.timeout)}
-        except TripWire:
-            raise
-        except ToolSuspended as suspension:
-            return self._suspended(tool, call, suspension)
         except BaseException as error:  # R-TX-4: a tool's failure is its outcome
+            if tripwire := found_in(error, TripWire):
+                raise tripwire from tripwire.__cause__
+            if suspension := found_in(error, ToolSuspended):
+                return self._suspended(tool, call, suspension)
             if is_ours(error):
                 raise
             return self._failed(call, error)

@@ -57,6 +57,35 @@ async def test_a_call_tells_the_processor_its_place():
     assert at.processor.processor_index == 3
 
 
+async def test_an_abort_in_a_task_group_is_one():
+    async def hook(_args):
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(asyncio.sleep(5))
+            tasks.create_task(later(TripWire("no", metadata={"x": 1})))
+
+    async def later(error):
+        raise error
+
+    told = []
+    kind = judged(hook, on_violation=lambda _self, violation: told.append(violation.message))
+    with pytest.raises(TripWire, match="no") as raised:
+        await calls().call(link(kind, on_error="skip"), HOOK, None)
+    assert (raised.value.processor_id, raised.value.metadata) == (kind.id, {"x": 1})
+    assert told == ["no"]
+
+
+async def test_what_fails_in_a_task_group_is_told():
+    async def hook(_args):
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(later())
+
+    async def later():
+        raise KeyError("the reason")
+
+    with pytest.raises(ProcessorError, match="the reason"):
+        await calls().call(link(judged(hook)), HOOK, None)
+
+
 # --- exceptions ------------------------------------------------------------------------------
 
 

@@ -747,6 +747,24 @@ async def test_each_tool_result_hook_sees_what_the_one_before_made_of_it():
     assert part["toolInvocation"]["result"] == [["raw", 1], 2]
 
 
+@pytest.mark.parametrize("how", ["returned", "updated"])
+async def test_a_result_that_is_written_into_the_open_call_counts(how):
+    """A masked secret that went nowhere would reach the model, though its processor has done its work."""
+
+    def mask(args):
+        if how == "updated":
+            call = {"toolCallId": args.tool_call_id, "result": "masked"}
+            args.message_list.update_tool_invocation({"type": "tool-invocation", "toolInvocation": call})
+            return None
+        answer = copy.deepcopy(args.messages[-1])
+        answer["content"]["parts"][-1]["toolInvocation"]["result"] = "masked"
+        return [*args.messages[:-1], answer]
+
+    out = await kit_of("process_tool_result", mask).tool_result("lookup", "secret")
+    assert out.result == "masked"
+    assert "secret" not in str(out.messages)
+
+
 async def test_a_tool_result_hook_gets_the_call_and_the_step_whose_tool_ran():
     """D-33."""
 

@@ -663,6 +663,20 @@ async def test_a_later_wish_counts_and_can_be_taken_back():
     assert wishes == [5_000_000_000, 1_000_000_000, None]
 
 
+async def test_an_abort_in_a_task_group_blocks_and_is_not_skipped():
+    async def look(args):
+        args.abort("blocked")
+
+    async def judge(args):
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(look(args))
+        return args.part
+
+    with pytest.raises(TripWire, match="blocked") as caught:
+        await through(hook(judge), [delta("a")], on_error="skip")
+    assert caught.value.processor_id == "a"
+
+
 async def test_an_abort_while_flushing_is_the_processors():
     def flush(_self, args):
         args.abort("held something bad")

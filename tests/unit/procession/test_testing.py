@@ -447,3 +447,20 @@ async def test_samples_can_be_chosen():
     )
     await check_processor(kind, chunk_safe=True, samples=["y"])
     assert await problems(kind, chunk_safe=True, samples=["xy"])
+
+
+@pytest.mark.parametrize(("reason", "told"), [("Too short.", "Too short."), ("Too short", "Too short.")])
+async def test_the_feedback_of_a_rejected_answer_is_what_models_read_in_a_run(reason, told):
+    class Longer(Processor[Options]):
+        id = "longer"
+
+        def process_output_step(self, args):
+            args.abort(reason, retry=True)
+
+    kit = ProcessorKit(Longer, instructions="Answer.")
+    await kit.output_step("No.")
+    assert kit.prompt()[1] == {
+        "role": "system",
+        "content": f"[Processor feedback] Your last answer was rejected: {told} "
+        "Produce a new answer that takes this into account.",
+    }

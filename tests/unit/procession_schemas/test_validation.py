@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from procession_schemas.validation import RefusedError, in_words, misfit, wrong_fields
+from procession_schemas.run import RunRequest
+from procession_schemas.validation import RefusedError, explained, in_words, misfit, wrong_fields
 from tests.support.cost import seconds
 
 
@@ -51,6 +52,41 @@ def test_a_request_with_very_much_that_is_wrong_is_judged_in_linear_time() -> No
         return seconds(lambda: misfit(error))
 
     assert judged(16_000) < 12 * judged(4_000)
+
+
+@pytest.mark.parametrize(
+    ("body", "hint"),
+    [
+        (
+            {"input": "Hi", "temperature": 3},
+            "temperature: {}; this belongs in `modelSettings`, as `temperature`",
+        ),
+        (
+            {"input": "Hi", "agent": {"name": "a", "max_tokens": 3}},
+            "agent.max_tokens: {}; this belongs in `modelSettings`, as `maxOutputTokens`",
+        ),
+        ({"input": "Hi", "memory": {"thread": "t", "resource": "r", "seed": 1}}, "memory.seed: {}"),
+        ({"input": "Hi", "temprature": 3}, "temprature: {}"),
+    ],
+)
+def test_a_setting_of_the_model_is_told_where_it_belongs(body: dict[str, Any], hint: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        RunRequest.model_validate(body)
+    assert misfit(caught.value, body=body).message == hint.format("Extra inputs are not permitted")
+
+
+def test_an_option_of_a_processor_is_no_setting_of_the_model() -> None:
+    with pytest.raises(ValidationError) as caught:
+        RunRequest.model_validate({"input": "Hi", "seed": 1})
+    assert wrong_fields(caught.value) == {"seed": "Extra inputs are not permitted"}
+
+
+def test_an_error_that_is_explained_is_the_same_but_for_its_words() -> None:
+    error = refused({"input": [{"type": "{x}", "text": 1}], "steps": "{x}"})
+    told = explained(error)
+    assert [each["loc"] for each in told.errors()] == [each["loc"] for each in error.errors()]
+    assert [each["msg"] for each in told.errors()] == [each["msg"] for each in error.errors()]
+    assert [each["type"] for each in told.errors()] == [each["type"] for each in error.errors()]
 
 
 def test_long_names_of_others_are_cut() -> None:

@@ -96,6 +96,22 @@ async def test_an_unknown_option_is_an_error_that_names_it(procession, agent, op
         await procession.start("Hi", agent=agent, **options)
 
 
+@pytest.mark.parametrize(
+    ("agent", "options", "setting"),
+    [
+        ("demo", {"temperature": 3}, "temperature"),
+        ("demo", {"max_tokens": 5}, "maxOutputTokens"),
+        ({"name": "mine", "model": "demo/model", "topP": 1}, {}, "topP"),
+        ({"name": "mine", "model": [{"model": "demo/model", "stop": ["x"]}]}, {}, "stopSequences"),
+    ],
+)
+async def test_a_setting_of_the_model_is_told_where_it_belongs(procession, agent, options, setting):
+    with pytest.raises(pydantic.ValidationError) as caught:
+        await procession.start("Hi", agent=agent, **options)
+    assert f"this belongs in `modelSettings`, as `{setting}`" in str(caught.value)
+    assert "errors.pydantic.dev" not in str(caught.value)
+
+
 async def test_chunks_that_come_twice_or_out_of_order_are_read_once_and_in_order(services, procession):
     handle = await procession.start("Hi", agent="demo")
     await services.chunks(handle.run_id, 2, "c", "d", end=True)

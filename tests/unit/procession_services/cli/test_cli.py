@@ -304,6 +304,8 @@ def test_up_says_which_plugin_is_missing(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("PROCESSION_PLUGINS", "not_there")
     assert main(["up", "--agents", str(path)]) == 2
     assert capsys.readouterr().err.startswith("procession: plugin not_there: there is no module not_there")
+    assert main(["processors"]) == 2
+    assert capsys.readouterr().err.startswith("procession: plugin not_there: there is no module not_there")
 
 
 def test_check_lists_what_is_wrong_and_says_so_in_its_exit_code(tmp_path, capsys):
@@ -390,6 +392,24 @@ async def test_what_python_takes_for_a_number_and_json_does_not_is_text(services
     assert (await command.finished())[0] == 0
 
 
+async def test_the_pace_of_the_demo_model_can_be_chosen(procession):
+    server = (await procession("model", "--port", "0", "--pace-ms", "200")).process
+    port = json.loads(await server.stdout.readline())["port"]
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    body = json.dumps({"model": "any", "messages": [{"role": "user", "content": "Hi"}], "stream": True})
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    writer.write(f"{head}{body}".encode())
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(10):
+        assert b" 200 " in await reader.readline()
+        heard: list[float] = []
+        while len(heard) < 5:
+            if (await reader.readline()).startswith(b"data: "):
+                heard.append(loop.time())
+    writer.close()
+    assert heard[-1] - heard[0] > 0.6  # it would be a tenth of it at its own pace
+
+
 async def test_a_port_that_is_taken_is_one_clear_line(servers, procession):
     port = servers.nats_url.rpartition(":")[2]
     code, _, err = await (await procession("model", "--port", port)).finished()
@@ -410,6 +430,10 @@ async def test_a_wrong_password_for_nats_is_one_clear_line(procession, tmp_path)
     async with guarded_servers(tmp_path) as guarded:
         command = await procession("serve", "tools", PROCESSION_NATS_URL=guarded.nats_url)
         code, _, err = await command.finished()
+        client = await procession("run", "Hi", "--agent", "a", PROCESSION_NATS_URL=guarded.nats_url)
+        assert (await client.finished())[2].endswith(
+            "(nats: 'Authorization Violation'): are user and password right?\n"
+        )
     assert code == 1
     assert err.splitlines()[-1].startswith("procession: NATS refuses: nats: 'Authorization Violation'; ")
     assert "Traceback" not in err
@@ -420,6 +444,9 @@ async def test_a_wrong_password_for_nats_is_one_clear_line(procession, tmp_path)
     [
         (["run", "Hi"], "--agent"),
         (["model", "--port", "99999"], "'99999' is not a port: 0 to 65535"),
+        (["model", "--pace-ms", "-1"], "'-1' is not a number of milliseconds from 0 on"),
+        (["model", "--pace-ms", "fast"], "'fast' is not a number of milliseconds from 0 on"),
+        (["model", "--pace-ms", "inf"], "'inf' is not a number of milliseconds from 0 on"),
         (["run", "Hi", "--agent", "a", "--request-context", "novalue"], "'novalue' is not KEY=VALUE"),
         (["resume", "r", "c", "NaN"], "'NaN' is not JSON: JSON has no NaN"),
         (["resume", "r", "c", DEEP], "is nested too deep"),

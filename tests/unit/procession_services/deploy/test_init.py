@@ -1,8 +1,10 @@
 """`procession init`: credentials that nobody can guess, and never replaced by accident."""
 
+import errno
 import json
 import stat
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -53,6 +55,35 @@ def test_a_second_time_replaces_nothing_and_adds_a_tenant(deployment):
     accounts = (deployment.directory / "nats" / "accounts.conf").read_text()
     assert '"TENANT_acme"' in accounts
     assert '"TENANT_beta"' in accounts
+
+
+def test_a_full_disk_leaves_no_empty_password(deployment, monkeypatch):
+    """As Python tells it: the file is there, and nothing in it."""
+    write = Path.write_text
+
+    def full(file, text, **how):
+        write(file, "" if "operator" in file.name else text, **how)
+        if "operator" in file.name:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", full)
+        with pytest.raises(OSError, match=r"cannot write .*nats/operator: No space"):
+            deployment.write(["acme"])
+    assert {file.name for file in (deployment.directory / "nats").iterdir()} == set(SERVICES)
+
+
+def test_an_empty_password_is_none(deployment):
+    deployment.write(["acme"])
+    before = passwords(deployment)
+    (deployment.directory / "redis" / OPERATOR).write_text("")
+    (deployment.directory / "providers.env").write_text("")
+    assert deployment.write() == [deployment.directory / "redis" / OPERATOR]
+    after = passwords(deployment)
+    assert len(after.pop(f"redis/{OPERATOR}")) >= 43
+    assert after.items() <= before.items()
+    assert "OPENAI_API_KEY" in (deployment.directory / "providers.env").read_text()
+    assert not list(deployment.wrong())
 
 
 def test_force_makes_all_anew(deployment):

@@ -47,7 +47,9 @@ async def test_an_index_of_another_embedder_is_a_warning_with_its_remedy(vectors
 
 async def test_an_embedder_that_is_none_is_told(vectors, tmp_path):
     await vectors.ensure(Index("acme", "main", "x", 3))
-    [(where, _, message, _)] = await told(vectors, Settings(chroma_path=tmp_path, embedder="magic"))
+    [(where, _, message, _)] = await told(
+        vectors, Settings(chroma_path=tmp_path).model_copy(update={"embedder": "magic"})
+    )
     assert where == "PROCESSION_EMBEDDER"
     assert "unknown embedder 'magic'" in message
 

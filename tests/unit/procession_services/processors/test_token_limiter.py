@@ -76,6 +76,11 @@ async def test_system_messages_stay_and_may_use_up_the_limit():
     assert await kept(prompt, limit=200) == [0, 1]
 
 
+async def test_a_limit_that_leaves_no_room_for_any_message_says_what_takes_it():
+    tripwire = await kept([user("hi")], limit=20)
+    assert "System messages (0 tokens) and what frames a conversation (24) use up" in tripwire.reason
+
+
 async def test_a_prompt_without_messages_trips_without_metadata():
     tripwire = await kept([{"role": "system", "content": "x"}], limit=100)
     assert tripwire.metadata is None

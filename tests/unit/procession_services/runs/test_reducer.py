@@ -456,6 +456,13 @@ class TestApproval:
             ({"approved": True}, {"approved": True}),
             ({"approved": False, "reason": "no"}, {"approved": False, "reason": "no"}),
             ({"resume_data": {"x": 1}}, {"resumeData": {"x": 1}}),
+            ({"resume_data": {"approved": True}}, {"approved": True}),
+            ({"resume_data": {"approved": False, "reason": "no"}}, {"approved": False, "reason": "no"}),
+            ({"resume_data": {"approved": "yes"}}, {"resumeData": {"approved": "yes"}}),
+            (
+                {"approved": False, "resume_data": {"approved": True}},
+                {"approved": False, "resumeData": {"approved": True}},
+            ),
         ],
     )
     def test_a_decision_goes_on_with_the_tools(self, fields, decision):
@@ -468,6 +475,11 @@ class TestApproval:
         assert "processInput" not in run.ops
         assert run.op("begin").step == 1
         assert run.to_end().result.status == "finished"
+
+    def test_data_of_a_tool_are_no_approval(self):
+        run = Run().waits("1", kind="suspended").answer()
+        run.tell(Control(type="resume", tool_call_id="1", resume_data={"approved": True}))
+        assert run.op("tools").decisions == {"1": {"resumeData": {"approved": True}}}
 
     def test_the_run_waits_for_every_call(self):
         run = Run().waits("1", "2").answer().approve("2")

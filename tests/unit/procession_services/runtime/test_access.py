@@ -50,3 +50,11 @@ def test_a_file_that_is_missing_is_told_by_its_variable(tmp_path):
 )
 def test_a_url_is_told_without_its_password(url, told):
     assert address(url) == told
+
+
+@pytest.mark.parametrize("text", [None, "no certificate"])
+def test_an_authority_that_cannot_be_used_is_told_by_its_variable(tmp_path, text):
+    if text is not None:
+        (tmp_path / "ca.pem").write_text(text)
+    with pytest.raises(SettingsError, match=r"PROCESSION_TLS_CA: cannot use .*ca\.pem: "):
+        Access.of(Settings(tls_ca=tmp_path / "ca.pem"))

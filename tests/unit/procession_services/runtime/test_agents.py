@@ -98,6 +98,25 @@ def test_everything_that_is_wrong_is_told_at_once_with_its_place_and_remedy(writ
     }
 
 
+def test_a_setting_of_the_model_is_told_where_it_belongs(written):
+    path = written("agents: {demo: {model: [{model: m/x, max_tokens: 5}], temperature: 1}}")
+    assert problems_of(path) == {
+        ("agents.demo.temperature", "unknown key; this belongs in `modelSettings`, as `temperature`"),
+        (
+            "agents.demo.model.0.max_tokens",
+            "unknown key; this belongs in `modelSettings`, as `maxOutputTokens`",
+        ),
+    }
+
+
+def test_what_a_rule_of_ours_says_is_told_as_it_is(written):
+    path = written("agents: {a: {model: m/x, memory: {semanticRecall: {embedder: small}}}}")
+    known = "auto, onnx, lexical, or provider/model as in openai/text-embedding-3-small"
+    assert problems_of(path) == {
+        ("agents.a.memory.semanticRecall.embedder", f"should be {known}, not 'small'")
+    }
+
+
 def test_a_problem_in_yaml_has_a_line(written):
     path = written("agents:\n  demo:\n    model: m/x\n    memory: {lastMesages: 2}\n")
     with pytest.raises(
@@ -144,8 +163,10 @@ def test_two_agents_of_one_name(written):
         ("agents.yaml", "", "must be a mapping with the key 'agents'"),
         ("agents.yaml", "agents: {}", "defines no agents"),
         ("agents.py", "x = 1", "defines no agents"),
-        ("agents.py", "1 / 0", "cannot be run: ZeroDivisionError"),
-        ("agents.py", "def agents():\n    raise KeyError('k')", "cannot be run: KeyError"),
+        ("agents.py", "1 / 0", r"agents\.py:1: cannot be run: ZeroDivisionError"),
+        ("agents.py", "def agents():\n    raise KeyError('k')", r"agents\.py:2: cannot be run: KeyError"),
+        ("agents.py", "\nagents = (", r"agents\.py:2: cannot be run: SyntaxError"),
+        ("agents.py", "import sys\nsys.exit(0)", r"agents\.py:2: cannot be run: SystemExit: 0"),
     ],
 )
 def test_a_file_that_is_wrong_as_a_whole(written, name, text, told):

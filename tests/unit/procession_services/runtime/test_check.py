@@ -282,6 +282,96 @@ def test_everything_that_is_wrong_in_a_file_is_told_at_once_with_its_line(tmp_pa
     assert [problem.path for problem in check(Settings(agents=file))] == ["agents.a.model"]
 
 
+class _Optional(Shouter):
+    id = "optional"
+
+    @classmethod
+    def hooks_for(cls, options):
+        return super().hooks_for(options) if options.get("volume") else frozenset()
+
+
+def test_a_processor_that_its_options_leave_nothing_to_do_is_fine_where_it_could_do_something(registry):
+    registry.add_processor(_Optional)
+    assert told(registry, inputProcessors=["optional"]) == []
+    [(_, message)] = told(registry, outputProcessors=["optional"])
+    assert "optional would never run here" in message
+
+
+def test_two_tools_of_one_name_are_told(registry):
+    assert told(registry, tools=["dice", {"id": "dice", "as": "coin"}]) == []
+    assert told(registry, tools=["dice", "dice"]) == [
+        ("agents.a.tools.1", "two tools are called 'dice'; rename one with `as`")
+    ]
+
+
+def test_a_setting_that_is_not_sent_is_told(registry):
+    entry = {"model": "m/x", "modelSettings": {"temprature": 1, "top_p": 1}}
+    agent = Agent.model_validate(
+        {"name": "a", "model": [entry], "modelSettings": {"max_tokens": 5, "max_output_tokens": 5, "seed": 1}}
+    )
+    found = list(check_agent(agent, registry, "agents.yaml"))
+    assert all(problem.warning for problem in found)
+    assert [(problem.path, problem.message) for problem in found] == [
+        (
+            "agents.a.modelSettings.max_tokens",
+            "unknown setting, which is not sent; did you mean 'maxOutputTokens'?",
+        ),
+        (
+            "agents.a.model.0.modelSettings.temprature",
+            "unknown setting, which is not sent; did you mean 'temperature'?",
+        ),
+    ]
+
+
+class _Mastra(Processor[Options]):
+    id = "as-in-mastra"
+
+    def process_input(self, messages, abort):  # type: ignore[override] # as Mastra has it
+        return None
+
+
+class _Forgotten(Processor[Options]):
+    id = "forgotten"
+
+    def process_input():  # type: ignore[misc, override] # what an author forgets
+        return None
+
+
+class _Yields(Processor[Options]):
+    id = "yields"
+
+    async def process_input(self, args):
+        yield args.messages
+
+
+class _Bound(Processor[Options]):
+    id = "bound"
+
+    @staticmethod
+    def process_input(args, more=None):
+        return None
+
+    @classmethod
+    def process_input_step(cls, args):
+        return None
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [
+        (_Mastra, ["process_input has the signature (self, messages, abort); a hook takes (self, args)"]),
+        (_Forgotten, ["process_input has the signature (); a hook takes (self, args)"]),
+        (_Yields, ["process_input yields; return the value, several chunks as a list"]),
+        (_Bound, []),
+    ],
+)
+def test_a_hook_that_nobody_could_call_is_told(registry, kind, wrong):
+    registry.add_processor(kind)
+    assert told(registry, inputProcessors=[kind.id]) == [
+        ("agents.a.inputProcessors.0.id", f"{kind.id}: {each}") for each in wrong
+    ]
+
+
 def test_a_method_whose_name_is_nearly_that_of_a_hook_is_told(registry):
     class Mastra(Processor[Options]):
         id = "mastra"

@@ -73,8 +73,28 @@ def test_an_address_that_cannot_be_one_is_told_without_its_password(file, name, 
 
 
 @pytest.mark.parametrize(
+    ("name", "value", "wrong"),
+    [
+        ("chroma_url", "chroma:8000", "should be like http://chroma:8000, not 'chroma:8000'"),
+        ("chroma_url", "chroma", "should be like http://chroma:8000, not 'chroma'"),
+        (
+            "embedder",
+            "small",
+            "should be auto, onnx, lexical, or provider/model as in openai/text-embedding-3-small, not 'small'",
+        ),
+    ],
+)
+def test_what_would_only_show_in_answers_without_recall_is_told(file, name, value, wrong):
+    file.write_text("")
+    assert told(file, **{name: value}) == [f"PROCESSION_{name.upper()}: {wrong}"]
+
+
+@pytest.mark.parametrize(
     ("name", "value"),
     [
+        ("chroma_url", "https://chroma"),
+        ("embedder", "openai/text-embedding-3-small"),
+        ("embedder", "lexical"),
         ("nats_url", "localhost"),
         ("nats_url", "nats://a:4222, tls://ann:secret@b"),
         ("redis_url", "rediss://ann:a,b@host/1"),

@@ -316,6 +316,24 @@ async def test_a_tripwire_of_a_tool_is_not_swallowed() -> None:
     assert caught.value.processor_id == "trips"
 
 
+async def test_what_a_tool_decides_in_a_task_group_is_a_decision() -> None:
+    async def decide(context: ToolContext, what: str) -> None:
+        if what == "stop":
+            raise TripWire(what)
+        context.suspend(what)
+
+    @tool(resume_schema={})
+    async def asks(what: str, context: ToolContext) -> None:
+        """Decides in a task."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(decide(context, what))
+
+    with pytest.raises(TripWire, match="stop"):
+        await run(FakeJob([asks], [call("c1", "asks", what="stop")]))
+    [entry] = await suspended_by(FakeJob([asks], [call("c1", "asks", what="where to?")]))
+    assert entry["suspendPayload"] == "where to?"
+
+
 async def test_a_tripwire_of_a_tool_lets_running_calls_end_and_begins_no_other() -> None:
     begun: list[int] = []
     together = asyncio.Event()

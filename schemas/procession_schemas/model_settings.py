@@ -1,0 +1,55 @@
+"""Settings of a model call: their names, and the form in which they travel."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator
+from pydantic.alias_generators import to_camel, to_snake
+
+from procession_schemas.base import JsonObject
+
+SETTINGS: Final = (
+    "temperature",
+    "maxOutputTokens",
+    "topP",
+    "topK",
+    "presencePenalty",
+    "frequencyPenalty",
+    "stopSequences",
+    "seed",
+    "maxRetries",
+    "headers",
+    "timeout",
+)
+"""All that there are (R-MS-1); the last three are the runtime's, and no provider sees them."""
+
+_ELSEWHERE: Final = {
+    "maxTokens": "maxOutputTokens",
+    "maxCompletionTokens": "maxOutputTokens",
+    "stop": "stopSequences",
+}
+"""What providers call some of them."""
+_NAMES: Final = {to_snake(name): name for name in SETTINGS}
+
+
+def setting_of(name: str) -> str | None:
+    """The setting that is called so, here or by providers."""
+    camel = to_camel(name)
+    return camel if camel in SETTINGS else _ELSEWHERE.get(camel)
+
+
+def _known(settings: JsonObject) -> JsonObject:
+    """The settings in the contract's spelling: what nobody reads would be a limit that does not hold."""
+    named = {_NAMES.get(name, name): value for name, value in settings.items()}
+    if (headers := named.get("headers")) is not None and not _are_headers(headers):
+        raise ValueError("`headers` is an object of texts")
+    return named
+
+
+def _are_headers(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(each, str) for each in value.values())
+
+
+ModelSettings = Annotated[JsonObject, AfterValidator(_known)]
+
+__all__ = ["SETTINGS", "ModelSettings", "setting_of"]
