@@ -13,6 +13,7 @@ from procession.calls import Calls, Link, abort, of_another
 from procession.context import RunContext, add_usage, counted, is_rejected
 from procession.errors import ProcessorError
 from procession.message_list import MessageList
+from procession.parts import AROUND_DEPTH, copy_json
 from procession.processor import Hook
 from procession.prompt import to_prompt
 from procession.returns import (
@@ -339,9 +340,8 @@ async def run_output_result(
         }
     final, steps = dict(ctx.final), for_hooks(ctx, ctx.steps)
     for link in links:
-        result = a.OutputResult(
-            final["text"], dict(final["usage"]), final["finishReason"], copy.deepcopy(steps)
-        )
+        own = copy_json(steps, AROUND_DEPTH)
+        result = a.OutputResult(final["text"], dict(final["usage"]), final["finishReason"], own)
         stage = ctx.messages.get.response.db()
         args = a.OutputResultArgs(
             **_base(ctx, link, calls, hook, writer),

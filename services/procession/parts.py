@@ -17,6 +17,8 @@ T = TypeVar("T")
 
 MAX_DEPTH: Final = 200
 """Levels of nesting that a message may have; JSON encoders give up not far beyond."""
+AROUND_DEPTH: Final = MAX_DEPTH + 8
+"""More than prompts and steps have, with what they put around what a message holds."""
 
 _AUDIO_TYPES: Final = {"mp3": "audio/mpeg", "wav": "audio/wav"}
 _NAMES: Final[dict[type, str]] = {str: "a string", dict: "an object", list: "a list"}
@@ -67,9 +69,12 @@ def copy_json(value: T, levels: int = MAX_DEPTH) -> T:
         return value
     if not levels:
         raise ValueError(f"nests deeper than {MAX_DEPTH} levels")
+    copied: Any
     if isinstance(value, dict):
-        return cast("T", {key: copy_json(item, levels - 1) for key, item in value.items()})
-    return cast("T", [copy_json(item, levels - 1) for item in value])
+        copied = {key: copy_json(item, levels - 1) for key, item in value.items()}
+    else:
+        copied = [copy_json(item, levels - 1) for item in value]
+    return copied  # type: ignore[no-any-return]  # `cast` takes its time, here
 
 
 def tool_part(invocation: Mapping[str, Any], **extra: Any) -> Part:

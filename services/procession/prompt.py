@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from procession import signals
 from procession.merging import is_open
-from procession.parts import MAX_DEPTH, copy_json, media_type
+from procession.parts import AROUND_DEPTH, copy_json, media_type
 from procession_schemas.messages import Message, Part, ToolInvocation
 
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ Prompt = list[dict[str, Any]]
 
 _OPENING: Final = "."
 _DENIED: Final = "The user did not approve this tool call."
-_AROUND: Final = 8
-"""More levels than a prompt has around what a part holds."""
 _OUTPUT_TYPES: Final = frozenset({"text", "json", "error-text", "error-json", "content"})
 
 
@@ -31,7 +29,7 @@ def to_prompt(messages: "MessageList") -> Prompt:
     A conversation that starts with an assistant turn gets a minimal user turn in front (R-ML-11); of an empty
     one the system entries alone remain (R-IN-8).
     """
-    return copy_json(shared_prompt(messages), MAX_DEPTH + _AROUND)
+    return copy_json(shared_prompt(messages), AROUND_DEPTH)
 
 
 def shared_prompt(messages: "MessageList") -> Prompt:
@@ -48,7 +46,7 @@ def shared_prompt(messages: "MessageList") -> Prompt:
 
 def conversation_entries(messages: Iterable[Message]) -> Prompt:
     """Returns the entries of stored messages; messages of which a model sees nothing are left out."""
-    return copy_json(_entries(messages), MAX_DEPTH + _AROUND)
+    return copy_json(_entries(messages), AROUND_DEPTH)
 
 
 def _entries(messages: Iterable[Message]) -> Prompt:
