@@ -126,10 +126,11 @@ class Calls:
             value = getattr(link.processor, METHODS[hook])(args)
             if inspect.isawaitable(value):
                 value = await within(value, link.timeout)
+        except TripWire as tripwire:
+            await self.violated(link, hook, tripwire)
+            raise
         except BaseException as error:  # whatever an author's code raises is reported with its place
-            if tripwire := found_in(error, TripWire):
-                await self.violated(link, hook, tripwire)
-                raise tripwire from tripwire.__cause__
+            await self.violated_in(link, hook, error)
             if is_ours(error) or of_another(link, error):
                 raise
             self.raised(link, hook, error, args)
@@ -140,6 +141,12 @@ class Calls:
             report.micros += (self.clock() - started) / 1000
         report.changed += _says_something(args, value)
         return value
+
+    async def violated_in(self, link: Link, hook: Hook, error: BaseException) -> None:
+        """Raises the tripwire that is in what a hook raised, once it was told of; see `violated`."""
+        if tripwire := found_in(error, TripWire):
+            await self.violated(link, hook, tripwire)
+            raise tripwire from tripwire.__cause__
 
     def raised(self, link: Link, hook: Hook, error: BaseException, args: Any = None) -> None:
         """Counts what an author's code raised, and logs the first one: its class and where, not its text."""

@@ -9,7 +9,7 @@ from typing import Any, Self
 from weakref import ref
 
 from procession.args import OutputStreamArgs
-from procession.authors import found_in, is_ours
+from procession.authors import is_ours
 from procession.calls import Calls, Clock, Link, TurnWriter, abort, failure, of_another, within
 from procession.context import RunContext
 from procession.errors import TripWire
@@ -123,10 +123,11 @@ class StreamChain:
                 if type(out) is CoroutineType or inspect.isawaitable(out):
                     self._waiting.add(k)
                     out = await (out if link.timeout is None else within(out, link.timeout))
+            except TripWire as tripwire:
+                await self._calls.violated(link, _HOOK, tripwire)
+                raise
             except BaseException as error:  # an author's code: skipped or reported with its place (D-2)
-                if tripwire := found_in(error, TripWire):
-                    await self._calls.violated(link, _HOOK, tripwire)
-                    raise tripwire from tripwire.__cause__
+                await self._calls.violated_in(link, _HOOK, error)
                 if is_ours(error) or not self._forgiven(k, error, args):
                     raise
                 await self.by_chance()

@@ -243,33 +243,11 @@ class Outbox:
 
         What is ready at its end goes with what comes next. Raises what `flush` does, at the end of the block.
         """
-        loop = asyncio.get_running_loop()
-        due: asyncio.Handle
-        flushed: asyncio.Future[None] | None = None
-
-        async def flush(before: asyncio.Future[None] | None) -> None:
-            if before:
-                await before
-            await self.flush()
-
-        def flush_now() -> None:
-            nonlocal flushed
-            if self.waiting:
-                flushed = asyncio.ensure_future(flush(flushed))
-            self.unattended = flush_soon
-
-        def flush_soon() -> None:
-            nonlocal due
-            due = loop.call_later(TOGETHER_SECONDS, flush_now)
-
-        due = loop.call_soon(flush_now)
+        flushes = _Flushes(self)
         try:
             yield
         finally:
-            due.cancel()
-            self.unattended = None
-            if flushed:
-                await flushed
+            await flushes.end()
 
     async def _publish(self, seq: int, chunks: list[dict[str, Any]], marks: dict[str, Any]) -> None:
         """Publishes a batch, in halves while the broker does not take it.
@@ -300,3 +278,34 @@ class Outbox:
         middle = len(chunks) // 2
         await self._publish(seq, chunks[:middle], {k: v for k, v in marks.items() if k == "reset"})
         await self._publish(seq + middle, chunks[middle:], {k: v for k, v in marks.items() if k == "end"})
+
+
+class _Flushes:
+    """Flushes an outbox when its owner first waits, and again soon after each chunk that comes while it waits."""
+
+    __slots__ = ("_due", "_loop", "_outbox", "_running")
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox, self._loop = outbox, asyncio.get_running_loop()
+        self._running: asyncio.Future[None] | None = None
+        self._due: asyncio.Handle = self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        if self._outbox.waiting:
+            self._running = asyncio.ensure_future(self._flushed(self._running))
+        self._outbox.unattended = self._flush_soon
+
+    def _flush_soon(self) -> None:
+        self._due = self._loop.call_later(TOGETHER_SECONDS, self._flush)
+
+    async def _flushed(self, before: asyncio.Future[None] | None) -> None:
+        if before:
+            await before
+        await self._outbox.flush()
+
+    async def end(self) -> None:
+        """Flushes no more; raises what kept a flush from being done."""
+        self._due.cancel()
+        self._outbox.unattended = None
+        if self._running:
+            await self._running

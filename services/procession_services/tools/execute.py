@@ -153,6 +153,8 @@ class _Round:
         context, args = self._context(call, execution, writer), copy.deepcopy(call.begun["args"])
         try:
             return {**call.begun, **await invoke(tool.tool, args, context, tool.ref.timeout)}
+        except TripWire:
+            raise
         except BaseException as error:  # R-TX-4: a tool's failure is its outcome
             if tripwire := found_in(error, TripWire):
                 raise tripwire from tripwire.__cause__
