@@ -106,6 +106,8 @@ class Outbox:
         self._whose = tenant, run
         self._subject = subjects.chunk(tenant, run)
         self._ready: list[dict[str, Any]] = []
+        self._due: asyncio.Handle
+        self._flushed: asyncio.Future[None] | None = None
 
     @property
     def waiting(self) -> int:
@@ -243,33 +245,27 @@ class Outbox:
 
         What is ready at its end goes with what comes next. Raises what `flush` does, at the end of the block.
         """
-        loop = asyncio.get_running_loop()
-        due: asyncio.Handle
-        flushed: asyncio.Future[None] | None = None
-
-        async def flush(before: asyncio.Future[None] | None) -> None:
-            if before:
-                await before
-            await self.flush()
-
-        def flush_now() -> None:
-            nonlocal flushed
-            if self.waiting:
-                flushed = asyncio.ensure_future(flush(flushed))
-            self.unattended = flush_soon
-
-        def flush_soon() -> None:
-            nonlocal due
-            due = loop.call_later(TOGETHER_SECONDS, flush_now)
-
-        due = loop.call_soon(flush_now)
+        self._due = asyncio.get_running_loop().call_soon(self._flush_now)
         try:
             yield
         finally:
-            due.cancel()
-            self.unattended = None
+            self._due.cancel()
+            self.unattended, flushed, self._flushed = None, self._flushed, None
             if flushed:
                 await flushed
+
+    def _flush_now(self) -> None:
+        if self.waiting:
+            self._flushed = asyncio.ensure_future(self._flush_behind(self._flushed))
+        self.unattended = self._flush_soon
+
+    def _flush_soon(self) -> None:
+        self._due = asyncio.get_running_loop().call_later(TOGETHER_SECONDS, self._flush_now)
+
+    async def _flush_behind(self, before: asyncio.Future[None] | None) -> None:
+        if before:
+            await before
+        await self.flush()
 
     async def _publish(self, seq: int, chunks: list[dict[str, Any]], marks: dict[str, Any]) -> None:
         """Publishes a batch, in halves while the broker does not take it.
