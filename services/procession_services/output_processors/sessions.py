@@ -403,6 +403,8 @@ def _changes(ctx: RunContext, lent: dict[str, Any] | None) -> dict[str, Any]:
 
 async def _taken(session: Session) -> dict[str, Any]:
     """The next frame; one without chunks where something is to be sent that was written meanwhile."""
+    if session.outbox.waiting and session.frames.empty():  # written while the last batch went out
+        return _NOTHING
     session.outbox.unattended = partial(session.frames.put_nowait, _NOTHING)
     try:
         return await session.frames.get()

@@ -16,6 +16,7 @@ from procession_schemas.work import WorkCommand
 from procession_services.bus import Bus
 from procession_services.output_processors import sessions
 from procession_services.output_processors.sessions import SessionServer
+from procession_services.processor_host.outbox import Outbox as RealOutbox
 from procession_services.runtime.tasks import ended
 from tests.support.waiting import nothing_more, until
 
@@ -54,7 +55,7 @@ def session_of(attempt: int = 1) -> Any:
     return SimpleNamespace(
         id="s", attempt=attempt, answer="answers", reply="", task=None, frames=asyncio.Queue(), first=None,
         processed=1, received=1, waits=True, acked=0, missing=-1, taken=0, replying=None, job=None, command=COMMAND,
-        chain=Chain(), outbox=SimpleNamespace(catching_up=False, differs=False, astray=False),
+        chain=Chain(), outbox=SimpleNamespace(waiting=0, catching_up=False, differs=False, astray=False),
         ctx=SimpleNamespace(tenant="t", run_id="r"),
     )  # fmt: skip
 
@@ -163,6 +164,7 @@ async def test_chunks_are_taken_once_and_in_order_and_those_that_are_missing_are
         fed.append("end")
 
     async def flush() -> None:
+        session.outbox.waiting = 0
         told.append({"flushed": len(fed)})
 
     @asynccontextmanager
@@ -186,6 +188,34 @@ async def test_chunks_are_taken_once_and_in_order_and_those_that_are_missing_are
     await consuming
     assert fed == [*"abcd", "end"]
     assert session.received > session.processed  # so that heartbeats tell that it is at work
+
+
+async def test_what_is_written_while_the_last_batch_goes_out_waits_for_nothing() -> None:
+    sent, room = list[list[Any]](), asyncio.Event()
+
+    async def publish_kept(_subject: str, body: bytes, **_: Any) -> int:
+        sent.append([chunk["data"] for chunk in orjson.loads(body)["chunks"]])
+        await room.wait()
+        return 0
+
+    async def feed(chunk: int) -> None:
+        outbox.put({"type": "data-x", "data": chunk})
+
+    bus: Any = SimpleNamespace(
+        subscribe=None, publish_kept=publish_kept, max_payload=1_000_000, clustered=False
+    )
+    outbox, session = RealOutbox(bus, "t", "r", 0, live=True), session_of()
+    session.processed = session.received = 0
+    session.outbox, session.flush_at = outbox, float("inf")
+    session.chain = SimpleNamespace(wakes_at=None, feed=feed)
+    session.results = SimpleNamespace(sent=lambda _: None)
+    session.frames.put_nowait({"n": 0, "c": [1]})
+    consuming = asyncio.create_task(server_on(bus)._consume(session))
+    await until(lambda: sent == [[1]])
+    await feed(2)
+    room.set()
+    await until(lambda: sent == [[1], [2]])
+    await ended(consuming)
 
 
 @pytest.mark.parametrize(("attempt", "takes"), [(1, True), (2, False)])
