@@ -22,6 +22,7 @@ from procession_services.output_processors.opening import ForgottenError, Opener
 from procession_services.output_processors.parts import PartsStore
 from procession_services.processor_host.answers import take_answer
 from procession_services.processor_host.carrying import carried
+from procession_services.processor_host.errors import unblamed
 from procession_services.processor_host.executor import Executor
 from procession_services.processor_host.job import Job, id_maker
 from procession_services.processor_host.outbox import TOGETHER_SECONDS
@@ -201,7 +202,8 @@ class SessionServer:
             TimeoutError, RedisError: Redis is away, or NATS, which is nobody's failure: those of hooks have their name.
         """
         try:
-            await work
+            with unblamed():
+                await work
         except BaseException as error:  # whatever it is, the sender must not wait for ever
             if is_ours(error) or isinstance(error, AWAY):
                 raise

@@ -1,22 +1,26 @@
 """What a slow processor keeps from running, and what ends before its time."""
 
 import asyncio
+import socket
 import time
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import pytest
 import pytest_asyncio
 from nats.errors import OutboundBufferLimitError
+from redis.exceptions import ConnectionError as RedisConnectionError
 
+from procession.errors import ProcessorError
 from procession_schemas import subjects
 from procession_schemas.work import WorkCommand
 from procession_services.bus import Bus
 from procession_services.output_processors import sessions
 from procession_services.output_processors.sessions import SessionServer
 from procession_services.processor_host.outbox import Outbox as RealOutbox
+from procession_services.runtime import redis_client
 from procession_services.runtime.tasks import ended
 from tests.support.waiting import nothing_more, until
 
@@ -253,3 +257,22 @@ async def test_what_comes_by_chance_is_told_first_and_never_goes_among_what_clie
     await asyncio.sleep(0)
     assert session.task.done() == astray
     await ended(session.task)
+
+
+async def test_a_redis_that_does_not_answer_is_no_failure_of_the_stream_hook_that_asked_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(redis_client, "_RETRIES", 0)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        redis = redis_client.connect(f"redis://127.0.0.1:{free.getsockname()[1]}")
+
+        async def work() -> None:
+            try:
+                await redis.get("x")
+            except RedisConnectionError as error:
+                raise ProcessorError("failed", processor_id="p", hook="processOutputStream") from error
+
+        with pytest.raises(RedisConnectionError):  # for which the stream is given back
+            await server_on(cast("Any", SimpleNamespace(subscribe=None)))._tried(session_of(), work())
+        await redis.aclose()
