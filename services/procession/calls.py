@@ -128,8 +128,11 @@ class Calls:
                 value = await within(value, link.timeout)
         except BaseException as error:  # whatever an author's code raises is reported with its place
             if tripwire := found_in(error, TripWire):
-                await self.violated(link, hook, tripwire)
-                raise tripwire from tripwire.__cause__
+                try:
+                    await self.violated(link, hook, tripwire)
+                    raise tripwire from tripwire.__cause__
+                finally:
+                    del tripwire  # no circle with its traceback (ADR 23)
             if is_ours(error) or of_another(link, error):
                 raise
             self.raised(link, hook, error, args)

@@ -125,8 +125,11 @@ class StreamChain:
                     out = await (out if link.timeout is None else within(out, link.timeout))
             except BaseException as error:  # an author's code: skipped or reported with its place (D-2)
                 if tripwire := found_in(error, TripWire):
-                    await self._calls.violated(link, _HOOK, tripwire)
-                    raise tripwire from tripwire.__cause__
+                    try:
+                        await self._calls.violated(link, _HOOK, tripwire)
+                        raise tripwire from tripwire.__cause__
+                    finally:
+                        del tripwire  # no circle with its traceback (ADR 23)
                 if is_ours(error) or not self._forgiven(k, error, args):
                     raise
                 await self.by_chance()

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+from tests.support.hooked import processor
+
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
 CALL = {"tool_calls": [{"id": "c1", "name": "echo", "arguments": {"text": "hi"}}]}
+ASK = {"tool_calls": [{"id": "c1", "name": "book", "arguments": {"place": "here"}}]}
 DONE = {"chunks": ["a", "b"]}
 
 
@@ -54,6 +57,12 @@ RUNS: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
         [DONE],
         {"outputProcessors": [{"id": "block", "options": {"word": "b"}}]},
     ),
+    "a question that is blocked": (
+        "blocked",
+        [DONE],
+        {"inputProcessors": [processor("p", process_input=lambda args: args.abort("no"))]},
+    ),
+    "a tool that suspends": ("suspended", [ASK], {"tools": ["book"]}),
     "a provider that fails": (
         "failed",
         [{"error": {"status": 400, "message": "no"}}],
