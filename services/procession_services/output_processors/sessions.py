@@ -280,7 +280,7 @@ class SessionServer:
             instances=self._executor.instances,
             outbox=session.outbox,
             result=self._executor.result_of(session.command, session.command.version + 1),
-            open_sink=within(session.parts),
+            open_sink=within(session.parts, session.chain.by_chance),
             new_id=id_maker(session.command, ".lent"),
         )
         await self._executor.borrowed(job, {"model": take})
