@@ -355,14 +355,16 @@ class RunStore:
     async def _in_time(self, script: Callable[..., Awaitable[Any]], keys: list[str], args: list[Any]) -> Any:
         """Runs a script that does nothing where it comes later than who asks waits, by the clock of Redis.
 
-        That is read from what it says is late, as at first, and where it was set.
+        That is read from what it says is late, as at first, and where it was set; the time that the answer took counts
+        as ours, so that nobody is let in too late.
         """
+        clock = asyncio.get_running_loop().time
         while True:
-            at = asyncio.get_running_loop().time() * 1000
-            reply = await script(keys=keys, args=[*args, round(at + self._ahead_ms + ANSWER_SECONDS * 1000)])
+            until = (clock() + ANSWER_SECONDS) * 1000 + self._ahead_ms
+            reply = await script(keys=keys, args=[*args, round(until)])
             if not reply or reply[0] != b"late":
                 return reply
-            self._ahead_ms = reply[1] - at
+            self._ahead_ms = reply[1] - clock() * 1000
 
     def mark_told(self, tenant: str, run: str, digest: str) -> None:
         """Notes soon that everybody can read the end of a run, which `digest` asked for: its id is not for reuse.

@@ -1,5 +1,6 @@
 """The line of a thread in Redis: who joins it, who leaves it, and who is first."""
 
+import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator
@@ -12,6 +13,7 @@ from procession_services.runtime.admission import PLACED, Wanted
 from procession_services.runtime.embedded import Endpoints
 from procession_services.runtime.redis_client import connect
 from procession_services.runtime.store import (
+    ANSWER_SECONDS,
     DEADLINES,
     Admission,
     Committed,
@@ -66,6 +68,18 @@ class Thread:
 async def thread(servers: Endpoints) -> AsyncIterator[Thread]:
     async with connect(servers.redis_url) as redis:
         yield Thread(redis)
+
+
+async def test_a_redis_that_is_slow_to_tell_its_time_gives_nobody_more_of_it(thread: Thread) -> None:
+    clock, asked = asyncio.get_running_loop().time, list[float]()
+
+    async def slow(*, args: list[int], **_: Any) -> Any:
+        await asyncio.sleep(0.2)
+        asked.append(args[-1] - clock() * 1000 - 60_000)
+        return [b"late", round(clock() * 1000) + 60_000] if len(asked) == 1 else None
+
+    await thread.store._in_time(slow, [], [])
+    assert asked[-1] <= ANSWER_SECONDS * 1000 - 200 + 1
 
 
 @pytest.mark.parametrize("ahead_ms", [-1e9, 1e9])
