@@ -310,8 +310,12 @@ class SessionServer:
         if session.timed:
             return
         session.timed = session.outbox.timed = True
-        if not session.outbox.astray:
+        astray = session.outbox.astray
+        if (
+            session.reply or not astray
+        ):  # the version before looks for it in no reply that gives a stream back
             await self._tell(session, {"t": True})
+        if not astray:
             return
         log.warning(
             "stream %s is made anew: what its processors make of it is not the same again", session.id

@@ -237,9 +237,16 @@ async def test_a_frame_of_another_attempt_is_answered_and_dropped(attempt: int, 
     assert posted == ([] if takes else [("whom", {"l": 2, "unknown": True})])
 
 
-@pytest.mark.parametrize(("astray", "told"), [(False, {"t": True}), (True, {"t": True, "unknown": True})])
+@pytest.mark.parametrize(
+    ("astray", "reply", "told"),
+    [
+        (False, "", [{"t": True}]),
+        (True, "", [{"t": True, "unknown": True}]),
+        (True, "lease", [{"t": True, "taken": 0}, {"t": True, "unknown": True}]),
+    ],
+)
 async def test_what_comes_by_chance_is_told_first_and_never_goes_among_what_clients_have(
-    astray: bool, told: dict[str, Any]
+    astray: bool, reply: str, told: list[dict[str, Any]]
 ) -> None:
     heard = list[dict[str, Any]]()
 
@@ -249,10 +256,11 @@ async def test_what_comes_by_chance_is_told_first_and_never_goes_among_what_clie
     bus: Any = SimpleNamespace(publish=publish, subscribe=None)
     session, server = session_of(), server_on(bus)
     session.timed, session.outbox = False, SimpleNamespace(astray=astray, timed=False)
+    session.reply, server._offer = reply, {}
     session.task = asyncio.create_task(asyncio.Event().wait())
     await server._goes_by_chance(session)
     await server._goes_by_chance(session)
-    assert heard == [{"l": 1, **told}]
+    assert heard == [{"l": 1, **each} for each in told]
     assert (session.timed, session.outbox.timed) == (True, True)
     await asyncio.sleep(0)
     assert session.task.done() == astray
