@@ -37,10 +37,11 @@ class Thread:
         self.tenant = f"t-{secrets.token_hex(6)}"
         self.line = line_key(self.tenant, "ann", "t")
 
-    async def admit(self, run: str, *, alone: bool = False) -> Admission:
+    async def admit(self, run: str, *, alone: bool = False, until: float | None = None) -> Admission:
         return await self.store.admit(
             self.tenant, run, state=b"begun", plan=b"plan", deadline_ms=FAR, out=1, numbered_in=7,
             wanted=Wanted(waiting=99, crowd=99), line=self.line, alone=alone, queued=b"" if alone else b"waits",
+            until=until,
         )  # fmt: skip
 
     async def state(self, run: str) -> bytes | None:
@@ -80,6 +81,16 @@ async def test_a_redis_that_is_slow_to_tell_its_time_gives_nobody_more_of_it(thr
 
     await thread.store._in_time(slow, [], [])
     assert asked[-1] <= ANSWER_SECONDS * 1000 - 200 + 1
+
+
+async def test_who_asks_twice_has_no_more_time_for_that(thread: Thread) -> None:
+    """A request that finds no place is asked for once more, as one that waits, and told of both together."""
+    until = asyncio.get_running_loop().time() + 0.1
+    assert await thread.admit("one", until=until + 60) == Admission()
+    await asyncio.sleep(0.2)
+    with pytest.raises(TimeoutError):
+        await thread.admit("two", until=until)
+    assert await thread.state("two") is None
 
 
 @pytest.mark.parametrize("ahead_ms", [-1e9, 1e9])
