@@ -29,7 +29,9 @@ _ELSEWHERE: Final = {
     "stop": "stopSequences",
 }
 """What providers call some of them."""
-_NAMES: Final = {to_snake(name): name for name in SETTINGS}
+_LIMITS: Final = ("totalMs", "stepMs", "firstChunkMs", "chunkMs")
+"""What `timeout` may say by name."""
+_NAMES: Final = {to_snake(name): name for name in (*SETTINGS, *_LIMITS)}
 
 
 def setting_of(name: str) -> str | None:
@@ -40,10 +42,16 @@ def setting_of(name: str) -> str | None:
 
 def _known(settings: JsonObject) -> JsonObject:
     """The settings in the contract's spelling: what nobody reads would be a limit that does not hold."""
-    named = {_NAMES.get(name, name): value for name, value in settings.items()}
+    named = _named(settings)
+    if isinstance(limits := named.get("timeout"), Mapping):
+        named["timeout"] = _named(limits)
     if (headers := named.get("headers")) is not None and not _are_headers(headers):
         raise ValueError("`headers` is an object of texts")
     return named
+
+
+def _named(settings: Mapping[str, Any]) -> JsonObject:
+    return {_NAMES.get(name, name): value for name, value in settings.items()}
 
 
 def _are_headers(value: Any) -> bool:

@@ -145,8 +145,11 @@ class Calls:
     async def violated_in(self, link: Link, hook: Hook, error: BaseException) -> None:
         """Raises the tripwire that is in what a hook raised, once it was told of; see `violated`."""
         if tripwire := found_in(error, TripWire):
-            await self.violated(link, hook, tripwire)
-            raise tripwire from tripwire.__cause__
+            try:
+                await self.violated(link, hook, tripwire)
+                raise tripwire from tripwire.__cause__
+            finally:
+                del tripwire  # no circle with its traceback (ADR 23)
 
     def raised(self, link: Link, hook: Hook, error: BaseException, args: Any = None) -> None:
         """Counts what an author's code raised, and logs the first one: its class and where, not its text."""

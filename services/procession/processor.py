@@ -234,11 +234,12 @@ def misshapen(kind: type[Processor[Any]], hooks: Iterable[Hook]) -> Iterator[str
         if inspect.isgeneratorfunction(hook) or inspect.isasyncgenfunction(hook):
             yield f"{name} yields; return the value, several chunks as a list"
         try:
-            signature = inspect.signature(hook)
+            signature = inspect.signature(hook, follow_wrapped=False)
         except ValueError:  # not of Python
             continue
+        gets_self = hasattr(stands, "__get__") and not isinstance(stands, staticmethod | classmethod)
         try:
-            signature.bind(*[None] * (1 if isinstance(stands, staticmethod | classmethod) else 2))
+            signature.bind(*[None] * (2 if gets_self else 1))
         except TypeError:
             yield f"{name} has the signature {signature}; a hook takes (self, args)"
 

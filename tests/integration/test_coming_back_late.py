@@ -12,6 +12,8 @@ from tests.support.system import numbered
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
 CALL, DONE = {"tool_calls": [{"id": "c", "name": "t", "arguments": {}}]}, {"chunks": ["Hel", "lo"]}
+ASKS = {**tool("t", lambda _: "ok"), "requireApproval": True}
+CHAIN = processor("p", process_output_stream=same)
 
 
 async def forgotten(system, run):
@@ -29,12 +31,15 @@ def block(args):
     ("status", "agent", "answers"),
     [
         ("finished", {}, [DONE]),
-        ("finished", {"outputProcessors": [processor("p", process_output_stream=same)]}, [DONE]),
+        ("finished", {"outputProcessors": [CHAIN]}, [DONE]),
         ("finished", {"tools": [tool("t", lambda _: "ok")]}, [CALL, DONE]),
         ("blocked", {"outputProcessors": [processor("p", process_output_step=block)]}, [DONE]),
         ("blocked", {"inputProcessors": [processor("p", process_input=block)]}, [DONE]),
         ("failed", {}, [{"error": {"status": 400, "message": "no"}}]),
-        ("suspended", {"tools": [{**tool("t", lambda _: "ok"), "requireApproval": True}]}, [CALL, DONE]),
+        ("suspended", {"tools": [ASKS]}, [CALL, DONE]),
+        ("suspended", {"tools": [ASKS], "outputProcessors": [CHAIN]}, [CALL, DONE]),
+        ("blocked", {"outputProcessors": [processor("p", process_output_stream=block)]}, [DONE]),
+        ("failed", {"outputProcessors": [CHAIN]}, [{"error": {"status": 400, "message": "no"}}]),
     ],
 )
 async def test_who_had_all_of_it_misses_nothing_and_who_had_less_is_told(system, status, agent, answers):

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.integration]
 
 async def test_a_request_that_was_refused_meanwhile_keeps_no_thread(tmp_path, monkeypatch):
     for module in (handlers, store):
-        monkeypatch.setattr(module, "ANSWER_SECONDS", 0.5)
+        monkeypatch.setattr(module, "ANSWER_SECONDS", 2.0)
     monkeypatch.setenv("OPENAI_API_KEY", "unused")
     thread = {"agent": {"memory": {}}, "memory": {"thread": "t", "resource": "ann"}}
     async with (

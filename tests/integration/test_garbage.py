@@ -1,5 +1,6 @@
 """What a run leaves behind is gone when it has ended: no circle of objects waits for Python's collector (ADR 23)."""
 
+import asyncio
 import gc
 from collections import Counter
 from contextlib import contextmanager
@@ -7,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from tests.support.hooked import processor
+
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
 CALL = {"tool_calls": [{"id": "c1", "name": "echo", "arguments": {"text": "hi"}}]}
+ASK = {"tool_calls": [{"id": "c1", "name": "book", "arguments": {"place": "here"}}]}
 DONE = {"chunks": ["a", "b"]}
 
 
@@ -40,6 +44,14 @@ def _name(thing):
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
+async def by_chance(args):
+    """Writes in a task of its own, and fails where it is passed by."""
+    if args.part["type"] in ("text-delta", "tool-result"):
+        await asyncio.create_task(args.writer.custom({"type": "data-x", "data": 1}))
+        raise ValueError("no")
+    return args.part
+
+
 RUNS: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
     "an answer": ("finished", [DONE], {}),
     "a chain on both sides": (
@@ -49,11 +61,22 @@ RUNS: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
     ),
     "tools": ("finished", [CALL, CALL, DONE], {"tools": ["echo"]}),
     "tools and a chain": ("finished", [CALL, DONE], {"tools": ["echo"], "outputProcessors": ["upper"]}),
+    "what has its place by chance": (
+        "finished",
+        [CALL, DONE],
+        {"tools": ["echo"], "outputProcessors": [processor("p", process_output_stream=by_chance)]},
+    ),
     "an answer that is blocked": (
         "blocked",
         [DONE],
         {"outputProcessors": [{"id": "block", "options": {"word": "b"}}]},
     ),
+    "a question that is blocked": (
+        "blocked",
+        [DONE],
+        {"inputProcessors": [processor("p", process_input=lambda args: args.abort("no"))]},
+    ),
+    "a tool that suspends": ("suspended", [ASK], {"tools": ["book"]}),
     "a provider that fails": (
         "failed",
         [{"error": {"status": 400, "message": "no"}}],

@@ -11,6 +11,9 @@ from tests.support.hooked import processor, same, tool
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
 
 
+CALL = {"tool_calls": [{"id": "c", "name": "t", "arguments": {}}]}
+
+
 def data(value):
     return {"type": "data-x", "data": value}
 
@@ -49,6 +52,51 @@ async def test_all_that_a_hook_writes_while_it_works(system, hook):
     handle = await system.start(agent={"model": system.script({"chunks": ["Hello"]}), array: writing})
     assert [told for told in await seen(handle, 3, go_on) if told != "Hello"] == [1, 2, 3]
     assert (await handle.result()).status == "finished"
+
+
+async def test_all_that_a_stream_hook_writes_while_it_works_at_what_a_tool_gave(system):
+    go_on = asyncio.Event()
+
+    async def write(args):
+        if args.part["type"] == "tool-result":
+            for step in range(1, 4):
+                await args.writer.custom(data(step))
+                await asyncio.sleep(0)
+            await go_on.wait()
+        return args.part
+
+    agent = {
+        "model": system.script(CALL, {"chunks": ["done"]}),
+        "tools": [tool("t", lambda _: "ok")],
+        "outputProcessors": [processor("p", process_output_stream=write)],
+    }
+    handle = await system.start(agent=agent)
+    assert await seen(handle, 3, go_on) == [1, 2, 3]
+    assert (await handle.result()).status == "finished"
+
+
+@pytest.mark.parametrize("chance", ["a task", "an error"])
+async def test_what_chance_has_made_of_what_a_tool_gave_says_so(system, chance):
+    """Another replica would make something else, and take that for the same."""
+
+    async def stream(args):
+        if args.part["type"] == "tool-result":
+            if chance == "an error":
+                raise ValueError("a whim")
+            await asyncio.create_task(args.writer.custom(data("beside")))
+        return args.part
+
+    agent = {
+        "model": system.script(CALL, {"chunks": ["done"]}),
+        "tools": [tool("t", lambda _: "ok")],
+        "outputProcessors": [processor("p", process_output_stream=stream)],
+    }
+    handle = await system.start(agent=agent)
+    assert (await handle.result()).status == "finished"
+    batches = await system.batches(handle.run_id)
+    assert "tool-result" in {
+        chunk["type"] for batch in batches if batch.get("timed") for chunk in batch["chunks"]
+    }
 
 
 async def test_a_chunk_that_has_come_through_while_the_next_one_waits(system):
@@ -116,8 +164,7 @@ async def test_what_is_written_when_the_stream_is_over_takes_no_number(system, m
         return await saved
 
     monkeypatch.setattr(PartsStore, method, patched)
-    call = {"tool_calls": [{"id": "c", "name": "t", "arguments": {}}]}
-    model = system.script(call, {"chunks": ["done"]})
+    model = system.script(CALL, {"chunks": ["done"]})
     agent = {"model": model, "tools": [tool("t", lambda _: "ok")]}
     handle = await system.start(
         agent={**agent, "outputProcessors": [processor("p", process_output_stream=stream)]}

@@ -166,7 +166,8 @@ class Orchestrator:
             "alone": bool(line and line.policy == "reject"),
         }
         likely = queued.to_json() if line and line.policy != "reject" else b""
-        async with asyncio.timeout(ANSWER_SECONDS):
+        async with asyncio.timeout(ANSWER_SECONDS) as limit:
+            asked["until"] = limit.when()
             known = await self._store.admit(fresh.tenant, fresh.run, **asked, queued=likely)
             if known.waits:
                 known = await self._store.admit(fresh.tenant, fresh.run, **asked, queued=queued.to_json())

@@ -1,6 +1,6 @@
 """The output chain for commands that this service itself works on."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -95,7 +95,7 @@ class LocalSinks:
                 self._parts.keep(place, parts)
 
 
-def within(parts: RunParts) -> SinkFactory:
+def within(parts: RunParts, on_chance: Callable[[], Awaitable[None]] | None = None) -> SinkFactory:
     """Makes local sinks that are a part of the stream which has received these."""
 
     @asynccontextmanager
@@ -103,6 +103,7 @@ def within(parts: RunParts) -> SinkFactory:
         links = await job.instances.links(processors, job.command.chain_places)
         received = parts.lists_of(len(links))
         sink = LocalSink(job, {"links": links, "ctx": job.ctx, "calls": job.calls, "parts": received})
+        sink.chain.on_chance = on_chance
         async with sink.chain:
             yield sink
             await sink.end()

@@ -22,6 +22,7 @@ from procession_services.output_processors.opening import ForgottenError, Opener
 from procession_services.output_processors.parts import PartsStore
 from procession_services.processor_host.answers import take_answer
 from procession_services.processor_host.carrying import carried
+from procession_services.processor_host.errors import unblamed
 from procession_services.processor_host.executor import Executor
 from procession_services.processor_host.job import Job, id_maker
 from procession_services.processor_host.outbox import TOGETHER_SECONDS
@@ -201,7 +202,8 @@ class SessionServer:
             TimeoutError, RedisError: Redis is away, or NATS, which is nobody's failure: those of hooks have their name.
         """
         try:
-            await work
+            with unblamed():
+                await work
         except BaseException as error:  # whatever it is, the sender must not wait for ever
             if is_ours(error) or isinstance(error, AWAY):
                 raise
@@ -278,7 +280,7 @@ class SessionServer:
             instances=self._executor.instances,
             outbox=session.outbox,
             result=self._executor.result_of(session.command, session.command.version + 1),
-            open_sink=within(session.parts),
+            open_sink=within(session.parts, session.chain.by_chance),
             new_id=id_maker(session.command, ".lent"),
         )
         await self._executor.borrowed(job, {"model": take})
@@ -308,8 +310,12 @@ class SessionServer:
         if session.timed:
             return
         session.timed = session.outbox.timed = True
-        if not session.outbox.astray:
+        astray = session.outbox.astray
+        if (
+            session.reply or not astray
+        ):  # a sender of the version before reads it in no reply that gives a stream back
             await self._tell(session, {"t": True})
+        if not astray:
             return
         log.warning(
             "stream %s is made anew: what its processors make of it is not the same again", session.id
@@ -403,6 +409,8 @@ def _changes(ctx: RunContext, lent: dict[str, Any] | None) -> dict[str, Any]:
 
 async def _taken(session: Session) -> dict[str, Any]:
     """The next frame; one without chunks where something is to be sent that was written meanwhile."""
+    if session.outbox.waiting and session.frames.empty():  # written while the last batch went out
+        return _NOTHING
     session.outbox.unattended = partial(session.frames.put_nowait, _NOTHING)
     try:
         return await session.frames.get()

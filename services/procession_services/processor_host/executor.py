@@ -58,7 +58,7 @@ from procession_services.runtime.store import RunStore, StoredContext
 
 log = logging.getLogger(__name__)
 _LEAVE_SECONDS: Final = 5.0
-_MAY_WAIT: Final = frozenset({"arrays", "hook", "stop", "tools"})
+_MAY_WAIT: Final = frozenset({"arrays", "hook", "stepFinish", "stop", "stream", "toolResults", "tools"})
 """Operations that may wait for something, before which clients get what is ready; else it goes with what comes next."""
 _OF_AUTHORS: Final = (
     ProcessorError,

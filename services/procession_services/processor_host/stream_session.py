@@ -56,6 +56,8 @@ class Session:
     """The attempt whose chunks, and those of later ones, clients have; None while nobody can have had the stream."""
     inbox: str = ""
     replica: str | None = None
+    returned: dict[str, Any] = field(default_factory=dict)
+    """What the last replica that gave it back has said; it may be heard before the reply to the lease."""
     stalls: int = 0
     """How often a replica that had it stood still."""
     deaths: int = 0

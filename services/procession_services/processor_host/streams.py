@@ -196,9 +196,9 @@ class StreamClient:
                 session.stalls += not await self._is_gone(replica)
             raise
         reply = orjson.loads(answer)
-        if reply.get("unknown"):
-            session.timed = session.timed or "t" in reply
-            session.left(reply.get("away", ""))
+        returned = session.returned if session.returned.get("l") == session.attempt else reply
+        if returned.get("unknown"):
+            session.left(returned.get("away", ""))
             raise NoResponderError(reply["replica"])
         session.inbox, session.replica, session.sent = reply["inbox"], reply["replica"], reply.get("taken", 0)
         session.flying = session.size(session.acked, session.sent)
@@ -363,6 +363,7 @@ class StreamClient:
         elif is_apart(answer, "done"):
             spawned(self._beside, f"reading how stream {session.id} ended", self._fetch_end(session, answer))
         elif answer.get("unknown"):
+            session.returned = answer
             self._lose(session, gone=True, away=answer.get("away", ""))
         elif "again" in answer:
             self._send_again(session, answer["again"])

@@ -275,6 +275,7 @@ class RunStore:
         line: str = "",
         alone: bool = False,
         queued: bytes = b"",
+        until: float | None = None,
     ) -> Admission:
         """Saves the state of a new run, unless its id is or was taken, a request was refused, or a limit is reached.
 
@@ -283,6 +284,9 @@ class RunStore:
 
         With a `line` the run joins it. Where others are in it, or there is no place, it is saved as `queued` instead;
         without that it is not admitted, and neither is one that wants to be `alone` in its line.
+
+        Raises:
+            TimeoutError: `until` then, on the loop's clock, Redis has not come to it; nor does it later.
         """
         head: list[Any] = [
             state,
@@ -296,7 +300,7 @@ class RunStore:
             numbered_in,
         ]
         keys = self._keys(tenant, run, line)
-        match await self._in_time(self._admit, keys, [*head, *wanted.arguments()]):
+        match await self._in_time(self._admit, keys, [*head, *wanted.arguments()], until):
             case [b"known", *_] as known:
                 return _known(known)
             case [b"over", limit, current, wait_ms]:
@@ -352,17 +356,30 @@ class RunStore:
         """Notes that a request is refused, unless its id is or was taken; gives what was known of that."""
         return _known(await self._in_time(self._refuse, [run_key(tenant, run)], [digest, self._told_ttl]))
 
-    async def _in_time(self, script: Callable[..., Awaitable[Any]], keys: list[str], args: list[Any]) -> Any:
+    async def _in_time(
+        self,
+        script: Callable[..., Awaitable[Any]],
+        keys: list[str],
+        args: list[Any],
+        until: float | None = None,
+    ) -> Any:
         """Runs a script that does nothing where it comes later than who asks waits, by the clock of Redis.
 
-        That is read from what it says is late, as at first, and where it was set.
+        That is read from what it says is late, as at first, and where it was set; the time that the answer took counts
+        as ours, so that nobody is let in too late.
+
+        Raises:
+            TimeoutError: It was late.
         """
+        clock = asyncio.get_running_loop().time
+        last = clock() + ANSWER_SECONDS if until is None else until
         while True:
-            at = asyncio.get_running_loop().time() * 1000
-            reply = await script(keys=keys, args=[*args, round(at + self._ahead_ms + ANSWER_SECONDS * 1000)])
+            reply = await script(keys=keys, args=[*args, round(last * 1000 + self._ahead_ms)])
             if not reply or reply[0] != b"late":
                 return reply
-            self._ahead_ms = reply[1] - at
+            if clock() > last:
+                raise TimeoutError
+            self._ahead_ms = reply[1] - clock() * 1000
 
     def mark_told(self, tenant: str, run: str, digest: str) -> None:
         """Notes soon that everybody can read the end of a run, which `digest` asked for: its id is not for reuse.

@@ -153,13 +153,15 @@ class _Round:
         context, args = self._context(call, execution, writer), copy.deepcopy(call.begun["args"])
         try:
             return {**call.begun, **await invoke(tool.tool, args, context, tool.ref.timeout)}
-        except TripWire:
-            raise
         except BaseException as error:  # R-TX-4: a tool's failure is its outcome
-            if tripwire := found_in(error, TripWire):
-                raise tripwire from tripwire.__cause__
-            if suspension := found_in(error, ToolSuspended):
-                return self._suspended(tool, call, suspension)
+            decision = found_in(error, TripWire) or found_in(error, ToolSuspended)
+            try:
+                if isinstance(decision, TripWire):
+                    raise decision from decision.__cause__
+                if decision:
+                    return self._suspended(tool, call, decision)
+            finally:
+                del decision  # no circle with its traceback (ADR 23)
             if is_ours(error):
                 raise
             return self._failed(call, error)

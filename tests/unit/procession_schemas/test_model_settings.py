@@ -17,6 +17,7 @@ SNAKE: dict[str, Any] = {
     "top_p": 0.5,
     "stop_sequences": ["x"],
     "max_retries": 2,
+    "timeout": {"total_ms": 3, "first_chunk_ms": 1},
     "more": 1,
 }
 CAMEL: dict[str, Any] = {
@@ -24,6 +25,7 @@ CAMEL: dict[str, Any] = {
     "topP": 0.5,
     "stopSequences": ["x"],
     "maxRetries": 2,
+    "timeout": {"totalMs": 3, "firstChunkMs": 1},
     "more": 1,
 }
 

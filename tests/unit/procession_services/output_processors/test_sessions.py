@@ -1,21 +1,26 @@
 """What a slow processor keeps from running, and what ends before its time."""
 
 import asyncio
+import socket
 import time
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import pytest
 import pytest_asyncio
 from nats.errors import OutboundBufferLimitError
+from redis.exceptions import ConnectionError as RedisConnectionError
 
+from procession.errors import ProcessorError
 from procession_schemas import subjects
 from procession_schemas.work import WorkCommand
 from procession_services.bus import Bus
 from procession_services.output_processors import sessions
 from procession_services.output_processors.sessions import SessionServer
+from procession_services.processor_host.outbox import Outbox as RealOutbox
+from procession_services.runtime import redis_client
 from procession_services.runtime.tasks import ended
 from tests.support.waiting import nothing_more, until
 
@@ -54,7 +59,7 @@ def session_of(attempt: int = 1) -> Any:
     return SimpleNamespace(
         id="s", attempt=attempt, answer="answers", reply="", task=None, frames=asyncio.Queue(), first=None,
         processed=1, received=1, waits=True, acked=0, missing=-1, taken=0, replying=None, job=None, command=COMMAND,
-        chain=Chain(), outbox=SimpleNamespace(catching_up=False, differs=False, astray=False),
+        chain=Chain(), outbox=SimpleNamespace(waiting=0, catching_up=False, differs=False, astray=False),
         ctx=SimpleNamespace(tenant="t", run_id="r"),
     )  # fmt: skip
 
@@ -163,6 +168,7 @@ async def test_chunks_are_taken_once_and_in_order_and_those_that_are_missing_are
         fed.append("end")
 
     async def flush() -> None:
+        session.outbox.waiting = 0
         told.append({"flushed": len(fed)})
 
     @asynccontextmanager
@@ -188,6 +194,34 @@ async def test_chunks_are_taken_once_and_in_order_and_those_that_are_missing_are
     assert session.received > session.processed  # so that heartbeats tell that it is at work
 
 
+async def test_what_is_written_while_the_last_batch_goes_out_waits_for_nothing() -> None:
+    sent, room = list[list[Any]](), asyncio.Event()
+
+    async def publish_kept(_subject: str, body: bytes, **_: Any) -> int:
+        sent.append([chunk["data"] for chunk in orjson.loads(body)["chunks"]])
+        await room.wait()
+        return 0
+
+    async def feed(chunk: int) -> None:
+        outbox.put({"type": "data-x", "data": chunk})
+
+    bus: Any = SimpleNamespace(
+        subscribe=None, publish_kept=publish_kept, max_payload=1_000_000, clustered=False
+    )
+    outbox, session = RealOutbox(bus, "t", "r", 0, live=True), session_of()
+    session.processed = session.received = 0
+    session.outbox, session.flush_at = outbox, float("inf")
+    session.chain = SimpleNamespace(wakes_at=None, feed=feed)
+    session.results = SimpleNamespace(sent=lambda _: None)
+    session.frames.put_nowait({"n": 0, "c": [1]})
+    consuming = asyncio.create_task(server_on(bus)._consume(session))
+    await until(lambda: sent == [[1]])
+    await feed(2)
+    room.set()
+    await until(lambda: sent == [[1], [2]])
+    await ended(consuming)
+
+
 @pytest.mark.parametrize(("attempt", "takes"), [(1, True), (2, False)])
 async def test_a_frame_of_another_attempt_is_answered_and_dropped(attempt: int, takes: bool) -> None:
     posted = list[tuple[str, Any]]()
@@ -203,9 +237,16 @@ async def test_a_frame_of_another_attempt_is_answered_and_dropped(attempt: int, 
     assert posted == ([] if takes else [("whom", {"l": 2, "unknown": True})])
 
 
-@pytest.mark.parametrize(("astray", "told"), [(False, {"t": True}), (True, {"t": True, "unknown": True})])
+@pytest.mark.parametrize(
+    ("astray", "reply", "told"),
+    [
+        (False, "", [{"t": True}]),
+        (True, "", [{"t": True, "unknown": True}]),
+        (True, "lease", [{"t": True, "taken": 0}, {"t": True, "unknown": True}]),
+    ],
+)
 async def test_what_comes_by_chance_is_told_first_and_never_goes_among_what_clients_have(
-    astray: bool, told: dict[str, Any]
+    astray: bool, reply: str, told: list[dict[str, Any]]
 ) -> None:
     heard = list[dict[str, Any]]()
 
@@ -215,11 +256,31 @@ async def test_what_comes_by_chance_is_told_first_and_never_goes_among_what_clie
     bus: Any = SimpleNamespace(publish=publish, subscribe=None)
     session, server = session_of(), server_on(bus)
     session.timed, session.outbox = False, SimpleNamespace(astray=astray, timed=False)
+    session.reply, server._offer = reply, {}
     session.task = asyncio.create_task(asyncio.Event().wait())
     await server._goes_by_chance(session)
     await server._goes_by_chance(session)
-    assert heard == [{"l": 1, **told}]
+    assert heard == [{"l": 1, **each} for each in told]
     assert (session.timed, session.outbox.timed) == (True, True)
     await asyncio.sleep(0)
     assert session.task.done() == astray
     await ended(session.task)
+
+
+async def test_a_redis_that_does_not_answer_is_no_failure_of_the_stream_hook_that_asked_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(redis_client, "_RETRIES", 0)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        redis = redis_client.connect(f"redis://127.0.0.1:{free.getsockname()[1]}")
+
+        async def work() -> None:
+            try:
+                await redis.get("x")
+            except RedisConnectionError as error:
+                raise ProcessorError("failed", processor_id="p", hook="processOutputStream") from error
+
+        with pytest.raises(RedisConnectionError):  # for which the stream is given back
+            await server_on(cast("Any", SimpleNamespace(subscribe=None)))._tried(session_of(), work())
+        await redis.aclose()

@@ -1,14 +1,17 @@
 """Numbers, fences and marks of what a command sends; tests/integration has what readers make of them."""
 
+import asyncio
+import gc
 from types import SimpleNamespace
 from typing import Any
+from weakref import ref
 
 import orjson
 import pytest
 
 from procession.errors import ProcessorError
 from procession_services.bus import Hold, LostError
-from procession_services.processor_host.outbox import Outbox, Shown, last_sent
+from procession_services.processor_host.outbox import TOGETHER_SECONDS, Outbox, Shown, last_sent
 from procession_services.runs.numbering import fence_of
 
 ROOM = 1 << 20
@@ -270,3 +273,20 @@ async def test_what_is_made_again_is_held_back_and_all_behind_it_where_it_is_som
     assert box.astray == box.differs == differs
     await box.flush()
     assert list(told(bus.batches)) == ([] if differs else [(7, "d", {})])
+
+
+async def test_what_was_sent_while_a_block_waited_leaves_nothing_to_pythons_collector():
+    bus = Played()
+    box = outbox(bus)
+    gone = ref(box)
+    gc.disable()
+    try:
+        async with box.flushing():
+            for each in "abc":
+                put(box, each)
+                await asyncio.sleep(2 * TOGETHER_SECONDS)
+        del box
+        assert gone() is None
+    finally:
+        gc.enable()
+    assert [chunk for batch in bus.batches for chunk in batch["chunks"]]

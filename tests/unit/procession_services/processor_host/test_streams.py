@@ -424,6 +424,8 @@ class Played:
             raise RequestTimeoutError(subject)
         if failing == "away":
             return orjson.dumps({"replica": name, "unknown": True, "away": "Redis"})
+        if failing == "anew":
+            self.says(orjson.loads(body)["attempt"], t=True, unknown=True)
         return orjson.dumps({"replica": name, "inbox": f"inbox.{name}", "taken": self.taken})
 
     async def publish(self, inbox, body, *, reply):
@@ -562,6 +564,18 @@ async def test_where_a_replica_is_gone_another_one_gets_all_of_the_stream_at_onc
     await client.send(session, texts("c"))
     assert bus.took() == [("inbox.2", 2, 2, "c", False)]
     assert session.stalls == 0
+
+
+async def test_a_stream_that_is_given_back_before_the_reply_to_its_lease_is_heard_is_leased_anew_at_once(
+    stream,
+):
+    client, session, bus = stream
+    await client.send(session, texts("a"))
+    bus.failing.append("anew")
+    bus.on_bounce[bus.address]()
+    await session.moving
+    assert (session.attempt, session.replica) == (3, "3")
+    assert [lease["anew"] for subject, lease in bus.asked if subject != OFFER] == [False, True]
 
 
 async def test_where_a_replica_stands_still_one_that_says_that_it_lives_is_asked(stream):

@@ -1,3 +1,5 @@
+from functools import partial, wraps
+
 import pytest
 
 from procession import InputArgs, Options, Processor, Registry, Tool, tool
@@ -356,6 +358,23 @@ class _Bound(Processor[Options]):
         return None
 
 
+def _with_log(hook):
+    @wraps(hook)
+    def wrapped(self, args):
+        return hook(self, args, print)
+
+    return wrapped
+
+
+class _Wrapped(Processor[Options]):
+    id = "wrapped"
+    process_input_step = partial(lambda log, args: None, print)
+
+    @_with_log
+    def process_input(self, args, log):
+        return None
+
+
 @pytest.mark.parametrize(
     ("kind", "wrong"),
     [
@@ -363,6 +382,7 @@ class _Bound(Processor[Options]):
         (_Forgotten, ["process_input has the signature (); a hook takes (self, args)"]),
         (_Yields, ["process_input yields; return the value, several chunks as a list"]),
         (_Bound, []),
+        (_Wrapped, []),
     ],
 )
 def test_a_hook_that_nobody_could_call_is_told(registry, kind, wrong):

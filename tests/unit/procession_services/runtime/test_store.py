@@ -1,5 +1,6 @@
 """The line of a thread in Redis: who joins it, who leaves it, and who is first."""
 
+import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator
@@ -12,6 +13,7 @@ from procession_services.runtime.admission import PLACED, Wanted
 from procession_services.runtime.embedded import Endpoints
 from procession_services.runtime.redis_client import connect
 from procession_services.runtime.store import (
+    ANSWER_SECONDS,
     DEADLINES,
     Admission,
     Committed,
@@ -35,10 +37,11 @@ class Thread:
         self.tenant = f"t-{secrets.token_hex(6)}"
         self.line = line_key(self.tenant, "ann", "t")
 
-    async def admit(self, run: str, *, alone: bool = False) -> Admission:
+    async def admit(self, run: str, *, alone: bool = False, until: float | None = None) -> Admission:
         return await self.store.admit(
             self.tenant, run, state=b"begun", plan=b"plan", deadline_ms=FAR, out=1, numbered_in=7,
             wanted=Wanted(waiting=99, crowd=99), line=self.line, alone=alone, queued=b"" if alone else b"waits",
+            until=until,
         )  # fmt: skip
 
     async def state(self, run: str) -> bytes | None:
@@ -66,6 +69,28 @@ class Thread:
 async def thread(servers: Endpoints) -> AsyncIterator[Thread]:
     async with connect(servers.redis_url) as redis:
         yield Thread(redis)
+
+
+async def test_a_redis_that_is_slow_to_tell_its_time_gives_nobody_more_of_it(thread: Thread) -> None:
+    clock, asked = asyncio.get_running_loop().time, list[float]()
+
+    async def slow(*, args: list[int], **_: Any) -> Any:
+        await asyncio.sleep(0.2)
+        asked.append(args[-1] - clock() * 1000 - 60_000)
+        return [b"late", round(clock() * 1000) + 60_000] if len(asked) == 1 else None
+
+    await thread.store._in_time(slow, [], [])
+    assert asked[-1] <= ANSWER_SECONDS * 1000 - 200 + 1
+
+
+async def test_who_asks_twice_has_no_more_time_for_that(thread: Thread) -> None:
+    """A request that finds no place is asked for once more, as one that waits, and told of both together."""
+    until = asyncio.get_running_loop().time() + 0.1
+    assert await thread.admit("one", until=until + 60) == Admission()
+    await asyncio.sleep(0.2)
+    with pytest.raises(TimeoutError):
+        await thread.admit("two", until=until)
+    assert await thread.state("two") is None
 
 
 @pytest.mark.parametrize("ahead_ms", [-1e9, 1e9])
