@@ -68,7 +68,7 @@ class Link:
         self._jetstream = self._client.jetstream()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._leaving: set[asyncio.Task[None]] = set()
-        self._opened = False
+        self._opened = self._opening = False
         self._trouble: Exception | None = None
         self._troubled = 0
 
@@ -83,10 +83,11 @@ class Link:
         It may still be starting, so we knock until the time is up.
 
         Raises:
-            RuntimeError: It was connected already, and not closed.
+            RuntimeError: It was connected already, and not closed; or somebody else is about it.
         """
-        if self._opened and not self._client.is_closed:
+        if self._opening or (self._opened and not self._client.is_closed):
             raise RuntimeError("this client is connected already: `async with` it once, and share it")
+        self._opening = True
         try:
             servers = self.url.split(",")
             each = min(
@@ -109,6 +110,8 @@ class Link:
             if "uthorization" in told:
                 hint = "are user and password right?"
             raise NotConnectedError(f"cannot reach NATS at {address(self.url)} ({told}): {hint}") from error
+        finally:
+            self._opening = False
         self._client.options["connect_timeout"] = _CONNECT_SECONDS  # later there is no hurry
         self._loop = asyncio.get_running_loop()
         self._opened = True

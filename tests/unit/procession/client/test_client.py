@@ -1113,6 +1113,18 @@ async def test_a_client_is_entered_once_and_again_when_it_was_closed(servers, se
             await client.start("Hi", agent="demo")
 
 
+async def test_a_client_that_two_enter_at_once_is_connected_once(servers, services):
+    """As by the first requests of a web server; the other one's connection stayed open."""
+    client = Procession(servers.nats_url, tenant=services.tenant)
+    entering = [asyncio.create_task(client.__aenter__()) for _ in range(2)]
+    entered, refused = await asyncio.gather(*entering, return_exceptions=True)
+    assert entered is client
+    assert isinstance(refused, RuntimeError)
+    assert "share it" in str(refused)
+    async with await client.start("Hi", agent="demo"):
+        await client.__aexit__(None, None, None)
+
+
 @pytest.mark.parametrize("stores", [False, True])
 async def test_who_asks_is_told_at_once_that_the_client_was_closed(services, procession, stores):
     async def silent(_message):
