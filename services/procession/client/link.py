@@ -62,7 +62,11 @@ class Link:
             "ping_interval": _PING_SECONDS,  # a half-open connection is given up after two or three
             **options,
         }
-        if user := options.get("user") or _user(url):  # the only place where that user may listen for answers
+        if not {"user", "token"} & options.keys():
+            self._options |= _login(url)
+        if isinstance(
+            user := self._options.get("user"), str
+        ):  # the only place where it may listen for answers
             self._options.setdefault("inbox_prefix", f"_INBOX.{user}")
         self._client = NatsClient(lasting=True)
         self._jetstream = self._client.jetstream()
@@ -312,13 +316,15 @@ class Link:
             callback()
 
 
-def _user(url: str) -> str | None:
-    """The user whose password is part of the first address; a token is none."""
-    first = url.split(",", maxsplit=1)[0]
+def _login(url: str) -> dict[str, str]:
+    """User and password where they are part of the address: servers that nats-py learns of by itself want them, too."""
+    found = set()
     with suppress(ValueError):  # of what is no address; whoever connects tells
-        parts = urlsplit(first if "://" in first else f"nats://{first}")
-        return parts.username if parts.password else None
-    return None
+        for each in url.split(","):
+            parts = urlsplit(each if "://" in each else f"nats://{each}")
+            if parts.username and parts.password:
+                found.add((parts.username, parts.password))
+    return dict(zip(("user", "password"), found.pop(), strict=True)) if len(found) == 1 else {}
 
 
 def _is_full(error: nats.js.errors.APIError) -> bool:

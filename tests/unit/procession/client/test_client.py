@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock
+from urllib.parse import urlparse
 
 import pydantic
 import pytest
+from nats.aio.client import Srv
 
 from procession.client import (
     ChunksLostError,
@@ -1283,6 +1285,22 @@ async def test_a_client_that_nats_throws_out_says_why_and_comes_back(tmp_path):
         await until(lambda: procession._link._client.is_connected)
         with pytest.raises(NotAcceptedError, match="are the services running"):
             await procession.cancel("run-1")
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"user": lambda: "a", "password": "secret"}], ids=["address", "callable"]
+)
+async def test_a_client_gets_into_servers_too_that_are_not_in_its_address(tmp_path, more):
+    """Of one server of a cluster nats-py learns which others there are, and had no password for them."""
+    async with strict_nats(tmp_path, 'authorization { user: a, password: "secret" }') as (url, _):
+        own = url if more else url.replace("://", "://a:secret@")
+        async with Procession(own, accept_timeout=0.1, **more) as procession:
+            client = procession._link._client
+            client._server_pool = [Srv(urlparse(url))]
+            client._hang_up()
+            await until(lambda: client.stats["reconnects"])
+            with pytest.raises(NotAcceptedError, match="are the services running"):  # as somebody answers
+                await procession.cancel("run-1")
 
 
 async def test_what_came_while_the_connection_was_lost_is_read_from_the_streams(tmp_path):
