@@ -117,6 +117,7 @@ class Link:
         finally:
             self._opening = False
         self._client.options["connect_timeout"] = _CONNECT_SECONDS  # later there is no hurry
+        self._trouble = None  # with a server that was tried before
         self._loop = asyncio.get_running_loop()
         self._opened = True
 

@@ -1008,6 +1008,7 @@ async def test_a_server_that_is_silent_leaves_time_for_the_others(servers):
     url = f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]},{servers.nats_url}"
     async with Procession(url, connect_timeout=2.0, dont_randomize=True) as procession:
         assert procession._link._client.is_connected
+        assert procession._link.trouble == ""
     assert len(silent) == 1
     silent[0].close()
     server.close()
