@@ -64,9 +64,8 @@ class Link:
         }
         if not {"user", "token"} & options.keys():
             self._options |= _login(url)
-        if isinstance(
-            user := self._options.get("user"), str
-        ):  # the only place where it may listen for answers
+        user = self._options.get("user")
+        if isinstance(user, str):  # the only place where that one may listen for answers
             self._options.setdefault("inbox_prefix", f"_INBOX.{user}")
         self._client = NatsClient(lasting=True)
         self._jetstream = self._client.jetstream()
@@ -94,9 +93,8 @@ class Link:
         self._opening = True
         try:
             servers = self.url.split(",")
-            each = min(
-                _CONNECT_SECONDS, self._connect_timeout / len(servers)
-            )  # one that is silent leaves the others time
+            # one that is silent leaves the others time
+            each = min(_CONNECT_SECONDS, self._connect_timeout / len(servers))
             async with asyncio.timeout(self._connect_timeout):
                 await self._client.connect(
                     servers,
