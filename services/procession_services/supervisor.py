@@ -229,12 +229,15 @@ class Supervisor:
                 await process.wait()
 
     def _own(self, child: _Child) -> dict[str, str]:
-        """What no two processes of a machine can share: the port of their metrics."""
-        name = "PROCESSION_METRICS_PORT"
-        first = self._environment.get(name, "")
-        if not first.isdigit() or int(first) == 0:
-            return {}
-        return {name: str(int(first) + self._children.index(child))}
+        """What no two processes can share: the port of their metrics, and a name that was given to this replica."""
+        own = {}
+        port, replica = "PROCESSION_METRICS_PORT", "PROCESSION_REPLICA"
+        first = self._environment.get(port, "")
+        if first.isdigit() and int(first):
+            own[port] = str(int(first) + self._children.index(child))
+        if given := self._environment.get(replica):  # with one name for two, each gets what is for the other
+            own[replica] = f"{given}-{child.name}"
+        return own
 
     async def _read(self, child: _Child, stream: asyncio.StreamReader | None) -> None:
         assert stream is not None

@@ -187,6 +187,26 @@ async def test_a_client_that_claims_another_tenant_is_not_accepted(system):
                 await procession.start("Hello", agent="demo")
 
 
+async def test_a_client_is_told_what_its_user_may_not_do(guarded):
+    mine = guarded.client("beta", whose="acme", accept_timeout=1)
+    mine._link._options |= {"user": tenant_user("acme"), "inbox_prefix": f"_INBOX.{tenant_user('acme')}"}
+    async with mine as procession:
+        with pytest.raises(NotAcceptedError, match=r'publish to "procession\.v1\.run\.beta\.demo"'):
+            await procession.start("Hello", agent="demo")
+
+
+async def test_a_client_whose_user_is_part_of_the_address_hears_answers(guarded):
+    """Its user may listen for answers at one place only."""
+    secret = f"{tenant_user('acme')}:{guarded.deployment.password('clients', 'acme')}"
+    url = guarded.nats_url.replace("://", f"://{secret}@")
+    async with Procession(url, tenant="acme", accept_timeout=0.3) as procession:
+        with pytest.raises(NotAcceptedError, match="are the services running"):  # as somebody answers
+            await procession.start("Hello", agent="demo")
+        with pytest.raises(NotConnectedError) as caught:
+            await procession.attach("run-1")
+    assert secret not in str(caught.value)
+
+
 @pytest.mark.parametrize("service", SERVICES)
 async def test_redis_shows_a_service_its_own_keys_only(guarded, service):
     password = guarded.deployment.password("redis", service)

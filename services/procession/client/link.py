@@ -3,7 +3,9 @@
 import asyncio
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Final, ParamSpec, TypeVar
+from urllib.parse import urlsplit
 
 import nats.errors
 import nats.js.errors
@@ -25,6 +27,8 @@ from procession_schemas.run import Failure
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+_CONNECT_SECONDS: Final = 2.0
+"""How long one server may take to be connected to, or to greet."""
 _ACK_SECONDS: Final = 5.0
 _PING_SECONDS: Final = 5
 _FIRST_PAUSE: Final = 0.1
@@ -58,14 +62,18 @@ class Link:
             "ping_interval": _PING_SECONDS,  # a half-open connection is given up after two or three
             **options,
         }
-        if "user" in options:  # the only place where that user may listen for answers
-            self._options.setdefault("inbox_prefix", f"_INBOX.{options['user']}")
-        self._client = NatsClient()
+        if not {"user", "token"} & options.keys():
+            self._options |= _login(url)
+        user = self._options.get("user")
+        if isinstance(user, str):  # the only place where that one may listen for answers
+            self._options.setdefault("inbox_prefix", f"_INBOX.{user}")
+        self._client = NatsClient(lasting=True)
         self._jetstream = self._client.jetstream()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._leaving: set[asyncio.Task[None]] = set()
-        self._opened = False
+        self._opened = self._opening = False
         self._trouble: Exception | None = None
+        self._troubled = 0
 
     @property
     def closed(self) -> bool:
@@ -78,14 +86,19 @@ class Link:
         It may still be starting, so we knock until the time is up.
 
         Raises:
-            RuntimeError: It was connected already, and not closed.
+            RuntimeError: It was connected already, and not closed; or somebody else is about it.
         """
-        if self._opened and not self._client.is_closed:
+        if self._opening or (self._opened and not self._client.is_closed):
             raise RuntimeError("this client is connected already: `async with` it once, and share it")
+        self._opening = True
         try:
+            servers = self.url.split(",")
+            # one that is silent leaves the others time
+            each = min(_CONNECT_SECONDS, self._connect_timeout / len(servers))
             async with asyncio.timeout(self._connect_timeout):
                 await self._client.connect(
-                    self.url.split(","),
+                    servers,
+                    connect_timeout=each,
                     error_cb=self._on_error,
                     reconnected_cb=self._doubt,
                     closed_cb=self._doubt,
@@ -99,6 +112,10 @@ class Link:
             if "uthorization" in told:
                 hint = "are user and password right?"
             raise NotConnectedError(f"cannot reach NATS at {address(self.url)} ({told}): {hint}") from error
+        finally:
+            self._opening = False
+        self._client.options["connect_timeout"] = _CONNECT_SECONDS  # later there is no hurry
+        self._trouble = None  # with a server that was tried before
         self._loop = asyncio.get_running_loop()
         self._opened = True
 
@@ -177,7 +194,14 @@ class Link:
             return f"no stream at {address(self.url)} takes {subject} ({hint})"
         if isinstance(error, nats.js.errors.APIError):
             return f"the stream refused {subject} ({error.description})"
-        return f"{subject} was not acknowledged"
+        return f"{subject} was not acknowledged{self.trouble}"
+
+    @property
+    def trouble(self) -> str:
+        """What NATS, or the way to it, has last said against this connection, as that it may not do something."""
+        if self._trouble is None or self._troubled != self._client.stats["reconnects"]:
+            return ""  # before it was connected again
+        return f" ({str(self._trouble) or type(self._trouble).__name__})"
 
     def check_loop(self) -> None:
         """Raises NotConnectedError in another event loop than that of the connection, where nothing would come."""
@@ -214,13 +238,15 @@ class Link:
             hint = "is the service running? `procession up` starts all"
             raise NotAcceptedError(f"nobody listens on {subject}: {hint}") from error
         except _UNREACHABLE as error:
-            raise NotAcceptedError(f"{subject} was not answered within {seconds:g} seconds") from error
+            told = f"{subject} was not answered within {seconds:g} seconds{self.trouble}"
+            raise NotAcceptedError(told) from error
 
     async def patiently(self, ask: Callable[[], Awaitable[_T]]) -> _T:
         """Asks again for `accept_timeout` while the streams do not answer, as when NATS restarts.
 
         Raises:
             UnreachableError: They still do not.
+            NotConnectedError: The connection was closed.
         """
         clock = asyncio.get_running_loop().time
         ends = clock() + self._accept_timeout
@@ -228,6 +254,7 @@ class Link:
             try:
                 return await ask()
             except UnreachableError:
+                self._check_open()
                 if clock() + _FIRST_PAUSE >= ends:
                     raise
             await asyncio.sleep(_FIRST_PAUSE)
@@ -281,11 +308,22 @@ class Link:
         return told
 
     async def _on_error(self, error: Exception) -> None:
-        self._trouble = error
+        self._trouble, self._troubled = error, self._client.stats["reconnects"]
 
     async def _doubt(self) -> None:
         for callback in tuple(self.on_doubt):
             callback()
+
+
+def _login(url: str) -> dict[str, str]:
+    """User and password where they are part of the address: servers that nats-py learns of by itself want them, too."""
+    found = set()
+    with suppress(ValueError):  # of what is no address; whoever connects tells
+        for each in url.split(","):
+            parts = urlsplit(each if "://" in each else f"nats://{each}")
+            if parts.username and parts.password:
+                found.add((parts.username, parts.password))
+    return dict(zip(("user", "password"), found.pop(), strict=True)) if len(found) == 1 else {}
 
 
 def _is_full(error: nats.js.errors.APIError) -> bool:

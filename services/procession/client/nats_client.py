@@ -20,7 +20,7 @@ from nats.aio.subscription import Subscription
 from nats.aio.transport import TcpTransport
 from nats.js.api import PubAck
 from nats.js.errors import APIError, NoStreamResponseError, ServerError, ServiceUnavailableError
-from nats.protocol.command import pub_cmd
+from nats.protocol.command import pub_cmd, unsub_cmd
 
 from procession.client.alone import Alone
 from procession.client.nats_line import NatsLine
@@ -44,15 +44,23 @@ only, is on its way to the other servers; and where it has too much to do. Who a
 _API: Final = "$JS.API."
 _OF_COPIES: Final = "$JS.API.DIRECT."
 """Questions that any server answers that has a copy of the stream."""
+_TOO_MANY: Final = "maximum subscriptions exceeded"
+"""What a server says of one subscription, and leaves the connection as it is."""
 _LAST_SECONDS: Final = 2.0
 """How long a server may take to read the last of what a client has said that is closed."""
 
 
 class NatsClient(Client):
-    """A connection to NATS; it belongs to one event loop."""
+    """A connection to NATS; it belongs to one event loop.
 
-    def __init__(self) -> None:
+    Args:
+        lasting: It outlives what a server says when it ends a connection, as when a password has changed, and tries
+            again for ever. Else that closes it for good, for whoever has somebody to start the process again.
+    """
+
+    def __init__(self, *, lasting: bool = False) -> None:
         super().__init__()
+        self._lasting = lasting
         self._line: NatsLine | None = None
         self._listeners: dict[int, Callable[[Msg], None]] = {}
         self._numbers = itertools.count(1)
@@ -314,6 +322,7 @@ class NatsClient(Client):
 
     async def connect(self, *servers: Any, **options: Any) -> None:
         """Connects as nats-py does; who gives up, or is refused, has nothing left that goes on."""
+        self._server_pool = []  # nats-py would add the servers once more each time
         try:
             await super().connect(*servers, **options)
         except BaseException:
@@ -361,6 +370,18 @@ class NatsClient(Client):
                 self._transport.close()  # type: ignore[no-untyped-call]  # nats-py forgot
         elif (writer := self._transport._io_writer) is not None:  # noqa: SLF001 - there is no other way to it
             writer.transport.abort()
+
+    async def _process_err(self, err_msg: str) -> None:
+        """Takes what the server does not like; nats-py closes for good, also where the server goes on.
+
+        Where that ends the connection, the server hangs up, and that is noticed.
+        """
+        told = err_msg.strip("'")
+        if _TOO_MANY not in told.lower() and not self._lasting:
+            await super()._process_err(err_msg)
+            return
+        self._err = errors.Error(f"nats: {told}")
+        await self._error_cb(self._err)
 
     async def _attempt_reconnect(self) -> None:
         while True:
@@ -410,13 +431,19 @@ class NatsClient(Client):
     async def _stop_reconnecting(self) -> None:
         """nats-py does not wait for the end, and what has connected meanwhile goes on without anybody."""
         task = self._reconnection_task
-        if task is not None and task is not asyncio.current_task():
+        if task is not None and not task.done() and task is not asyncio.current_task():
             task.cancel()
             await asyncio.wait([task])
 
     def _remove_sub(self, sid: int, max_msgs: int = 0) -> None:
         super()._remove_sub(sid, max_msgs)
         self._listeners.pop(sid, None)
+        if (
+            self.is_reconnecting
+        ):  # nats-py says nothing then, and that it was subscribed may still wait to be sent
+            command = unsub_cmd(sid, 0)
+            self._pending.append(command)
+            self._pending_data_size += len(command)
 
 
 def _harmless(told: Callable[[Exception], Awaitable[None]]) -> Callable[[Exception], Awaitable[None]]:

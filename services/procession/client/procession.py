@@ -12,6 +12,7 @@ from procession.client.errors import NotConnectedError, UnknownRunError
 from procession.client.handle import RunHandle
 from procession.client.link import Link, UnreachableError
 from procession.client.memory import MemoryClient
+from procession.errors import address
 from procession.json_values import given
 from procession_schemas import subjects
 from procession_schemas.agent import Agent
@@ -33,7 +34,8 @@ class Procession:
     Args:
         url: Address of the NATS server, or several separated by commas.
         tenant: Token of every subject; letters, digits, `_` and `-`.
-        connect_timeout: Seconds to reach the server at first. A lost connection is restored for ever.
+        connect_timeout: Seconds to reach a server at first; of several, each has its part of them. A lost connection is
+            restored for ever, also where NATS has ended it.
         accept_timeout: Seconds within which a request must be stored. Until then it is sent again, as the same run, to
             servers that restart, or elect a leader for the stream; who attaches to a run asks for as long.
         nats_options: Further options of `nats.connect`, such as `user` and `password`, or `tls`.
@@ -206,8 +208,9 @@ class Procession:
             found = await self._link.patiently(lambda: self._trace(run_id))
         except UnreachableError as error:
             await handle.close()
-            where = f"the streams at {self._link.url}"
-            raise NotConnectedError(f"{where} do not answer: are the services running?") from error
+            where = f"the streams at {address(self._link.url)}"
+            told = f"{where} do not answer{self._link.trouble}: are the services running?"
+            raise NotConnectedError(told) from error
         except BaseException:
             await handle.close()
             raise

@@ -153,6 +153,8 @@ async def _started(stack: AsyncExitStack, options: argparse.Namespace, settings:
         environment = await stack.enter_async_context(made)
     if options.config is not None:
         environment = {**environment, "PROCESSION_CONFIG": str(options.config.absolute())}
+    if "replica" in settings.model_fields_set:  # also where the settings file gives it
+        environment = {**environment, "PROCESSION_REPLICA": settings.replica}
     embedded = options.embedded
     if embedded is None:
         embedded = "nats_url" not in settings.model_fields_set

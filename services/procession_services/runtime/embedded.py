@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from procession_services.runtime.server_programs import HOST, EmbeddedServerError, Nats, Program, Redis
-from procession_services.runtime.tasks import ended, repeated
+from procession_services.runtime.tasks import ended
 
 __all__ = ["EmbeddedServerError", "EmbeddedServers", "Endpoints", "OnLine", "embedded", "nobody"]
 
@@ -30,6 +30,7 @@ _PROBE_SECONDS: Final = 1.0
 _POLL_SECONDS: Final = 0.01
 _GRACE_SECONDS: Final = 5.0
 _LOOK_SECONDS: Final = 0.5
+_LONGEST_PAUSE: Final = 8.0
 _ATTEMPTS: Final = 5
 _LOG_TAIL_LINES: Final = 12
 
@@ -163,15 +164,9 @@ class EmbeddedServers:
         Args:
             on_line: Gets the name of a server and a line about it.
         """
-
-        async def look() -> None:
+        async with asyncio.TaskGroup() as keepers:
             for server in self._wanted:
-                if (code := server.code()) is not None:
-                    on_line(server.name, f"ended with code {code}; it is started again")
-                    await server.start()
-                    on_line(server.name, "is ready again")
-
-        await repeated("starting a server again", _LOOK_SECONDS, look)
+                keepers.create_task(server.keep(on_line))
 
     async def restart_nats(self) -> None:
         """Kill NATS and start it again on the same ports and data; return when it answers.
@@ -254,6 +249,29 @@ class _Server:
                 self.ports = ports
                 return
         raise EmbeddedServerError(self._complaint("ended instead of starting"))
+
+    async def keep(self, on_line: OnLine) -> None:
+        """Start the process again whenever it has ended, whatever becomes of the other server."""
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            if (code := self.code()) is not None:
+                on_line(self.name, f"ended with code {code}; it is started again")
+                await self._start_again(on_line)
+                on_line(self.name, "is ready again")
+
+    async def _start_again(self, on_line: OnLine) -> None:
+        """Start the process, later each time that it cannot be, as on a full disk; say why once."""
+        pause = _LOOK_SECONDS
+        while True:
+            try:
+                await self.start()
+            except Exception as error:  # noqa: BLE001 - whatever it is: else nobody would start it any more
+                if pause == _LOOK_SECONDS:
+                    on_line(self.name, f"cannot be started, and is tried again and again: {error}")
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+            else:
+                return
 
     async def stop(self) -> None:
         """Ask the process to end; kill it when it does not, or when the caller is cancelled."""

@@ -75,7 +75,10 @@ class Settings(BaseSettings):
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = Field(
         default="WARNING", description="Level of the services' logs on stderr."
     )
-    replica: str = Field(default_factory=lambda: new_token(10), description="Id of this process; generated.")
+    replica: str = Field(
+        default_factory=lambda: new_token(10),
+        description="Id of this process, which no other one has; generated.",
+    )
     max_request_bytes: int = Field(
         default=1_048_576, gt=0, le=_LARGEST, description="Longest accepted run request."
     )

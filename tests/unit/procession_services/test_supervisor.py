@@ -10,6 +10,9 @@ from contextlib import ExitStack
 import pytest
 from redis.asyncio import Redis
 
+from procession_services.bus.operator import Operator
+from procession_services.deploy.check import ask_services
+from procession_services.runtime.access import Access
 from procession_services.supervisor import SERVICES, StartError, Supervisor, system
 from tests.support.waiting import until
 
@@ -113,6 +116,16 @@ async def test_no_two_processes_serve_metrics_on_one_port(environment):
             writer.write(b"GET /metrics HTTP/1.0\r\n\r\n")
             assert b"procession_commands_in_flight" in await reader.read()
             writer.close()
+
+
+async def test_no_two_processes_have_the_same_name(environment):
+    """Streams go to an output replica by its name: two of one name both got the chunks of each."""
+    environment["PROCESSION_REPLICA"] = "here"
+    async with Supervisor(environment, replicas=NONE | {"error_recovery": 2}):
+        operator = await Operator.connect(environment["PROCESSION_NATS_URL"], Access())
+        names = {status.replica for status in await ask_services(operator, "status")}
+        await operator.close()
+    assert {"here-error_recovery-1", "here-error_recovery-2"} <= names
 
 
 async def test_a_service_that_does_not_start_is_told_with_what_it_said(environment):

@@ -1,11 +1,20 @@
 """The client against a real server; the services are played by tests/support/wire.py."""
 
 import asyncio
+import json
+import signal
+import urllib.request
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock
+from urllib.parse import urlparse
 
 import pydantic
 import pytest
+from nats.aio.client import Srv
 
 from procession.client import (
     ChunksLostError,
@@ -26,7 +35,8 @@ from procession_schemas.agent import Agent
 from procession_schemas.fingerprint import fingerprint
 from procession_schemas.run import RunRequest
 from procession_services.bus.streams import ensure_streams
-from procession_services.runtime.embedded import EmbeddedServers, embedded
+from procession_services.runtime import server_programs
+from procession_services.runtime.embedded import EmbeddedServers, _Server, embedded
 from tests.chaos.proxy import Proxy
 from tests.support.waiting import until
 from tests.support.wire import services_at
@@ -987,6 +997,23 @@ async def test_a_server_that_is_not_there_is_told_at_once():
             pass
 
 
+async def test_a_server_that_is_silent_leaves_time_for_the_others(servers):
+    """As a machine that is off: `procession run` has two seconds, as nats-py has for each server."""
+
+    async def say_nothing(_reader: Any, writer: asyncio.StreamWriter) -> None:
+        silent.append(writer)
+
+    silent: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    url = f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]},{servers.nats_url}"
+    async with Procession(url, connect_timeout=2.0, dont_randomize=True) as procession:
+        assert procession._link._client.is_connected
+        assert procession._link.trouble == ""
+    assert len(silent) == 1
+    silent[0].close()
+    server.close()
+
+
 @pytest.mark.parametrize("url", ["", "nats://127.0.0.1:99999", "nats://127.0.0.1,", "nats://[::1"])
 async def test_an_address_that_is_none_is_told(url):
     with pytest.raises(NotConnectedError, match=r"in connect url|connect url option"):
@@ -1089,6 +1116,18 @@ async def test_a_client_is_entered_once_and_again_when_it_was_closed(servers, se
             await client.start("Hi", agent="demo")
 
 
+async def test_a_client_that_two_enter_at_once_is_connected_once(servers, services):
+    """As by the first requests of a web server; the other one's connection stayed open."""
+    client = Procession(servers.nats_url, tenant=services.tenant)
+    entering = [asyncio.create_task(client.__aenter__()) for _ in range(2)]
+    entered, refused = await asyncio.gather(*entering, return_exceptions=True)
+    assert entered is client
+    assert isinstance(refused, RuntimeError)
+    assert "share it" in str(refused)
+    async with await client.start("Hi", agent="demo"):
+        await client.__aexit__(None, None, None)
+
+
 @pytest.mark.parametrize("stores", [False, True])
 async def test_who_asks_is_told_at_once_that_the_client_was_closed(services, procession, stores):
     async def silent(_message):
@@ -1130,6 +1169,139 @@ async def test_who_leaves_while_nats_is_away_gets_no_error_but_the_own_one(tmp_p
         with pytest.raises(NotAcceptedError):
             await leave()
         assert procession._link.closed
+
+
+async def test_who_attaches_is_told_at_once_that_the_client_was_closed(tmp_path):
+    async with embedded(tmp_path, redis=False) as servers:
+        async with Procession(servers.nats_url) as procession:
+            attaching = asyncio.create_task(procession.attach("run-1"))
+            await until(lambda: procession._link._client._asked)
+        with pytest.raises(NotConnectedError, match="not connected"):
+            async with asyncio.timeout(3):
+                await attaching
+
+
+async def test_what_could_not_be_sent_leaves_nothing_at_the_server(tmp_path):
+    def listens() -> int:
+        with urllib.request.urlopen(f"{servers.endpoints.monitor_url}/connz") as answer:
+            connections = json.load(answer)["connections"]
+        ours = (each for each in connections if each.get("name") == "procession-client")
+        return int(next(ours)["subscriptions"])
+
+    async with EmbeddedServers(tmp_path, redis=False) as servers:
+        url = servers.endpoints.nats_url
+        async with (
+            services_at(url) as services,
+            Procession(url, tenant=services.tenant, accept_timeout=0.1) as procession,
+        ):
+            client = procession._link._client
+            async with await procession.start("Hi", agent="demo"):
+                pass
+            await client.flush()
+            before = listens()
+            servers.kill_nats()
+            await until(lambda: not client.is_connected)
+            for _ in range(3):
+                with pytest.raises(NotAcceptedError):
+                    await procession.start("Hi", agent="demo")
+            await servers.restart_nats()
+            await until(lambda: client.is_connected)
+            await client.flush()
+            assert listens() == before
+
+
+async def test_a_client_that_was_connected_again_in_one_event_loop_works_in_the_next(tmp_path):
+    """As one of a module that each `asyncio.run` enters anew."""
+    async with EmbeddedServers(tmp_path, redis=False) as servers:
+        procession = Procession(servers.endpoints.nats_url)
+
+        async def use(restart: bool) -> None:
+            async with procession:
+                if restart:
+                    procession._link._client._hang_up()
+                    await until(lambda: procession._link._client.stats["reconnects"])
+                assert len(procession._link._client.server_pool) == 1
+
+        for restart in (True, False):
+            await asyncio.to_thread(asyncio.run, use(restart))
+
+
+@dataclass(frozen=True, slots=True)
+class Strict(server_programs.Nats):
+    """NATS with further settings."""
+
+    more: str = ""
+
+    def config(self, data: Path, ports: Sequence[int]) -> str:
+        return f"{server_programs.Nats.config(self, data, ports)}\n{self.more}\n"
+
+
+@asynccontextmanager
+async def strict_nats(directory: Path, more: str) -> AsyncIterator[tuple[str, Any]]:
+    server = _Server(Strict(more=more), directory)
+    await server.start()
+    try:
+        yield f"nats://127.0.0.1:{server.ports[0]}", server
+    finally:
+        await server.stop()
+
+
+async def test_a_limit_of_subscriptions_ends_no_client(tmp_path):
+    async with (
+        strict_nats(tmp_path, "max_subscriptions: 7") as (url, _),
+        services_at(url) as services,
+        Procession(url, tenant=services.tenant) as procession,
+    ):
+        client = procession._link._client
+        handles = [await procession.start("Hi", agent="demo") for _ in range(4)]
+        await until(lambda: "maximum subscriptions" in str(client.last_error))
+        await client.flush()
+        for handle in handles:
+            await handle.close()
+        async with await procession.start("Hi", agent="demo") as handle:
+            await services.chunks(handle.run_id, 0, "a", end=True)
+            await services.finish(handle.run_id, "a")
+            assert await collect(handle) == ["a"]
+        assert client.stats["reconnects"] == 0
+
+
+async def test_a_client_that_nats_throws_out_says_why_and_comes_back(tmp_path):
+    """As while its password is changed."""
+    users = 'authorization {{ users = [ {{ user: a, password: "{}" }} ] }}'
+    async with (
+        strict_nats(tmp_path, users.format("old")) as (url, server),
+        Procession(url, user="a", password="old", accept_timeout=1) as procession,
+    ):
+        file = tmp_path / "nats.conf"
+
+        def change(old: str, new: str) -> None:
+            file.write_text(file.read_text().replace(f'"{old}"', f'"{new}"'))
+            server.send(signal.SIGHUP)
+
+        change("old", "new")
+        await until(lambda: not procession._link._client.is_connected)
+        with pytest.raises(NotAcceptedError, match=r"(?i)authorization violation"):
+            await procession.cancel("run-1")
+        change("new", "old")
+        await until(lambda: procession._link._client.is_connected)
+        with pytest.raises(NotAcceptedError, match="are the services running"):
+            await procession.cancel("run-1")
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"user": lambda: "a", "password": "secret"}], ids=["address", "callable"]
+)
+async def test_a_client_gets_into_servers_too_that_are_not_in_its_address(tmp_path, more):
+    """Of one server of a cluster nats-py learns which others there are, and had no password for them."""
+    async with strict_nats(tmp_path, 'authorization { user: a, password: "secret" }') as (url, _):
+        own = url if more else url.replace("://", "://a:secret@")
+        async with Procession(own, accept_timeout=0.1, **more) as procession:
+            client = procession._link._client
+            client._server_pool = [Srv(urlparse(url))]
+            client._hang_up()
+            await until(lambda: client.stats["reconnects"])
+            with pytest.raises(NotAcceptedError, match="are the services running"):  # as somebody answers
+                await procession.cancel("run-1")
 
 
 async def test_what_came_while_the_connection_was_lost_is_read_from_the_streams(tmp_path):

@@ -18,6 +18,7 @@ from redis.asyncio import Redis
 from procession_services.runtime import embedded as module
 from procession_services.runtime.embedded import EmbeddedServerError, EmbeddedServers, embedded
 from procession_services.runtime.tasks import ended
+from tests.support.waiting import until
 
 PARENT = """
 import asyncio, pathlib, sys
@@ -156,11 +157,46 @@ async def test_servers_that_have_ended_are_started_again_with_what_they_stored(t
         async with jetstream(before.nats_url) as stream, redis_client(before.redis_url) as redis:
             assert (await stream.get_msg("S", 1)).data == b"kept"
             assert await redis.get("key") == b"kept"
-    assert lines == [
+    assert sorted(lines, key=lambda line: line[0]) == [  # each by itself
         (name, line)
         for name in ("nats", "redis")
         for line in ("ended with code -9; it is started again", "is ready again")
     ]
+
+
+async def test_one_that_cannot_be_started_again_says_why_once_and_keeps_no_other_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a full disk, which NATS finds first."""
+    monkeypatch.setattr(module, "_LOOK_SECONDS", 0.02)
+    told: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+    async with EmbeddedServers(tmp_path) as servers:
+        keeping = asyncio.create_task(servers.keep(lambda *line: told.put_nowait(line)))
+        (tmp_path / "nats").rename(tmp_path / "away")
+        (tmp_path / "nats").touch()
+        tried, spawn = list[Any](), servers._nats._spawn
+
+        def noticed(ports: Any) -> Any:
+            tried.append(ports)
+            return spawn(ports)
+
+        monkeypatch.setattr(servers._nats, "_spawn", noticed)
+        servers.kill_nats()
+        async with asyncio.timeout(20):
+            await until(lambda: len(tried) > 2)
+            servers.kill_redis()
+            await until(lambda: servers._redis.code() is None)
+            (tmp_path / "nats").unlink()
+            (tmp_path / "away").rename(tmp_path / "nats")
+            lines: dict[str, list[str]] = {"nats": [], "redis": []}
+            while any("is ready again" not in heard for heard in lines.values()):
+                name, line = await told.get()
+                lines[name].append(line)
+        await ended(keeping)
+    assert lines["redis"] == ["ended with code -9; it is started again", "is ready again"]
+    began, why, ready = lines["nats"]
+    assert (began, ready) == ("ended with code -9; it is started again", "is ready again")
+    assert why.startswith("cannot be started, and is tried again and again: ")
 
 
 async def test_a_killed_redis_comes_back_at_the_same_place_with_what_it_stored(tmp_path: Path) -> None:
