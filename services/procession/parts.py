@@ -69,12 +69,9 @@ def copy_json(value: T, levels: int = MAX_DEPTH) -> T:
         return value
     if not levels:
         raise ValueError(f"nests deeper than {MAX_DEPTH} levels")
-    copied: Any
     if isinstance(value, dict):
-        copied = {key: copy_json(item, levels - 1) for key, item in value.items()}
-    else:
-        copied = [copy_json(item, levels - 1) for item in value]
-    return copied  # type: ignore[no-any-return]  # `cast` takes its time, here
+        return cast("T", {key: copy_json(item, levels - 1) for key, item in value.items()})
+    return cast("T", [copy_json(item, levels - 1) for item in value])
 
 
 def tool_part(invocation: Mapping[str, Any], **extra: Any) -> Part:

@@ -50,10 +50,9 @@ class StreamChain:
         self._collector = collector
         self._reports = [calls.report(link, _HOOK) for link in links]
         self._data = [link.processor.process_data_parts for link in links]
-        self._writers = [
-            TurnWriter(partial(_send_past, ref(self), k), beside=partial(_written_beside, ref(self)))
-            for k in range(len(links))
-        ]
+        this = ref(self)
+        beside = partial(_written_beside, this)
+        self._writers = [TurnWriter(partial(_send_past, this, k), beside=beside) for k in range(len(links))]
         self._args = [
             OutputStreamArgs(
                 abort=abort,

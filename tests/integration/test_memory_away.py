@@ -7,6 +7,7 @@ import pytest
 from procession_services.memory.stores.redis import RedisMessageStore
 from procession_services.runtime import redis_client
 from procession_services.runtime.embedded import EmbeddedServers
+from procession_services.runtime.redis_client import UNANSWERED
 from tests.support.system import SERVICES, finished, running_system
 
 pytestmark = [pytest.mark.integration]
@@ -17,16 +18,21 @@ async def test_memory_that_redis_could_not_answer_is_asked_again(tmp_path, monke
     monkeypatch.setattr(redis_client, "_RETRIES", 1)
     monkeypatch.setenv("OPENAI_API_KEY", "unused")
     back: list[asyncio.Task[None]] = []
+    is_told = asyncio.Event()
     ask = getattr(RedisMessageStore, operation)
 
     async def asked(store, *args, **options):
         if not back:
             servers.kill_redis()
             back.append(asyncio.create_task(restarted()))
-        return await ask(store, *args, **options)
+        try:
+            return await ask(store, *args, **options)
+        except UNANSWERED:
+            is_told.set()
+            raise
 
     async def restarted():
-        await asyncio.sleep(1)
+        await is_told.wait()
         await servers.restart_redis()
 
     async with (

@@ -124,7 +124,7 @@ async def test_an_abort_whose_metadata_is_no_json_ends_the_run(run):
         (StreamChain, "feed"),
         (StreamChain, "end"),
         (PartsStore, "save"),
-        (SessionServer, "_outcome"),
+        (sessions, "outcome"),
         (sessions, "carried"),
     ],
 )

@@ -19,6 +19,8 @@ from tests.support.servers import own_servers
 from tests.support.system import SERVICES, finished, running_system
 from tests.support.waiting import eventually, until
 
+_DELIVERIES = 2
+
 pytestmark = pytest.mark.integration
 
 CALL = {"tool_calls": [{"id": "c1", "name": "send-mail", "arguments": {"to": "ann"}}]}
@@ -73,7 +75,11 @@ async def test_who_comes_when_its_events_have_expired_can_still_decide(tmp_path,
         events = (await js.stream_info("EVENTS")).config
         events.max_age, events.duplicate_window = 0.1, 0.1
         await js.update_stream(events)
-        await asyncio.sleep(1)
+
+        async def has_expired():
+            return not (await js.stream_info("EVENTS")).state.messages
+
+        await eventually(has_expired)
         events.max_age = 60
         await js.update_stream(events)
         await connection.close()
@@ -85,29 +91,33 @@ async def test_who_comes_when_its_events_have_expired_can_still_decide(tmp_path,
 
 
 @pytest.mark.parametrize("word", ["approve", "cancel"])
-async def test_what_somebody_says_while_redis_is_away_counts_when_it_is_back(tmp_path, monkeypatch, word):
+async def test_what_somebody_says_while_redis_is_away_counts_when_it_is_back(
+    tmp_path, monkeypatch, caplog, word
+):
     """Nobody could tell them that it was not heard: it was stored."""
     monkeypatch.setattr(redis_client, "_RETRIES", 1)
     async with EmbeddedServers(tmp_path) as servers, running_system(servers.endpoints, tmp_path) as system:
         monkeypatch.setenv("OPENAI_API_KEY", "unused")
-        async with system.inside(*SERVICES, max_deliver=2):
+        async with system.inside(*SERVICES, max_deliver=_DELIVERIES):
             handle = await system.start(CALL, DONE, agent=ASKS)
             assert (await handle.result(timeout=20)).status == "suspended"
             servers.kill_redis()
             await (handle.approve("c1") if word == "approve" else handle.cancel())
-            await asyncio.sleep(5)
+            await until(lambda: caplog.text.count("waits for Redis") > _DELIVERIES)
             await servers.restart_redis()
             result = await handle.result(timeout=30)
             assert result.status == ("finished" if word == "approve" else "cancelled")
 
 
-async def test_what_a_service_gave_up_while_redis_is_away_ends_its_run_when_it_is_back(tmp_path, monkeypatch):
+async def test_what_a_service_gave_up_while_redis_is_away_ends_its_run_when_it_is_back(
+    tmp_path, monkeypatch, caplog
+):
     monkeypatch.setattr(redis_client, "_RETRIES", 1)
     monkeypatch.setenv("OPENAI_API_KEY", "unused")
     async with (
         EmbeddedServers(tmp_path) as servers,
         running_system(servers.endpoints, tmp_path) as system,
-        system.inside("orchestrator", max_deliver=2),
+        system.inside("orchestrator", max_deliver=_DELIVERIES),
     ):
         handle = await system.start(DONE, stream=False)
         connection = await nats.connect(servers.endpoints.nats_url)
@@ -124,7 +134,7 @@ async def test_what_a_service_gave_up_while_redis_is_away_ends_its_run_when_it_i
         )
         servers.kill_redis()
         await js.publish(subjects.work("orchestrator", tenant, handle.run_id), given_up.to_json())
-        await asyncio.sleep(5)
+        await until(lambda: caplog.text.count("waits for Redis") > _DELIVERIES)
         await servers.restart_redis()
         error = (await handle.result(timeout=30)).error
         assert error is not None

@@ -7,6 +7,7 @@ import pytest
 
 from procession_services.output_processors.parts import PartsStore
 from tests.support.hooked import processor, same, tool
+from tests.support.waiting import nothing_more
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
 
@@ -118,9 +119,11 @@ async def test_a_chunk_that_has_come_through_while_the_next_one_waits(system):
 
 async def test_what_a_hook_writes_beside_the_stream_while_the_model_is_silent(system):
     begun: list[asyncio.Task[None]] = []
+    is_shown = asyncio.Event()
 
     async def later(writer):
-        await asyncio.sleep(0.1)
+        await is_shown.wait()
+        await nothing_more()
         await writer.custom(data("beside"))
 
     async def stream(args):
@@ -132,7 +135,8 @@ async def test_what_a_hook_writes_beside_the_stream_while_the_model_is_silent(sy
     behind = processor("q", data=True, process_output_stream=same)
     agent = {"model": model, "outputProcessors": [processor("p", process_output_stream=stream), behind]}
     handle = await system.start(agent=agent)
-    assert await seen(handle, "beside") == ["a", "beside"]
+    assert await seen(handle, "a", is_shown) == ["a"]
+    assert await seen(handle, "beside") == ["beside"]
     await handle.cancel()
     assert (await handle.result()).status == "cancelled"
 

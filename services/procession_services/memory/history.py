@@ -23,6 +23,7 @@ from procession_services.runtime import clock
 
 DEFAULT_LAST_MESSAGES = 10
 _JUST_NOW_MS = 60_000
+"""A message that says of itself that it is older brings that time along."""
 PAGE = 40
 """Messages read at a time where a token budget decides how many."""
 BOUNDARY = "memory-token-limiter:boundary"

@@ -1,4 +1,4 @@
-"""Why a stream has ended early, as its sender is told."""
+"""What the sender of a stream is told when it has ended: what came of it, or why it has ended early."""
 
 import logging
 from typing import Any
@@ -6,12 +6,60 @@ from typing import Any
 import orjson
 
 from procession.authors import said
+from procession.context import RunContext
 from procession.errors import InvalidOptionsError, ProcessorError, TripWire, UnknownComponentError
 from procession.json_values import error_text
 from procession_services.output_processors.opening import Session
+from procession_services.processor_host.job import Job
 from procession_services.processor_host.wire import wire_failure, wire_tripwire
 
 log = logging.getLogger(__name__)
+
+
+def outcome(session: Session, *, logged: bool) -> dict[str, Any]:
+    """What came of a stream; `logged`: its sender, or we, log what its processors have received."""
+    ctx, job = session.ctx, session.job
+    if job is not None:
+        told: dict[str, Any] = {"logged": logged}
+        if job.result.result is None or job.result.result.status == "suspended":
+            if logged:
+                ctx.add_stream(session.outbox.fence)
+            told |= _left(session, job)
+        return told | {"lent": orjson.Fragment(job.result.to_json()), "usage": session.collector.usage}
+    names = {link.id for link in session.chain.links}
+    return {
+        "logged": logged,
+        "kind": session.kind,
+        "states": {name: ctx.states[name] for name in names if name in ctx.states},
+        "requestContext": ctx.request_context,
+        "response": session.collector.to_dict(),
+        "parts": session.collector.parts,
+        "reports": [r.to_wire().model_dump(by_alias=True) for r in session.calls.reports.values()],
+        "rewritten": session.results.rewritten(),
+        **_changes(ctx, session.lent),
+    }
+
+
+def _left(session: Session, job: Job) -> dict[str, Any]:
+    """The context as we leave it: as text where the sender only stores it, which costs neither of us the reading."""
+    body = job.context_body()
+    if body is None:
+        return {"context": job.ctx.to_dict()}
+    return {"contextText": body.decode()} if session.as_text else {"context": orjson.Fragment(body)}
+
+
+def _changes(ctx: RunContext, lent: dict[str, Any] | None) -> dict[str, Any]:
+    """What the chain has made of the conversation; and beside a sender that goes on, what of it and of the context."""
+    if lent is None:
+        return {"messages": ctx.messages.serialize()}
+    was, now = lent["requestContext"], ctx.request_context
+    return {
+        "messages": None,
+        "contextChanges": [
+            key for key in {**was, **now} if (key in was, was.get(key)) != (key in now, now.get(key))
+        ],
+        "messageChanges": ctx.messages.changes_since(lent["messages"]),
+    }
 
 
 def given_back(run: str, error: Exception) -> dict[str, Any]:

@@ -145,24 +145,15 @@ class Opener:
         reset = lease.get("reset")
         if not lease.get("resume"):
             return Outbox(self._bus, tenant, run, start, live=command.stream, fence=fence, reset=reset)
-        anew, shown = lease.get("anew", False) or await self._has_forgotten(lease.get("life", 0)), Shown()
+        shown, anew = Shown(), lease.get("anew", False) or await self._has_forgotten(lease.get("life", 0))
         if not anew:
             shown = await last_sent(self._bus, tenant, run, fence + lease.get("after", 0))
-            anew = shown.timed
-        suppress, last = (-1, None) if anew else (shown.last, shown.chunk)
+            anew, shown = shown.timed, Shown() if shown.timed else shown
         fence += lease["attempt"]
-        if suppress >= start:
+        if shown.last >= start:
             reset = None  # what clients have of the stream said so
         outbox = Outbox(
-            self._bus,
-            tenant,
-            run,
-            start,
-            live=command.stream,
-            suppress=suppress,
-            last=last,
-            fence=fence,
-            reset=reset,
+            self._bus, tenant, run, start, live=command.stream, shown=shown, fence=fence, reset=reset
         )
         if anew:
             outbox.timed = True  # the numbers are others, too

@@ -9,14 +9,13 @@ from typing import Any
 import orjson
 
 from procession.authors import is_ours
-from procession.context import RunContext
 from procession.errors import ProcessorError, TripWire
 from procession.json_values import encoded
 from procession.services import KeyValueStore
 from procession_schemas import subjects
 from procession_schemas.chunks import Chunk
 from procession_schemas.work import ModelOp, UnlessToolsOp, WorkCommand
-from procession_services.output_processors.endings import ending, given_back, unsendable
+from procession_services.output_processors.endings import ending, given_back, outcome, unsendable
 from procession_services.output_processors.local import within
 from procession_services.output_processors.opening import ForgottenError, Opener, Session
 from procession_services.output_processors.parts import PartsStore
@@ -39,6 +38,7 @@ _FIRST_SECONDS = 0.0002
 _REPLY_SECONDS = 0.005
 """How long the reply to a lease of a whole stream waits for what comes of that."""
 _NOTHING: dict[str, Any] = {"n": 0, "c": []}
+"""A frame without chunks, after which what is ready is sent."""
 _HEARTBEAT_SECONDS = 0.5
 _SLOW_SECONDS = 0.1
 """A chunk that kept the event loop for so long may have kept a heartbeat, too."""
@@ -179,7 +179,12 @@ class SessionServer:
             )
         elif not _last(session):
             self._parts.keep(session.place, session.parts)
-        done = self._outcome(session, logged=logged) | ({"log": entry} if entry else {}) | failed
+        done = (
+            self._place(session)
+            | outcome(session, logged=logged)
+            | ({"log": entry} if entry else {})
+            | failed
+        )
         try:
             encoded(session.ctx.states, "states")  # what is told here would take a date, and make it a text
             encoded(session.ctx.request_context, "requestContext")
@@ -305,15 +310,14 @@ class SessionServer:
     async def _goes_by_chance(self, session: Session) -> None:
         """Tells the sender before anything is sent that another replica would not make.
 
-        Where that would go among chunks which clients have, the stream is given back, and all of it made anew.
+        Where that would go among chunks which clients have, the stream is given back, and all of it made anew. In a
+        reply that gives one back, a sender of the version before would not read it, so it is told before.
         """
         if session.timed:
             return
         session.timed = session.outbox.timed = True
         astray = session.outbox.astray
-        if (
-            session.reply or not astray
-        ):  # a sender of the version before reads it in no reply that gives a stream back
+        if session.reply or not astray:
             await self._tell(session, {"t": True})
         if not astray:
             return
@@ -362,49 +366,6 @@ class SessionServer:
             "outSeq": session.outbox.next_seq,
             "fence": session.outbox.fence,
         }
-
-    def _outcome(self, session: Session, *, logged: bool) -> dict[str, Any]:
-        told = self._place(session) | {"logged": logged}
-        ctx, job = session.ctx, session.job
-        if job is not None:
-            if job.result.result is None or job.result.result.status == "suspended":
-                if logged:
-                    ctx.add_stream(session.outbox.fence)
-                told |= _left(session, job)
-            return told | {"lent": orjson.Fragment(job.result.to_json()), "usage": session.collector.usage}
-        names = {link.id for link in session.chain.links}
-        return told | {
-            "kind": session.kind,
-            "states": {name: ctx.states[name] for name in names if name in ctx.states},
-            "requestContext": ctx.request_context,
-            "response": session.collector.to_dict(),
-            "parts": session.collector.parts,
-            "reports": [r.to_wire().model_dump(by_alias=True) for r in session.calls.reports.values()],
-            "rewritten": session.results.rewritten(),
-            **_changes(ctx, session.lent),
-        }
-
-
-def _left(session: Session, job: Job) -> dict[str, Any]:
-    """The context as we leave it: as text where the sender only stores it, which costs neither of us the reading."""
-    body = job.context_body()
-    if body is None:
-        return {"context": job.ctx.to_dict()}
-    return {"contextText": body.decode()} if session.as_text else {"context": orjson.Fragment(body)}
-
-
-def _changes(ctx: RunContext, lent: dict[str, Any] | None) -> dict[str, Any]:
-    """What the chain has made of the conversation; and beside a sender that goes on, what of it and of the context."""
-    if lent is None:
-        return {"messages": ctx.messages.serialize()}
-    was, now = lent["requestContext"], ctx.request_context
-    return {
-        "messages": None,
-        "contextChanges": [
-            key for key in {**was, **now} if (key in was, was.get(key)) != (key in now, now.get(key))
-        ],
-        "messageChanges": ctx.messages.changes_since(lent["messages"]),
-    }
 
 
 async def _taken(session: Session) -> dict[str, Any]:

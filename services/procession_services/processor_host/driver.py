@@ -157,9 +157,14 @@ class Driver:
             case TellFinished(result):
                 took = now() - datetime.fromisoformat(state.accepted_at)
                 final = result.model_copy(update={"duration_ms": int(took.total_seconds() * 1000)})
-                fence = fence_of(state.seq)
-                about = state.tenant, state.run, final, state.fingerprint
-                await self.finished(*about, fence=fence, end_seq=state.out_seq)
+                await self.finished(
+                    state.tenant,
+                    state.run,
+                    final,
+                    state.fingerprint,
+                    fence=fence_of(state.seq),
+                    end_seq=state.out_seq,
+                )
                 _observe(state, final)
             case PassTurn():
                 await self._pass_turn(state.tenant, line_of(state))

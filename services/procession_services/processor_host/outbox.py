@@ -43,11 +43,16 @@ class Shown(NamedTuple):
     chunk: Chunk | None = None
 
 
+_NOTHING_SHOWN = Shown()
+
+
 async def last_sent(bus: Bus, tenant: str, run: str, fence: int = 0) -> Shown:
     """What clients have of a run; nothing where none of it is of that fence."""
     bodies = await bus.stored.latest("CHUNKS", subjects.chunk(tenant, run))
-    shown = max((_shown(orjson.loads(body)) for body in bodies), default=Shown(), key=lambda one: one[:3])
-    return shown if shown.fence >= fence else Shown()
+    shown = max(
+        (_shown(orjson.loads(body)) for body in bodies), default=_NOTHING_SHOWN, key=lambda one: one[:3]
+    )
+    return shown if shown.fence >= fence else _NOTHING_SHOWN
 
 
 def _shown(batch: dict[str, Any]) -> Shown:
@@ -73,10 +78,10 @@ def _text(chunk: Chunk) -> Any:
 class Outbox:
     """Numbers chunks and publishes whatever is ready as one batch.
 
-    `suppress` is the last number that clients already have, and `last` the chunk that has it: after a failover the same
-    chunks are made again and held back up to it. Where they turn out to be others, it `differs`, and sends no more.
-    `fence` says whose chunks count where two have made some of the same number. `reset`: the next chunks replace all
-    from that number on; None where that was said. `timed`: what is sent from here on nobody would make again.
+    `shown` is what clients already have: after a failover the same chunks are made again, and held back up to the last
+    of these. Where they turn out to be others, it `differs`, and sends no more. `fence` says whose chunks count where
+    two have made some of the same number. `reset`: the next chunks replace all from that number on; None where that was
+    said. `timed`: what is sent from here on nobody would make again.
     """
 
     def __init__(
@@ -87,8 +92,7 @@ class Outbox:
         next_seq: int,
         *,
         live: bool,
-        suppress: int = -1,
-        last: Chunk | None = None,
+        shown: Shown = _NOTHING_SHOWN,
         fence: int = 0,
         reset: int | None = None,
         hold: Hold | None = None,
@@ -102,7 +106,8 @@ class Outbox:
         """Called once, when a chunk comes that nobody is about to send."""
         self._asked: int | None = None
         self._gave_up = False
-        self._bus, self._run, self._live, self._suppress, self._last = bus, run, live, suppress, last
+        self._bus, self._run, self._live = bus, run, live
+        self._suppress, self._last = shown.last, shown.chunk
         self._whose = tenant, run
         self._subject = subjects.chunk(tenant, run)
         self._ready: list[dict[str, Any]] = []

@@ -10,6 +10,7 @@ from procession_services.llm_gateway import embed
 from procession_services.llm_gateway.embed import EmbeddingAnswers
 from procession_services.llm_gateway.generate import CONCURRENCY, Generator
 from procession_services.llm_gateway.providers.litellm_embeddings import Embeddings
+from tests.support.waiting import until
 
 
 class Provider:
@@ -83,9 +84,12 @@ def subject(tenant, operation="generate"):
 
 
 async def test_a_provider_that_hangs_for_one_tenant_holds_up_no_other():
+    hanging = []
+
     class Hangs(Provider):
         async def stream(self, call):
             if call.model == "m/hangs":
+                hanging.append(call)
                 await asyncio.Event().wait()
             yield self.chunks
 
@@ -94,7 +98,7 @@ async def test_a_provider_that_hangs_for_one_tenant_holds_up_no_other():
     asking = [
         asyncio.create_task(generator.answer(subject("one"), body % b"hangs")) for _ in range(CONCURRENCY + 1)
     ]
-    await asyncio.sleep(0.05)
+    await until(lambda: len(hanging) == CONCURRENCY)
     async with asyncio.timeout(2):
         answer = orjson.loads(await generator.answer(subject("other"), body % b"x"))
     assert answer.get("error") is None
@@ -103,8 +107,11 @@ async def test_a_provider_that_hangs_for_one_tenant_holds_up_no_other():
 
 
 async def test_an_embedder_that_hangs_for_one_tenant_holds_up_no_other(monkeypatch):
+    hanging = []
+
     async def embedded(_provider, model, _texts, *_more):
         if model == "m/hangs":
+            hanging.append(model)
             await asyncio.Event().wait()
         return Embeddings([[1.0]], None, None)
 
@@ -115,7 +122,7 @@ async def test_an_embedder_that_hangs_for_one_tenant_holds_up_no_other(monkeypat
         asyncio.create_task(answers.answer(subject("one", "embed"), body % b"hangs"))
         for _ in range(embed.CONCURRENCY + 1)
     ]
-    await asyncio.sleep(0.05)
+    await until(lambda: len(hanging) == embed.CONCURRENCY)
     async with asyncio.timeout(2):
         answer = orjson.loads(await answers.answer(subject("other", "embed"), body % b"x"))
     assert answer.get("error") is None

@@ -101,7 +101,7 @@ async def test_what_nobody_hears_is_numbered_all_the_same():
 
 async def test_what_clients_have_is_held_back():
     bus = Played()
-    box = outbox(bus, suppress=6)
+    box = outbox(bus, shown=Shown(last=6))
     await box.mark()
     put(box, "a")
     assert box.catching_up
@@ -267,7 +267,7 @@ def test_a_chunk_is_taken_that_fits_beside_what_travels_with_it():
 )
 async def test_what_is_made_again_is_held_back_and_all_behind_it_where_it_is_something_else(last, differs):
     bus = Played()
-    box = outbox(bus, suppress=6, last=last)
+    box = outbox(bus, shown=Shown(last=6, chunk=last))
     assert box.astray
     put(box, "a", "b", "d")
     assert box.astray == box.differs == differs
