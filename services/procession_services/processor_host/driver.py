@@ -86,7 +86,7 @@ class Driver:
             _set_deadline(state, after)
             if after == state:
                 break
-            with_plan = stored.plan is None or after.plan is not state.plan
+            with_plan = after.plan is not state.plan
             wanted = change(after, stored.version, resumed=resumed, with_plan=with_plan)
             done = await self._store.save_state(tenant, run, wanted)
             if done.saved:
@@ -348,5 +348,5 @@ def moved(stored: StoredContext, result: WorkResult, life: int) -> Moved | None:
     before = read_state(stored.state, stored.plan, life)
     state, effects = reduce(before, result)
     _set_deadline(before, state)
-    with_plan = stored.plan is None or state.plan is not before.plan
+    with_plan = state.plan is not before.plan
     return Moved(state, effects, change(state, stored.state_version, with_plan=with_plan))

@@ -65,10 +65,7 @@ class StoredContext:
 
 @dataclass(frozen=True, slots=True)
 class StoredState:
-    """What Redis holds of a run's order: its state with a version, and the plan, which stays the same.
-
-    The version before had the plan in the state; then there is none.
-    """
+    """What Redis holds of a run's order: its state with a version, and the plan, which stays the same."""
 
     version: int
     state: bytes
@@ -80,9 +77,9 @@ class StateChange:
     """The orchestration state of a run as it is to be saved, over the version that it was made from.
 
     The deadline is in milliseconds since the epoch. `line` is the key of a line that the run leaves, or with `resumed`
-    goes to the head of. `plan` is given where none is stored. `out` is the number of the command that the run waits
-    for. A run that `waits` for a person gives back its place, and one that is `resumed` takes one. `numbered_in` is
-    the life of the server in which that command got its number.
+    goes to the head of. `plan` is given where it has become another one. `out` is the number of the command that the
+    run waits for, `numbered_in` the life of the server in which it got that. A run that `waits` for a person gives back
+    its place, and one that is `resumed` takes one.
     """
 
     version: int

@@ -415,10 +415,8 @@ class TestTheEnd:
         assert (stored.seq, stored.data, await thread.state("one")) == (1, {"a": 1}, b"next")
 
 
-async def test_a_plan_is_added_to_a_run_that_has_none(thread: Thread) -> None:
-    """The version before kept it in the state."""
+async def test_a_plan_is_saved_where_it_has_become_another_one(thread: Thread) -> None:
     await thread.admit("one")
-    await thread.redis.hdel(run_key(thread.tenant, "one"), "plan")
     change = StateChange(1, b"next", FAR, False, plan=b"made")
     assert (await thread.store.save_state(thread.tenant, "one", change)).saved
     assert await thread.store.load_state(thread.tenant, "one") == StoredState(2, b"next", b"made")
