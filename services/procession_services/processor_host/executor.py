@@ -147,7 +147,7 @@ class Executor:
                 )
                 await self.driver.again(command.tenant, command.run)
                 return
-            if stored.numbered_in not in (None, self.store.life):
+            if stored.numbered_in != self.store.life:
                 await self.driver.event(command.tenant, command.run, Forgotten(command.seq))
                 return
             if delivery is None and stored.claims > self._max_deliver:
@@ -387,8 +387,7 @@ async def _one(run: OpRunner, op: Op, job: Job) -> None:
 
 def _stale(command: WorkCommand, stored: StoredContext) -> bool:
     """Whether the run has left the command behind, or Redis has forgotten that there was one."""
-    left = stored.out is not None and stored.out != command.seq
-    return left or command.version not in (stored.version, ANY_VERSION)
+    return stored.out != command.seq or command.version not in (stored.version, ANY_VERSION)
 
 
 def _summed(job: Job) -> None:

@@ -46,8 +46,8 @@ class StoredContext:
     """What Redis holds of a run's context; `result` answers command `seq`.
 
     `claims` is how often the command that it was taken for has been claimed, this time included, or delivered, if that
-    is more. `out` is the command that the run waits for, 0 where it waits for none, None in a run of the version
-    before; `numbered_in` is the life of the server in which that got its number, 0 where nobody knows.
+    is more. `out` is the command that the run waits for, 0 where it waits for none; `numbered_in` is the life
+    of the server in which that got its number, 0 where nobody knows.
     """
 
     version: int
@@ -58,9 +58,9 @@ class StoredContext:
     state_version: int = 0
     state: bytes | None = None
     plan: bytes | None = None
-    out: int | None = None
+    out: int = 0
     claims: int = 0
-    numbered_in: int | None = None
+    numbered_in: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,7 +451,7 @@ def _stored(fields: list[Any]) -> StoredContext:
         int(state_version or 0),
         body,
         plan,
-        None if out is None else int(out),
+        int(out or 0),
         claims,
-        None if numbered_in is None else int(numbered_in),
+        int(numbered_in or 0),
     )

@@ -329,13 +329,6 @@ async def test_a_command_of_another_life_of_redis_is_sent_anew_and_not_done(repl
     assert await replica.executor.driver.is_out(state)
 
 
-async def test_a_command_that_a_service_of_the_version_before_has_numbered_is_done(replica):
-    command = await replica.accept(service="tools")
-    await replica.redis.hdel(run_key(replica.tenant, replica.run), "numbered_in")
-    await replica.executor.execute(command, replica.delivery(command))
-    assert replica.begun.count(command.seq) == 1
-
-
 @pytest.mark.parametrize("told", ["before", "meanwhile", "when it could not be told"])
 async def test_who_works_on_a_run_that_is_cancelled_is_told(replica, told):
     command = await replica.accept(service="tools")
