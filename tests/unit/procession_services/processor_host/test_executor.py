@@ -112,12 +112,14 @@ class Replica:
     async def taken_by_another(self, job: Job) -> None:
         """Somebody takes the command over, and dies."""
         self.doing = nothing
-        await self.store.take_context(self.tenant, self.run, seq=job.command.seq, owner="gone.x", attempt=2)
+        await self.store.take_context(
+            self.tenant, self.run, seq=job.command.seq, owner="gone.x.tools", attempt=2
+        )
 
     async def answered_by_another(self, command: WorkCommand) -> None:
         """Somebody stores a result, and dies before it can be taken into the run."""
         failed = failed_result(command, Failure(code="WORK_FAILED", message="no"))
-        about: dict[str, Any] = {"seq": command.seq, "owner": "gone.x"}
+        about: dict[str, Any] = {"seq": command.seq, "owner": "gone.x.tools"}
         await self.store.take_context(self.tenant, self.run, attempt=2, **about)
         data = restore(command, None, id_maker(command)).to_json()
         await self.store.commit_context(
@@ -235,7 +237,9 @@ async def test_nothing_is_kept_of_a_command_that_is_over(replica):
 async def test_a_command_of_its_own_that_was_begun_too_often_ends_the_run(replica, claims, outcome):
     command = await replica.accept()
     for owner in range(claims):
-        await replica.store.take_context(replica.tenant, replica.run, seq=command.seq, owner=f"gone.{owner}")
+        await replica.store.take_context(
+            replica.tenant, replica.run, seq=command.seq, owner=f"gone.{owner}.tools"
+        )
     await replica.executor.execute(command)
     state = await replica.state()
     assert state.status == "done"
@@ -245,14 +249,18 @@ async def test_a_command_of_its_own_that_was_begun_too_often_ends_the_run(replic
 async def test_how_often_a_command_may_be_begun_that_nats_delivers_is_for_nats_to_count(replica):
     command = await replica.accept(service="tools")
     for owner in range(MOST):
-        await replica.store.take_context(replica.tenant, replica.run, seq=command.seq, owner=f"gone.{owner}")
+        await replica.store.take_context(
+            replica.tenant, replica.run, seq=command.seq, owner=f"gone.{owner}.tools"
+        )
     await replica.executor.execute(command, replica.delivery(command, 2))
     assert (await replica.state()).result.status == "cancelled"
 
 
 async def test_a_first_delivery_takes_a_command_from_nobody_and_a_later_one_does(replica):
     command = await replica.accept(service="tools")
-    await replica.store.take_context(replica.tenant, replica.run, seq=command.seq, owner="other.x", attempt=1)
+    await replica.store.take_context(
+        replica.tenant, replica.run, seq=command.seq, owner="other.x.tools", attempt=1
+    )
     with pytest.raises(LostError):
         await replica.executor.execute(command, replica.delivery(command, 1))
     assert command.seq not in replica.begun
@@ -266,7 +274,9 @@ async def test_of_two_deliveries_that_ask_for_the_same_dead_replica_one_takes_it
     """NATS gives a message out when its lease is over, and when it was restarted: both may be within a second."""
     monkeypatch.setattr(holders, "_ASK_SECONDS", 0.1)
     command = await replica.accept(service="tools")
-    await replica.store.take_context(replica.tenant, replica.run, seq=command.seq, owner="gone.x", attempt=1)
+    await replica.store.take_context(
+        replica.tenant, replica.run, seq=command.seq, owner="gone.x.tools", attempt=1
+    )
     two = [replica.delivery(command, attempt) for attempt in (2, 3)]
     assert await asyncio.gather(*map(replica.executor.holders.elsewhere, two)) == [False, False]
     free = asyncio.Event()
@@ -475,7 +485,9 @@ async def test_what_ends_a_command_lets_nothing_behind_it_begin(replica, error):
 
 async def test_who_does_a_command_again_replaces_what_was_sent_before(replica):
     command = await replica.accept(service="tools")
-    await replica.store.take_context(replica.tenant, replica.run, seq=command.seq, owner="gone.x", attempt=1)
+    await replica.store.take_context(
+        replica.tenant, replica.run, seq=command.seq, owner="gone.x.tools", attempt=1
+    )
     await replica.executor.execute(command, replica.delivery(command, 2))
     first, *_ = await replica.batches()
     assert (first["reset"], first["fence"]) == (command.out_seq, fence_of(command.seq, 2))
