@@ -336,7 +336,7 @@ class MessageList:
             ],
             "system": self._system.to_dict(),
             "responseId": self._response_id,
-            **(self._attempt.to_dict() if self._attempt else {"attempt": None}),
+            "attempt": self._attempt.to_dict() if self._attempt else None,
         }
 
     @classmethod
@@ -349,7 +349,7 @@ class MessageList:
         made._response_id = data["responseId"]
         if data["attempt"]:
             response = made._find(data["responseId"])
-            made._attempt = Attempt.from_dict(data, response.message if response else None)
+            made._attempt = Attempt.from_dict(data["attempt"], response.message if response else None)
         return made
 
     def changes_since(self, before: Mapping[str, Any]) -> dict[str, Any] | None:
