@@ -167,10 +167,6 @@ class Supervisor:
         await asyncio.gather(*(process.wait() for process in running))
         await asyncio.gather(*self._keepers, return_exceptions=True)
 
-    async def wait_ready(self, name: str) -> None:
-        """Returns when the replica of that name is ready, again after a crash."""
-        await next(child for child in self._children if child.name == name).ready.wait()
-
     async def _all_ready(self) -> None:
         for child in self._children:
             await child.ready.wait()
