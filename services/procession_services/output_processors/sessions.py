@@ -310,8 +310,8 @@ class SessionServer:
     async def _goes_by_chance(self, session: Session) -> None:
         """Tells the sender before anything is sent that another replica would not make.
 
-        Where that would go among chunks which clients have, the stream is given back, and all of it made anew. In a
-        reply that gives one back, a sender of the version before would not read it, so it is told before.
+        Where that would go among chunks which clients have, the stream is given back, and all of it made anew. Of a
+        reply that gives one back nothing else is read, so it is told before.
         """
         if session.timed:
             return
