@@ -17,7 +17,6 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from procession_services.runtime.server_programs import HOST, EmbeddedServerError, Nats, Program, Redis
@@ -125,12 +124,7 @@ class EmbeddedServers:
             self._stack = stack.pop_all()
         return self
 
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Ask the servers to end, and kill one that has not ended after 5 seconds."""
         await self._stack.aclose()
 
