@@ -70,7 +70,7 @@ def make_plan(
     """Freezes the configuration of a run; what the request says to this run alone is in its `opening`.
 
     `arrays` are the effective `input`, `output` and `error` arrays; a factory of the latter two is called when
-    processInput is through. `defaults` holds `api_base`.
+    processInput is through. `defaults` has `api_base`, and tells whether there are `vectors`.
 
     Raises:
         RefusedError: Something named is unknown or wrong.
