@@ -74,7 +74,7 @@ class StoredState:
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """The orchestration state of a run as it is to be saved, over the version that it was made from.
+    """The state of a run as it is to be saved, over the version that it was made from.
 
     The deadline is in milliseconds since the epoch. `line` is the key of a line that the run leaves, or with `resumed`
     goes to the head of. `plan` is given where it has become another one. `out` is the number of the command that the
@@ -328,7 +328,7 @@ class RunStore:
         return runs[: runs.index(run)] if run in runs else []
 
     async def load_state(self, tenant: str, run: str) -> StoredState | None:
-        """The orchestrator's state of a run; None when there is none."""
+        """The state of a run and its plan; None when there is none."""
         version, state, plan = await self.redis.hmget(run_key(tenant, run), ["state_v", "state", "plan"])
         return None if state is None else StoredState(int(version or 0), state, plan)
 
