@@ -65,12 +65,12 @@ class SessionServer:
     async def start(self) -> None:
         """Subscribes to frames, then to lease requests."""
         service, replica = self._host.service, self._host.settings.replica
-        await self._host.subscribe(self._inbox, self._on_frame, own=True)
-        await self._host.subscribe(f"{self._inbox}.*.*", self._on_gone, own=True)
+        await self._bus.subscribe(self._inbox, self._on_frame, own=True)
+        await self._bus.subscribe(f"{self._inbox}.*.*", self._on_gone, own=True)
         self._leases = [
-            await self._host.subscribe(subjects.lease(service), self._on_lease, queue="replicas"),
-            await self._host.subscribe(subjects.lease(service, replica), self._on_lease, own=True),
-            await self._host.subscribe(subjects.offer(service), self._on_offer_wanted),
+            await self._bus.subscribe(subjects.lease(service), self._on_lease, queue="replicas"),
+            await self._bus.subscribe(subjects.lease(service, replica), self._on_lease, own=True),
+            await self._bus.subscribe(subjects.offer(service), self._on_offer_wanted),
         ]
         self._heartbeat = asyncio.create_task(repeated("a heartbeat", _HEARTBEAT_SECONDS, self._beat))
 
