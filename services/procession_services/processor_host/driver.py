@@ -31,8 +31,8 @@ from procession_services.runs.events import (
     TellSuspended,
 )
 from procession_services.runs.numbering import fence_of
-from procession_services.runs.program import command
-from procession_services.runs.reducer import LOCAL, outstanding, reduce
+from procession_services.runs.program import LOCAL, command
+from procession_services.runs.reducer import outstanding, reduce
 from procession_services.runs.state import Line, RunState
 from procession_services.runs.stored import UnreadableError, read_state
 from procession_services.runtime import telemetry

@@ -50,7 +50,7 @@ from procession_services.processor_host.violations import violation_sink
 from procession_services.processor_host.wire import failure_of, wire_failure, wire_tripwire
 from procession_services.runs.events import Forgotten
 from procession_services.runs.numbering import fence_of
-from procession_services.runs.reducer import LOCAL
+from procession_services.runs.program import LOCAL
 from procession_services.runtime import telemetry
 from procession_services.runtime.clock import monotonic_ns
 from procession_services.runtime.redis_client import UNANSWERED

@@ -34,8 +34,9 @@ from procession_services.processor_host.ops import RUNNERS
 from procession_services.processor_host.outbox import Outbox
 from procession_services.runs.events import Started
 from procession_services.runs.numbering import fence_of
+from procession_services.runs.program import LOCAL
 from procession_services.runs.program import command as command_of
-from procession_services.runs.reducer import LOCAL, reduce
+from procession_services.runs.reducer import reduce
 from procession_services.runs.state import RunState
 from procession_services.runs.stored import read_state
 from procession_services.runtime.admission import Wanted
