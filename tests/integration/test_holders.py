@@ -11,7 +11,8 @@ from procession_services.bus import Bus, Delivery, Hold, LostError
 from procession_services.processor_host.holders import Holders
 from procession_services.runtime.clock import new_token
 from procession_services.runtime.redis_client import connect
-from procession_services.runtime.store import RunStore, StateChange
+from procession_services.runtime.run_records import StateChange
+from procession_services.runtime.store import RunStore
 from procession_services.runtime.tasks import spawned
 from tests.support.servers import own_servers
 

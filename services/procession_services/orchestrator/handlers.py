@@ -37,7 +37,8 @@ from procession_services.runtime.admission import Over
 from procession_services.runtime.clock import iso, now, seconds
 from procession_services.runtime.redis_client import AWAY, UNANSWERED
 from procession_services.runtime.reload import Watched
-from procession_services.runtime.store import ANSWER_SECONDS, Admission
+from procession_services.runtime.run_records import Admission
+from procession_services.runtime.store import ANSWER_SECONDS
 
 log = logging.getLogger(__name__)
 _STORE_AWAY = Failure(

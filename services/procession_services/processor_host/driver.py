@@ -38,7 +38,8 @@ from procession_services.runs.stored import UnreadableError, read_state
 from procession_services.runtime import telemetry
 from procession_services.runtime.admission import Called
 from procession_services.runtime.clock import iso, now
-from procession_services.runtime.store import RunStore, StateChange, StoredContext, StoredState, line_key
+from procession_services.runtime.run_records import StateChange, StoredContext, StoredState
+from procession_services.runtime.store import RunStore, line_key
 
 log = logging.getLogger(__name__)
 

@@ -54,7 +54,8 @@ from procession_services.runs.program import LOCAL
 from procession_services.runtime import telemetry
 from procession_services.runtime.clock import monotonic_ns
 from procession_services.runtime.redis_client import UNANSWERED
-from procession_services.runtime.store import RunStore, StoredContext
+from procession_services.runtime.run_records import StoredContext
+from procession_services.runtime.store import RunStore
 
 log = logging.getLogger(__name__)
 _LEAVE_SECONDS: Final = 5.0

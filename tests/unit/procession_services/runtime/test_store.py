@@ -12,17 +12,8 @@ import pytest_asyncio
 from procession_services.runtime.admission import PLACED, Wanted
 from procession_services.runtime.embedded import Endpoints
 from procession_services.runtime.redis_client import connect
-from procession_services.runtime.store import (
-    ANSWER_SECONDS,
-    DEADLINES,
-    Admission,
-    Committed,
-    RunStore,
-    StateChange,
-    StoredState,
-    line_key,
-    run_key,
-)
+from procession_services.runtime.run_records import Admission, Committed, StateChange, StoredState
+from procession_services.runtime.store import ANSWER_SECONDS, DEADLINES, RunStore, line_key, run_key
 
 pytestmark = pytest.mark.integration
 FAR = 4_000_000_000_000
