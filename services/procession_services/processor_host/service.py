@@ -235,11 +235,11 @@ class Host:
 
         def on_cancel(subject: str, _body: bytes, _reply: str) -> None:
             *_, tenant, run = subjects.parse(subject)
-            executor.cancel(tenant, run)
+            executor.cancels.cancel(tenant, run)
 
         await self.bus.subscribe(subjects.cancelled("*", "*"), on_cancel)
         self._cancellable.append(executor)
-        looks = repeated(_CANCELS, _CANCELS_SECONDS, executor.look_for_cancels)
+        looks = repeated(_CANCELS, _CANCELS_SECONDS, executor.cancels.look)
         spawned(self._looking, _CANCELS, looks)
 
     def reconnected(self) -> None:
@@ -247,7 +247,7 @@ class Host:
         for worker in self.workers:
             worker.reconnected()
         for executor in self._cancellable:
-            spawned(self._looking, _CANCELS, executor.look_for_cancels())
+            spawned(self._looking, _CANCELS, executor.cancels.look())
 
     async def _look_no_more(self) -> None:
         await ended(*self._looking)

@@ -23,4 +23,4 @@ async def start(host: Host) -> None:
         ):  # a tool of another service, which it asks over the bus
             host.registry.add_tool(connected(partial(request_when_up, host.bus)))
     executor = await host.work_on_commands(streams.sink, {"tools": run_tools}, streams.lend)
-    executor.on_cancel.append(cancel_tools)
+    executor.cancels.listeners.append(cancel_tools)

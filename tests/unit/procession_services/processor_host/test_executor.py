@@ -231,7 +231,7 @@ async def test_nothing_is_kept_of_a_command_that_is_over(replica):
     command = await replica.accept()
     await replica.executor.execute(command)
     kept = replica.executor.holders
-    assert [*replica.executor._signals, *kept._owners, *kept._held] == []
+    assert [*replica.executor.cancels._signals, *kept._owners, *kept._held] == []
 
 
 @pytest.mark.parametrize(("claims", "outcome"), [(MOST - 1, "cancelled"), (MOST, "failed")])
@@ -348,10 +348,10 @@ async def test_who_works_on_a_run_that_is_cancelled_is_told(replica, told):
     async def doing(job):
         job.abort_signal.on_abort(heard.set)
         if told == "meanwhile":
-            replica.executor.cancel(replica.tenant, replica.run)
+            replica.executor.cancels.cancel(replica.tenant, replica.run)
         elif told == "when it could not be told":
             await replica.store.mark_cancelled(replica.tenant, replica.run)
-            await replica.executor.look_for_cancels()
+            await replica.executor.cancels.look()
         assert heard.is_set()
 
     replica.doing = doing
@@ -363,8 +363,8 @@ async def test_who_works_on_a_run_that_is_cancelled_is_told(replica, told):
 
 async def test_whoever_else_wants_to_know_is_told_of_a_cancelled_run(replica):
     told = []
-    replica.executor.on_cancel.append(lambda *run: told.append(run))
-    replica.executor.cancel("t", "r")
+    replica.executor.cancels.listeners.append(lambda *run: told.append(run))
+    replica.executor.cancels.cancel("t", "r")
     assert told == [("t", "r")]
 
 
@@ -373,7 +373,7 @@ async def test_what_never_ends_is_left_a_while_after_the_run_was_cancelled(repli
 
     async def doing(_job):
         replica.doing = nothing
-        replica.executor.cancel(replica.tenant, replica.run)
+        replica.executor.cancels.cancel(replica.tenant, replica.run)
         await asyncio.Event().wait()
 
     command = await replica.accept(service="tools")
