@@ -32,7 +32,6 @@ from procession.args import (
     OutputStepArgs,
     OutputStreamArgs,
     RequestContext,
-    Services,
     State,
     StreamReturn,
     ToolResultArgs,
@@ -65,7 +64,7 @@ from procession.parts import InvalidMessageError
 from procession.processor import Hook, Options, Processor
 from procession.registry import Registry
 from procession.scanners import RegexRule, RegexScanner, WordScanner
-from procession.services import ModelAnswer, ModelCallError, ModelRequest
+from procession.services import ModelAnswer, ModelCallError, ModelRequest, Services
 from procession.signals import InvalidSignalError, Signal
 from procession.state_signals import SentState, StateSignal, StateSignalArgs, StateSignalProcessor
 from procession.tools import Tool, ToolContext, tool

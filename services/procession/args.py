@@ -9,11 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol, TypedDict
 
-from procession.errors import ProcessionError
 from procession.message_list import MessageList
-from procession.services import KeyValueStore, ModelAnswer, ModelRequest
-from procession.signals import Signal
-from procession.usage import Scope, UsageSum
+from procession.services import Services, no_services
 from procession_schemas.chunks import Chunk
 from procession_schemas.messages import Message, StepResult, SystemMessage
 
@@ -96,83 +93,6 @@ class ModelInfo:
     model_id: str = ""
 
 
-class Services(Protocol):
-    """What a processor may use beside its arguments; use is counted in the run's reports."""
-
-    tenant: str
-    agent: str
-
-    @property
-    def model(self) -> str:
-        """The model of the step in hand, `provider/name`."""
-
-    @property
-    def store(self) -> KeyValueStore:
-        """Values of this tenant that outlive the run."""
-
-    def now(self) -> float:
-        """Seconds since the epoch."""
-
-    def secret(self, name: str) -> bytes | None:
-        """A secret of the operator, or None; for keys only, never for the conversation or the state."""
-
-    async def generate(self, request: ModelRequest) -> ModelAnswer:
-        """Asks a model through the gateway.
-
-        Raises:
-            ModelCallError: No answer came, whatever the reason.
-        """
-
-    async def generate_object(self, request: ModelRequest) -> Any:
-        """Asks for JSON that fits `request.schema`.
-
-        Raises:
-            ModelCallError: No answer came, or one that does not fit (R-COM-20).
-        """
-
-    def count_model(self, *, calls: int = 0, tokens: int = 0, cost: float = 0) -> None:
-        """Counts model calls that were made for this processor elsewhere, in the report of this hook.
-
-        Args:
-            calls: How many.
-            tokens: What they used.
-            cost: US dollars.
-        """
-
-    async def usage(self, scope: Scope, key: str, window_seconds: float | None) -> UsageSum:
-        """What model calls used and cost in the last seconds (None: all that is kept), for one key of a scope."""
-
-    async def violation(self, message: str, detail: Any = None) -> None:
-        """Reports a violation that does not abort (D-17): `on_violation` is called, the event is stored."""
-
-    async def send_signal(self, signal: Signal) -> Message:
-        """Adds context that the model reads next, as a message of role `signal`, and tells the client.
-
-        Raises:
-            InvalidSignalError: A key of the signal is missing or wrong.
-            ProcessionError: Called in `process_output_stream`, whose conversation is no longer open.
-        """
-
-    def warn(self, text: str) -> None:
-        """Counts a warning and logs it; the text must hold nothing of the conversation."""
-
-
-class _NoServices:
-    """The services of arguments that were made by hand."""
-
-    tenant = agent = model = ""
-
-    def __getattr__(self, name: str) -> Any:
-        raise ProcessionError(
-            f"no services here ({name}): these arguments were not made by a runner or a kit"
-        )
-
-
-def _no_services() -> Services:
-    nothing: Any = _NoServices()
-    return nothing  # type: ignore[no-any-return]  # answers every call with the error
-
-
 def own(state: State, name: str, whose: str) -> dict[str, Any]:
     """What one of several processors that share an id, and so a state (R-PR-6), keeps for itself under a name.
 
@@ -195,7 +115,7 @@ class HookArgs:
     tracing_context: dict[str, Any]
     state: State
     run_id: str
-    services: Services = field(default_factory=_no_services)
+    services: Services = field(default_factory=no_services)
 
 
 @dataclass(kw_only=True, slots=True)

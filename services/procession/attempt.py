@@ -82,25 +82,19 @@ class Attempt:
                 del content["metadata"]
 
     def to_dict(self) -> dict[str, Any]:
-        """Its JSON form; what it holds is shared. Services of the version before read `attempt` alone."""
-        first = self.output[0] if self.output else len(self.parts)
+        """Its JSON form, without the message's parts; what it holds is shared."""
         return {
-            "attempt": {
-                "started": self.started,
-                "kept_steps": sum(part["type"] == STEP_START for part in self.parts[:first]),
-                "kept_parts": first,
-                "metadata": self.metadata,
-            },
-            "rewritten": {"output": self.output, "answers": self.answers, "accepted": self.accepted},
+            "started": self.started,
+            "output": self.output,
+            "metadata": self.metadata,
+            "answers": self.answers,
+            "accepted": self.accepted,
         }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], message: Message | None) -> Self:
         """The inverse of `to_dict`; `message` is the response message, where there is one."""
-        own, parts = data["attempt"], list(message["content"]["parts"]) if message else []
-        written = [*range(own["kept_parts"], len(parts))] if own["started"] else []
-        rewritten = data.get("rewritten", {"output": written})
-        return cls(started=own["started"], parts=parts, metadata=own["metadata"], **rewritten)
+        return cls(**data, parts=list(message["content"]["parts"]) if message else [])
 
 
 def write(message: Message, parts: Sequence[Part], metadata: Mapping[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal, NoReturn, Self, TypeVar, cast
@@ -97,6 +97,12 @@ class Calls:
         if key not in self.reports:
             self.reports[key] = Tally(link.id, hook.value)
         return self.reports[key]
+
+    def add_reports(self, reports: Iterable[HookReport]) -> None:
+        """Adds what hooks did elsewhere for this command."""
+        for report in reports:
+            key = (report.processor, report.hook)
+            self.reports.setdefault(key, Tally(*key)).add(report)
 
     def services(
         self, ctx: RunContext, link: Link, hook: Hook, writer: Writer | None = None

@@ -91,20 +91,11 @@ async def run_input(ctx: RunContext, links: list[Link], calls: Calls) -> None:
             message_list=ctx.messages,
         )
         value = await calls.call(link, hook, args)
-        if value is None:
-            continue
-        if isinstance(value, MessageList):
-            same_list(ctx, link, hook, value)
-        elif isinstance(value, list):
-            reconcile(ctx, link, hook, stage, value)
-        elif isinstance(value, dict) and {"messages", "system_messages"} <= value.keys():
+        if isinstance(value, dict) and {"messages", "system_messages"} <= value.keys():
             reconcile(ctx, link, hook, stage, value["messages"])
             replace_system(ctx, link, hook, value["system_messages"])
         else:
-            allowed = (
-                "allowed are a list of messages, the message list, {messages, system_messages}, or nothing"
-            )
-            raise invalid(link, hook, value, allowed)
+            _take_messages(ctx, link, hook, stage, value, others="{messages, system_messages}, or nothing")
 
 
 def _settings(config: StepConfig) -> dict[str, Any]:
@@ -136,17 +127,10 @@ async def run_input_step(ctx: RunContext, links: list[Link], calls: Calls, write
             **_settings(config),
         )
         value = await calls.call(link, hook, args)
-        if value is None:
-            continue
-        if isinstance(value, MessageList):
-            same_list(ctx, link, hook, value)
-        elif isinstance(value, list):
-            reconcile(ctx, link, hook, stage, value)
-        elif isinstance(value, dict):
+        if isinstance(value, dict):
             _apply_step(ctx, link, stage, value)
         else:
-            allowed = "allowed are a list of messages, the message list, an object of overrides, or nothing"
-            raise invalid(link, hook, value, allowed)
+            _take_messages(ctx, link, hook, stage, value, others="an object of overrides, or nothing")
 
 
 def _apply_step(ctx: RunContext, link: Link, stage: list[Any], value: dict[str, Any]) -> None:
@@ -282,13 +266,16 @@ async def run_output_step(ctx: RunContext, links: list[Link], calls: Calls, writ
         _take_messages(ctx, link, hook, stage, value)
 
 
-def _take_messages(ctx: RunContext, link: Link, hook: Hook, stage: list[Any], value: Any) -> None:
+def _take_messages(
+    ctx: RunContext, link: Link, hook: Hook, stage: list[Any], value: Any, *, others: str = "or nothing"
+) -> None:
+    """Takes what a hook returned for its messages; `others` says what else it may return."""
     if isinstance(value, MessageList):
         same_list(ctx, link, hook, value)
     elif isinstance(value, list):
         reconcile(ctx, link, hook, stage, value)
     elif value is not None:
-        raise invalid(link, hook, value, "allowed are a list of messages, the message list, or nothing")
+        raise invalid(link, hook, value, f"allowed are a list of messages, the message list, {others}")
 
 
 async def run_tool_result(

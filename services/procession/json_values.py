@@ -54,11 +54,6 @@ def given(value: Any, where: str) -> bytes:
     return body
 
 
-def travelled(value: Any, where: str) -> Any:
-    """What is left of a value after a journey: a deep copy with lists for tuples; raises NotJsonError."""
-    return orjson.loads(encoded(value, where))
-
-
 def plain(value: Any) -> Any:
     """The nearest JSON to a value: lists for sets, objects for models and dataclasses, texts for all that is none."""
     try:

@@ -5,14 +5,13 @@ Those that go in are copied. The rules are in core.md 7.3 to 7.5.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final, Self, cast
 
 from procession.attempt import Attempt, by_step, write
-from procession.merging import advance, find_part, is_open, keep_outcomes, may_merge, merge
-from procession.messages import normalise, refresh_flat, system_text, timestamp, without_stale_flat
+from procession.entries import Entries, Entry, known
+from procession.merging import advance, find_part, is_open, keep_outcomes
+from procession.messages import normalise, system_text, without_stale_flat
 from procession.parts import InvalidMessageError, copy_json
 from procession.signals import cut_back
 from procession.system_messages import SystemMessages
@@ -26,16 +25,6 @@ _SOURCES: Final[dict[str, Source]] = {
     "response": "response",
     "context": "context",
 }
-_TICK: Final = timedelta(milliseconds=1)
-
-
-@dataclass(slots=True, eq=False)
-class _Entry:
-    """A stored message; `saved` once it was drained."""
-
-    message: Message
-    source: Source
-    saved: bool = False
 
 
 class MessageList:
@@ -59,9 +48,7 @@ class MessageList:
         self.thread_id = thread_id
         self.resource_id = resource_id
         self._new_id = new_id
-        self._now = now
-        self._entries: list[_Entry] = []
-        self._last_stamp = ""
+        self._entries = Entries(now)
         self._system = SystemMessages()
         self._response_id: str | None = None
         self._attempt: Attempt | None = None
@@ -97,28 +84,30 @@ class MessageList:
         """
         if source not in _SOURCES:
             raise ValueError(f"unknown source {source!r}; use one of {', '.join(_SOURCES)}")
-        kind, index = _SOURCES[source], self._index()
+        kind, index = _SOURCES[source], self._entries.index()
         likes = [messages] if isinstance(messages, str | Mapping) else messages
         if not isinstance(likes, Iterable):
             raise InvalidMessageError(
                 "messages", f"is of type {type(likes).__name__}; give a message or a list of them"
             )
-        newest = self._look_at_times()
+        newest = self._entries.newest()
         read = [(like, self._read(like, index, f"messages.{i}")) for i, like in enumerate(likes)]
         for like, message in read:
-            known = index.get(message["id"])
+            stored = index.get(message["id"])
             if message["role"] == "system":
                 self._take_system(message, kind)
-            elif known and _is_outcome(like) and known.message["role"] == "assistant":
-                _merge_into(known, message, kind)
-            elif known:
-                before = _time(known)
-                _replace(known, message, kind)
-                if _time(known) != before:
-                    newest = self._look_at_times()
-            elif not (merge and _merge(newest, message, kind)):
+            elif stored and _is_outcome(like) and stored.message["role"] == "assistant":
+                stored.take(message, kind)
+            elif stored:
+                before = stored.time
+                stored.replace(message, kind)
+                if stored.time != before:
+                    newest = self._entries.newest()
+            elif merge and newest and newest.may_take(message, kind):
+                newest.take(message, kind)
+            else:
                 entry = index[message["id"]] = self._append(message, kind)
-                if newest is None or _time(newest) <= _time(entry):
+                if newest is None or newest.time <= entry.time:
                     newest = entry
         return self
 
@@ -132,26 +121,26 @@ class MessageList:
         Raises:
             InvalidMessageError: A returned message cannot be read; nothing changes then.
         """
-        index = self._index()
-        self._look_at_times()
+        index = self._entries.index()
+        self._entries.newest()
         read: list[Message] = []
         kept: set[str] = set()
         for i, like in enumerate(returned):
-            known = _known(like, index)
-            same = known is not None and known.message is like
+            stored = known(like, index)
+            same = stored is not None and stored.message is like
             message = like if same else self._read(like, index, f"messages.{i}")
             read.append(message)
             kept.add(message["id"])
         gone = {message["id"] for message in stage} - kept
         self.remove_by_ids(gone)
         for message in read:
-            known = index.get(message["id"])
+            stored = index.get(message["id"])
             if message["role"] == "system":
                 self._system.add(system_text(message))
-            elif known is None:
+            elif stored is None:
                 index[message["id"]] = self._append(message, _SOURCES[default_source])
-            elif known.message != message:
-                known.message = message
+            elif stored.message != message:
+                stored.message = message
 
     def remove_by_ids(self, ids: Collection[str]) -> list[Message]:
         """Removes messages and returns them; unknown ids are ignored."""
@@ -160,11 +149,11 @@ class MessageList:
 
     def source_of(self, message_id: str) -> Source | None:
         """Returns where a message came from, None if there is no such message (R-ML-1)."""
-        return entry.source if (entry := self._find(message_id)) else None
+        return entry.source if (entry := self._entries.find(message_id)) else None
 
     def drain_unsaved_messages(self) -> list[Message]:
         """Returns input and response messages not drained before; they stay in the conversation (R-PE-2)."""
-        drained = [e for e in self._fresh() if e.source in ("input", "response") and not e.saved]
+        drained = [e for e in self._entries.fresh() if e.source in ("input", "response") and not e.saved]
         for entry in drained:
             entry.saved = True
         return [entry.message for entry in drained]
@@ -227,11 +216,11 @@ class MessageList:
         """
         if self._response_id is None:
             raise RuntimeError("there is no response to add to; call begin_response(message_id) first")
-        new, entry = list(parts), self._find(self._response_id)
+        new, entry = list(parts), self._entries.find(self._response_id)
         if entry is None:
             if not new:
                 return
-            self._look_at_times()
+            self._entries.newest()
             entry = self._append(self._empty_response(self._response_id), "response")
         if self._attempt:
             self._attempt.write(entry.message, new, metadata or {})
@@ -243,11 +232,11 @@ class MessageList:
     def attempt_has_parts(self) -> bool:
         """Whether the attempt in hand has parts in the run's assistant message."""
         started = self._attempt is not None and self._attempt.started
-        return started and self._find(self._response_id or "") is not None
+        return started and self._entries.find(self._response_id) is not None
 
     def response_steps(self) -> list[list[Part]]:
         """The parts of the run's assistant message, step by step (R-DM-2); none without that message."""
-        entry = self._find(self._response_id or "")
+        entry = self._entries.find(self._response_id)
         return by_step(entry.message["content"]["parts"]) if entry else []
 
     def rollback_response(self, *, failed: bool = False) -> None:
@@ -262,14 +251,14 @@ class MessageList:
             return
         answers = [] if failed else attempt.answers
         self.remove_by_ids(answers)
-        entry = self._find(self._response_id or "")
+        entry = self._entries.find(self._response_id)
         if entry is None and answers and attempt.accepted:
             entry = self._append(attempt.accepted, "response")
         if entry:
             attempt.undo(entry.message)
             cut_back(self.get.all.db(), entry.message)
             if attempt.started and not entry.message["content"]["parts"]:
-                self._entries.remove(entry)
+                self._entries.all.remove(entry)
 
     def accept_response(self) -> None:
         """Keeps what the attempt added; nothing can be rolled back any more."""
@@ -323,33 +312,33 @@ class MessageList:
 
     def serialize(self) -> dict[str, Any]:
         """Returns the full state for JSON; it shares the live messages: encode it before they change."""
-        response = self._find(self._response_id or "")
+        response = self._entries.find(self._response_id)
         if self._attempt and response:
             self._attempt.follow(response.message)
         return {
             "threadId": self.thread_id,
             "resourceId": self.resource_id,
-            "lastStamp": self._last_stamp,
+            "lastStamp": self._entries.last_stamp,
             "messages": [
                 {"message": entry.message, "source": entry.source, "saved": entry.saved}
-                for entry in self._fresh()
+                for entry in self._entries.fresh()
             ],
             "system": self._system.to_dict(),
             "responseId": self._response_id,
-            **(self._attempt.to_dict() if self._attempt else {"attempt": None}),
+            "attempt": self._attempt.to_dict() if self._attempt else None,
         }
 
     @classmethod
     def deserialize(cls, data: dict[str, Any], *, new_id: Callable[[], str], now: Callable[[], str]) -> Self:
         """The inverse of `serialize`; takes the data over."""
         made = cls(new_id=new_id, now=now, thread_id=data["threadId"], resource_id=data["resourceId"])
-        made._last_stamp = data["lastStamp"]
-        made._entries = [_Entry(**entry) for entry in data["messages"]]
+        made._entries.last_stamp = data["lastStamp"]
+        made._entries.all = [Entry(**entry) for entry in data["messages"]]
         made._system = SystemMessages.from_dict(data["system"])
         made._response_id = data["responseId"]
         if data["attempt"]:
-            response = made._find(data["responseId"])
-            made._attempt = Attempt.from_dict(data, response.message if response else None)
+            response = made._entries.find(data["responseId"])
+            made._attempt = Attempt.from_dict(data["attempt"], response.message if response else None)
         return made
 
     def changes_since(self, before: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -368,55 +357,30 @@ class MessageList:
 
     def take_changes(self, changes: Mapping[str, Any]) -> None:
         """Takes what was changed in a copy; messages stay the objects that they are, and tool calls keep outcomes."""
-        index = self._index()
+        index = self._entries.index()
         for entry in changes["messages"]:
-            made, known = _Entry(**entry), index.get(entry["message"]["id"])
-            if known is None:
-                self._entries.append(made)
+            made, stored = Entry(**entry), index.get(entry["message"]["id"])
+            if stored is None:
+                self._entries.all.append(made)
                 continue
-            keep_outcomes(made.message, known.message)
-            known.message.clear()  # type: ignore[attr-defined]  # a TypedDict is a dict
-            known.message.update(made.message)
-            known.source, known.saved = made.source, made.saved
+            keep_outcomes(made.message, stored.message)
+            stored.message.clear()  # type: ignore[attr-defined]  # a TypedDict is a dict
+            stored.message.update(made.message)
+            stored.source, stored.saved = made.source, made.saved
         self.remove_by_ids(changes["gone"])
         if changes["system"] is not None:
             self._system = SystemMessages.from_dict(changes["system"])
-        self._last_stamp = max(self._last_stamp, changes["lastStamp"])
+        self._entries.stamped(changes["lastStamp"])
 
     # --- inside --------------------------------------------------------------------------------
 
-    def _ordered(self) -> list[_Entry]:
-        """The entries by `createdAt`, stable (R-ML-5); an edit in place may have changed it."""
-        self._entries.sort(key=_time)
-        return self._entries
-
-    def _look_at_times(self) -> _Entry | None:
-        """The newest entry, behind which the next timestamps are."""
-        newest = self._ordered()[-1] if self._entries else None
-        if newest:
-            self._last_stamp = max(self._last_stamp, _time(newest))
-        return newest
-
-    def _fresh(self) -> list[_Entry]:
-        """The same for readers: flat copies follow what was edited in place."""
-        for entry in self._ordered():
-            refresh_flat(entry.message)
-        return self._entries
-
     def _select(self, source: Source | None, *, drained: bool) -> list[Message]:
         if source is None:
-            return [entry.message for entry in self._fresh()]
-        return [e.message for e in self._fresh() if e.source == source and (drained or not e.saved)]
+            return [entry.message for entry in self._entries.fresh()]
+        return [e.message for e in self._entries.fresh() if e.source == source and (drained or not e.saved)]
 
-    def _index(self) -> dict[str, _Entry]:
-        return {entry.message["id"]: entry for entry in self._entries}
-
-    def _find(self, message_id: str) -> _Entry | None:
-        return next((entry for entry in reversed(self._entries) if entry.message["id"] == message_id), None)
-
-    def _remove(self, doomed: Callable[[_Entry], bool]) -> list[Message]:
-        gone = [entry.message for entry in self._fresh() if doomed(entry)]
-        self._entries = [entry for entry in self._entries if not doomed(entry)]
+    def _remove(self, doomed: Callable[[Entry], bool]) -> list[Message]:
+        gone = self._entries.remove(doomed)
         for message in gone:
             if self._attempt and message["id"] == self._response_id:
                 self._attempt.lose(message)
@@ -425,27 +389,21 @@ class MessageList:
     def _clear(self, source: Source | None) -> list[Message]:
         return self._remove(lambda entry: source is None or (entry.source == source and not entry.saved))
 
-    def _stamp(self) -> str:
-        """A timestamp after every one so far (R-ML-5)."""
-        now, latest = self._now(), self._last_stamp
-        self._last_stamp = now if now > latest else timestamp(datetime.fromisoformat(latest) + _TICK)
-        return self._last_stamp
-
-    def _read(self, like: Any, index: Mapping[str, _Entry], where: str) -> Message:
+    def _read(self, like: Any, index: Mapping[str, Entry], where: str) -> Message:
         """Normalises a message; a known one keeps the time, thread and resource that it does not name."""
         defaults: dict[str, Any] = {"threadId": self.thread_id, "resourceId": self.resource_id}
-        if known := _known(like, index):
-            like = without_stale_flat(like, known.message)
-            defaults |= {key: value for key, value in known.message.items() if key != "content"}
-        now = (lambda: str(known.message["createdAt"])) if known else self._stamp
+        if stored := known(like, index):
+            like = without_stale_flat(like, stored.message)
+            defaults |= {key: value for key, value in stored.message.items() if key != "content"}
+        now = (lambda: stored.time) if stored else self._entries.stamp
         message = normalise(like, new_id=self._new_id, now=now, where=where)
-        self._last_stamp = max(self._last_stamp, message["createdAt"])
+        self._entries.stamped(message["createdAt"])
         present = {key: value for key, value in defaults.items() if value is not None}
         return cast("Message", {**present, **message})
 
-    def _append(self, message: Message, source: Source) -> _Entry:
-        entry, attempt = _Entry(message, source), self._attempt
-        self._entries.append(entry)
+    def _append(self, message: Message, source: Source) -> Entry:
+        entry, attempt = Entry(message, source), self._attempt
+        self._entries.all.append(entry)
         if attempt and attempt.started and (message["role"], source) == ("assistant", "response"):
             attempt.answers.append(message["id"])
         return entry
@@ -456,7 +414,7 @@ class MessageList:
             self._system.add(system_text(message))
 
     def _advance(self, call_id: str, update: Mapping[str, Any]) -> bool:
-        for entry in reversed(self._ordered()):
+        for entry in reversed(self._entries.ordered()):
             part = find_part(entry.message["content"]["parts"], call_id)
             if part:
                 if moved := advance(part, update):
@@ -469,45 +427,6 @@ class MessageList:
         return self._read(like, {}, "response")
 
 
-def _known(like: Any, index: Mapping[str, _Entry]) -> _Entry | None:
-    message_id = like.get("id") if isinstance(like, Mapping) else None
-    return index.get(message_id) if isinstance(message_id, str) else None
-
-
-def _time(entry: _Entry) -> str:
-    return entry.message["createdAt"]
-
-
-def _merge(newest: _Entry | None, message: Message, source: Source) -> bool:
-    """Makes a message part of the newest one, if it may be."""
-    if source == "memory" or message["role"] != "assistant" or newest is None:
-        return False
-    if not may_merge(newest.message, message):
-        return False
-    _merge_into(newest, message, source)
-    return True
-
-
 def _is_outcome(like: Any) -> bool:
     """Whether it is a message of tool results, which completes one with its id and does not replace it."""
     return isinstance(like, Mapping) and like.get("role") == "tool"
-
-
-def _merge_into(entry: _Entry, message: Message, source: Source) -> None:
-    """Merges a message; what has to be saved stays so, whatever context comes to it."""
-    merge(entry.message, message)
-    if source != "context" or entry.source == "memory":
-        entry.source = source
-    entry.saved = False
-
-
-def _replace(entry: _Entry, message: Message, source: Source) -> None:
-    """Puts a message in the place of the stored one with its id (R-ML-8, D-18)."""
-    stored = entry.message
-    if source == "memory" and entry.source != "memory":
-        keep_outcomes(stored, message)
-        return
-    if source != "memory" and entry.source == "memory":
-        keep_outcomes(message, stored)
-    if stored["role"] != message["role"] or stored["content"] != message["content"]:
-        entry.message, entry.source, entry.saved = message, source, False

@@ -236,7 +236,6 @@ class WordScanner:
             raise ValueError("give at least one word, and no empty one")
         self._label = label
         self._ignore_case = ignore_case
-        self._words = frozenset(known)
         self._begun = {word[:size] for word in known for size in range(1, len(word) + whole_words)}
         self._longest = len(known[0])
         pattern = "|".join(map(re.escape, known))

@@ -7,8 +7,10 @@ from typing import Any, Protocol
 from urllib.parse import quote
 
 from procession.errors import ProcessionError
+from procession.signals import Signal
 from procession.structured import parse_object
 from procession.usage import Scope, UsageBooks, UsageSum
+from procession_schemas.messages import Message
 
 
 class ModelCallError(ProcessionError):
@@ -85,6 +87,84 @@ class KeyValueStore(Protocol):
 
     async def members(self, key: str) -> set[str]:
         """The strings of a set."""
+
+
+class Services(Protocol):
+    """What a processor may use beside its arguments; use is counted in the run's reports."""
+
+    tenant: str
+    agent: str
+
+    @property
+    def model(self) -> str:
+        """The model of the step in hand, `provider/name`."""
+
+    @property
+    def store(self) -> KeyValueStore:
+        """Values of this tenant that outlive the run."""
+
+    def now(self) -> float:
+        """Seconds since the epoch."""
+
+    def secret(self, name: str) -> bytes | None:
+        """A secret of the operator, or None; for keys only, never for the conversation or the state."""
+
+    async def generate(self, request: ModelRequest) -> ModelAnswer:
+        """Asks a model through the gateway.
+
+        Raises:
+            ModelCallError: No answer came, whatever the reason.
+        """
+
+    async def generate_object(self, request: ModelRequest) -> Any:
+        """Asks for JSON that fits `request.schema`.
+
+        Raises:
+            ModelCallError: No answer came, or one that does not fit (R-COM-20).
+        """
+
+    def count_model(self, *, calls: int = 0, tokens: int = 0, cost: float = 0) -> None:
+        """Counts model calls that were made for this processor elsewhere, in the report of this hook.
+
+        Args:
+            calls: How many.
+            tokens: What they used.
+            cost: US dollars.
+        """
+
+    async def usage(self, scope: Scope, key: str, window_seconds: float | None) -> UsageSum:
+        """What model calls used and cost in the last seconds (None: all that is kept), for one key of a scope."""
+
+    async def violation(self, message: str, detail: Any = None) -> None:
+        """Reports a violation that does not abort (D-17): `on_violation` is called, the event is stored."""
+
+    async def send_signal(self, signal: Signal) -> Message:
+        """Adds context that the model reads next, as a message of role `signal`, and tells the client.
+
+        Raises:
+            InvalidSignalError: A key of the signal is missing or wrong.
+            ProcessionError: Called in `process_output_stream`, whose conversation is no longer open.
+        """
+
+    def warn(self, text: str) -> None:
+        """Counts a warning and logs it; the text must hold nothing of the conversation."""
+
+
+class _NoServices:
+    """The services of arguments that were made by hand."""
+
+    tenant = agent = model = ""
+
+    def __getattr__(self, name: str) -> Any:
+        raise ProcessionError(
+            f"no services here ({name}): these arguments were not made by a runner or a kit"
+        )
+
+
+def no_services() -> Services:
+    """What arguments have that were made by hand: whatever is asked of it is an error."""
+    nothing: Any = _NoServices()
+    return nothing  # type: ignore[no-any-return]  # answers every call with the error
 
 
 class _Nothing:

@@ -19,7 +19,8 @@ from procession.response import ResponseCollector
 from procession.returns import INVALID_RETURN, invalid, is_chunk, wrong
 from procession_schemas.chunks import CORE_TYPES, HIDDEN_TYPES, RUNTIME_TYPES, Chunk
 
-_UNDELIVERED = HIDDEN_TYPES | {"finish"}
+UNDELIVERED = HIDDEN_TYPES | {"finish"}
+"""Chunks of an answer that are not the client's."""
 _HOOK = Hook.OUTPUT_STREAM
 
 
@@ -161,7 +162,7 @@ class StreamChain:
             if self._collector.repeated(chunk):
                 return
             self._collector.passed(chunk)
-        if chunk["type"] not in _UNDELIVERED:
+        if chunk["type"] not in UNDELIVERED:
             self._deliver(chunk)
 
     @property

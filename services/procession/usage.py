@@ -5,10 +5,9 @@ The LLM gateway keeps the books; processors read them with `args.services.usage(
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol, get_args
+from typing import Any, Final, Literal, Protocol
 
 Scope = Literal["run", "resource", "thread", "user", "organization", "session", "tenant"]
-SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 """For whom usage is summed. The calls that processors make count for the tenant only."""
 
 _OF_CALLER: Final[dict[Scope, str]] = {

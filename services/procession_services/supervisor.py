@@ -15,7 +15,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import TracebackType
 from typing import Final, Self
 
 from procession_services.runtime.embedded import OnLine, embedded, nobody
@@ -126,12 +125,7 @@ class Supervisor:
             ready.cancel()
         return self
 
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Stops all processes."""
         await self.stop()
 
@@ -166,10 +160,6 @@ class Supervisor:
                 keeper.cancel()
         await asyncio.gather(*(process.wait() for process in running))
         await asyncio.gather(*self._keepers, return_exceptions=True)
-
-    async def wait_ready(self, name: str) -> None:
-        """Returns when the replica of that name is ready, again after a crash."""
-        await next(child for child in self._children if child.name == name).ready.wait()
 
     async def _all_ready(self) -> None:
         for child in self._children:

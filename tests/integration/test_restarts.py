@@ -272,7 +272,7 @@ async def test_who_was_late_leaves_the_command_to_whoever_nats_gave_it_to_meanwh
     stored = await store.load_state(system.client.tenant, handle.run_id)
     assert stored is not None
     seq = json.loads(stored.state)["seq"]
-    assert await store.take_context(system.client.tenant, handle.run_id, seq=seq, owner="who dies")
+    assert await store.take_context(system.client.tenant, handle.run_id, seq=seq, owner="dead.x.tools")
     await gate.open()
     result, _ = await finished(handle)
     assert (result.status, result.text) == ("finished", "one")

@@ -18,7 +18,8 @@ from procession_services.processor_host.driver import Driver
 from procession_services.runtime.admission import CALLED, Places
 from procession_services.runtime.embedded import embedded
 from procession_services.runtime.ledger import Ledger
-from procession_services.runtime.store import RunStore, StateChange
+from procession_services.runtime.run_records import StateChange
+from procession_services.runtime.store import RunStore
 from tests.support.system import ROOT, SERVICES, all_but, finished, running_system
 from tests.support.waiting import eventually, until
 

@@ -16,9 +16,10 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from procession.client import NotConnectedError, Procession
 from procession_services.bus import Bus
 from procession_services.bus.operator import NoAccessError, Operator
-from procession_services.runtime import embedded, server_programs
+from procession_services.runtime import server_programs
 from procession_services.runtime.access import Access
 from procession_services.runtime.redis_client import connect
+from procession_services.runtime.server_process import ServerProcess
 from tests.support.certificates import certificate
 from tests.support.containers import Container
 from tests.support.servers import in_containers
@@ -41,7 +42,7 @@ class TlsNats(server_programs.Nats):
 @pytest.fixture
 async def server(tmp_path):
     TlsNats.files = certificate(tmp_path, "server")
-    server = embedded._Server(TlsNats(), tmp_path)
+    server = ServerProcess(TlsNats(), tmp_path)
     await server.start()
     yield f"tls://127.0.0.1:{server.ports[0]}", TlsNats.files[0]
     await server.stop()
@@ -153,7 +154,7 @@ async def redis_server(tmp_path):
             yield f"rediss://127.0.0.1:{it.ports[6379]}/0", cert
     elif speaks_tls():
         TlsRedis.files = cert, key
-        server = embedded._Server(TlsRedis(), tmp_path)
+        server = ServerProcess(TlsRedis(), tmp_path)
         await server.start()
         yield f"rediss://127.0.0.1:{server.ports[0]}/0", cert
         await server.stop()

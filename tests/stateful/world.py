@@ -27,8 +27,8 @@ from procession_services.runs.events import (
     TellSuspended,
 )
 from procession_services.runs.numbering import SKIPPED
-from procession_services.runs.program import command
-from procession_services.runs.reducer import LOCAL, outstanding, reduce
+from procession_services.runs.program import LOCAL, command
+from procession_services.runs.reducer import outstanding, reduce
 from procession_services.runs.state import RunState
 from procession_services.runs.stored import read_state
 from tests.stateful.services import Choose, Services, Steps, Store

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from procession_services.deploy.files import Deployment
-from procession_services.runtime import embedded, server_programs
+from procession_services.runtime import server_programs
+from procession_services.runtime.server_process import ServerProcess, free_ports
 
 __all__ = ["INFRA", "Node", "cluster", "nats_server", "redis_server"]
 
@@ -79,12 +80,12 @@ class _Redis(server_programs.Redis):
 
 def nats_server(deployment: Deployment, directory: Path) -> Any:
     """NATS of compose.yaml, not started yet."""
-    return embedded._Server(_Nats(deployment.directory / "nats" / "accounts.conf"), directory)
+    return ServerProcess(_Nats(deployment.directory / "nats" / "accounts.conf"), directory)
 
 
 def redis_server(deployment: Deployment, directory: Path) -> Any:
     """Redis of compose.yaml, not started yet."""
-    return embedded._Server(_Redis(deployment.directory / "redis" / "users.acl"), directory)
+    return ServerProcess(_Redis(deployment.directory / "redis" / "users.acl"), directory)
 
 
 class _Member(server_programs.Nats):
@@ -167,7 +168,7 @@ async def cluster(
 
     Where there is a `way`, it is asked for the port at which one server finds another.
     """
-    ports = embedded._free_ports(3 * len(_NODES))
+    ports = free_ports(3 * len(_NODES))
     routes = dict(zip(_NODES, ports, strict=False))
     async with AsyncExitStack() as stack:
         nodes = []
@@ -176,7 +177,7 @@ async def cluster(
                 n: await way(number, n, port) if way and n != number else port for n, port in routes.items()
             }
             member = _Member(number, deployment, own, others)
-            server = embedded._Server(member, directory / f"nats-{number}")
+            server = ServerProcess(member, directory / f"nats-{number}")
             server.ports = (ports[2 * number + 1], ports[2 * number + 2])
             stack.push_async_callback(server.stop)
             nodes.append(Node(f"nats-{number}", server))

@@ -2,7 +2,6 @@
 
 import secrets
 from collections.abc import AsyncIterator
-from types import TracebackType
 from typing import Any, Self
 
 from pydantic import ValidationError
@@ -67,12 +66,7 @@ class Procession:
         await self._link.open()
         return self
 
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Closes the connection; runs go on, and readers of this client get NotConnectedError."""
         await self._link.close()
 

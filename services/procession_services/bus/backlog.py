@@ -25,7 +25,7 @@ of the run, and that place while the request is there."""
 
 _MESSAGES: Final = 256
 _BYTES: Final = 512 * 1024
-_ENVELOPE: Final = 64
+ENVELOPE: Final = 64
 """Bytes of an answer beside its batches."""
 
 
@@ -51,7 +51,7 @@ class Backlog:
 
     async def answer(self, subject: str, body: bytes) -> bytes:
         """The first chunk batches behind a number, as `backlog` gives them."""
-        longest = min(_BYTES, self._bus.max_payload - _ENVELOPE)
+        longest = min(_BYTES, self._bus.max_payload - ENVELOPE)
         return await backlog(self._bus.js, self._knows, subject, body, longest=longest)
 
 

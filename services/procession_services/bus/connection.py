@@ -181,11 +181,6 @@ class Bus:
         return self._broker.config.connection_state.stream
 
     @property
-    def broker(self) -> NatsBroker:
-        """FastStream's broker, for request-and-reply operations."""
-        return self._broker
-
-    @property
     def max_payload(self) -> int:
         """Bytes of the longest message that the server takes."""
         return int(self.client.max_payload)

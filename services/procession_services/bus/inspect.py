@@ -15,7 +15,8 @@ __all__ = ["nats_problems"]
 
 _WHERE: Final = "NATS"
 _OLDEST: Final = (2, 15)
-_COMMAND_ROOM: Final = 128 * 1024
+COMMAND_ROOM: Final = 128 * 1024
+"""Bytes of a command that are not its request's own."""
 
 
 async def nats_problems(operator: Operator, settings: Settings) -> list[Problem]:
@@ -42,7 +43,7 @@ def _server(operator: Operator, settings: Settings) -> Iterator[Problem]:
     if tuple(int(part) for part in version.split(".")[:2]) < _OLDEST:
         told = f"{version} is older than {'.'.join(map(str, _OLDEST))}, with which Procession is tested"
         yield Problem(_WHERE, "version", told, warning=True)
-    if size < settings.max_request_bytes + _COMMAND_ROOM:
+    if size < settings.max_request_bytes + COMMAND_ROOM:
         told = (
             f"{size:,} bytes are less than the longest request (PROCESSION_MAX_REQUEST_BYTES, "
             f"{settings.max_request_bytes:,}) and what travels with it; set `max_payload: 8MB` in nats.conf"

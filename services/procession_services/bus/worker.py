@@ -1,6 +1,6 @@
 """A durable pull consumer that works on many messages at once and acknowledges each soon after it is done.
 
-A continuous pull with a callback costs a third of `fetch` and a quarter of FastStream's pull subscriber (bus.md). A
+A continuous pull with a callback costs a third of `fetch` and a quarter of FastStream's pull subscriber. A
 message stays ours while its handler runs (`in_progress`); a handler that raises has it delivered again, later each
 time; what was delivered too often goes to DEAD, and its handler's `give_up` says so to whoever waits. A process that
 stood still for longer than the server waits has lost what it held: somebody else has it, so handlers are cancelled.

@@ -12,6 +12,7 @@ from procession_services.llm_gateway.observed import observed
 from procession_services.llm_gateway.providers.litellm_provider import LiteLLMProvider
 from procession_services.processor_host.offering import offer_places
 from procession_services.processor_host.service import Host
+from procession_services.processor_host.sinks import StreamSinks
 from procession_services.processor_host.streams import StreamClient
 from procession_services.runtime.secrets import load_keys
 
@@ -25,10 +26,11 @@ async def start(host: Host) -> None:
     await provider.prepare()
     streams = StreamClient(host.bus, host.store, SERVICE, host.settings.replica)
     await streams.start()
+    sinks = StreamSinks(streams)
     models = observed(provider)
     runner = ModelRunner(models, streams, host.ledger, Guards(host.bus))
     host.on_stop += [provider.aclose, streams.stop]
-    await host.work_on_commands(streams.sink, {"model": runner.run}, streams.lend)
+    await host.work_on_commands(sinks.sink, {"model": runner.run}, sinks.lend)
     await offer_places(host)
     base, limit = host.settings.api_base, host.bus.max_payload
     generator = Generator(models, host.ledger, host.bus.publish, base, max_reply=limit)

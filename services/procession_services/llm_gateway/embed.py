@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from procession_schemas import subjects
 from procession_schemas.embed import EmbedReply, EmbedRequest
 from procession_services.bus.alive import beating
+from procession_services.llm_gateway.core.call import unknown_model
 from procession_services.llm_gateway.core.failures import ProviderError
 from procession_services.llm_gateway.gates import Gates
 from procession_services.llm_gateway.providers.litellm_embeddings import embed
@@ -68,8 +69,7 @@ class EmbeddingAnswers:
 
     async def _ask(self, request: EmbedRequest) -> EmbedReply:
         if not self._provider.knows(request.model):
-            told = "write it as 'provider/name' with a provider that LiteLLM knows"
-            return EmbedReply(error=f"unknown embedding model {request.model!r}: {told}")
+            return EmbedReply(error=unknown_model(request.model, "embedding model"))
         made = await embed(self._provider, request.model, request.texts, request.options, self._api_base)
         usage: dict[str, int | None] = {} if made.tokens is None else {"inputTokens": made.tokens}
         return EmbedReply(vectors=[_packed(vector) for vector in made.vectors], usage=usage, cost=made.cost)

@@ -12,7 +12,7 @@ from procession.response import ResponseCollector
 from procession_schemas import subjects
 from procession_schemas.generate import GenerateReply, GenerateRequest
 from procession_services.bus.alive import beating
-from procession_services.llm_gateway.core.call import ModelCall
+from procession_services.llm_gateway.core.call import ModelCall, unknown_model
 from procession_services.llm_gateway.core.ending import Ending
 from procession_services.llm_gateway.core.failures import ProviderError
 from procession_services.llm_gateway.gates import Gates
@@ -70,9 +70,7 @@ class Generator:
     async def _ask(self, request: GenerateRequest) -> GenerateReply:
         call = self._call(request)
         if not self._provider.knows(call.model):
-            return GenerateReply(
-                error=f"unknown model {call.model!r}: write it as 'provider/name' with a provider that LiteLLM knows"
-            )
+            return GenerateReply(error=unknown_model(call.model))
         try:
             retries = int(request.model_settings.get("maxRetries") or 0)
         except (OverflowError, TypeError, ValueError):

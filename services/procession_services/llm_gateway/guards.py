@@ -9,7 +9,6 @@ from typing import Final
 from pydantic import ValidationError
 
 from procession.authors import is_cancelled
-from procession.calls import Tally
 from procession.errors import ProcessorError, TripWire
 from procession.processor import Hook
 from procession_schemas.agent import ProcessorRef
@@ -153,9 +152,7 @@ def _failed(
 def _take(job: Job, ref: ProcessorRef, reply: GuardReply) -> None:
     """Takes what a guard did into the run; raises its objection or failure."""
     job.ctx.states[ref.instance] = reply.state
-    for report in reply.reports:
-        key = (report.processor, report.hook)
-        job.calls.reports.setdefault(key, Tally(*key)).add(report)
+    job.calls.add_reports(reply.reports)
     if reply.tripwire is not None:
         job.result.verdict = "blocked"
     if reply.error is not None:

@@ -14,13 +14,14 @@ from procession.processor import Hook
 from procession.prompt import shared_prompt
 from procession.response import ResponseCollector
 from procession.returns import UNSUPPORTED_MODEL
+from procession.stream import UNDELIVERED
 from procession.structured import ObjectStream
 from procession.usage import scope_keys
 from procession_schemas.agent import StructuredOutput
-from procession_schemas.chunks import HIDDEN_TYPES, Chunk
+from procession_schemas.chunks import Chunk
 from procession_schemas.run import ModelReport
 from procession_schemas.work import ModelOp, StepConfig, StepFacts
-from procession_services.llm_gateway.core.call import ModelCall
+from procession_services.llm_gateway.core.call import ModelCall, unknown_model
 from procession_services.llm_gateway.core.ending import Ending
 from procession_services.llm_gateway.core.failures import ProviderError
 from procession_services.llm_gateway.guards import Guards
@@ -39,8 +40,6 @@ from procession_services.processor_host.outcomes import raise_outcome, take_lent
 from procession_services.processor_host.stream_session import Session
 from procession_services.processor_host.streams import StreamClient
 from procession_services.runtime.ledger import Ledger
-
-_UNDELIVERED = HIDDEN_TYPES | {"finish"}
 
 
 class ModelRunner:
@@ -158,7 +157,7 @@ def _unknown_model(config: StepConfig) -> ProcessorError:
     """Says that the step's model cannot be called, and which processor chose it if one did (R-ER-3, D-30)."""
     chosen_by = config.model_by
     return ProcessorError(
-        f"unknown model {config.model!r}: write it as 'provider/name' with a provider that LiteLLM knows",
+        unknown_model(config.model),
         processor_id=chosen_by or "",
         hook=Hook.INPUT_STEP.value if chosen_by else "",
         code=UNSUPPORTED_MODEL if chosen_by else "UNKNOWN_MODEL",
@@ -304,7 +303,7 @@ class _Answer:
             if self._collector.repeated(chunk):
                 continue
             self._collector.passed(chunk)
-            if chunk["type"] in _UNDELIVERED:
+            if chunk["type"] in UNDELIVERED:
                 continue
             for made in self._objects.before(chunk) if self._objects else ():
                 job.outbox.put(made)

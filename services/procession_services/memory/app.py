@@ -24,6 +24,7 @@ from procession_services.memory.stores.redis_locks import RedisLocks
 from procession_services.processor_host.job import Job
 from procession_services.processor_host.ops import RUNNERS
 from procession_services.processor_host.service import Host
+from procession_services.processor_host.sinks import StreamSinks
 from procession_services.processor_host.streams import StreamClient
 from procession_services.runtime.settings import Settings
 from procession_services.runtime.tasks import ended
@@ -37,6 +38,7 @@ async def start(host: Host) -> None:
     """Starts taking commands, answering requests about threads and messages, and indexing."""
     streams = StreamClient(host.bus, host.store, SERVICE, host.settings.replica)
     await streams.start()
+    sinks = StreamSinks(streams)
     host.on_stop.append(streams.stop)
     store = RedisMessageStore(host.redis)
     recall = await _recall(host, store)
@@ -51,7 +53,7 @@ async def start(host: Host) -> None:
         told = orjson.dumps(await handle(store, operation, body, tenant, recall=recall))
         return told if host.bus.fits(told) else orjson.dumps(too_long(len(told), host.bus.max_payload))
 
-    await host.work_on_commands(streams.sink, {"hook": hook}, streams.lend)
+    await host.work_on_commands(sinks.sink, {"hook": hook}, sinks.lend)
     await host.bus.serve_api(SERVICE, answer)
 
 

@@ -13,6 +13,7 @@ from procession_services.orchestrator.lapses import RUNS_CONSUMER, Lapses
 from procession_services.orchestrator.lost_runs import LostRuns
 from procession_services.orchestrator.places import PlaceKeeper
 from procession_services.processor_host.service import Host
+from procession_services.processor_host.sinks import StreamSinks
 from procession_services.processor_host.streams import StreamClient
 from procession_services.runtime.admission import Places
 from procession_services.runtime.check import checked_agents, models_of
@@ -27,7 +28,8 @@ async def start(host: Host) -> None:
     """Starts taking run requests, answers and controls."""
     streams = StreamClient(host.bus, host.store, SERVICE, host.settings.replica)
     await streams.start()
-    executor = host.executor(streams.sink)
+    sinks = StreamSinks(streams)
+    executor = host.executor(sinks.sink)
     load = partial(checked_agents, registry=host.registry)
     agents: Watched[dict[str, Agent]] = host.admin.watch("agents", host.settings.agents, load, {})
     host.admin.models = lambda: models_of(agents.value.values(), host.settings.api_base)

@@ -18,6 +18,7 @@ from procession_schemas.run_ids import answer_id, asked_id, derived_id
 from procession_schemas.validation import RefusedError, misfit
 from procession_schemas.work import Control, WorkResult
 from procession_services.bus import Delivery, HopelessError
+from procession_services.bus.inspect import COMMAND_ROOM
 from procession_services.orchestrator.core.plan import opening, parse_request
 from procession_services.orchestrator.lapses import Lapses
 from procession_services.orchestrator.limits import refusal, wanted
@@ -36,7 +37,8 @@ from procession_services.runtime.admission import Over
 from procession_services.runtime.clock import iso, now, seconds
 from procession_services.runtime.redis_client import AWAY, UNANSWERED
 from procession_services.runtime.reload import Watched
-from procession_services.runtime.store import ANSWER_SECONDS, Admission
+from procession_services.runtime.run_records import Admission
+from procession_services.runtime.store import ANSWER_SECONDS
 
 log = logging.getLogger(__name__)
 _STORE_AWAY = Failure(
@@ -44,8 +46,6 @@ _STORE_AWAY = Failure(
     message="Redis does not answer; send the same request again later",
     is_retryable=True,
 )
-_COMMAND_ROOM = 128 * 1024
-"""Bytes of a command that are not the request's own."""
 INTAKE = 4_096
 """Requests, or words of people, that one process has in hand, those included of which Redis may not have written yet
 what was made of them; one that is behind more of them than this waits for them."""
@@ -175,7 +175,7 @@ class Orchestrator:
 
     def _longest_request(self) -> int:
         """Bytes of the longest request: it must fit into a command beside the agent's configuration."""
-        return min(self._settings.max_request_bytes, self._bus.max_payload - _COMMAND_ROOM)
+        return min(self._settings.max_request_bytes, self._bus.max_payload - COMMAND_ROOM)
 
     async def _accepted(self, run_id: str, digest: str, request: RunRequest, delivery: Delivery) -> RunState:
         _, tenant, agent_name = subjects.parse(delivery.subject)

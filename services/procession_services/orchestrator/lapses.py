@@ -24,7 +24,8 @@ from procession_services.orchestrator.lost_runs import LostRuns
 from procession_services.processor_host.driver import Driver
 from procession_services.runs.events import Ended, Forgotten
 from procession_services.runs.stored import read_state
-from procession_services.runtime.store import RunStore, StoredState
+from procession_services.runtime.run_records import StoredState
+from procession_services.runtime.store import RunStore
 from procession_services.runtime.tasks import repeated
 
 __all__ = ["RUNS_CONSUMER", "Lapses"]

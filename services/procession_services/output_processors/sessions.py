@@ -13,9 +13,9 @@ from procession.errors import ProcessorError, TripWire
 from procession.json_values import encoded
 from procession.services import KeyValueStore
 from procession_schemas import subjects
-from procession_schemas.chunks import Chunk
 from procession_schemas.work import ModelOp, UnlessToolsOp, WorkCommand
 from procession_services.output_processors.endings import ending, given_back, outcome, unsendable
+from procession_services.output_processors.feeding import feed, taken
 from procession_services.output_processors.local import within
 from procession_services.output_processors.opening import ForgottenError, Opener, Session
 from procession_services.output_processors.parts import PartsStore
@@ -24,7 +24,6 @@ from procession_services.processor_host.carrying import carried
 from procession_services.processor_host.errors import unblamed
 from procession_services.processor_host.executor import Executor
 from procession_services.processor_host.job import Job, id_maker
-from procession_services.processor_host.outbox import TOGETHER_SECONDS
 from procession_services.processor_host.service import Host
 from procession_services.runtime import telemetry
 from procession_services.runtime.clock import monotonic_ns
@@ -33,17 +32,9 @@ from procession_services.runtime.tasks import repeated
 
 log = logging.getLogger(__name__)
 _ACK_CHUNKS = 256
-_FIRST_SECONDS = 0.0002
-"""How long the first chunks of a stream, which somebody waits for most, wait for those behind them."""
 _REPLY_SECONDS = 0.005
 """How long the reply to a lease of a whole stream waits for what comes of that."""
-_NOTHING: dict[str, Any] = {"n": 0, "c": []}
-"""A frame without chunks, after which what is ready is sent."""
 _HEARTBEAT_SECONDS = 0.5
-_SLOW_SECONDS = 0.1
-"""A chunk that kept the event loop for so long may have kept a heartbeat, too."""
-_TURNS = 4
-"""Turns of the loop until a heartbeat that is due is written: the timer, who beats, and who writes come in turn."""
 _IDLE_BEATS = 10
 """A stream on which nothing moves beats less often: only to learn whether its sender still lives."""
 
@@ -65,12 +56,12 @@ class SessionServer:
     async def start(self) -> None:
         """Subscribes to frames, then to lease requests."""
         service, replica = self._host.service, self._host.settings.replica
-        await self._host.subscribe(self._inbox, self._on_frame, own=True)
-        await self._host.subscribe(f"{self._inbox}.*.*", self._on_gone, own=True)
+        await self._bus.subscribe(self._inbox, self._on_frame, own=True)
+        await self._bus.subscribe(f"{self._inbox}.*.*", self._on_gone, own=True)
         self._leases = [
-            await self._host.subscribe(subjects.lease(service), self._on_lease, queue="replicas"),
-            await self._host.subscribe(subjects.lease(service, replica), self._on_lease, own=True),
-            await self._host.subscribe(subjects.offer(service), self._on_offer_wanted),
+            await self._bus.subscribe(subjects.lease(service), self._on_lease, queue="replicas"),
+            await self._bus.subscribe(subjects.lease(service, replica), self._on_lease, own=True),
+            await self._bus.subscribe(subjects.offer(service), self._on_offer_wanted),
         ]
         self._heartbeat = asyncio.create_task(repeated("a heartbeat", _HEARTBEAT_SECONDS, self._beat))
 
@@ -257,7 +248,7 @@ class SessionServer:
                 continue
             chunks = frame["c"][session.received - frame["n"] :]
             session.received += len(chunks)
-            await _feed(session, chunks)
+            await feed(session, chunks)
             if session.outbox.differs:
                 await self._goes_by_chance(session)
             if frame.get("e"):
@@ -299,19 +290,19 @@ class SessionServer:
         while (due := session.chain.wakes_at) is not None and not session.outbox.catching_up:
             try:
                 async with asyncio.timeout(max(0.0, (due - monotonic_ns()) / 1e9)):
-                    return await _taken(session)
+                    return await taken(session)
             except TimeoutError:
                 await self._goes_by_chance(session)
                 async with session.outbox.flushing():
                     await session.chain.wake()
                 await session.outbox.flush()
-        return await _taken(session)
+        return await taken(session)
 
     async def _goes_by_chance(self, session: Session) -> None:
         """Tells the sender before anything is sent that another replica would not make.
 
-        Where that would go among chunks which clients have, the stream is given back, and all of it made anew. In a
-        reply that gives one back, a sender of the version before would not read it, so it is told before.
+        Where that would go among chunks which clients have, the stream is given back, and all of it made anew. Of a
+        reply that gives one back nothing else is read, so it is told before.
         """
         if session.timed:
             return
@@ -366,35 +357,6 @@ class SessionServer:
             "outSeq": session.outbox.next_seq,
             "fence": session.outbox.fence,
         }
-
-
-async def _taken(session: Session) -> dict[str, Any]:
-    """The next frame; one without chunks where something is to be sent that was written meanwhile."""
-    if session.outbox.waiting and session.frames.empty():  # written while the last batch went out
-        return _NOTHING
-    session.outbox.unattended = partial(session.frames.put_nowait, _NOTHING)
-    try:
-        return await session.frames.get()
-    finally:
-        session.outbox.unattended = None
-
-
-async def _feed(session: Session, chunks: list[Chunk]) -> None:
-    """Takes chunks through the chain; what comes out may go with that of the next ones, but soon."""
-    clock, outbox = asyncio.get_running_loop().time, session.outbox
-    if not outbox.waiting:
-        session.flush_at = clock() + (TOGETHER_SECONDS if session.processed else _FIRST_SECONDS)
-    async with outbox.flushing():
-        for chunk in chunks:
-            session.results.sent(chunk)
-            await session.chain.feed(chunk)
-            session.processed += 1
-            late = clock() - session.flush_at
-            if late > 0:
-                await outbox.flush()
-                for _ in range(1 if late < _SLOW_SECONDS else _TURNS):
-                    await asyncio.sleep(0)  # nats-py writes when others may run
-                session.flush_at = clock() + TOGETHER_SECONDS
 
 
 def _last(session: Session) -> bool:

@@ -31,14 +31,15 @@ from procession_services.runs.events import (
     TellSuspended,
 )
 from procession_services.runs.numbering import fence_of
-from procession_services.runs.program import command
-from procession_services.runs.reducer import LOCAL, outstanding, reduce
+from procession_services.runs.program import LOCAL, command
+from procession_services.runs.reducer import outstanding, reduce
 from procession_services.runs.state import Line, RunState
 from procession_services.runs.stored import UnreadableError, read_state
 from procession_services.runtime import telemetry
 from procession_services.runtime.admission import Called
 from procession_services.runtime.clock import iso, now
-from procession_services.runtime.store import RunStore, StateChange, StoredContext, StoredState, line_key
+from procession_services.runtime.run_records import StateChange, StoredContext, StoredState
+from procession_services.runtime.store import RunStore, line_key
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +87,7 @@ class Driver:
             _set_deadline(state, after)
             if after == state:
                 break
-            with_plan = stored.plan is None or after.plan is not state.plan
+            with_plan = after.plan is not state.plan
             wanted = change(after, stored.version, resumed=resumed, with_plan=with_plan)
             done = await self._store.save_state(tenant, run, wanted)
             if done.saved:
@@ -348,5 +349,5 @@ def moved(stored: StoredContext, result: WorkResult, life: int) -> Moved | None:
     before = read_state(stored.state, stored.plan, life)
     state, effects = reduce(before, result)
     _set_deadline(before, state)
-    with_plan = stored.plan is None or state.plan is not before.plan
+    with_plan = state.plan is not before.plan
     return Moved(state, effects, change(state, stored.state_version, with_plan=with_plan))

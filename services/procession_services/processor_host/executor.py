@@ -2,8 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -32,6 +31,7 @@ from procession_schemas.work import (
     WorkResult,
 )
 from procession_services.bus import Bus, Delivery, LostError
+from procession_services.processor_host.cancels import Cancels
 from procession_services.processor_host.driver import Driver, moved
 from procession_services.processor_host.errors import (
     Cancelled,
@@ -50,11 +50,12 @@ from procession_services.processor_host.violations import violation_sink
 from procession_services.processor_host.wire import failure_of, wire_failure, wire_tripwire
 from procession_services.runs.events import Forgotten
 from procession_services.runs.numbering import fence_of
-from procession_services.runs.reducer import LOCAL
+from procession_services.runs.program import LOCAL
 from procession_services.runtime import telemetry
 from procession_services.runtime.clock import monotonic_ns
 from procession_services.runtime.redis_client import UNANSWERED
-from procession_services.runtime.store import RunStore, StoredContext
+from procession_services.runtime.run_records import StoredContext
+from procession_services.runtime.store import RunStore
 
 log = logging.getLogger(__name__)
 _LEAVE_SECONDS: Final = 5.0
@@ -88,27 +89,11 @@ class Executor:
     ) -> None:
         self.service, self.bus, self.store, self.instances = service, bus, store, instances
         self.environment = environment
-        self.on_cancel: list[Callable[[str, str], None]] = []
+        self.cancels = Cancels(store)
         self.holders = Holders(bus, store, service, replica)
         self.driver = Driver(bus, store, self.execute)
         self._open_sink, self._lender, self._max_deliver = open_sink, lender, max_deliver
         self._runners = {**RUNNERS, **(runners or {})}
-        self._signals: dict[tuple[str, str], list[AbortSignal]] = {}
-
-    def cancel(self, tenant: str, run: str) -> None:
-        """Fires the abort signal of a run that is being worked on here, and tells whoever else wants to know."""
-        for listener in self.on_cancel:
-            listener(tenant, run)
-        for signal in self._signals.get((tenant, run), ()):
-            signal.abort()
-
-    async def look_for_cancels(self) -> None:
-        """Fires the signals of runs that were cancelled while nobody could tell us."""
-        going = [key for key, signals in self._signals.items() if not all(s.aborted for s in signals)]
-        cancelled = await asyncio.gather(*(self.store.is_cancelled(*key) for key in going))
-        for (tenant, run), told in zip(going, cancelled, strict=True):
-            if told:
-                self.cancel(tenant, run)
 
     async def execute(self, command: WorkCommand, delivery: Delivery | None = None) -> None:
         """Runs the command, takes its result into the run, and sends what comes next.
@@ -131,7 +116,10 @@ class Executor:
     async def _execute(
         self, command: WorkCommand, delivery: Delivery | None, told: Callable[[WorkResult], None]
     ) -> None:
-        with self._cancellable(command) as signal, self.holders.working(command, delivery) as owner:
+        with (
+            self.cancels.told(command.tenant, command.run) as signal,
+            self.holders.working(command, delivery) as owner,
+        ):
             stored = await self._taken(command, delivery, owner)
             if stored is None and delivery is None and self.service == LOCAL:
                 return
@@ -147,7 +135,7 @@ class Executor:
                 )
                 await self.driver.again(command.tenant, command.run)
                 return
-            if stored.numbered_in not in (None, self.store.life):
+            if stored.numbered_in != self.store.life:
                 await self.driver.event(command.tenant, command.run, Forgotten(command.seq))
                 return
             if delivery is None and stored.claims > self._max_deliver:
@@ -171,22 +159,9 @@ class Executor:
         other, lives = await self.holders.owner_of(command)
         return None if lives else await take(instead_of=other)
 
-    @contextmanager
-    def _cancellable(self, command: WorkCommand) -> Iterator[AbortSignal]:
-        """The signal that fires when the command's run is cancelled meanwhile."""
-        key, signal = (command.tenant, command.run), AbortSignal()
-        signals = self._signals.setdefault(key, [])
-        signals.append(signal)
-        try:
-            yield signal
-        finally:
-            signals.remove(signal)
-            if not signals:
-                del self._signals[key]
-
     async def borrowed(self, job: Job, runners: dict[str, OpRunner]) -> None:
         """Runs operations that whoever has the command has lent us; what they did is for the lender to store."""
-        with self._cancellable(job.command) as signal:
+        with self.cancels.told(job.command.tenant, job.command.run) as signal:
             if job.abort_signal.aborted:
                 signal.abort()
             job.calls.abort_signal = signal
@@ -387,8 +362,7 @@ async def _one(run: OpRunner, op: Op, job: Job) -> None:
 
 def _stale(command: WorkCommand, stored: StoredContext) -> bool:
     """Whether the run has left the command behind, or Redis has forgotten that there was one."""
-    left = stored.out is not None and stored.out != command.seq
-    return left or command.version not in (stored.version, ANY_VERSION)
+    return stored.out != command.seq or command.version not in (stored.version, ANY_VERSION)
 
 
 def _summed(job: Job) -> None:

@@ -91,10 +91,9 @@ class Holders:
             LostError: It did not answer, and NATS does not either.
         """
         owner = await self._store.claimed_by(command.tenant, command.run, command.seq) or ""
-        replica, *named = owner.split(".")
-        if not named:  # nobody, or a service of a version long before
+        if not owner:
             return owner, False
-        service = named[1] if len(named) > 1 else self._service
+        replica, _, service = owner.split(".")
         here = (service, replica) == (self._service, self._replica)
         lives = await (self._works(owner) if here else self._says_so(service, replica, owner))
         if lives:

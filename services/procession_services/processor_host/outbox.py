@@ -11,12 +11,11 @@ from procession.errors import ProcessorError
 from procession_schemas import subjects
 from procession_schemas.chunks import Chunk
 from procession_services.bus import Bus, Hold
+from procession_services.bus.backlog import ENVELOPE
 from procession_services.runs.numbering import TIMES, second_of_week
 
 TOGETHER_SECONDS = 0.002
 """How long a chunk waits for those behind it that are as good as here."""
-_ENVELOPE = 64
-"""Bytes that the answer to a client that reads a stored batch has besides it."""
 _BESIDE = 1024
 """More bytes than travel with a chunk: its run, and what a batch, or a frame to an output replica, says besides."""
 _ROOM = 1 << 20
@@ -265,7 +264,7 @@ class Outbox:
             batch["timed"] = True
         try:
             body = orjson.dumps(batch)
-            too_long = len(body) + _ENVELOPE > self._bus.max_payload
+            too_long = len(body) + ENVELOPE > self._bus.max_payload
             why = f"has {len(body)} bytes; the broker takes {self._bus.max_payload}"
         except TypeError as error:
             body, too_long, why = b"", True, f"holds what is not JSON: {error}"

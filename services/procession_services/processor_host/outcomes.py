@@ -5,7 +5,6 @@ from typing import Any
 import orjson
 
 from procession.args import RequestContext
-from procession.calls import Tally
 from procession.errors import ProcessorError, TripWire
 from procession.message_list import MessageList
 from procession_schemas.run import HookReport
@@ -50,9 +49,7 @@ def _take_stream(job: Job, outcome: dict[str, Any], reports: list[HookReport]) -
     """Goes on behind the chunks that the replica has sent, and adds its tallies to ours."""
     job.outbox.go_on_behind(outcome["outSeq"], outcome.get("fence", 0))
     job.result.replica = outcome["replica"]
-    for report in reports:
-        key = (report.processor, report.hook)
-        job.calls.reports.setdefault(key, Tally(*key)).add(report)
+    job.calls.add_reports(reports)
 
 
 def take_lent(job: Job, outcome: dict[str, Any]) -> WorkResult:

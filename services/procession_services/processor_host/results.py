@@ -92,7 +92,7 @@ def _final_text(op: ResultOp, ctx: RunContext, steps: list[dict[str, Any]]) -> s
     kept, step = accepted[-1]
     if last is own and as_left and "segment" in kept:
         return "".join(texts)
-    # A processor's message at the end, marks of its own, or a step that a service of the version before has accepted.
+    # A processor's message at the end, marks of its own, or a step that has nothing in the run's message.
     processed = _text(last)
     step["text"] = processed.removeprefix("".join(texts[:-1]))
     return processed

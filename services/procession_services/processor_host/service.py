@@ -115,10 +115,6 @@ class Host:
         self.consumers.append((options["stream"], options["durable"]))
         return worker
 
-    async def subscribe(self, subject: str, callback: Any, *, queue: str = "", own: bool = False) -> Any:
-        """Subscribes for as long as the service runs, or until `bus.unsubscribe`; see `Bus.subscribe`."""
-        return await self.bus.subscribe(subject, callback, queue=queue, own=own)
-
     async def answer(
         self,
         subject: str,
@@ -151,7 +147,7 @@ class Host:
             running.add(task)
             task.add_done_callback(running.discard)
 
-        subscription = await self.subscribe(subject, on_request, queue="" if everybody else self.service)
+        subscription = await self.bus.subscribe(subject, on_request, queue="" if everybody else self.service)
 
         async def drain() -> None:
             await self.bus.unsubscribe(subscription)
@@ -207,7 +203,7 @@ class Host:
     ) -> Executor:
         """Takes the service's commands, runs them, and moves their runs on."""
         executor = self.executor(open_sink, runners, lender)
-        await self.listen_for_cancel(executor)
+        await self._listen_for_cancel(executor)
         asked = subjects.holder(self.service, self.settings.replica)
         await self.answer(asked, executor.holders.answer, to_the_end=True)
 
@@ -234,16 +230,16 @@ class Host:
         )
         return executor
 
-    async def listen_for_cancel(self, executor: Executor) -> None:
+    async def _listen_for_cancel(self, executor: Executor) -> None:
         """Fires the abort signals of runs that are cancelled while they are worked on here."""
 
         def on_cancel(subject: str, _body: bytes, _reply: str) -> None:
             *_, tenant, run = subjects.parse(subject)
-            executor.cancel(tenant, run)
+            executor.cancels.cancel(tenant, run)
 
-        await self.subscribe(subjects.cancelled("*", "*"), on_cancel)
+        await self.bus.subscribe(subjects.cancelled("*", "*"), on_cancel)
         self._cancellable.append(executor)
-        looks = repeated(_CANCELS, _CANCELS_SECONDS, executor.look_for_cancels)
+        looks = repeated(_CANCELS, _CANCELS_SECONDS, executor.cancels.look)
         spawned(self._looking, _CANCELS, looks)
 
     def reconnected(self) -> None:
@@ -251,7 +247,7 @@ class Host:
         for worker in self.workers:
             worker.reconnected()
         for executor in self._cancellable:
-            spawned(self._looking, _CANCELS, executor.look_for_cancels())
+            spawned(self._looking, _CANCELS, executor.cancels.look())
 
     async def _look_no_more(self) -> None:
         await ended(*self._looking)

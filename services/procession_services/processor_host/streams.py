@@ -8,11 +8,11 @@ start, and holds back what clients already have.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from random import random
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import orjson
 
@@ -23,10 +23,9 @@ from procession_schemas.chunks import Chunk
 from procession_schemas.work import Op
 from procession_services.bus import Bus, LostError, NoResponderError, RequestTimeoutError
 from procession_services.processor_host.carrying import is_apart, unpacked
-from procession_services.processor_host.errors import Cancelled, Lent
+from procession_services.processor_host.errors import Cancelled
 from procession_services.processor_host.job import Job
 from procession_services.processor_host.leases import lease_of, request_of, store_of
-from procession_services.processor_host.outcomes import raise_outcome, take_lent, take_outcome
 from procession_services.processor_host.stream_session import Session
 from procession_services.runtime import telemetry
 from procession_services.runtime.clock import new_token
@@ -71,39 +70,6 @@ class StreamClient:
         """Stops watching, and what goes on beside it that nobody waits for any more."""
         if self._watch:
             await ended(self._watch, *self._beside)
-
-    @asynccontextmanager
-    async def sink(self, job: Job, processors: list[ProcessorRef]) -> AsyncIterator[Any]:
-        """A way through the output chain for chunks of a command that is not a model's answer."""
-        session = await self.open(job, processors)
-        sink = _SideSink(self, session)
-        try:
-            yield sink
-            await self.finish(session)
-        finally:
-            self.close(session)
-            if session.outcome:
-                take_outcome(job, session.outcome)
-                sink.rewritten = session.outcome.get("rewritten") or {}
-            else:  # as where a hook does not wait any more for what it writes
-                job.outbox.give_up(session.attempt)
-        raise_outcome(session.outcome)
-
-    async def lend(self, op: Any, job: Job) -> NoReturn:
-        """Has a replica run the command's operations from this one on, which sends chunks through the chain.
-
-        Raises:
-            Lent: It has; or a processor ended it early.
-        """
-        session = await self.open(job, op.processors, job.ops_from(op), ended=True, well=True)
-        try:
-            outcome = await self.finish(session)
-        finally:
-            self.close(session)
-        if "lent" not in outcome:
-            take_outcome(job, outcome)
-            raise_outcome(outcome)
-        raise Lent(take_lent(job, outcome))
 
     async def open(
         self,
@@ -405,15 +371,3 @@ def _moved(session: Session, moving: "asyncio.Task[None]") -> None:
     session.changed.set()
     if not moving.cancelled():
         moving.exception()  # raised where the sender waits, if it still does
-
-
-class _SideSink:
-    """Chunks of tools and hooks on their way through the output chain."""
-
-    def __init__(self, client: StreamClient, session: Session) -> None:
-        self.rewritten: dict[str, dict[str, Any]] = {}
-        self._client, self._session = client, session
-
-    async def send(self, chunks: list[Chunk], *, last: bool = False) -> None:
-        if not await self._client.send(self._session, chunks, end=last):
-            raise_outcome(self._session.outcome)

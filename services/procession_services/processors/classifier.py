@@ -10,9 +10,10 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from procession.args import Abort, HookArgs, InputArgs, OutputResultArgs, OutputStreamArgs, Services
+from procession.args import Abort, HookArgs, InputArgs, OutputResultArgs, OutputStreamArgs
 from procession.errors import InvalidOptionsError
 from procession.processor import Options
+from procession.services import Services
 from procession_schemas.chunks import Chunk
 from procession_schemas.messages import Message
 from procession_services.processors.core.judged_stream import Verdict

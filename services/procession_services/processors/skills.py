@@ -48,17 +48,17 @@ class _SkillTool(Tool):
 
     options_type = SkillToolOptions
 
-    async def find(self, asked: str) -> tuple[ConfiguredSkills, Skill | str]:
-        """The one skill that is meant, or what is wrong with the question."""
+    async def find(self, asked: str) -> tuple[ConfiguredSkills, Skill]:
+        """The one skill that is meant; raises WorkspaceError where the question names none, or several."""
         source = ConfiguredSkills(self.options, self.options.aliases)
         listed = await source.available()
         found = matching(listed, asked, source.aliases)
         if len(found) == 1:
             return source, found[0]
         if not found:
-            return source, not_found(asked, listed, _HOW)
+            raise WorkspaceError(not_found(asked, listed, _HOW))
         places = ", ".join(skill.file for skill in found)
-        return source, f'There are several skills "{asked}". Name one by its location: {places}.'
+        raise WorkspaceError(f'There are several skills "{asked}". Name one by its location: {places}.')
 
 
 class SkillTool(_SkillTool):
@@ -77,8 +77,6 @@ class SkillTool(_SkillTool):
         """Returns `{success, name, location, instructions, files}`, or `{success: false, message}`."""
         try:
             source, skill = await self.find(args["name"])
-            if isinstance(skill, str):
-                return {"success": False, "message": skill}
             text, files = await source.instructions(skill), await source.files(skill)
         except WorkspaceError as error:
             return {"success": False, "message": str(error)}
@@ -106,8 +104,6 @@ class SkillReadTool(_SkillTool):
         """Returns `{success, content, truncated}`, or `{success: false, message}`."""
         try:
             source, skill = await self.find(args["name"])
-            if isinstance(skill, str):
-                return {"success": False, "message": skill}
             text = await source.read(skill, args["path"])
         except WorkspaceError as error:
             return {"success": False, "message": str(error)}

@@ -41,6 +41,8 @@ from procession_services.runs.state import (
     told_places,
 )
 
+LOCAL = "orchestrator"
+"""The service name of operations that need no other service."""
 GATEWAY = "llm_gateway"
 OUTPUT = "output_processors"
 T = TypeVar("T")

@@ -5,17 +5,15 @@ gives the same effects; an answer to a command that is no longer outstanding cha
 """
 
 from procession.processor import Hook
-from procession.system_messages import feedback
 from procession_schemas.run import Failure, ModelReport, RunResult, Tripwire
 from procession_schemas.work import (
     ANY_VERSION,
     Control,
     ResultOp,
-    StepFacts,
     StepFinishOp,
     WorkResult,
 )
-from procession_services.runs import program
+from procession_services.runs import phases, program
 from procession_services.runs.arrays import with_arrays
 from procession_services.runs.events import (
     DeadlinePassed,
@@ -32,15 +30,11 @@ from procession_services.runs.events import (
     TellResumed,
     TellSuspended,
 )
-from procession_services.runs.numbering import fence_of, number, renumber
-from procession_services.runs.state import Bare, HookByPlan, Placed, PlannedOp, RunState, Sent, Then
+from procession_services.runs.numbering import fence_of, renumber
+from procession_services.runs.state import Bare, HookByPlan, Placed, RunState, Sent
 
-LOCAL = "orchestrator"
-"""The service name of operations that need no other service."""
 _NO_RETRY = frozenset({Hook.INPUT.value, Hook.OUTPUT_RESULT.value})
-_BARRED = frozenset({"model", "tools"})
 _ENDING_MS = 15_000
-_ENDING_REASONS = frozenset({"error", "length", "content-filter"})
 
 
 def reduce(state: RunState, event: RunEvent) -> tuple[RunState, list[Effect]]:
@@ -89,40 +83,9 @@ def _begin(state: RunState) -> None:
         state.queued, first = False, first.model_copy(update={"waited": True})
     ops = program.start(state, first)
     if state.plan.factories:
-        _go(state, [*ops, *program.arrays()], "planned")
+        phases.go(state, [*ops, *program.arrays()], "planned")
     else:
-        _go(state, [*ops, *program.first_attempt(state)], "modelled")
-
-
-def _go(state: RunState, ops: list[PlannedOp], then: Then) -> None:
-    """Makes `ops` what the run does next, and sends the first stretch that one service can do."""
-    state.pending, state.then = ops, then
-    while not state.pending:
-        _decide(state)
-    if _barred(state, state.pending[0]):
-        state.ending = True
-        state.pending, state.then = program.cancelled(state.plan), "done"
-    _send(state)
-
-
-def _barred(state: RunState, planned: PlannedOp) -> bool:
-    """Whether a cancelled run must not begin this any more (R-CX-2)."""
-    return state.cancel and not state.ending and planned.op.op in _BARRED
-
-
-def _send(state: RunState, *, version: int | None = None) -> None:
-    host: str | None = None
-    count = 0
-    for planned in state.pending:
-        if count and _barred(state, planned):
-            break
-        wanted = None if planned.lent and host == program.GATEWAY else planned.host
-        if wanted is not None and host is not None and wanted != host:
-            break
-        host = host or wanted
-        count += 1
-    number(state)
-    state.sent = Sent(service=host or LOCAL, ops=count, version=state.version if version is None else version)
+        phases.go(state, [*ops, *program.first_attempt(state)], "modelled")
 
 
 def _answered(state: RunState, result: WorkResult) -> tuple[RunState, list[Effect]]:
@@ -151,18 +114,18 @@ def _take_outcome(state: RunState, sent: Sent, ops: list[Bare], result: WorkResu
             guarded = result.verdict == "blocked"
             _tripped(state, result.tripwire, ops[min(result.at, len(ops) - 1)], guarded=guarded)
         case "modelFailed":
-            state.error = result.error or _unknown()
-            _go(state, program.hook_ops(state.plan, Hook.API_ERROR), "recovered")
+            state.error = result.error or phases.unexplained()
+            phases.go(state, program.hook_ops(state.plan, Hook.API_ERROR), "recovered")
         case "cancelled":
             _left(state, ops[min(result.at, len(ops) - 1)])
         case "suspended" if state.cancel:
             state.ending = True
-            _go(state, program.cancelled(state.plan), "done")
+            phases.go(state, program.cancelled(state.plan), "done")
         case "suspended":
             state.waiting = result.suspend or []
-            _go(state, program.suspended(state), "suspended")
+            phases.go(state, program.suspended(state), "suspended")
         case "failed":
-            _failed(state, _placed(result.error or _unknown(), ops[: result.at + 1]), sent)
+            _failed(state, _placed(result.error or phases.unexplained(), ops[: result.at + 1]), sent)
 
 
 def _left(state: RunState, op: Bare) -> None:
@@ -171,11 +134,7 @@ def _left(state: RunState, op: Bare) -> None:
     told = isinstance(end, ResultOp) and end.status == "cancelled"
     judges = isinstance(op, HookByPlan) and op.hook == Hook.OUTPUT_RESULT
     state.ending = True
-    _go(state, program.unjudged(told=told) if told or judges else program.cancelled(state.plan), "done")
-
-
-def _unknown() -> Failure:
-    return Failure(code="INTERNAL", message="the service gave no reason")
+    phases.go(state, program.unjudged(told=told) if told or judges else program.cancelled(state.plan), "done")
 
 
 def _through(state: RunState, ops: list[Bare], result: WorkResult) -> None:
@@ -183,7 +142,7 @@ def _through(state: RunState, ops: list[Bare], result: WorkResult) -> None:
     state.pending = [] if result.stopped else state.pending[len(ops) :]
     if not result.stopped and any(op.op == "unlessTools" for op in ops):
         state.ending, state.then = True, "done"  # it was the last step
-        _forget_step(state)
+        phases.forget_step(state)
     if result.stopped and state.then == "stepped":
         state.then = "tooled"
     if result.retry:  # the first error processor that says so decides (R-AE-6)
@@ -197,11 +156,11 @@ def _through(state: RunState, ops: list[Bare], result: WorkResult) -> None:
         state.facts = state.facts.model_copy(update={"stop": True})
     if state.cancel and not state.ending and not state.pending and state.then != "recovered":
         state.ending = True
-        _go(state, program.cancelled(state.plan), "done")
+        phases.go(state, program.cancelled(state.plan), "done")
     elif result.result is not None and not state.pending:
         _told(state, result.result)
     else:
-        _go(state, state.pending, state.then)
+        phases.go(state, state.pending, state.then)
 
 
 def _told(state: RunState, result: RunResult) -> None:
@@ -217,103 +176,15 @@ def _told(state: RunState, result: RunResult) -> None:
     state.status = "suspended" if result.status == "suspended" else "done"
 
 
-def _decide(state: RunState) -> None:
-    """What comes after the pending operations."""
-    match state.then:
-        case "planned":
-            state.pending, state.then = program.first_attempt(state), "modelled"
-        case "modelled":
-            state.pending, state.then = program.judge(state.plan), "judged"
-        case "judged":
-            if state.facts.tool_calls:
-                state.pending, state.then = _tools(state)
-            else:
-                _accepted(state)
-        case "tooled":
-            _accepted(state)
-        case "stepped":
-            _next_step(state)
-        case "decide":
-            _step_over(state, accepted=True)
-        case "recovered":
-            _recovered(state)
-        case "suspended" | "done":
-            raise AssertionError(f"a run that is {state.then} has no next operation")
-
-
-def _tools(state: RunState) -> tuple[list[PlannedOp], Then]:
-    """What the answer's tools have to do; the step ends with it where only their outcomes decide what follows."""
-    ops = program.tools(state.plan)
-    if state.plan.stop_when or not _may_continue(state):
-        return ops, "tooled"
-    return [*ops, *program.step_on(state.facts.finish_reason)], "stepped"
-
-
-def _accepted(state: RunState) -> None:
-    if state.plan.stop_when and _continues(state):
-        state.pending, state.then = program.stop_conditions(), "decide"
-    else:
-        _step_over(state, accepted=False)
-
-
-def _may_continue(state: RunState) -> bool:
-    """Whether there is another step if tools have outcomes."""
-    limit = state.plan.max_steps
-    wants = state.facts.finish_reason not in _ENDING_REASONS
-    return wants and not state.facts.stop and (limit is None or state.step + 1 < limit)
-
-
-def _continues(state: RunState) -> bool:
-    """R-LP-5: only local tool outcomes make another step (A-23)."""
-    return state.facts.outcomes > 0 and _may_continue(state)
-
-
-def _step_over(state: RunState, *, accepted: bool) -> None:
-    """The step is accepted: the next one, or the end."""
-    continued, reason = _continues(state), state.facts.finish_reason
-    ops = program.step_over(reason, continued=continued, accepted=accepted)
-    if continued:
-        _next_step(state)
-        state.pending = [*ops, *state.pending]
-    else:
-        _forget_step(state)
-        state.ending = True
-        state.pending, state.then = [*ops, *program.finish(state.plan, reason)], "done"
-
-
-def _next_step(state: RunState) -> None:
-    _forget_step(state)
-    state.step += 1
-    state.pending, state.then = program.attempt(state.plan), "modelled"
-
-
-def _forget_step(state: RunState) -> None:
-    state.feedback, state.facts, state.decisions, state.model_index = [], StepFacts(), {}, 0
-
-
-def _has_budget(state: RunState) -> bool:
-    return state.plan.budget is not None and state.retries < state.plan.budget
-
-
-def _again(state: RunState, tripwire: Tripwire | None) -> list[PlannedOp]:
-    """Grants a retry of the same step (R-AB-28)."""
-    ending = program.retry(tripwire)
-    state.retries += 1
-    state.facts, state.decisions = StepFacts(), {}
-    if tripwire:
-        state.feedback = [*state.feedback, feedback(tripwire.reason)]
-    return [*ending, *program.attempt(state.plan)]
-
-
 def _tripped(state: RunState, tripwire: Tripwire, op: Bare, *, guarded: bool) -> None:
     """A processor aborted in an operation; `guarded`: as processInput beside it, so there is no step to try again."""
     plain = state.ending or state.cancel or guarded or not _replayable(op)
-    if tripwire.retry and not plain and _has_budget(state):
-        _go(state, _again(state, tripwire), "modelled")
+    if tripwire.retry and not plain and phases.has_budget(state):
+        phases.go(state, phases.again(state, tripwire), "modelled")
         return
     responded = isinstance(op, HookByPlan) and op.hook == Hook.OUTPUT_STEP
     state.ending = True
-    _go(state, program.blocked(tripwire, responded=responded), "done")
+    phases.go(state, program.blocked(tripwire, responded=responded), "done")
 
 
 def _replayable(op: Bare) -> bool:
@@ -321,23 +192,6 @@ def _replayable(op: Bare) -> bool:
     if isinstance(op, StepFinishOp):
         return op.reason == "retry"
     return not (isinstance(op, HookByPlan) and op.hook in _NO_RETRY)
-
-
-def _recovered(state: RunState) -> None:
-    """The error processors have spoken (R-AE-6..9, R-FB-2)."""
-    error, wants = state.error or _unknown(), state.recover
-    state.error, state.recover = None, False
-    if wants and _has_budget(state) and state.cancel:
-        state.ending = True
-        state.pending, state.then = program.cancelled(state.plan), "done"
-    elif wants and _has_budget(state):
-        state.pending, state.then = _again(state, None), "modelled"
-    elif not state.facts.started and state.model_index + 1 < len(state.plan.models) and not state.cancel:
-        state.model_index += 1
-        state.pending, state.then = program.attempt(state.plan), "modelled"
-    else:
-        state.ending = True
-        state.pending, state.then = program.model_failed(state.plan, error), "done"
 
 
 def _placed(error: Failure, ops: list[Bare]) -> Failure:
@@ -352,7 +206,7 @@ def _failed(state: RunState, error: Failure, sent: Sent) -> None:
         return
     state.ending = True
     state.pending, state.then = program.failed(error), "done"
-    _send(state, version=ANY_VERSION)
+    phases.send(state, version=ANY_VERSION)
 
 
 def _bare_result(state: RunState, error: Failure) -> RunResult:
@@ -365,10 +219,10 @@ def _cancel(state: RunState) -> tuple[RunState, list[Effect]]:
     state.cancel = True
     if state.queued:
         state.queued, state.ending = False, True
-        _go(state, program.never_begun(state), "done")
+        phases.go(state, program.never_begun(state), "done")
     if state.status == "suspended":
         state.status, state.result, state.ending, state.waiting = "running", None, True, []
-        _go(state, program.cancelled(state.plan), "done")
+        phases.go(state, program.cancelled(state.plan), "done")
     return state, [SignalCancel(), *outstanding(state)]
 
 
@@ -383,7 +237,7 @@ def _resume(state: RunState, control: Control) -> tuple[RunState, list[Effect]]:
         state.result = state.result.model_copy(update={"suspend_payload": {"calls": others}})
         if not others:
             state.status, state.result = "running", None
-            _go(state, *_tools(state))
+            phases.go(state, *phases.tools(state))
     goes_on = state.status == "running" and call_id in state.decisions
     return state, [*([TellResumed()] if goes_on else []), *outstanding(state)]
 
@@ -400,12 +254,12 @@ def _deadline(state: RunState, at_ms: int) -> tuple[RunState, list[Effect]]:
         error.message = f"nobody decided about the tool calls for which the run waits {within}"
         state.status, state.result, state.waiting = "running", None, []
     error = _placed(error, [planned.op for planned in state.pending[:1]])
-    if state.ending and state.sent and state.sent.service == LOCAL:
+    if state.ending and state.sent and state.sent.service == program.LOCAL:
         _told(state, _bare_result(state, error))
         return state, outstanding(state)
     state.ending, state.queued = True, False
     state.pending, state.then = program.failed(error), "done"
-    _send(state, version=ANY_VERSION)
+    phases.send(state, version=ANY_VERSION)
     return state, [SignalCancel(), *outstanding(state)]
 
 

@@ -1,4 +1,4 @@
-"""What the orchestrator knows of a run."""
+"""What is known of a run between its commands: the plan, which stays the same, and the state."""
 
 from dataclasses import dataclass
 from functools import cached_property

@@ -57,7 +57,7 @@ COMMIT = (
 local have = redis.call('HMGET', KEYS[1], 'ctx_v', 'ctx_seq', 'claim', 'out', 'state_v')
 local seq, last = tonumber(ARGV[2]), tonumber(have[2] or '-1')
 if last == seq then return redis.call('HGET', KEYS[1], 'ctx_result') end
-if not have[5] or have[4] and have[4] ~= ARGV[2] then return 0 end
+if not have[5] or have[4] ~= ARGV[2] then return 0 end
 if tonumber(have[1] or '0') ~= tonumber(ARGV[1]) or last > seq then return 0 end
 if have[3] and have[3] ~= ARGV[2] .. ':' .. ARGV[5] then return 0 end
 redis.call('HSET', KEYS[1], 'ctx_v', tonumber(ARGV[1]) + 1, 'ctx_seq', seq, 'ctx', ARGV[3], 'ctx_result', ARGV[4])
@@ -89,14 +89,12 @@ local fields = {'ctx_v', 'ctx_seq', 'ctx', 'ctx_result', 'cancelled', 'state_v',
 local have = redis.call('HMGET', KEYS[1], unpack(fields))
 local prefix, claims, claim = ARGV[1] .. ':', have[10], have[12]
 have[10] = 0
-if tonumber(have[2] or '-1') < tonumber(ARGV[1]) and (have[9] or ARGV[1]) == ARGV[1] then
+if tonumber(have[2] or '-1') < tonumber(ARGV[1]) and have[9] == ARGV[1] then
   local other = claim and string.sub(claim, 1, #prefix) == prefix and claim ~= prefix .. ARGV[2]
   if other and (ARGV[3] == '1' or (ARGV[4] and claim ~= prefix .. ARGV[4])) then return 0 end
-  if have[7] then
-    local before = claims and string.sub(claims, 1, #prefix) == prefix and string.sub(claims, #prefix + 1)
-    have[10] = math.max(tonumber(before or '0') + 1, tonumber(ARGV[3]))
-    redis.call('HSET', KEYS[1], 'claim', prefix .. ARGV[2], 'claims', prefix .. have[10])
-  end
+  local before = claims and string.sub(claims, 1, #prefix) == prefix and string.sub(claims, #prefix + 1)
+  have[10] = math.max(tonumber(before or '0') + 1, tonumber(ARGV[3]))
+  redis.call('HSET', KEYS[1], 'claim', prefix .. ARGV[2], 'claims', prefix .. have[10])
 end
 return have
 """

@@ -8,7 +8,6 @@ write is a compare-and-set in a script.
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from urllib.parse import quote
@@ -19,6 +18,14 @@ from procession_services.runtime import admission, scripts
 from procession_services.runtime.admission import Called, Over, Wanted, called
 from procession_services.runtime.clock import seconds
 from procession_services.runtime.redis_client import RedisClient, Script
+from procession_services.runtime.run_records import (
+    Admission,
+    Committed,
+    Saved,
+    StateChange,
+    StoredContext,
+    StoredState,
+)
 
 DEADLINES = "procession:deadlines"
 _LATE_SECONDS = 60
@@ -39,100 +46,6 @@ def run_key(tenant: str, run: str) -> str:
 
 def _told_key(tenant: str, run: str) -> str:
     return f"{run_key(tenant, run)}:told"
-
-
-@dataclass(frozen=True, slots=True)
-class StoredContext:
-    """What Redis holds of a run's context; `result` answers command `seq`.
-
-    `claims` is how often the command that it was taken for has been claimed, this time included, or delivered, if that
-    is more. `out` is the command that the run waits for, 0 where it waits for none, None in a run of the version
-    before; `numbered_in` is the life of the server in which that got its number, 0 where nobody knows.
-    """
-
-    version: int
-    seq: int
-    data: dict[str, Any] | None
-    result: bytes | None
-    cancelled: bool
-    state_version: int = 0
-    state: bytes | None = None
-    plan: bytes | None = None
-    out: int | None = None
-    claims: int = 0
-    numbered_in: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StoredState:
-    """What Redis holds of a run's order: its state with a version, and the plan, which stays the same.
-
-    The version before had the plan in the state; then there is none.
-    """
-
-    version: int
-    state: bytes
-    plan: bytes | None
-
-
-@dataclass(frozen=True, slots=True)
-class StateChange:
-    """The orchestration state of a run as it is to be saved, over the version that it was made from.
-
-    The deadline is in milliseconds since the epoch. `line` is the key of a line that the run leaves, or with `resumed`
-    goes to the head of. `plan` is given where none is stored. `out` is the number of the command that the run waits
-    for. A run that `waits` for a person gives back its place, and one that is `resumed` takes one. `numbered_in` is
-    the life of the server in which that command got its number.
-    """
-
-    version: int
-    state: bytes
-    deadline_ms: int
-    finished: bool
-    line: str = ""
-    resumed: bool = False
-    plan: bytes = b""
-    out: int = 0
-    waits: bool = False
-    numbered_in: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """What became of a commit: the result that counts, whether the state was saved with it, and who may begin now."""
-
-    result: bytes
-    state_saved: bool
-    called: tuple[Called, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Saved:
-    """Whether a state was saved, and who may begin because a place has become free."""
-
-    saved: bool
-    called: tuple[Called, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Admission:
-    """What was known of a run id when a request came: its state, or the digest of a request that was refused.
-
-    Of a run whose end was told a while ago only the digest of its request is left, in `told`. Or nothing was saved:
-    because of a limit (`over`), because of a run that is `ahead` on its thread, or because it `waits` and nobody said
-    how it is saved then. Otherwise the new state was saved, `queued` where it waits for its turn; `cancelled` says that
-    somebody cancelled the run before it was accepted, `called` are runs that may begin now.
-    """
-
-    state: StoredState | None = None
-    refused: str | None = None
-    over: Over | None = None
-    ahead: str | None = None
-    told: str | None = None
-    waits: bool = False
-    queued: bool = False
-    cancelled: bool = False
-    called: tuple[Called, ...] = ()
 
 
 class RunStore:
@@ -331,7 +244,7 @@ class RunStore:
         return runs[: runs.index(run)] if run in runs else []
 
     async def load_state(self, tenant: str, run: str) -> StoredState | None:
-        """The orchestrator's state of a run; None when there is none."""
+        """The state of a run and its plan; None when there is none."""
         version, state, plan = await self.redis.hmget(run_key(tenant, run), ["state_v", "state", "plan"])
         return None if state is None else StoredState(int(version or 0), state, plan)
 
@@ -454,7 +367,7 @@ def _stored(fields: list[Any]) -> StoredContext:
         int(state_version or 0),
         body,
         plan,
-        None if out is None else int(out),
+        int(out or 0),
         claims,
-        None if numbered_in is None else int(numbered_in),
+        int(numbered_in or 0),
     )

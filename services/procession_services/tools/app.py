@@ -4,6 +4,7 @@ from functools import partial
 
 from procession_services.bus.alive import request_when_up
 from procession_services.processor_host.service import Host
+from procession_services.processor_host.sinks import StreamSinks
 from procession_services.processor_host.streams import StreamClient
 from procession_services.tools.execute import cancel_tools, run_tools
 from procession_services.tools.remote import remote_tool
@@ -15,6 +16,7 @@ async def start(host: Host) -> None:
     """Starts taking commands."""
     streams = StreamClient(host.bus, host.store, SERVICE, host.settings.replica)
     await streams.start()
+    sinks = StreamSinks(streams)
     host.on_stop.append(streams.stop)
     host.registry.add_tool(remote_tool(host.bus.request))
     for kind in list(host.registry.tools.values()):
@@ -22,5 +24,5 @@ async def start(host: Host) -> None:
             kind, "connected", None
         ):  # a tool of another service, which it asks over the bus
             host.registry.add_tool(connected(partial(request_when_up, host.bus)))
-    executor = await host.work_on_commands(streams.sink, {"tools": run_tools}, streams.lend)
-    executor.on_cancel.append(cancel_tools)
+    executor = await host.work_on_commands(sinks.sink, {"tools": run_tools}, sinks.lend)
+    executor.cancels.listeners.append(cancel_tools)

@@ -27,7 +27,7 @@ def empty(**options: Any) -> MessageList:
 
 def reloaded(messages: Any) -> MessageList:
     data = json.loads(json.dumps(messages.serialize()))
-    return MessageList.deserialize(data, new_id=messages._new_id, now=messages._now)
+    return MessageList.deserialize(data, new_id=messages._new_id, now=lambda: NOW)
 
 
 def text(value: Any) -> Any:

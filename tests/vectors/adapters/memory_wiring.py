@@ -39,7 +39,7 @@ from procession_services.runs.events import Started
 from procession_services.runs.program import command
 from procession_services.runs.reducer import reduce
 from procession_services.runs.state import RunState
-from procession_services.runtime.store import StoredContext
+from procession_services.runtime.run_records import StoredContext
 from tests.vectors.adapters.common import without
 from tests.vectors.adapters.memory_stage import DictMessages, on_stage
 

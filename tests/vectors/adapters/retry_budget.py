@@ -20,7 +20,7 @@ from procession_services.runs.events import Started
 from procession_services.runs.program import command
 from procession_services.runs.reducer import reduce
 from procession_services.runs.state import RunState
-from procession_services.runtime.store import StoredContext
+from procession_services.runtime.run_records import StoredContext
 
 OUR_DEFAULT = 10
 """Retries where there are error processors and nothing is said (A-2)."""

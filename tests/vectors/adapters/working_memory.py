@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 from procession_services.memory.core.notes import InvalidUpdateError
-from procession_services.memory.core.storable import tagged_blocks, without_blocks
+from procession_services.memory.core.storable import without_blocks
 from procession_services.memory.core.templates import empty_object, template_of
 from procession_services.memory.notes import NoteToolOptions, update_note
 from procession_services.memory.scope import place
@@ -35,14 +35,11 @@ async def observe(vector: dict[str, Any]) -> Any:
     """Runs the hook, the tool, or the function that cuts tags."""
     given = vector["input"]
     if "text" in given:
-        blocks = tagged_blocks(given["text"])
-        inside = (
-            re.fullmatch(r"<working_memory>(.*)</working_memory>", blocks[0], re.DOTALL) if blocks else None
-        )
+        blocks = list(re.finditer(r"<working_memory>(.*?)</working_memory>", given["text"], re.DOTALL))
         return {
             "removed": without_blocks(given["text"]),
-            "extractedTags": blocks or None,
-            "firstContent": inside and inside[1],
+            "extractedTags": [block[0] for block in blocks] or None,
+            "firstContent": blocks[0][1] if blocks else None,
         }
     return await (_tool(vector) if "toolName" in given else _hook(vector))
 

@@ -6,8 +6,8 @@ from procession.args import AbortSignal, InputStepArgs, ModelInfo, RequestContex
 from procession.calls import abort
 from procession.message_list import MessageList
 from procession.state_signals import SentState, StateSignalArgs
-from procession_services.memory.core.line_diff import patched
 from procession_services.memory.working_state import WorkingMemoryState
+from tests.support.patches import patched
 from tests.vectors.adapters.memory_stage import DictMessages, memory_context, on_stage
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from procession_schemas.chunks import Chunk
-from procession_services.llm_gateway.core.text import valid_unicode
+from procession_services.llm_gateway.core.text import objects, valid_unicode
 from procession_services.llm_gateway.core.tool_calls import ToolCallAssembler
 from procession_services.llm_gateway.core.usage import Usage
 
@@ -174,12 +174,12 @@ class ChunkAdapter:
         chunks = self._reasoning(delta)
         if text := text or delta.get("refusal"):
             chunks += self._text("text", text)
-        for annotation in _objects(delta.get("annotations")):
+        for annotation in objects(delta.get("annotations")):
             chunks += self._source(annotation)
-        for image in _objects(delta.get("images")):
+        for image in objects(delta.get("images")):
             chunks += _file(image)
         told = delta.get("tool_calls")
-        calls = _objects([told] if isinstance(told, dict) else told)  # an object where old TGI has one call
+        calls = objects([told] if isinstance(told, dict) else told)  # an object where old TGI has one call
         if not calls and isinstance(function := delta.get("function_call"), dict):
             calls = [{"function": function}]  # as OpenAI told calls at first
         if calls:
@@ -246,7 +246,7 @@ class ChunkAdapter:
 
     def _citations(self, event: dict[str, Any]) -> list[Chunk]:
         """Take the pages that the whole answer rests on; Perplexity names them all again and again."""
-        titles = {str(page.get("url")): page.get("title") for page in _objects(event.get("search_results"))}
+        titles = {str(page.get("url")): page.get("title") for page in objects(event.get("search_results"))}
         named = event["citations"] if isinstance(event["citations"], list) else []
         urls = [url for url in named if isinstance(url, str) and url not in self._cited]
         self._cited.update(urls)
@@ -307,19 +307,14 @@ def _file(image: dict[str, Any]) -> list[Chunk]:
     return [{"type": "file", "payload": payload}]
 
 
-def _objects(value: Any) -> list[dict[str, Any]]:
-    """Return the objects of a list; nothing of what is no list."""
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
-
-
 def _thought(content: Any) -> str:
     """Return the thoughts of content that is a list of parts, as Mistral tells them."""
     return "".join(
-        _joined(part.get("thinking")) for part in _objects(content) if part.get("type") == "thinking"
+        _joined(part.get("thinking")) for part in objects(content) if part.get("type") == "thinking"
     )
 
 
 def _joined(content: Any) -> str:
     """Return the text of content that is a list of parts."""
-    texts = [part.get("text") for part in _objects(content) if part.get("type") == "text"]
+    texts = [part.get("text") for part in objects(content) if part.get("type") == "text"]
     return "".join(text for text in texts if isinstance(text, str))

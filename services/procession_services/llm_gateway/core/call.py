@@ -44,3 +44,8 @@ class ModelCall:
     def provider(self) -> str:
         """The provider's name: what stands before the first slash of `model`."""
         return self.model.partition("/")[0]
+
+
+def unknown_model(model: str, kind: str = "model") -> str:
+    """What is said of a model that cannot be called."""
+    return f"unknown {kind} {model!r}: write it as 'provider/name' with a provider that LiteLLM knows"

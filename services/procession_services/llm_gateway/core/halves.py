@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from procession_services.llm_gateway.core.text import valid_value
+from procession_services.llm_gateway.core.text import objects, valid_value
 
 _TEXTS: Final = ("content", "reasoning_content", "reasoning")
 _HALF: Final = re.compile(r"[\ud800-\udbff]\Z")
@@ -32,7 +32,7 @@ class Halves:
         which no delta comes at all is dropped.
         """
         choices = event.get("choices") if isinstance(event, dict) else None
-        choice = next((each for each in _objects(choices) if not each.get("index")), {})
+        choice = next((each for each in objects(choices) if not each.get("index")), {})
         if isinstance(delta := choice.get("delta"), dict):
             self._join(delta, last=bool(choice.get("finish_reason")))
         return valid_value(event)
@@ -47,18 +47,14 @@ class Halves:
                 of[name] = held.pop(where, "") + text
         if held:  # of tool calls of which this delta has nothing
             calls = [{"index": index, "function": {"arguments": half}} for index, half in held.items()]
-            delta["tool_calls"] = [*_objects(delta.get("tool_calls")), *calls]
+            delta["tool_calls"] = [*objects(delta.get("tool_calls")), *calls]
 
 
 def _texts(delta: dict[str, Any]) -> Iterator[tuple[str | int, dict[str, Any], str]]:
     """Give the places of a delta's texts: what it is held by, the object, and the field."""
     for name in _TEXTS:
         yield name, delta, name
-    for call in _objects(delta.get("tool_calls")):
+    for call in objects(delta.get("tool_calls")):
         index, function = call.get("index"), call.get("function")
         if isinstance(index, int) and isinstance(function, dict):
             yield index, function, "arguments"
-
-
-def _objects(value: Any) -> list[dict[str, Any]]:
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []

@@ -1,4 +1,4 @@
-"""Small repairs of what providers send: JSON that ends too early, and text that is not Unicode."""
+"""Small repairs of what providers send: JSON that ends too early, text that is not Unicode, lists that are none."""
 
 import json
 import re
@@ -11,6 +11,11 @@ _SURROGATE: Final = re.compile(r"\\u[dD]|[\ud800-\udfff]")
 
 class InvalidJsonError(ValueError):
     """The text is not JSON, or none that can travel on."""
+
+
+def objects(value: Any) -> list[dict[str, Any]]:
+    """Return the objects of a list; nothing of what is no list."""
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 def valid_value(value: Any) -> Any:

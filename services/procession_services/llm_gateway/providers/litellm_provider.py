@@ -29,6 +29,7 @@ from procession_services.llm_gateway.providers.direct import (
     mend_parser,
     with_media,
 )
+from procession_services.llm_gateway.providers.direct.lower import UNKNOWN_REASON
 from procession_services.llm_gateway.providers.event_errors import UNEXPECTED, unreadable
 from procession_services.llm_gateway.providers.litellm_errors import provider_error
 from procession_services.llm_gateway.providers.litellm_lines import LineDecoder
@@ -66,8 +67,8 @@ _LITELLM_REASONS: Final = {
 class _Reasons(dict[str, str]):
     """LiteLLM's table of why models stop, which takes nothing for "stop" that it does not know."""
 
-    def get(self, word: str, default: Any = "finish_reason_unspecified") -> Any:
-        """Return the reason; one that LiteLLM's types allow and that is none of ours for an unknown word."""
+    def get(self, word: str, default: Any = UNKNOWN_REASON) -> Any:
+        """Return the reason."""
         return super().get(word, default)
 
 

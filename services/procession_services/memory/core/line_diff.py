@@ -58,19 +58,3 @@ def _common(old: Sequence[str], new: Sequence[str], head: int, tail: int) -> lis
         else:
             j += 1
     return found
-
-
-def patched(old: str, patch: str) -> str:
-    """The text after a patch of `hunks`; the inverse, for whoever keeps the first text only."""
-    lines, at, made = old.split("\n"), 0, list[str]()
-    for line in patch.split("\n") if patch else ():
-        if line.startswith("@@"):
-            start, count = (int(number) for number in line.split()[1][1:].split(","))
-            first = start - (count > 0)
-            made += lines[at:first]
-            at = first
-        elif line.startswith("-"):
-            at += 1
-        else:
-            made.append(line[1:])
-    return "\n".join([*made, *lines[at:]])

@@ -69,11 +69,6 @@ def without_blocks(text: str) -> str:
     return "".join([*pieces, text[at:]]).strip() if pieces else text
 
 
-def tagged_blocks(text: str) -> list[str]:
-    """The `<working_memory>` blocks of a text, tags included."""
-    return [text[start:end] for start, end in _blocks(text)]
-
-
 def _blocks(text: str) -> Iterator[tuple[int, int]]:
     at = 0
     while (start := text.find(_OPEN, at)) >= 0 and (end := text.find(_CLOSE, start)) >= 0:

@@ -7,7 +7,6 @@ thread.
 """
 
 import asyncio
-import fcntl
 import hashlib
 import logging
 import re
@@ -16,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from procession_services.memory.core.shards import FIRST, FULL, LEVELS, OWN, SHARE, shards
@@ -28,6 +27,7 @@ from procession_services.memory.ports import (
     VectorStore,
     VectorsUnavailableError,
 )
+from procession_services.memory.stores.directory_lock import DirectoryLock
 
 __all__ = ["ChromaVectors"]
 
@@ -49,7 +49,7 @@ _REFUSALS: Final = frozenset({"InvalidArgumentError", "InvalidDimensionException
 class ChromaVectors(VectorStore):
     """A `VectorStore` in Chroma; `connect` makes the client, and is called again where that failed."""
 
-    def __init__(self, connect: Callable[[], Any], directory: "_DirectoryLock | None" = None) -> None:
+    def __init__(self, connect: Callable[[], Any], directory: DirectoryLock | None = None) -> None:
         self._connect, self._directory = connect, directory
         self._client: Any = None
         self._lock = asyncio.Lock()
@@ -91,7 +91,7 @@ class ChromaVectors(VectorStore):
 
             return chromadb.PersistentClient(path=str(path), settings=Settings(anonymized_telemetry=False))
 
-        return cls(connect, _DirectoryLock(path))
+        return cls(connect, DirectoryLock(path))
 
     async def ensure(self, index: Index) -> None:
         """Implements `VectorStore.ensure`."""
@@ -283,34 +283,6 @@ class ChromaVectors(VectorStore):
             )
         self._collections[index, name] = collection
         return collection
-
-
-class _DirectoryLock:
-    """Keeps a second process away from a directory: Chroma would not notice, and both would miss entries."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file: IO[bytes] | None = None
-
-    def take(self) -> None:
-        """Takes the lock, which ends with this process; raises OSError where another one has it."""
-        if self._file is not None:
-            return
-        self._path.mkdir(parents=True, exist_ok=True)
-        file = (self._path / "procession.lock").open("ab")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            file.close()
-            told = f"another process uses {self._path}; several memory replicas need a server, PROCESSION_CHROMA_URL"
-            raise OSError(told) from error
-        self._file = file
-
-    def give_back(self) -> None:
-        """Lets others have it."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
 
 
 def _sessions(client: Any) -> Iterator[Any]:

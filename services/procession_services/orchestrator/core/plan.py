@@ -70,24 +70,19 @@ def make_plan(
     """Freezes the configuration of a run; what the request says to this run alone is in its `opening`.
 
     `arrays` are the effective `input`, `output` and `error` arrays; a factory of the latter two is called when
-    processInput is through. `defaults` holds `api_base`.
+    processInput is through. `defaults` has `api_base`, and tells whether there are `vectors`.
 
     Raises:
         RefusedError: Something named is unknown or wrong.
     """
-    placed, factories = dict[str, list[Placed]](), dict[str, FactoryRef]()
-    for kind, array in arrays.items():
-        if isinstance(array, FactoryRef):
-            known(lambda array=array: registry.factory(array.factory), f"{kind}Processors.factory")
-            factories[kind], placed[kind] = array, []
-        else:
-            placed[kind] = place(kind, array, registry)
+    placed, factories = _placed(arrays, registry)
     memory, memory_tools = _memory(request, agent), list[ToolRef]()
     if memory is not None:
         memory_tools = _add_memory(placed, memory, registry, vectors=bool(defaults.get("vectors")))
     if prepare := _pick(request, agent, "prepare_step"):
         placed["input"].append(_prepare_step(prepare, registry))
-    for index, ref in enumerate(_pick(request, agent, "stop_when") or []):
+    stop_when = _pick(request, agent, "stop_when") or []
+    for index, ref in enumerate(stop_when):
         known(lambda ref=ref: registry.stop_options(ref.id, ref.options), f"stopWhen.{index}.id")
     structured: StructuredOutput | None = _pick(request, agent, "structured_output")
     if structured:
@@ -97,17 +92,9 @@ def make_plan(
         structured = None
     models = _models(request, agent)
     placed["input"] += _guard(placed["input"], models, structured, registry)
-    config = StepConfig(
-        model=models[0].model,
-        tools=_tools(request.tools if request.tools is not None else agent.tools, registry, memory_tools),
-        tool_choice=_pick(request, agent, "tool_choice") or "auto",
-        active_tools=_pick(request, agent, "active_tools"),
-        model_settings=deep_merge(agent.model_settings or {}, request.model_settings or {}),
-        provider_options=deep_merge(agent.provider_options or {}, request.provider_options or {}),
-        structured_output=structured,
-    )
+    tools = _tools(request.tools if request.tools is not None else agent.tools, registry, memory_tools)
+    config = _config(request, agent, models[0].model, tools, structured)
     budget = _pick(request, agent, "max_processor_retries")
-    stop_when = _pick(request, agent, "stop_when") or []
     max_steps = request.max_steps or agent.max_steps or (None if stop_when else DEFAULT_STEPS)
     retries = _retries(config.model_settings.pop("maxRetries", None))
     return Plan(
@@ -126,6 +113,37 @@ def make_plan(
         data_parts=sees_data(placed["output"]),
         stream=request.stream,
         factories=factories,
+    )
+
+
+def _placed(arrays: Arrays, registry: Registry) -> tuple[dict[str, list[Placed]], dict[str, FactoryRef]]:
+    """Where the processors of each array run, and the factories, whose arrays are empty until they are called."""
+    placed, factories = dict[str, list[Placed]](), dict[str, FactoryRef]()
+    for kind, array in arrays.items():
+        if isinstance(array, FactoryRef):
+            known(lambda array=array: registry.factory(array.factory), f"{kind}Processors.factory")
+            factories[kind], placed[kind] = array, []
+        else:
+            placed[kind] = place(kind, array, registry)
+    return placed, factories
+
+
+def _config(
+    request: RunRequest,
+    agent: Agent,
+    model: str,
+    tools: dict[str, ToolRef],
+    structured: StructuredOutput | None,
+) -> StepConfig:
+    """What each step begins with."""
+    return StepConfig(
+        model=model,
+        tools=tools,
+        tool_choice=_pick(request, agent, "tool_choice") or "auto",
+        active_tools=_pick(request, agent, "active_tools"),
+        model_settings=deep_merge(agent.model_settings or {}, request.model_settings or {}),
+        provider_options=deep_merge(agent.provider_options or {}, request.provider_options or {}),
+        structured_output=structured,
     )
 
 

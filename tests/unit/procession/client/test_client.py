@@ -36,7 +36,8 @@ from procession_schemas.fingerprint import fingerprint
 from procession_schemas.run import RunRequest
 from procession_services.bus.streams import ensure_streams
 from procession_services.runtime import server_programs
-from procession_services.runtime.embedded import EmbeddedServers, _Server, embedded
+from procession_services.runtime.embedded import EmbeddedServers, embedded
+from procession_services.runtime.server_process import ServerProcess
 from tests.chaos.proxy import Proxy
 from tests.support.waiting import until
 from tests.support.wire import services_at
@@ -1238,7 +1239,7 @@ class Strict(server_programs.Nats):
 
 @asynccontextmanager
 async def strict_nats(directory: Path, more: str) -> AsyncIterator[tuple[str, Any]]:
-    server = _Server(Strict(more=more), directory)
+    server = ServerProcess(Strict(more=more), directory)
     await server.start()
     try:
         yield f"nats://127.0.0.1:{server.ports[0]}", server

@@ -21,8 +21,9 @@ from nats.js.errors import APIError, BadRequestError, NoStreamResponseError
 
 from procession.client import alone, nats_client
 from procession.client.nats_client import AWAY, NatsClient
-from procession_services.runtime import embedded, server_programs
+from procession_services.runtime import server_programs
 from procession_services.runtime.embedded import Endpoints
+from procession_services.runtime.server_process import ServerProcess
 from tests.chaos.proxy import Proxy
 from tests.support.waiting import until
 
@@ -896,7 +897,7 @@ class _WithWebSocket(server_programs.Nats):
 
 @pytest.mark.filterwarnings("ignore:parameter 'timeout' of type 'float' is deprecated")  # nats-py's
 async def test_over_a_web_socket_it_is_the_same(tmp_path, subject):
-    server = embedded._Server(_WithWebSocket(port_count=3), tmp_path)
+    server = ServerProcess(_WithWebSocket(port_count=3), tmp_path)
     await server.start()
     try:
         async with connected(f"ws://127.0.0.1:{server.ports[2]}") as client:

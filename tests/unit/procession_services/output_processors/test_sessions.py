@@ -17,7 +17,7 @@ from procession.errors import ProcessorError
 from procession_schemas import subjects
 from procession_schemas.work import WorkCommand
 from procession_services.bus import Bus
-from procession_services.output_processors import sessions
+from procession_services.output_processors import feeding, sessions
 from procession_services.output_processors.sessions import SessionServer
 from procession_services.processor_host.outbox import Outbox as RealOutbox
 from procession_services.runtime import redis_client
@@ -129,14 +129,14 @@ async def test_a_heartbeat_that_is_due_goes_out_before_the_next_chunk_of_a_block
 
     async def feed(chunk: Any) -> None:
         happened.append(chunk)
-        time.sleep(2 * sessions._SLOW_SECONDS)  # noqa: ASYNC251 - what blocks is the subject
+        time.sleep(2 * feeding._SLOW_SECONDS)  # noqa: ASYNC251 - what blocks is the subject
 
     tasks = [asyncio.create_task(beating()), asyncio.create_task(writing())]
     await asyncio.sleep(0)
-    asyncio.get_running_loop().call_later(sessions._SLOW_SECONDS, beat.set)
+    asyncio.get_running_loop().call_later(feeding._SLOW_SECONDS, beat.set)
     results, chain = SimpleNamespace(sent=lambda _chunk: None), SimpleNamespace(feed=feed)
     session: Any = SimpleNamespace(outbox=Outbox(), results=results, chain=chain, processed=0)
-    await sessions._feed(session, [{"type": "start"}, {"type": "finish"}])
+    await feeding.feed(session, [{"type": "start"}, {"type": "finish"}])
     assert happened == [{"type": "start"}, "written", {"type": "finish"}]
     await asyncio.gather(*tasks)
 

@@ -28,7 +28,8 @@ from procession_services.runs.state import Line, Sent
 from procession_services.runtime.admission import CALLED, Called, Places, Wanted
 from procession_services.runtime.clock import now
 from procession_services.runtime.redis_client import connect
-from procession_services.runtime.store import Admission, RunStore, run_key
+from procession_services.runtime.run_records import Admission
+from procession_services.runtime.store import RunStore, run_key
 from tests.unit.procession_services.runs.driving import make_plan, make_state
 
 pytestmark = pytest.mark.integration

@@ -34,8 +34,9 @@ from procession_services.processor_host.ops import RUNNERS
 from procession_services.processor_host.outbox import Outbox
 from procession_services.runs.events import Started
 from procession_services.runs.numbering import fence_of
+from procession_services.runs.program import LOCAL
 from procession_services.runs.program import command as command_of
-from procession_services.runs.reducer import LOCAL, reduce
+from procession_services.runs.reducer import reduce
 from procession_services.runs.state import RunState
 from procession_services.runs.stored import read_state
 from procession_services.runtime.admission import Wanted
@@ -112,12 +113,14 @@ class Replica:
     async def taken_by_another(self, job: Job) -> None:
         """Somebody takes the command over, and dies."""
         self.doing = nothing
-        await self.store.take_context(self.tenant, self.run, seq=job.command.seq, owner="gone.x", attempt=2)
+        await self.store.take_context(
+            self.tenant, self.run, seq=job.command.seq, owner="gone.x.tools", attempt=2
+        )
 
     async def answered_by_another(self, command: WorkCommand) -> None:
         """Somebody stores a result, and dies before it can be taken into the run."""
         failed = failed_result(command, Failure(code="WORK_FAILED", message="no"))
-        about: dict[str, Any] = {"seq": command.seq, "owner": "gone.x"}
+        about: dict[str, Any] = {"seq": command.seq, "owner": "gone.x.tools"}
         await self.store.take_context(self.tenant, self.run, attempt=2, **about)
         data = restore(command, None, id_maker(command)).to_json()
         await self.store.commit_context(
@@ -228,14 +231,16 @@ async def test_nothing_is_kept_of_a_command_that_is_over(replica):
     command = await replica.accept()
     await replica.executor.execute(command)
     kept = replica.executor.holders
-    assert [*replica.executor._signals, *kept._owners, *kept._held] == []
+    assert [*replica.executor.cancels._signals, *kept._owners, *kept._held] == []
 
 
 @pytest.mark.parametrize(("claims", "outcome"), [(MOST - 1, "cancelled"), (MOST, "failed")])
 async def test_a_command_of_its_own_that_was_begun_too_often_ends_the_run(replica, claims, outcome):
     command = await replica.accept()
     for owner in range(claims):
-        await replica.store.take_context(replica.tenant, replica.run, seq=command.seq, owner=f"gone.{owner}")
+        await replica.store.take_context(
+            replica.tenant, replica.run, seq=command.seq, owner=f"gone.{owner}.tools"
+        )
     await replica.executor.execute(command)
     state = await replica.state()
     assert state.status == "done"
@@ -245,14 +250,18 @@ async def test_a_command_of_its_own_that_was_begun_too_often_ends_the_run(replic
 async def test_how_often_a_command_may_be_begun_that_nats_delivers_is_for_nats_to_count(replica):
     command = await replica.accept(service="tools")
     for owner in range(MOST):
-        await replica.store.take_context(replica.tenant, replica.run, seq=command.seq, owner=f"gone.{owner}")
+        await replica.store.take_context(
+            replica.tenant, replica.run, seq=command.seq, owner=f"gone.{owner}.tools"
+        )
     await replica.executor.execute(command, replica.delivery(command, 2))
     assert (await replica.state()).result.status == "cancelled"
 
 
 async def test_a_first_delivery_takes_a_command_from_nobody_and_a_later_one_does(replica):
     command = await replica.accept(service="tools")
-    await replica.store.take_context(replica.tenant, replica.run, seq=command.seq, owner="other.x", attempt=1)
+    await replica.store.take_context(
+        replica.tenant, replica.run, seq=command.seq, owner="other.x.tools", attempt=1
+    )
     with pytest.raises(LostError):
         await replica.executor.execute(command, replica.delivery(command, 1))
     assert command.seq not in replica.begun
@@ -266,7 +275,9 @@ async def test_of_two_deliveries_that_ask_for_the_same_dead_replica_one_takes_it
     """NATS gives a message out when its lease is over, and when it was restarted: both may be within a second."""
     monkeypatch.setattr(holders, "_ASK_SECONDS", 0.1)
     command = await replica.accept(service="tools")
-    await replica.store.take_context(replica.tenant, replica.run, seq=command.seq, owner="gone.x", attempt=1)
+    await replica.store.take_context(
+        replica.tenant, replica.run, seq=command.seq, owner="gone.x.tools", attempt=1
+    )
     two = [replica.delivery(command, attempt) for attempt in (2, 3)]
     assert await asyncio.gather(*map(replica.executor.holders.elsewhere, two)) == [False, False]
     free = asyncio.Event()
@@ -329,13 +340,6 @@ async def test_a_command_of_another_life_of_redis_is_sent_anew_and_not_done(repl
     assert await replica.executor.driver.is_out(state)
 
 
-async def test_a_command_that_a_service_of_the_version_before_has_numbered_is_done(replica):
-    command = await replica.accept(service="tools")
-    await replica.redis.hdel(run_key(replica.tenant, replica.run), "numbered_in")
-    await replica.executor.execute(command, replica.delivery(command))
-    assert replica.begun.count(command.seq) == 1
-
-
 @pytest.mark.parametrize("told", ["before", "meanwhile", "when it could not be told"])
 async def test_who_works_on_a_run_that_is_cancelled_is_told(replica, told):
     command = await replica.accept(service="tools")
@@ -344,10 +348,10 @@ async def test_who_works_on_a_run_that_is_cancelled_is_told(replica, told):
     async def doing(job):
         job.abort_signal.on_abort(heard.set)
         if told == "meanwhile":
-            replica.executor.cancel(replica.tenant, replica.run)
+            replica.executor.cancels.cancel(replica.tenant, replica.run)
         elif told == "when it could not be told":
             await replica.store.mark_cancelled(replica.tenant, replica.run)
-            await replica.executor.look_for_cancels()
+            await replica.executor.cancels.look()
         assert heard.is_set()
 
     replica.doing = doing
@@ -359,8 +363,8 @@ async def test_who_works_on_a_run_that_is_cancelled_is_told(replica, told):
 
 async def test_whoever_else_wants_to_know_is_told_of_a_cancelled_run(replica):
     told = []
-    replica.executor.on_cancel.append(lambda *run: told.append(run))
-    replica.executor.cancel("t", "r")
+    replica.executor.cancels.listeners.append(lambda *run: told.append(run))
+    replica.executor.cancels.cancel("t", "r")
     assert told == [("t", "r")]
 
 
@@ -369,7 +373,7 @@ async def test_what_never_ends_is_left_a_while_after_the_run_was_cancelled(repli
 
     async def doing(_job):
         replica.doing = nothing
-        replica.executor.cancel(replica.tenant, replica.run)
+        replica.executor.cancels.cancel(replica.tenant, replica.run)
         await asyncio.Event().wait()
 
     command = await replica.accept(service="tools")
@@ -482,7 +486,9 @@ async def test_what_ends_a_command_lets_nothing_behind_it_begin(replica, error):
 
 async def test_who_does_a_command_again_replaces_what_was_sent_before(replica):
     command = await replica.accept(service="tools")
-    await replica.store.take_context(replica.tenant, replica.run, seq=command.seq, owner="gone.x", attempt=1)
+    await replica.store.take_context(
+        replica.tenant, replica.run, seq=command.seq, owner="gone.x.tools", attempt=1
+    )
     await replica.executor.execute(command, replica.delivery(command, 2))
     first, *_ = await replica.batches()
     assert (first["reset"], first["fence"]) == (command.out_seq, fence_of(command.seq, 2))

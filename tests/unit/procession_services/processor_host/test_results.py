@@ -172,7 +172,7 @@ def test_what_processors_left_of_an_answer_whose_tools_were_cancelled_is_its_tex
     assert told(ctx, "cancelled") == ("ONE TWO", ["ONE "])
 
 
-def test_a_step_of_the_version_before_has_what_is_left_of_the_whole():
+def test_a_step_without_a_place_in_the_message_has_what_is_left_of_the_whole():
     """It has no `segment`."""
     ctx = context()
     step_of(ctx, delta("one"))

@@ -1,22 +1,12 @@
-"""Runs as they are stored: the plan once, the state without it, and what the version before has stored."""
-
-import json
-from pathlib import Path
-from typing import Any
+"""Runs as they are stored: the plan once, the state without it."""
 
 import pytest
 
 from procession.processor import Hook
-from procession_schemas.work import OpenOp, StepConfig, WorkCommand
-from procession_services.runs.events import Started
-from procession_services.runs.program import command
-from procession_services.runs.reducer import outstanding, reduce
+from procession_schemas.work import StepConfig
 from procession_services.runs.state import Line
 from procession_services.runs.stored import Remains, UnreadableError, read_state, remains
 from tests.unit.procession_services.runs.driving import Run, make_plan, make_state, placed
-
-BEFORE: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("states_with_plans.json").read_text())
-"""States as the version before stored them, by what the run does."""
 
 
 def test_a_state_holds_neither_the_plan_nor_what_operations_have_of_it():
@@ -75,39 +65,3 @@ def test_what_the_end_of_a_run_needs_is_read_of_a_state_that_cannot_be():
 @pytest.mark.parametrize("state", [b"{", b"[]", b"{}", b'{"line": 1}'])
 def test_of_what_is_no_run_nothing_is_read(state):
     assert remains(state) == Remains()
-
-
-class TestTheVersionBefore:
-    @pytest.mark.parametrize("name", BEFORE)
-    def test_what_is_out_stays_the_same_command(self, name):
-        before = BEFORE[name]
-        state = read_state(json.dumps(before).encode(), None)
-        out = command(state, state.sent) if state.sent else None
-        told = before.get("outstanding")
-        assert out == (told and WorkCommand.model_validate(told))
-
-    @pytest.mark.parametrize("name", BEFORE)
-    def test_a_state_is_read_once_and_stored_as_now(self, name):
-        state = read_state(json.dumps(BEFORE[name]).encode(), None)
-        assert read_state(state.to_json(), state.plan.stored) == state
-        assert state.line is not None
-
-    def test_a_run_that_waits_for_its_turn_begins_with_its_request(self):
-        state = read_state(json.dumps(BEFORE["waits for its turn"]).encode(), None)
-        begun, _ = reduce(state, Started())
-        first = begun.pending[0].op
-        assert isinstance(first, OpenOp)
-        assert (first.input, first.waited) == (["hello"], True)
-
-    @pytest.mark.parametrize("name", BEFORE)
-    def test_every_run_goes_on_to_its_end(self, name):
-        run = Run()
-        run.state = read_state(json.dumps(BEFORE[name]).encode(), None)
-        run.sent.clear()
-        if name == "waits for a person":
-            run.approve("1")
-        elif name == "waits for its turn":
-            run.tell(Started())
-        run.to_end()
-        assert run.state.status == "done"
-        assert outstanding(run.state)

@@ -14,16 +14,8 @@ from procession_services.runtime.admission import CALLED, Called, Over, Places, 
 from procession_services.runtime.embedded import Endpoints
 from procession_services.runtime.ledger import PICO, Ledger, day_of
 from procession_services.runtime.redis_client import RedisClient, connect
-from procession_services.runtime.store import (
-    DEADLINES,
-    Admission,
-    RunStore,
-    Saved,
-    StateChange,
-    StoredState,
-    line_key,
-    run_key,
-)
+from procession_services.runtime.run_records import Admission, Saved, StateChange, StoredState
+from procession_services.runtime.store import DEADLINES, RunStore, line_key, run_key
 
 pytestmark = pytest.mark.integration
 

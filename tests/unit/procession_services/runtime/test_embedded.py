@@ -15,7 +15,7 @@ import pytest
 from nats.js import JetStreamContext
 from redis.asyncio import Redis
 
-from procession_services.runtime import embedded as module
+from procession_services.runtime import server_process
 from procession_services.runtime.embedded import EmbeddedServerError, EmbeddedServers, embedded
 from procession_services.runtime.tasks import ended
 from tests.support.waiting import until
@@ -168,7 +168,7 @@ async def test_one_that_cannot_be_started_again_says_why_once_and_keeps_no_other
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a full disk, which NATS finds first."""
-    monkeypatch.setattr(module, "_LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(server_process, "_LOOK_SECONDS", 0.02)
     told: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
     async with EmbeddedServers(tmp_path) as servers:
         keeping = asyncio.create_task(servers.keep(lambda *line: told.put_nowait(line)))
@@ -265,7 +265,7 @@ async def test_the_servers_die_with_a_killed_parent(tmp_path: Path) -> None:
 async def test_a_server_that_does_not_end_when_asked_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(server_process, "_GRACE_SECONDS", 0.2)
     async with embedded(tmp_path, nats=False) as endpoints:
         async with redis_client(endpoints.redis_url) as redis:
             pid = (await redis.info("server"))["process_id"]
@@ -291,8 +291,8 @@ async def test_a_server_that_ends_at_once_is_reported_with_the_end_of_its_log(
 async def test_a_server_that_never_answers_is_given_up_and_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_READY_SECONDS", 0.5)
-    monkeypatch.setattr(module, "_GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(server_process, "_READY_SECONDS", 0.5)
+    monkeypatch.setattr(server_process, "_GRACE_SECONDS", 0.2)
     install_redis_that("trap '' TERM; echo $$; while :; do /bin/sleep 0.1; done", tmp_path, monkeypatch)
 
     with pytest.raises(EmbeddedServerError, match=r"redis server did not answer within 0\.5 seconds"):
@@ -310,7 +310,7 @@ async def test_a_server_that_never_answers_is_given_up_and_killed(
 async def test_another_program_on_the_port_is_not_taken_for_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, greeting: bytes
 ) -> None:
-    monkeypatch.setattr(module, "_PROBE_SECONDS", 0.05)
+    monkeypatch.setattr(server_process, "_PROBE_SECONDS", 0.05)
 
     async def impostor(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(greeting)

@@ -8,6 +8,7 @@ import orjson
 
 from procession_services.llm_gateway.providers.direct.http import Request
 from procession_services.llm_gateway.providers.direct.lower import (
+    UNKNOWN_REASON,
     Parse,
     Target,
     dumped,
@@ -17,8 +18,6 @@ from procession_services.llm_gateway.providers.direct.lower import (
 from procession_services.llm_gateway.providers.openai_events import EventReader
 
 _LAST: Final = re.compile(rb'\{\s*"type"\s*:\s*"message_stop"')
-_UNKNOWN: Final = "finish_reason_unspecified"
-"""What LiteLLM makes of a reason that it does not know."""
 
 
 class MessageReader(EventReader):
@@ -112,7 +111,7 @@ def _set_reason(choice: dict[str, Any], told: str | None) -> None:
     """LiteLLM takes no reason for a stop, and has one word for all that it does not know."""
     if not told:
         choice.pop("finish_reason", None)
-    elif choice.get("finish_reason") == _UNKNOWN:
+    elif choice.get("finish_reason") == UNKNOWN_REASON:
         choice["finish_reason"] = told
 
 

@@ -19,6 +19,8 @@ _APART: Final = frozenset(
     {"model", "messages", "num_retries", "max_retries", "extra_headers", "api_base", "api_key", "extra_body"}
 )
 """Arguments of `acompletion` that are no parameters of the answer."""
+UNKNOWN_REASON: Final = "finish_reason_unspecified"
+"""What LiteLLM is to make of a reason that it does not know: a word that its types allow, and that is none of ours."""
 _SHORT: Final = 32_768
 """Bytes of parameters, tools among them, whose translation is worth remembering."""
 

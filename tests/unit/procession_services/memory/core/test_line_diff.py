@@ -1,7 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from procession_services.memory.core.line_diff import hunks, patched
+from procession_services.memory.core.line_diff import hunks
+from tests.support.patches import patched
 
 texts = st.lists(st.sampled_from(["a", "b", "c", "", "- d"]), min_size=1, max_size=12).map("\n".join)
 

@@ -1,0 +1,45 @@
+"""Who works here on a run that is cancelled is told."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from procession.args import AbortSignal
+from procession_services.runtime.store import RunStore
+
+
+class Cancels:
+    """The abort signals of the runs that are worked on in this process; `listeners` hear of every cancelled run."""
+
+    def __init__(self, store: RunStore) -> None:
+        self.listeners: list[Callable[[str, str], None]] = []
+        self._store = store
+        self._signals: dict[tuple[str, str], list[AbortSignal]] = {}
+
+    @contextmanager
+    def told(self, tenant: str, run: str) -> Iterator[AbortSignal]:
+        """The signal that fires when the run is cancelled meanwhile."""
+        key, signal = (tenant, run), AbortSignal()
+        signals = self._signals.setdefault(key, [])
+        signals.append(signal)
+        try:
+            yield signal
+        finally:
+            signals.remove(signal)
+            if not signals:
+                del self._signals[key]
+
+    def cancel(self, tenant: str, run: str) -> None:
+        """Fires the signals of a run, and tells whoever else wants to know."""
+        for listener in self.listeners:
+            listener(tenant, run)
+        for signal in self._signals.get((tenant, run), ()):
+            signal.abort()
+
+    async def look(self) -> None:
+        """Fires the signals of runs that were cancelled while nobody could tell us."""
+        going = [key for key, signals in self._signals.items() if not all(s.aborted for s in signals)]
+        cancelled = await asyncio.gather(*(self._store.is_cancelled(*key) for key in going))
+        for (tenant, run), told in zip(going, cancelled, strict=True):
+            if told:
+                self.cancel(tenant, run)
