@@ -32,9 +32,20 @@ class RefusedError(Exception):
         return cls(failure.code, failure.message, failure.field)
 
 
-def wrong_fields(error: ValidationError) -> dict[str, str]:
-    """What is wrong, by dotted path; that of the value as a whole is empty."""
-    return {".".join(map(str, each["loc"])): _plain(each) for each in error.errors()}
+def wrong_fields(error: ValidationError, body: Any = None) -> dict[str, str]:
+    """What is wrong, by dotted path; that of the value as a whole is empty.
+
+    With `body`, which is what was validated, paths are those that its author has written, and what fits no branch of a
+    union is told once, where a branch came farthest.
+    """
+    told: dict[str, list[str]] = {}
+    for each in error.errors():
+        told.setdefault(".".join(_path(each, body)), []).append(_plain(each))
+    return {
+        path: " or ".join(dict.fromkeys(messages))
+        for path, messages in told.items()
+        if body is None or not any(other.startswith(f"{path}.") for other in told)
+    }
 
 
 def belongs(place: Iterable[str | int]) -> str:

@@ -58,9 +58,9 @@ class Options(BaseModel):
 OptionsT = TypeVar("OptionsT", bound=Options)
 
 
-def invalid_options(whose: str, error: ValidationError) -> InvalidOptionsError:
+def invalid_options(whose: str, error: ValidationError, options: Any) -> InvalidOptionsError:
     """What is wrong with the options of a processor, a tool or a stop condition."""
-    fields = wrong_fields(error)
+    fields = wrong_fields(error, options)
     return InvalidOptionsError(f"{whose}: {in_words(fields.items(), 'options')}", fields)
 
 
@@ -122,7 +122,7 @@ class Processor(Generic[OptionsT]):
             try:
                 return cls(cls.options_type().model_validate(options or {}))  # type: ignore[arg-type]  # bound by options_type
             except ValidationError as error:
-                raise invalid_options(f"processor {cls.id}", error) from error
+                raise invalid_options(f"processor {cls.id}", error, options) from error
 
     @classmethod
     def traits(cls, options: dict[str, Any]) -> Traits:

@@ -180,7 +180,7 @@ class Registry:
             try:
                 return options if model is None else model.model_validate(options)
             except ValidationError as error:
-                raise invalid_options(f"stop condition {id}", error) from error
+                raise invalid_options(f"stop condition {id}", error, options) from error
 
     async def stops(self, id: str, steps: list[StepResult], options: dict[str, Any]) -> bool:  # noqa: A002
         """Asks a stop condition, also one that is an `async def`.

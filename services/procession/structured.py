@@ -18,6 +18,7 @@ _CLOSING: Final = "```"
 _UNSET = object()
 _WORDY: Final = json.JSONDecoder(strict=False)
 """Allows line ends in strings."""
+_STRING: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _EACH: Final = 16 * 1024
 """Characters up to which each delta may make an object; of a longer text, each that adds a sixty-fourth."""
 _STEPS: Final = 64
@@ -62,11 +63,23 @@ class ObjectStream:
 def partial(text: str) -> Any:
     """The value that an unfinished JSON text already says, or a marker when it says nothing."""
     try:
-        value = from_json(_strip(text), allow_partial="trailing-strings")
+        value = _begun(_strip(text))
         orjson.dumps(value)  # which a number of more than 64 bits prevents
     except (ValueError, TypeError):
         return _UNSET
     return value
+
+
+def _begun(text: str) -> Any:
+    """The value of an unfinished text; line ends in its strings may be as they are, as they may in a finished one."""
+    try:
+        return from_json(text, allow_partial="trailing-strings")
+    except ValueError:
+        return from_json(_STRING.sub(_escaped, text), allow_partial="trailing-strings")
+
+
+def _escaped(string: re.Match[str]) -> str:
+    return string[0].replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
 
 
 def _strip(text: str) -> str:

@@ -128,7 +128,7 @@ class Tool:
         try:
             self.options: Any = self.options_type.model_validate(options or {})
         except ValidationError as error:
-            raise invalid_options(f"tool {self.id}", error) from error
+            raise invalid_options(f"tool {self.id}", error, options) from error
 
     @classmethod
     def build(cls, options: dict[str, Any]) -> Self:

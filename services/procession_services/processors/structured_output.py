@@ -105,7 +105,7 @@ class StructuredOutput(Processor[StructuredOutputOptions]):
         if options.error_strategy == "warn":
             args.services.warn("the answer could not be structured; the run goes on without an object")
             return []
-        if options.fallback_value is not None:
+        if options.error_strategy == "fallback" and options.fallback_value is not None:
             return [
                 {"type": "object-result", "object": options.fallback_value, "metadata": {"fallback": True}}
             ]

@@ -121,9 +121,9 @@ class SearchTools(_Helper):
         """Returns `{results: [{name, description, score}], message}`."""
         options = self.options
         query, auto = args["query"], options.search.auto_load
-        hits = self.catalog.rank(query, options.search, filtered=options.filtered, hidden=options.hidden)
+        hidden = [*options.hidden, *options.refused] if auto else options.hidden  # D-112
+        hits = self.catalog.rank(query, options.search, filtered=options.filtered, hidden=hidden)
         if auto:
-            hits = [hit for hit in hits if hit[0].key not in options.refused]
             loaded, have = self.loaded(context), await self.have(context)
             await loaded.add(entry.name for entry, _ in hits if entry.name not in have)
         return search_answer(query, hits, loaded=auto)

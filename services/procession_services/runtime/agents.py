@@ -5,8 +5,9 @@ Everything that is wrong is told at once, each with where it is and how to mend 
 
 import importlib.util
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
@@ -78,6 +79,8 @@ def read_agents(path: Path) -> "AgentsFile":
             agent = _validated(raw, name, at, source, file.problems)
         if agent is None:
             continue
+        unsent = _unsent(agent.model_dump(by_alias=True, exclude_unset=True))
+        file.problems += [source.problem((*at, *path), told) for path, told in unsent]
         if agent.name in file.agents:
             file.problems.append(source.problem((*at, "name"), f"there is another agent {agent.name!r}"))
         file.agents[agent.name] = agent
@@ -224,6 +227,20 @@ def _validated(
         wrong = _told(error.errors(), fields)
         problems += [source.problem((*at, *path), told) for path, told in wrong]
         return _rest(fields, [path for path, _ in wrong])
+
+
+def _unsent(value: Any, at: _Path = (), around: tuple[int, ...] = ()) -> Iterator[tuple[_Path, str]]:
+    """What no message can hold: the services would read something else, or could not read the agent at all."""
+    if isinstance(value, Mapping | list):
+        if id(value) in around:
+            yield at, "holds itself"
+            return
+        for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from _unsent(item, (*at, key), (*around, id(value)))
+    elif isinstance(value, float) and not isfinite(value):
+        yield at, f"is {value}, which no message holds; give another number, or leave it out"
+    elif isinstance(value, int) and not -(2**63) <= value < 2**64:
+        yield at, "is an integer of more than 64 bits, which no message holds"
 
 
 def _rest(fields: Any, wrong: list[_Path]) -> Agent | None:

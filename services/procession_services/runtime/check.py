@@ -3,7 +3,10 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from procession.errors import (
     BrokenComponentError,
@@ -141,11 +144,10 @@ def _processor(
         return
     try:
         kind = registry.processors[ref.id]
-        fields = kind.options_type().model_fields
         kind.build(ref.options)
         traits = kind.traits(ref.options)
     except InvalidOptionsError as error:
-        yield from _options(error, [field.alias or name for name, field in fields.items()], where, path)
+        yield from _options(error, registry.processors[ref.id].options_type(), where, path)
         return
     except _UNUSABLE as error:
         yield Problem(where, f"{path}.id", _told(error))
@@ -191,7 +193,7 @@ def _wrong(use: Callable[[], Any], where: str, path: str) -> Iterator[Problem]:
     try:
         use()
     except InvalidOptionsError as error:
-        yield from _options(error, [], where, path)
+        yield from _options(error, None, where, path)
     except _UNUSABLE as error:
         yield Problem(where, f"{path}.id", _told(error))
 
@@ -200,11 +202,34 @@ def _told(error: UnknownComponentError | BrokenComponentError) -> str:
     return error.told if isinstance(error, BrokenComponentError) else str(error)
 
 
-def _options(error: InvalidOptionsError, known: list[str], where: str, path: str) -> Iterator[Problem]:
+def _options(
+    error: InvalidOptionsError, model: type[BaseModel] | None, where: str, path: str
+) -> Iterator[Problem]:
     for name, told in error.fields.items():
-        hint = suggestion(name, known) if "Extra inputs" in told else ""
-        message = f"unknown option{hint}" if "Extra inputs" in told else told
+        message = told
+        if "Extra inputs" in told:
+            *place, last = name.split(".")
+            message = f"unknown option{suggestion(last, _known_options(model, place))}"
         yield Problem(where, f"{path}.options.{name}" if name else f"{path}.options", message)
+
+
+def _known_options(model: type[BaseModel] | None, place: Iterable[str]) -> list[str]:
+    """The options that there are below a place in those of a component."""
+    models = [model] if model else []
+    for step in place:  # the number of an entry, or the key of a mapping, is no field
+        fields = [field for each in models for field in _named(each, step)]
+        models = [each for field in fields for each in _models_of(field.annotation)] if fields else models
+    return [field.alias or name for each in models for name, field in each.model_fields.items()]
+
+
+def _named(model: type[BaseModel], step: str) -> list[FieldInfo]:
+    return [field for name, field in model.model_fields.items() if step in (name, field.alias)]
+
+
+def _models_of(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [each for argument in get_args(annotation) for each in _models_of(argument)]
 
 
 def _models(agent: Agent, where: str, base: str, model_problem: ModelCheck | None) -> Iterator[Problem]:

@@ -132,6 +132,21 @@ def test_wrong_options_are_named(options, field):
     assert list(caught.value.fields) == [field]
 
 
+class Choice(Options):
+    limit: int | float = 1
+    kinds: list[str | LimitOptions] | None = None
+
+
+def test_what_fits_no_branch_of_an_option_is_told_once_and_where_its_author_wrote_it():
+    class Choosing(Processor[Choice]):
+        id = "choosing"
+
+    with pytest.raises(InvalidOptionsError) as caught:
+        Choosing.build({"limit": "many", "kinds": ["a", {"max_wrods": 1}]})
+    assert list(caught.value.fields) == ["limit", "kinds.1.max_wrods"]
+    assert " or " in caught.value.fields["limit"]
+
+
 def test_options_cannot_be_changed():
     with pytest.raises(ValidationError, match="frozen"):
         Limit.build().options.max_words = 1  # type: ignore[misc]

@@ -44,6 +44,14 @@ def test_the_last_object_is_the_whole_one_however_the_text_is_cut(value, data):
     assert all(a != b for a, b in itertools.pairwise(objects))
 
 
+def test_line_ends_as_they_are_in_strings_do_not_stop_the_object_from_growing():
+    pieces = ['{"a": "one\n', "two\t\\", '"\r\n"', ',\n"b": 1}']
+    assert streamed(pieces) == [
+        {"a": "one\n"}, {"a": "one\ntwo\t"}, {"a": 'one\ntwo\t"\r\n'}, {"a": 'one\ntwo\t"\r\n', "b": 1},
+    ]  # fmt: skip
+    assert streamed(['{"a": 1, "b": "x', "\ny", '"}']) == [{"a": 1, "b": "x"}, {"a": 1, "b": "x\ny"}]
+
+
 def test_only_text_makes_objects_and_only_objects_and_lists_count():
     assert ObjectStream().before({"type": "source", "payload": {}}) == []
     assert streamed(['"text"']) == streamed(["12"]) == streamed(["no json"]) == []

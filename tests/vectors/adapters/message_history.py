@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from procession_services.memory.core.storable import storable
+from procession_services.memory.core.storable import storable, tagged_blocks
 from procession_services.memory.history import BOUNDARY, MessageHistory
 from tests.vectors.adapters.common import from_message, to_message, without
 from tests.vectors.adapters.memory_run import MemoryRun, rows, thrown
@@ -139,7 +139,9 @@ async def _persist(given: dict[str, Any]) -> Any:
 
 
 def override(vector: dict[str, Any], observed: Any, differences: list[str]) -> str | None:
-    """D-18: the incoming copy wins; D-42: false is none, and left out it is 10."""
+    """D-18: the incoming copy wins; D-42: false is none, left out it is 10; D-111: what says nothing is not kept."""
+    if "saved" in observed:
+        return _of_saving(vector, observed)
     given, options = vector["input"], without(vector["options"])
     if given["hook"] != "processInput" or "order" not in observed:
         return None
@@ -163,3 +165,26 @@ def override(vector: dict[str, Any], observed: Any, differences: list[str]) -> s
         expected = [e["id"] for e in vector["expected"]["order"] if e["source"] == "memory"]
         return "D-42" if recalled == expected[-10:] else None
     return None
+
+
+def _of_saving(vector: dict[str, Any], observed: Any) -> str | None:
+    """D-111, where only texts that were emptied, and messages of which nothing is left, are missing."""
+    given, expected = vector["input"], vector["expected"]
+    before = given.get("messages") or [told for key in ("input", "response") for told in given.get(key) or ()]
+    rows: list[Any] = [to_message({"createdAt": _QUESTION, **told}) for told in before]
+    speaking = {row["id"]: told for row, told in zip(rows, before, strict=True) if storable([row])}
+    if given["hook"] == "persistMessages":
+        return (
+            "D-111" if [each for each in expected["saved"] if each in speaking] == observed["saved"] else None
+        )
+    kept = [_without_emptied(row, speaking[row["id"]]) for row in expected["saved"] if row["id"] in speaking]
+    left = [key for key in expected if key not in ("saved", "storageCalls", "thread")]
+    same = kept == observed["saved"] and all(expected[key] == observed.get(key) for key in left)
+    return "D-111" if same else None
+
+
+def _without_emptied(row: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
+    """A message without the texts that were more before."""
+    blocks = [part.get("text") for part in told["parts"] if tagged_blocks(str(part.get("text", "")))]
+    parts = [part for part in row["parts"] if not blocks or part.get("text") != ""]
+    return {**row, "parts": parts}

@@ -10,6 +10,7 @@ from procession.testing import environment as make_environment
 from procession.tools import ToolContext
 from procession_services.processors.core.tool_catalog import HELPERS, Phase
 from procession_services.processors.tool_search import LoadTool, SearchTools, ToolSearch
+from tests.vectors.adapters.common import at_once
 
 TOOLS = {SearchTools.id: SearchTools, LoadTool.id: LoadTool}
 RESOLVED = "special thing"
@@ -118,7 +119,12 @@ async def _expiry(vector: dict[str, Any], options: dict[str, Any]) -> dict[str, 
 
 
 def override(vector: dict[str, Any], observed: Any, differences: list[str]) -> str | None:
-    """D-80: a request without a thread has a set of its own, so it sees nothing that another one loaded."""
+    """D-80: a request without a thread has a set of its own, so it sees nothing that another one loaded.
+
+    D-112: what may not be loaded is not found where what is found is loaded.
+    """
+    if _as_hidden(vector, observed):
+        return "D-112"
     script = vector["input"].get("script", [])
     anonymous = [i for i, each in enumerate(script) if not each.get("thread", vector["input"].get("thread"))]
     if len(anonymous) < 2:
@@ -134,6 +140,18 @@ def override(vector: dict[str, Any], observed: Any, differences: list[str]) -> s
         if _facts(have.get("result")) != _facts(want.get("result")):
             return None
     return "D-80"
+
+
+def _as_hidden(vector: dict[str, Any], observed: Any) -> bool:
+    """Whether a filter for loading does what one for searching would, and the reference has loaded what it denies."""
+    options = vector["options"]
+    denial = _DENIES.fullmatch(options.get("filter", ""))
+    if not options.get("search", {}).get("autoLoad") or denial is None or denial[2] != "load":
+        return False
+    hidden = {**options, "filter": f"denies {denial[1]} in the search phase"}
+    loaded = {name for step in vector["expected"]["steps"] for name in step["toolNames"]}
+    searched = bool(at_once(observe({**vector, "options": hidden})) == observed)
+    return searched and (denial[1] == "everything" or denial[1] in loaded)
 
 
 def _facts(result: Any) -> Any:

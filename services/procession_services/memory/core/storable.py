@@ -16,7 +16,7 @@ def storable(messages: Iterable[Message]) -> list[Message]:
     """Copies of the messages as they are stored, in order; the ones given stay as they are.
 
     Left out are system messages and transient ones, half-streamed tool calls (a complete `call` stays), calls
-    of the working-memory tool, `<working_memory>` blocks, transient data parts, and messages without content.
+    of the working-memory tool, `<working_memory>` blocks, transient data parts, and messages without content (D-111).
     """
     kept = (_cleaned(message) for message in messages if _lasting(message))
     return [message for message in kept if _says_something(message)]
@@ -51,7 +51,7 @@ def _clean_part(part: Part) -> Part | None:
     text = without_blocks(part["text"])
     if text == part["text"]:
         return part
-    return {**part, "text": text} if text else None
+    return {**part, "text": text.strip()} if text.strip() else None
 
 
 def _keeps_call(invocation: Any) -> bool:
@@ -61,12 +61,12 @@ def _keeps_call(invocation: Any) -> bool:
 
 
 def without_blocks(text: str) -> str:
-    """The text without its blocks; it is trimmed only where something was cut, and an unclosed tag stays."""
+    """The text without its blocks; an unclosed tag stays."""
     pieces, at = [], 0
     for start, end in _blocks(text):
         pieces.append(text[at:start])
         at = end
-    return "".join([*pieces, text[at:]]).strip() if pieces else text
+    return "".join([*pieces, text[at:]])
 
 
 def _blocks(text: str) -> Iterator[tuple[int, int]]:

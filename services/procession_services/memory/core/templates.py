@@ -105,7 +105,7 @@ def _read_only(note: str | None) -> str:
     return (
         "WORKING_MEMORY (read only)\n"
         "What is known from earlier, to be used for your answers. It cannot be changed in this conversation.\n\n"
-        f"{_data(note or 'Nothing is known yet.')}\n\n"
+        f"{_data(note or 'No working memory data available.')}\n\n"
         "Use it naturally and do not mention that it exists."
     )
 

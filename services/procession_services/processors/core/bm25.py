@@ -4,7 +4,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
-from decimal import ROUND_HALF_UP, Decimal
 from typing import Final
 
 K1: Final = 1.5
@@ -51,5 +50,5 @@ class Index:
 
 
 def rounded(score: float) -> float:
-    """A score with two decimals, halves away from zero."""
-    return float(Decimal(score).quantize(Decimal("0.01"), ROUND_HALF_UP))
+    """A score with two decimals, as the reference rounds (R-TS-4)."""
+    return math.floor(score * 100 + 0.5) / 100

@@ -35,8 +35,12 @@ class Weight:
         if isinstance(value, str):
             self.texts.append(value)
         else:
-            self.texts.append(compact(value))
-            self.json_values += 1
+            self.add_json(value)
+
+    def add_json(self, value: Any) -> None:
+        """Adds a value that the model reads as JSON, be it a string."""
+        self.texts.append(compact(value))
+        self.json_values += 1
 
     def add_files(self, entries: Iterable[Mapping[str, Any]]) -> None:
         """Adds files and what else is said about each."""
@@ -124,6 +128,9 @@ def weigh_entry(entry: Mapping[str, Any]) -> Weight:
 
 def _add_output(weight: Weight, output: Mapping[str, Any]) -> None:
     value = output.get("value")
+    if output.get("type") in ("json", "error-json"):
+        weight.add_json(value)
+        return
     if output.get("type") != "content" or not isinstance(value, list):
         weight.add_value(value)
         return

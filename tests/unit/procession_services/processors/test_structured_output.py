@@ -205,6 +205,13 @@ class TestFailure:
         }
         assert (await kit.output_step()).tripwire is None
 
+    @pytest.mark.parametrize("strategy", [{}, {"errorStrategy": "strict"}])
+    async def test_a_fallback_value_is_not_used_where_the_strategy_is_strict(self, strategy):
+        kit, _ = make(HALF, fallbackValue={"name": "none", "age": 0}, **strategy)
+        out = await kit.stream(["Ann"])
+        assert "object-result" not in [kind for kind, _ in shown(out)]
+        assert (await kit.output_step()).blocked.retry
+
     async def test_fallback_without_a_value_fails_the_run(self):
         kit, _ = make(ModelCallError("down"), errorStrategy="fallback")
         out = await kit.stream(["Ann"])

@@ -124,6 +124,15 @@ async def test_auto_load_leaves_out_what_may_not_be_loaded():
     assert await talk.offered() == ["search_tools", "get_weather"]
 
 
+async def test_what_may_not_be_loaded_takes_no_place_among_what_auto_load_finds():
+    tools = {"mail": {"id": "mail", "description": "mail"}, "letter": {"id": "letter", "description": "mail"}}
+    denied = [{"deny": ["mail"], "phases": ["load"]}]
+    talk = Conversation(tools=tools, search={"autoLoad": True, "topK": 1}, filter=denied)
+    found = await talk.call("search_tools", {"query": "mail"})
+    assert [each["name"] for each in found["results"]] == ["letter"]
+    assert await talk.offered() == ["search_tools", "letter"]
+
+
 async def test_requests_without_a_thread_do_not_share_what_they_load():
     """D-80."""
     talk = Conversation()

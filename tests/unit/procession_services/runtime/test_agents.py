@@ -117,6 +117,33 @@ def test_what_a_rule_of_ours_says_is_told_as_it_is(written):
     }
 
 
+def test_what_no_message_holds_is_told(written):
+    path = written("""
+        agents:
+          a:
+            model: m/x
+            inputProcessors:
+              - {id: token-limiter, options: {limit: .inf, trim_mode: contiguous}}
+              - {id: message-history, options: {lastMessages: 100000000000000000000}}
+            tools: [{id: calculator, options: {most: [1, .nan]}}]
+            providerOptions: {openai: &own {self: *own}}
+          b: {model: m/x, inputProcessors: [{id: token-limiter, options: {limit: 18446744073709551615}}]}
+    """)
+    unheld = "which no message holds"
+    assert problems_of(path) == {
+        (
+            "agents.a.inputProcessors.0.options.limit",
+            f"is inf, {unheld}; give another number, or leave it out",
+        ),
+        (
+            "agents.a.inputProcessors.1.options.lastMessages",
+            f"is an integer of more than 64 bits, {unheld}",
+        ),
+        ("agents.a.tools.0.options.most.1", f"is nan, {unheld}; give another number, or leave it out"),
+        ("agents.a.providerOptions.openai.self.self", "holds itself"),
+    }
+
+
 def test_a_problem_in_yaml_has_a_line(written):
     path = written("agents:\n  demo:\n    model: m/x\n    memory: {lastMesages: 2}\n")
     with pytest.raises(

@@ -10,8 +10,15 @@ from procession_services.runtime.problems import ConfigurationError
 from procession_services.runtime.settings import Settings
 
 
+class Echo(Options):
+    delay_ms: int = 0
+
+
 class Shout(Options):
     volume: int = 3
+    echo: Echo | None = None
+    echoes: list[Echo] | None = None
+    rooms: dict[str, Echo] | None = None
 
 
 class Shouter(Processor[Shout]):
@@ -82,6 +89,16 @@ def test_options_are_checked_by_the_processors_own_model(registry):
     assert told(registry, tools=[{"id": "dice", "options": {"colour": "red"}}])[0][0] == (
         "agents.a.tools.0.options.colour"
     )
+
+
+def test_an_unknown_option_within_another_is_told_with_those_that_are_there(registry):
+    options = {"echo": {"volum": 1}, "echoes": [{"delayms": 1}], "rooms": {"volume": {"delay": 1}}}
+    paths = dict(told(registry, inputProcessors=[{"id": "shouter", "options": options}]))
+    assert paths == {
+        "agents.a.inputProcessors.0.options.echo.volum": "unknown option; known: delayMs",
+        "agents.a.inputProcessors.0.options.echoes.0.delayms": "unknown option; did you mean 'delayMs'?",
+        "agents.a.inputProcessors.0.options.rooms.volume.delay": "unknown option; did you mean 'delayMs'?",
+    }
 
 
 def test_options_of_stop_conditions_are_checked(registry):

@@ -41,6 +41,12 @@ def test_a_note_cannot_close_the_tag_that_it_stands_in(shape):
     assert "x < y" in told
 
 
+def test_read_only_says_that_there_is_nothing():
+    """In the words of the reference: what stands in the tags is a fact of its vectors (R-WM-8)."""
+    told = instructions(DEFAULT, None, read_only=True)
+    assert "<working_memory_data>\nNo working memory data available.\n</working_memory_data>" in told
+
+
 def test_read_only_says_nothing_of_the_tool_nor_the_template():
     told = instructions(DEFAULT, "- Name: Ann", read_only=True, vnext=True)
     assert "Ann" in told

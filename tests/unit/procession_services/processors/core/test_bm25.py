@@ -65,7 +65,7 @@ def test_a_long_query_is_read_in_part():
 
 
 @pytest.mark.parametrize(
-    ("score", "shown"), [(2.345, 2.35), (2.344, 2.34), (0.125, 0.13), (3, 3.0), (0, 0.0)]
+    ("score", "shown"), [(2.345, 2.35), (2.344, 2.34), (2.005, 2.01), (0.125, 0.13), (3, 3.0), (0, 0.0)]
 )
-def test_rounding_is_that_of_the_decimal_number(score, shown):
+def test_halves_are_rounded_up(score, shown):
     assert rounded(score) == shown

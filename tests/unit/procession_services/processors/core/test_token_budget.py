@@ -78,6 +78,7 @@ def test_a_tool_call_weighs_what_a_prompt_shows_of_it(state, more, texts, result
         ({"type": "text", "value": "ok"}, ["tool", "ok"], 0, 0),
         ({"type": "error-text", "value": "no"}, ["tool", "no"], 0, 0),
         ({"type": "json", "value": {"a": 1}}, ["tool", '{"a":1}'], 1, 0),
+        ({"type": "error-json", "value": "no"}, ["tool", '"no"'], 1, 0),
         (
             {
                 "type": "content",
