@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from procession_services.memory.core.storable import storable, tagged_blocks
+from procession_services.memory.core.storable import storable, without_blocks
 from procession_services.memory.history import BOUNDARY, MessageHistory
 from tests.vectors.adapters.common import from_message, to_message, without
 from tests.vectors.adapters.memory_run import MemoryRun, rows, thrown
@@ -185,6 +185,7 @@ def _of_saving(vector: dict[str, Any], observed: Any) -> str | None:
 
 def _without_emptied(row: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
     """A message without the texts that were more before."""
-    blocks = [part.get("text") for part in told["parts"] if tagged_blocks(str(part.get("text", "")))]
-    parts = [part for part in row["parts"] if not blocks or part.get("text") != ""]
+    texts = [str(part.get("text", "")) for part in told["parts"]]
+    had_blocks = any(without_blocks(text) != text for text in texts)
+    parts = [part for part in row["parts"] if not had_blocks or part.get("text") != ""]
     return {**row, "parts": parts}
