@@ -220,7 +220,8 @@ class MessageList:
     ) -> None:
         """Adds parts and metadata to the run's assistant message; an attempt's first open a step (R-DM-2).
 
-        Without parts no message is made. After `accept_response`, parts join the last step.
+        Without parts no message is made. After `accept_response`, parts join the last step, or what a processor has put
+        in the place of the message.
 
         Raises:
             RuntimeError: No response was begun.
@@ -228,6 +229,8 @@ class MessageList:
         if self._response_id is None:
             raise RuntimeError("there is no response to add to; call begin_response(message_id) first")
         new, entry = list(parts), self._find(self._response_id)
+        if entry is None and self._attempt is None:
+            entry = next((each for each in reversed(self._ordered()) if _is_answer(each)), None)
         if entry is None:
             if not new:
                 return
@@ -472,6 +475,10 @@ class MessageList:
 def _known(like: Any, index: Mapping[str, _Entry]) -> _Entry | None:
     message_id = like.get("id") if isinstance(like, Mapping) else None
     return index.get(message_id) if isinstance(message_id, str) else None
+
+
+def _is_answer(entry: _Entry) -> bool:
+    return entry.source == "response" and entry.message["role"] == "assistant"
 
 
 def _time(entry: _Entry) -> str:
