@@ -398,10 +398,10 @@ async def _feed(session: Session, chunks: list[Chunk]) -> None:
 
 
 def _last(session: Session) -> bool:
-    """Whether no further stream of the run follows: it has answered without tool calls, and nobody judges that."""
+    """Whether no further stream of the run follows: it has answered well, without tool calls, and nobody judges that."""
     job = session.job
     judged = not any(isinstance(op, UnlessToolsOp) for op in session.command.ops)
-    return job is not None and not judged and not job.result.stopped
+    return job is not None and not judged and not job.result.stopped and job.result.outcome == "ok"
 
 
 def _report(task: "asyncio.Task[None]") -> None:
