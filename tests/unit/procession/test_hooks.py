@@ -779,7 +779,7 @@ async def test_a_tool_result_hook_gets_the_call_and_the_step_whose_tool_ran():
 
 
 async def test_a_tool_result_hook_reads_the_system_messages_of_its_step():
-    """Mastra's `systemMessages`: a guard that looks for the prompt in what a tool gave had to keep it from a step before."""
+    """Mastra's `systemMessages`: for a guard that looks for the prompt in what a tool gave."""
     kit = kit_of("process_tool_result", lambda args: args.state.update(told=args.system_messages))
     await kit.tool_result("lookup", "Be kind.")
     assert kit.state == {"told": [{"role": "system", "content": "Be kind."}]}
