@@ -224,6 +224,7 @@ class ToolResultArgs(StepArgs):
 
     messages: list[Message]
     message_list: MessageList
+    system_messages: list[SystemMessage]
     tool_name: str
     tool_call_id: str
     args: Any
@@ -275,6 +276,7 @@ class APIErrorArgs(StepArgs):
     error: APIError
     messages: list[Message]
     message_list: MessageList
+    message_id: str
 
 
 class InputResult(TypedDict):

@@ -229,6 +229,7 @@ async def run_api_error(
             error=error,
             messages=list(ctx.messages.get.all.db()),
             message_list=ctx.messages,
+            message_id=ctx.message_id,
         )
         try:
             value = await calls.call(link, Hook.API_ERROR, args)
@@ -290,6 +291,7 @@ async def run_tool_result(
             **_step(ctx, link, calls, hook, writer),
             messages=list(stage),
             message_list=ctx.messages,
+            system_messages=ctx.messages.get_all_system_messages(),
             tool_name=outcome["toolName"],
             tool_call_id=call_id,
             args=copy.deepcopy(outcome.get("args")),

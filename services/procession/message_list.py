@@ -209,7 +209,8 @@ class MessageList:
     ) -> None:
         """Adds parts and metadata to the run's assistant message; an attempt's first open a step (R-DM-2).
 
-        Without parts no message is made. After `accept_response`, parts join the last step.
+        Without parts no message is made. After `accept_response`, parts join the last step, or what a processor has put
+        in the place of the message.
 
         Raises:
             RuntimeError: No response was begun.
@@ -217,6 +218,8 @@ class MessageList:
         if self._response_id is None:
             raise RuntimeError("there is no response to add to; call begin_response(message_id) first")
         new, entry = list(parts), self._entries.find(self._response_id)
+        if entry is None and self._attempt is None:
+            entry = next(filter(_is_answer, reversed(self._entries.ordered())), None)
         if entry is None:
             if not new:
                 return
@@ -425,6 +428,10 @@ class MessageList:
     def _empty_response(self, message_id: str) -> Message:
         like = {"id": message_id, "role": "assistant", "content": []}
         return self._read(like, {}, "response")
+
+
+def _is_answer(entry: Entry) -> bool:
+    return entry.source == "response" and entry.message["role"] == "assistant"
 
 
 def _is_outcome(like: Any) -> bool:

@@ -113,6 +113,28 @@ async def test_another_replica_knows_what_stream_hooks_have_received(run, monkey
     assert logged == [told.result.run_id] * (2 if len(text) > 1000 else 0)
 
 
+async def test_a_stream_hook_has_got_an_answer_that_was_not_the_object_which_the_run_is_about(run):
+    """R-OS-6: it spans the attempts of a step, whatever was wrong with the one before."""
+    seen = list[list[str]]()
+
+    def stream(args):
+        seen.append([part["type"] for part in args.stream_parts])
+        return args.part
+
+    wanted = {"schema": {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}}
+    told = await run(
+        HELLO,
+        {"chunks": ['{"a": "b"}']},
+        o=[processor("p", process_output_stream=stream)],
+        e=[processor("e", process_api_error=lambda _: {"retry": True})],
+        structuredOutput=wanted,
+    )
+    assert told.result.object == {"a": "b"}
+    kinds = seen[-1]
+    assert seen == [kinds[: n + 1] for n in range(len(kinds))]
+    assert (kinds.count("step-finish"), kinds.count("text-delta")) == (2, 3)
+
+
 async def written(system, write, stream, seen):
     """The chunks of a run whose input step writes what a stream hook writes about; `seen`: that has come."""
     arrays = {

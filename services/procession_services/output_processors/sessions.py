@@ -360,10 +360,10 @@ class SessionServer:
 
 
 def _last(session: Session) -> bool:
-    """Whether no further stream of the run follows: it has answered without tool calls, and nobody judges that."""
+    """Whether no further stream of the run follows: it has answered well, without tool calls, and is not judged."""
     job = session.job
     judged = not any(isinstance(op, UnlessToolsOp) for op in session.command.ops)
-    return job is not None and not judged and not job.result.stopped
+    return job is not None and not judged and not job.result.stopped and job.result.outcome == "ok"
 
 
 def _report(task: "asyncio.Task[None]") -> None:

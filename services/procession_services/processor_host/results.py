@@ -101,8 +101,9 @@ def _final_text(op: ResultOp, ctx: RunContext, steps: list[dict[str, Any]]) -> s
 def _as_left(ctx: RunContext, steps: list[dict[str, Any]]) -> bool:
     """Gives each accepted step the text that is left of it in the run's message.
 
-    Where processors have taken that away between two steps, it was begun anew: what came before keeps its text. False
-    where it has other steps than those, since a processor has put or taken a `step-start`: then all keep theirs.
+    Where processors have taken that away between two steps, it was begun anew: what came before keeps its text. Where
+    they have taken it away at the end, data that they wrote since do not bring it back. False where it has other steps
+    than those, since a processor has put or taken a `step-start`: then all keep theirs.
     """
     segments = ctx.messages.response_steps()
     at = len(segments) - (2 if ctx.messages.attempt_has_parts else 1)
@@ -113,7 +114,9 @@ def _as_left(ctx: RunContext, steps: list[dict[str, Any]]) -> bool:
         if segments and kept["segment"] != at:
             if left and kept["segment"] > at:
                 break
-            return False
+            if left or not all(part["type"].startswith("data-") for parts in segments for part in parts):
+                return False
+            segments = []
         left.append((step, _joined(segments[at]) if segments else ""))
         at -= 1
     for step, text in left:

@@ -778,6 +778,19 @@ async def test_a_tool_result_hook_gets_the_call_and_the_step_whose_tool_ran():
                          "provider": False}  # fmt: skip
 
 
+async def test_a_tool_result_hook_reads_the_system_messages_of_its_step():
+    """Mastra's `systemMessages`: for a guard that looks for the prompt in what a tool gave."""
+    kit = kit_of("process_tool_result", lambda args: args.state.update(told=args.system_messages))
+    await kit.tool_result("lookup", "Be kind.")
+    assert kit.state == {"told": [{"role": "system", "content": "Be kind."}]}
+
+
+async def test_an_error_hook_knows_the_message_that_the_answer_will_be():
+    kit = kit_of("process_api_error", lambda args: args.state.update(id=args.message_id))
+    await kit.api_error()
+    assert kit.state == {"id": kit.context.message_id}
+
+
 async def test_editing_the_arguments_of_a_tool_result_hook_changes_nothing():
     out = await kit_of("process_tool_result", lambda args: args.result.clear()).tool_result(
         "lookup", {"hits": 3}

@@ -67,7 +67,11 @@ class Run:
         self.context.retry_count = retry_count
         messages = self.context.messages
         return APIErrorArgs(
-            **self.common(Hook.API_ERROR), error=error, messages=messages.get.all.db(), message_list=messages
+            **self.common(Hook.API_ERROR),
+            error=error,
+            messages=messages.get.all.db(),
+            message_list=messages,
+            message_id="answer-1",
         )
 
     def input_step(

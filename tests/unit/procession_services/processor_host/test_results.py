@@ -89,6 +89,30 @@ def test_of_a_message_that_processors_removed_no_step_tells():
     assert told(ctx) == ("", ["", ""])
 
 
+def test_of_a_message_that_processors_removed_no_step_tells_where_they_wrote_data_since():
+    """What is stored in its place is theirs; the texts of all but the last step were told."""
+    ctx = context()
+    step_of(ctx, delta("one "))
+    step_of(ctx, delta("two"))
+    ctx.messages.remove_by_ids([ctx.message_id])
+    ctx.messages.append_response_parts([{"type": "data-removed", "data": 1}])
+    assert told(ctx) == ("", ["", ""])
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_what_a_processor_put_in_the_place_of_the_message_is_the_text_and_has_the_data_that_it_wrote(steps):
+    """D-35: the text was empty, since the data made a message of their own behind the processor's."""
+    ctx = context()
+    for _ in range(steps):
+        step_of(ctx, delta("secret"))
+    ctx.messages.remove_by_ids([ctx.message_id])
+    ctx.messages.add({"role": "assistant", "content": "a notice"}, "response")
+    ctx.messages.append_response_parts([{"type": "data-removed", "data": 1}])
+    assert told(ctx) == ("a notice", [*[""] * (steps - 1), "a notice"])
+    (message,) = ctx.messages.get.response.db()
+    assert [part["type"] for part in message["content"]["parts"]] == ["text", "data-removed"]
+
+
 def test_a_step_that_left_the_conversation_before_the_next_one_keeps_its_text():
     """R-IS-9, R-FR-2: a processor that shortens the prompt takes nothing out of the answer."""
     ctx = context()
