@@ -7,13 +7,17 @@ import pty
 import signal
 import subprocess
 import sys
+import tomllib
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
 from procession_services.cli import main
 from tests.support.guarded import guarded_servers
 from tests.support.wire import services_at
+
+PROJECT = Path(__file__).parents[4] / "pyproject.toml"
 
 
 @pytest.fixture
@@ -480,6 +484,45 @@ def test_an_unknown_setting_is_named(capsys, monkeypatch):
     monkeypatch.setenv("PROCESSION_NAST_URL", "x")
     assert main(["processors"]) == 2
     assert "PROCESSION_NAST_URL" in capsys.readouterr().err
+
+
+EARLY = """
+import importlib, os, signal, sys
+
+class Impatient:
+    def find_spec(self, name, path, target=None):
+        if name == "pydantic":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Impatient())
+module, function = sys.argv.pop(1).split(":")
+sys.exit(getattr(importlib.import_module(module), function)())
+"""
+
+
+def test_ctrl_c_is_quiet_before_the_command_has_begun():
+    script = tomllib.loads(PROJECT.read_text())["project"]["scripts"]["procession"]
+    done = subprocess.run(
+        [sys.executable, "-c", EARLY, script, "processors"], capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+def test_ctrl_c_that_is_nothing_to_a_command_in_the_background_is_nothing_to_it_early():
+    script = tomllib.loads(PROJECT.read_text())["project"]["scripts"]["procession"]
+    background = [
+        "sh",
+        "-c",
+        'trap "" INT; exec "$@"',
+        "sh",
+        sys.executable,
+        "-c",
+        EARLY,
+        script,
+        "--version",
+    ]
+    done = subprocess.run(background, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def run_on(stdout, stderr, *arguments):
