@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from procession_services.cli import main
+from procession_services.runtime.embedded import EmbeddedServers
 from tests.support.guarded import guarded_servers
+from tests.support.waiting import until
 from tests.support.wire import services_at
 
 PROJECT = Path(__file__).parents[4] / "pyproject.toml"
@@ -233,6 +235,50 @@ async def test_a_server_that_is_not_there_is_one_clear_line(procession):
     assert (code, out) == (1, "")
     assert err.startswith("procession: cannot reach NATS at nats://127.0.0.1:9")
     assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (
+            ("run", "Hi", "--agent", "a"),
+            "no stream at {} takes procession.v1.run.{}.a (are the services running? ",
+        ),
+        (("attach", "r1"), "the streams at {} do not answer: are the services running?\n"),
+        (("approve", "r1", "c1"), "the streams at {} do not answer: are the services running?\n"),
+        (("cancel", "r1"), "no stream at {} takes procession.v1.control.{}.r1 (are the services running? "),
+    ],
+)
+async def test_a_command_says_soon_what_it_waits_for(procession, tmp_path, arguments, told):
+    async with EmbeddedServers(tmp_path, redis=False) as servers:
+        url = servers.endpoints.nats_url
+        command = await procession(*arguments, PROCESSION_NATS_URL=url, PROCESSION_TENANT="t")
+        line = (await command.process.stderr.readline()).decode()
+        assert command.process.returncode is None
+    assert line.startswith(f"procession: waiting: {told.format(url, 't')}")
+
+
+async def test_who_follows_a_run_is_told_once_that_nats_is_away(procession, tmp_path):
+    async with EmbeddedServers(tmp_path, redis=False) as servers:
+        url = servers.endpoints.nats_url
+        async with services_at(url) as services:
+            where = {"PROCESSION_NATS_URL": url, "PROCESSION_TENANT": services.tenant}
+            command = await procession("run", "Hi", "--agent", "a", **where)
+            run = (await services.request())[1]["runId"]
+            await services.accept(run)
+            await services.chunks(run, 0, "Hel")
+            assert await command.process.stdout.read(3) == b"Hel"
+            servers.kill_nats()
+            line = (await command.process.stderr.readline()).decode()
+            assert line.startswith(f"procession: waiting: NATS at {url} cannot be reached (")
+            assert line.endswith("): is it running?\n")
+            await servers.restart_nats()
+            await until(lambda: services.nats.is_connected)
+            await services.chunks(run, 1, "lo", end=True)
+            await services.finish(run, text="Hello")
+            code, out, err = await command.finished()
+    assert (code, out) == (0, "lo\n")
+    assert "waiting" not in err
 
 
 @pytest.mark.parametrize(
