@@ -83,6 +83,7 @@ if TYPE_CHECKING:
         NotWaitingError,
         Procession,
         RequestTooLargeError,
+        ResumeDataError,
         RunConflictError,
         RunFailedError,
         RunHandle,
@@ -145,6 +146,7 @@ __all__ = [
     "Registry",
     "RequestContext",
     "RequestTooLargeError",
+    "ResumeDataError",
     "RunConflictError",
     "RunFailedError",
     "RunHandle",
@@ -187,7 +189,7 @@ __all__ = [
 _CLIENT = frozenset(
     {
         "ChunksLostError", "NotAcceptedError", "NotConnectedError", "NotWaitingError", "Procession",
-        "RequestTooLargeError", "RunConflictError", "RunFailedError", "RunHandle", "UnknownRunError",
+        "RequestTooLargeError", "ResumeDataError", "RunConflictError", "RunFailedError", "RunHandle", "UnknownRunError",
     }
 )  # fmt: skip
 

@@ -74,3 +74,7 @@ class UnknownRunError(ProcessionError):
 
 class NotWaitingError(ProcessionError):
     """The run does not wait for a person."""
+
+
+class ResumeDataError(ProcessionError):
+    """The data are not those that the call waits for, as its `resumeSchema` says; it still waits."""

@@ -15,6 +15,7 @@ from procession.client.errors import (
     ChunksLostError,
     NotConnectedError,
     NotWaitingError,
+    ResumeDataError,
     RunFailedError,
     UnknownRunError,
     rejected,
@@ -23,11 +24,13 @@ from procession.client.link import Link, UnreachableError, weakly
 from procession.client.ordering import ChunkOrder
 from procession.client.outcome import Outcome
 from procession.client.silence import Silence
+from procession.json_schema import UnusableSchemaError, misfits
 from procession.json_values import given
 from procession_schemas import subjects
 from procession_schemas.events import RequestRejected
 from procession_schemas.run import RunResult
 from procession_schemas.run_ids import valid_id
+from procession_schemas.validation import in_words
 from procession_schemas.work import Control
 
 _RETRY_SECONDS: Final = 0.5
@@ -196,7 +199,13 @@ class RunHandle:
         await self._decide(Control(type="resume", tool_call_id=tool_call_id, approved=False, reason=reason))
 
     async def resume(self, tool_call_id: str, data: Any) -> None:
-        """Gives a suspended tool its data; raises NotWaitingError as `approve` does, and NotJsonError."""
+        """Gives a suspended tool its data.
+
+        Raises:
+            NotWaitingError: As `approve` does.
+            ResumeDataError: They do not fit the call's `resumeSchema`; it still waits.
+            NotJsonError: They are not JSON.
+        """
         given(data, "data")
         await self._decide(Control(type="resume", tool_call_id=tool_call_id, resume_data=data))
 
@@ -466,6 +475,8 @@ class RunHandle:
             if outcome.waits:
                 state = f"waits for {', '.join(outcome.asked)}"
             raise NotWaitingError(f"run {self.run_id} does not wait for a decision on {call}: it {state}")
+        if "resume_data" in control.model_fields_set:
+            _check_data(control.resume_data, outcome.asked[call])
         fence = outcome.fence
         control.fence = fence or None  # which the version before does not tell
         await self._send(control, f"{control.type}:{call}:{fence}")
@@ -475,6 +486,19 @@ class RunHandle:
     async def _send(self, control: Control, key: str) -> None:
         message_id = f"{self._tenant}:{self.run_id}:{key}"  # the stream is that of all tenants
         await self._link.publish(subjects.control(self._tenant, self.run_id), control.to_json(), message_id)
+
+
+def _check_data(data: Any, asked: dict[str, Any]) -> None:
+    """Raises ResumeDataError where data are not what that call waits for, as far as its schema tells."""
+    with suppress(UnusableSchemaError):
+        if wrong := misfits(asked.get("resumeSchema", {}), data):
+            told = in_words(((".".join(map(str, each.path)), each.message) for each in wrong), "data")
+            waits = (
+                "for approval: approve or decline it" if asked.get("kind") == "approval" else "for other data"
+            )
+            raise ResumeDataError(
+                f"call {asked['toolCallId']} of {asked.get('toolName')} waits {waits} ({told})"
+            )
 
 
 class _Chunks(AsyncIterator[dict[str, Any]]):
