@@ -98,6 +98,11 @@ class RunHandle:
         return self._outcome.accepted
 
     @property
+    def streams(self) -> bool:
+        """Whether the run sends chunks, as far as is known."""
+        return self._outcome.streams
+
+    @property
     def request(self) -> int | None:
         """The place of the request in the stream of requests, as `Procession` learnt it."""
         return self._outcome.request
@@ -305,7 +310,7 @@ class RunHandle:
 
     def _cut_off(self) -> bool:
         """Tells whether chunks are missing at the end: of a run that ended well, all come, and a mark behind them."""
-        if self._order.ended or self._has_all():
+        if self._order.ended or self._has_all() or not self._outcome.streams:
             return False
         result = self._outcome.result
         well = result is not None and result.status in ("finished", "suspended")

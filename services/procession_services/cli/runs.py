@@ -56,7 +56,6 @@ def add_run_commands(commands: Commands) -> None:
     attach.add_argument(
         "--after", type=whole_number(0), default=0, metavar="N", help="leave out the first N chunks"
     )
-    attach.set_defaults(stream=True)
 
     cancel = commands.add("cancel", _cancel, "cancel a run, whoever started it", common, tenant)
     cancel.add_argument("run", metavar="RUN")
@@ -189,7 +188,7 @@ async def _follow(handle: "RunHandle", options: argparse.Namespace, *, cancels: 
         told = result.model_dump(mode="json", by_alias=True, exclude_none=True)
         print_json({"type": "result", "result": told})
     else:
-        sys.stdout.write("\n" if options.stream else f"{result.text}\n")
+        sys.stdout.write("\n" if handle.streams else f"{result.text}\n")
         sys.stdout.flush()
         say(f"\n{summary(result)}".rstrip())
     return CODES[result.status]

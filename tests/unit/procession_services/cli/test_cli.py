@@ -163,6 +163,16 @@ async def test_attach_shows_a_run_that_somebody_started(services, procession):
     assert (await command.finished())[:2] == (0, "lo\n")
 
 
+@pytest.mark.parametrize("after", ["0", "3"])
+async def test_attach_shows_the_result_of_a_run_that_sends_no_chunks(services, procession, after):
+    await services.accept("quiet", stream=False)
+    await services.finish("quiet", "Hello")
+    command = await procession("attach", "quiet", "--after", after)
+    code, out, err = await command.finished()
+    assert (code, out) == (0, "Hello\n")
+    assert "lost" not in err
+
+
 async def test_ctrl_c_leaves_the_run_alone_that_somebody_else_started(services, procession):
     await services.accept("somebodys")
     await services.chunks("somebodys", 0, "Hel")
