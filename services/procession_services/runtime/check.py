@@ -16,7 +16,6 @@ from procession.processor import INPUT_HOOKS, METHODS, OUTPUT_HOOKS, Hook, Proce
 from procession.registry import Registry
 from procession_schemas.admin import ModelUse
 from procession_schemas.agent import Agent, FactoryRef, ProcessorRef, ToolRef
-from procession_schemas.model_settings import SETTINGS, setting_of
 from procession_services.runtime.agents import AgentsFile, read_agents
 from procession_services.runtime.problems import ConfigurationError, Problem, suggestion
 from procession_services.runtime.settings import Settings
@@ -219,16 +218,8 @@ def _models(agent: Agent, where: str, base: str, model_problem: ModelCheck | Non
 
 def _settings(agent: Agent, where: str, base: str) -> Iterator[Problem]:
     """Settings that no model gets to see: what was meant as a limit would not hold."""
-    places = {f"{base}.modelSettings": agent.model_settings or {}}
-    for index, entry in enumerate(agent.model if isinstance(agent.model, list) else ()):
-        places[f"{base}.model.{index}.modelSettings"] = entry.model_settings
-    for path, settings in places.items():
-        for name in settings:
-            if name not in SETTINGS:
-                right = setting_of(name)
-                hint = f"; did you mean {right!r}?" if right else suggestion(name, SETTINGS)
-                told = f"unknown setting, which is not sent{hint}"
-                yield Problem(where, f"{path}.{name}", told, warning=True)
+    for place, told in agent.unknown_settings():
+        yield Problem(where, ".".join(map(str, (base, *place))), told, warning=True)
 
 
 def _models_in(agent: Agent) -> list[tuple[str, str]]:
