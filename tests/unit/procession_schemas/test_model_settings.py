@@ -79,6 +79,13 @@ def test_a_request_with_a_setting_that_there_is_not_is_refused_wherever_it_stand
         assert told in str(explained(raised.value))
 
 
+def test_an_unknown_setting_is_told_where_its_sender_has_written_it() -> None:
+    body = {"input": "Hi", "model_settings": {"temperatur": 1}}
+    with pytest.raises(ValidationError) as raised:
+        RunRequest.model_validate(body)
+    assert misfit(raised.value, body=body).field == "model_settings.temperatur"
+
+
 def test_a_request_with_very_many_unknown_settings_is_judged_soon() -> None:
     settings = {f"temperatur{number}": 1 for number in range(50_000)} | {"x" * 900_000: 1}
 
