@@ -64,6 +64,12 @@ def _in_file(file: AgentsFile, registry: Registry, model_problem: ModelCheck | N
     found = [
         told for agent in file.agents.values() for told in check_agent(agent, registry, "", model_problem)
     ]
+    wrong = [f"{problem.path}." for problem in file.problems]  # it was left out, but it is there
+    found = [
+        told
+        for told in found
+        if not (told.warning and any(path.startswith(f"{told.path}.") for path in wrong))
+    ]
     return sorted([*file.problems, *file.placed(found)], key=_line)
 
 
