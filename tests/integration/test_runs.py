@@ -293,6 +293,16 @@ async def test_a_call_still_waits_when_it_was_given_what_it_does_not_wait_for(
     assert "output" in result.tool_results[0]
 
 
+async def test_a_call_that_waits_for_data_cannot_be_approved(system):
+    call = {"tool_calls": [{"id": "c1", "name": "book", "arguments": {"place": "Rome"}}]}
+    handle = await system.start(call, DONE, agent={"tools": ["book"]})
+    await read(handle)
+    with pytest.raises(ResumeDataError, match="call c1 of book waits for data"):
+        await handle.approve("c1")
+    await handle.decline("c1")
+    assert (await finished(handle))[0].status == "finished"
+
+
 async def test_calls_are_decided_one_by_one(system):
     calls = [{"id": each, "name": "send-mail", "arguments": {"to": each}} for each in ("c1", "c2")]
     handle = await system.start({"tool_calls": calls}, DONE, agent={"tools": ["send-mail"]})

@@ -77,4 +77,4 @@ class NotWaitingError(ProcessionError):
 
 
 class ResumeDataError(ProcessionError):
-    """The data are not those that the call waits for, as its `resumeSchema` says; it still waits."""
+    """The call waits for data, and none came, or such as do not fit its `resumeSchema`; it still waits."""

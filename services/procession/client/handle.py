@@ -195,6 +195,7 @@ class RunHandle:
 
         Raises:
             NotWaitingError: The run has ended, or does not ask about that call within ten seconds.
+            ResumeDataError: The call waits for data; it still does.
         """
         await self._decide(Control(type="resume", tool_call_id=tool_call_id, approved=True))
 
@@ -480,8 +481,7 @@ class RunHandle:
             if outcome.waits:
                 state = f"waits for {', '.join(outcome.asked)}"
             raise NotWaitingError(f"run {self.run_id} does not wait for a decision on {call}: it {state}")
-        if "resume_data" in control.model_fields_set:
-            _check_data(control.resume_data, outcome.asked[call])
+        _check(control, outcome.asked[call])
         fence = outcome.fence
         control.fence = fence or None  # which the version before does not tell
         await self._send(control, f"{control.type}:{call}:{fence}")
@@ -493,17 +493,21 @@ class RunHandle:
         await self._link.publish(subjects.control(self._tenant, self.run_id), control.to_json(), message_id)
 
 
-def _check_data(data: Any, asked: dict[str, Any]) -> None:
-    """Raises ResumeDataError where data are not what that call waits for, as far as its schema tells."""
+def _check(control: Control, asked: dict[str, Any]) -> None:
+    """Raises ResumeDataError where a decision is not what the call waits for: it would only ask again, or fail."""
+    approval, call = (
+        asked.get("kind") == "approval",
+        f"call {control.tool_call_id} of {asked.get('toolName')}",
+    )
+    if control.approved and asked.get("kind") == "suspended":
+        raise ResumeDataError(f"{call} waits for data: resume it with them")
+    if "resume_data" not in control.model_fields_set:
+        return
     with suppress(UnusableSchemaError):
-        if wrong := misfits(asked.get("resumeSchema", {}), data):
+        if wrong := misfits(asked.get("resumeSchema", {}), control.resume_data):
             told = in_words(((".".join(map(str, each.path)), each.message) for each in wrong), "data")
-            waits = (
-                "for approval: approve or decline it" if asked.get("kind") == "approval" else "for other data"
-            )
-            raise ResumeDataError(
-                f"call {asked['toolCallId']} of {asked.get('toolName')} waits {waits} ({told})"
-            )
+            waits = "for approval: approve or decline it" if approval else "for other data"
+            raise ResumeDataError(f"{call} waits {waits} ({told})")
 
 
 class _Chunks(AsyncIterator[dict[str, Any]]):
