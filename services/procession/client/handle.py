@@ -495,18 +495,15 @@ class RunHandle:
 
 def _check(control: Control, asked: dict[str, Any]) -> None:
     """Raises ResumeDataError where a decision is not what the call waits for: it would only ask again, or fail."""
-    approval, call = (
-        asked.get("kind") == "approval",
-        f"call {control.tool_call_id} of {asked.get('toolName')}",
-    )
-    if control.approved and asked.get("kind") == "suspended":
+    kind, call = asked.get("kind"), f"call {control.tool_call_id} of {asked.get('toolName')}"
+    if control.approved and kind == "suspended":
         raise ResumeDataError(f"{call} waits for data: resume it with them")
     if "resume_data" not in control.model_fields_set:
         return
     with suppress(UnusableSchemaError):
         if wrong := misfits(asked.get("resumeSchema", {}), control.resume_data):
             told = in_words(((".".join(map(str, each.path)), each.message) for each in wrong), "data")
-            waits = "for approval: approve or decline it" if approval else "for other data"
+            waits = "for approval: approve or decline it" if kind == "approval" else "for other data"
             raise ResumeDataError(f"{call} waits {waits} ({told})")
 
 
