@@ -115,11 +115,19 @@ def check_agent(
     yield from _settings(agent, where, base)
 
 
-def checked_agents(file: Path, *, registry: Registry) -> dict[str, Agent]:
-    """The agents of a file by name, every id and option in them checked; raises ConfigurationError."""
+def checked_agents(
+    file: Path, *, registry: Registry, warn: Callable[[Problem], None] | None = None
+) -> dict[str, Agent]:
+    """The agents of a file by name, every id and option in them checked; raises ConfigurationError.
+
+    `warn` hears what is odd about agents that count all the same.
+    """
     read = read_agents(file)
-    if wrong := [problem for problem in _in_file(read, registry) if not problem.warning]:
+    problems = _in_file(read, registry)
+    if wrong := [problem for problem in problems if not problem.warning]:
         raise ConfigurationError(wrong)
+    for problem in problems if warn else ():
+        warn(problem)
     return read.agents
 
 
