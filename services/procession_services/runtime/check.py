@@ -126,8 +126,9 @@ def checked_agents(
     problems = _in_file(read, registry)
     if wrong := [problem for problem in problems if not problem.warning]:
         raise ConfigurationError(wrong)
-    for problem in problems if warn else ():
-        warn(problem)
+    if warn is not None:
+        for problem in problems:
+            warn(problem)
     return read.agents
 
 
