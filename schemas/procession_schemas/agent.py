@@ -1,12 +1,13 @@
 """Agents and everything a person configures about them. Options keep the contract's names."""
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
 from procession_schemas.base import JsonObject, StrictModel
 from procession_schemas.memory import MemoryConfig
-from procession_schemas.model_settings import ModelSettings
+from procession_schemas.model_settings import ModelSettings, unknown_settings
 
 LONGEST_RUN: Final = 31_536_000
 """Seconds that a run may take."""
@@ -158,7 +159,8 @@ class AgentOptions(StrictModel):
         default=None,
         description="`temperature`, `maxOutputTokens`, `topP`, `topK`, `presencePenalty`, `frequencyPenalty`, "
         "`stopSequences`, `seed`, `maxRetries`, `headers`, `timeout` (milliseconds; or by name: `totalMs`, `stepMs`, "
-        "`firstChunkMs`, `chunkMs`); others are not sent. Merged deeply (R-MS-1).",
+        "`firstChunkMs`, `chunkMs`). Others are not sent: an error in a request, a warning of `procession check` in "
+        "a file. What one provider knows belongs in `providerOptions`. Merged deeply (R-MS-1).",
     )
     provider_options: JsonObject | None = Field(
         default=None, description="By provider; merged deeply (R-MS-2)."
@@ -191,6 +193,14 @@ class AgentOptions(StrictModel):
         le=LONGEST_RUN,
         description="Seconds until the run is ended with an error, a year at most; default: PROCESSION_RUN_TIMEOUT.",
     )
+
+    def unknown_settings(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        """The settings of model calls that there are not: the place of each, and what its author is told."""
+        for place, told in unknown_settings(self.model_settings or {}):
+            yield ("modelSettings", *place), told
+        for index, entry in enumerate(self.model if isinstance(self.model, list) else ()):
+            for place, told in unknown_settings(entry.model_settings):
+                yield ("model", index, "modelSettings", *place), told
 
 
 class Agent(AgentOptions):

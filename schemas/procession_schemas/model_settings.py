@@ -1,6 +1,7 @@
 """Settings of a model call: their names, and the form in which they travel."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator
@@ -31,6 +32,8 @@ _ELSEWHERE: Final = {
 """What providers call some of them."""
 _LIMITS: Final = ("totalMs", "stepMs", "firstChunkMs", "chunkMs")
 """What `timeout` may say by name."""
+_LONGEST: Final = 40
+"""Letters of a name that are compared with those that there are."""
 _NAMES: Final = {to_snake(name): name for name in (*SETTINGS, *_LIMITS)}
 
 
@@ -38,6 +41,22 @@ def setting_of(name: str) -> str | None:
     """The setting that is called so, here or by providers."""
     camel = to_camel(name)
     return camel if camel in SETTINGS else _ELSEWHERE.get(camel)
+
+
+def unknown_settings(settings: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """The names that there are not, those of limits of time included: their places, and what their author is told."""
+    for name in settings:
+        if name not in SETTINGS:
+            yield (name,), f"unknown setting, which is not sent{_nearest(name[:_LONGEST])}"
+    limits = settings.get("timeout")
+    for name in limits if isinstance(limits, Mapping) else ():
+        if name not in _LIMITS:
+            yield ("timeout", name), f"unknown limit; known: {', '.join(_LIMITS)}"
+
+
+def _nearest(name: str) -> str:
+    near = setting_of(name) or next(iter(get_close_matches(to_camel(name), SETTINGS, n=1)), None)
+    return f"; did you mean {near!r}?" if near else "; what one provider knows belongs in `providerOptions`"
 
 
 def _known(settings: JsonObject) -> JsonObject:
@@ -60,4 +79,4 @@ def _are_headers(value: Any) -> bool:
 
 ModelSettings = Annotated[JsonObject, AfterValidator(_known)]
 
-__all__ = ["SETTINGS", "ModelSettings", "setting_of"]
+__all__ = ["SETTINGS", "ModelSettings", "setting_of", "unknown_settings"]

@@ -1,13 +1,18 @@
 """A run request, and what a run ends with."""
 
-from typing import Any, Literal
+from itertools import chain, islice
+from typing import Any, Final, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, ValidationError, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from procession_schemas.agent import Agent, AgentOptions, AnyTool
 from procession_schemas.base import JsonObject, WireModel
 from procession_schemas.memory import RequestMemory
 from procession_schemas.run_ids import LONGEST
+
+_TOLD: Final = 21
+"""Unknown settings of a request that are looked at: one more than its sender is told (`validation`)."""
 
 
 class RunRequest(AgentOptions):
@@ -51,6 +56,21 @@ class RunRequest(AgentOptions):
     )
     tracing_context: JsonObject = Field(default_factory=dict, description="Handed to hooks as it is.")
     stream: bool = Field(default=True, description="False: no chunks are sent, the result comes at the end.")
+
+    @model_validator(mode="after")
+    def _refuse_unknown_settings(self) -> Self:
+        """What was meant as a limit would not hold; of the agents in a file, `procession check` tells."""
+        wrong = self.unknown_settings()
+        if self.agent:
+            of_agent = ((("agent", *place), told) for place, told in self.agent.unknown_settings())
+            wrong = chain(wrong, of_agent)
+        lines = [
+            InitErrorDetails(type=PydanticCustomError("unknown_setting", told), loc=place, input=None)
+            for place, told in islice(wrong, _TOLD)
+        ]
+        if lines:
+            raise ValidationError.from_exception_data("RunRequest", lines)
+        return self
 
 
 class Failure(WireModel):

@@ -5,6 +5,7 @@ from itertools import islice
 from typing import Any, Final, Self
 
 from pydantic import ValidationError
+from pydantic.alias_generators import to_snake
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from procession_schemas.model_settings import setting_of
@@ -114,11 +115,13 @@ def _path(problem: ErrorDetails, body: Any) -> list[str]:
         return [str(step) for step in problem["loc"]]
     path: list[str] = []
     *_, last = problem["loc"] or (None,)
-    for step in problem["loc"]:
+    for named in problem["loc"]:
+        snake = to_snake(named) if isinstance(named, str) else named
+        step = snake if isinstance(body, dict) and named not in body and snake in body else named
         here = step in body if isinstance(body, dict) else isinstance(body, list) and isinstance(step, int)
         if here:
             body = body[step]
-        elif not (step is last and problem["type"] == "missing"):
+        elif not (named is last and problem["type"] == "missing"):
             continue  # the branch of a union
         path.append(str(step))
     return path

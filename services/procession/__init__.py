@@ -82,6 +82,7 @@ if TYPE_CHECKING:
         NotWaitingError,
         Procession,
         RequestTooLargeError,
+        ResumeDataError,
         RunConflictError,
         RunFailedError,
         RunHandle,
@@ -144,6 +145,7 @@ __all__ = [
     "Registry",
     "RequestContext",
     "RequestTooLargeError",
+    "ResumeDataError",
     "RunConflictError",
     "RunFailedError",
     "RunHandle",
@@ -186,7 +188,7 @@ __all__ = [
 _CLIENT = frozenset(
     {
         "ChunksLostError", "NotAcceptedError", "NotConnectedError", "NotWaitingError", "Procession",
-        "RequestTooLargeError", "RunConflictError", "RunFailedError", "RunHandle", "UnknownRunError",
+        "RequestTooLargeError", "ResumeDataError", "RunConflictError", "RunFailedError", "RunHandle", "UnknownRunError",
     }
 )  # fmt: skip
 

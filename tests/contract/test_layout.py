@@ -2,9 +2,12 @@
 
 import importlib
 import inspect
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from procession_services.supervisor import SERVICES
 from tests.contract.write_golden import ROOT
@@ -50,3 +53,14 @@ def test_a_service_introduces_itself_on_one_screen(service):
     assert len(text.splitlines()) <= 40
     for word in ("| reads |", "| writes |", "| state |", "| scale |", "Start reading at"):
         assert word in text
+
+
+def test_no_minor_version_of_litellm_is_installed_but_the_one_that_is_locked():
+    """The gateway uses modules of it that are not public, and that the next one may not have."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (allowed,) = [Requirement(each).specifier for each in extras["llm-gateway"] if each.startswith("litellm")]
+    (locked,) = re.findall(r"^litellm==(\S+)", (ROOT / "requirements" / "all.lock").read_text(), re.MULTILINE)
+    major, minor, _ = map(int, locked.split("."))
+    assert locked in allowed
+    assert f"{major}.{minor + 1}.0" not in allowed
+    assert f"{major}.{minor - 1}.9" not in allowed

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,17 @@ def test_entry_points_lead_to_processors(project, page):
     for name, target in points.items():
         module, _, attribute = target.partition(":")
         assert getattr(importlib.import_module(module), attribute).id == name
+
+
+@pytest.mark.parametrize("page", PAGES[:1], ids=lambda page: page.name)
+def test_the_files_of_the_page_are_a_package(project, page):
+    pytest.importorskip("setuptools")
+    command = [sys.executable, "-c", "from setuptools import build_meta; build_meta.build_wheel('dist')"]
+    done = subprocess.run(command, cwd=project, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = project.glob("dist/*.whl")
+    modules = [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".py")]
+    assert modules == ["politeness.py"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

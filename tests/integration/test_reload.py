@@ -101,6 +101,13 @@ async def test_every_replica_notices_a_changed_file_by_itself(agents):
     assert [await agents.says() for _ in range(4)] == ["after 1"] * 4
 
 
+async def test_an_orchestrator_says_which_settings_of_its_agents_are_not_sent(agents, caplog):
+    agents.write("said", more="  odd: {model: openai/x, modelSettings: {temperatur: 1}}\n")
+    await agents.taken()
+    told = "agents.odd.modelSettings.temperatur: warning: unknown setting, which is not sent"
+    assert sum(told in record.getMessage() for record in caplog.records) == 2, "each of both"
+
+
 async def test_a_run_in_flight_keeps_what_it_started_with(agents):
     gate, model = agents.system.gate(), agents.system.script(DONE)
     agents.write("began", model=model, processors=[gate.processor("processInput")])

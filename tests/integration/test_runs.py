@@ -5,7 +5,7 @@ import asyncio
 import nats
 import pytest
 
-from procession.client import Procession, RunConflictError, UnknownRunError
+from procession.client import Procession, ResumeDataError, RunConflictError, UnknownRunError
 from procession_schemas import subjects
 from tests.support.system import deltas, finished, text_of
 from tests.support.waiting import eventually, until
@@ -261,6 +261,46 @@ async def test_a_tool_that_suspends_is_resumed_with_data_by_somebody_else(system
     result, _ = await finished(other)
     assert result.tool_results[0]["output"] == "Rome on Monday"
     await handle.close()
+
+
+@pytest.mark.parametrize(
+    ("tool", "wrong", "right", "told"),
+    [
+        (
+            {"name": "send-mail", "arguments": {"to": "ann"}},
+            {"day": "Monday"},
+            {"approved": True},
+            "call c1 of send-mail waits for approval: approve or decline it (data: 'approved' is a required property)",
+        ),
+        (
+            {"name": "book", "arguments": {"place": "Rome"}},
+            {"day": 1},
+            {"day": "Monday"},
+            "call c1 of book waits for other data (day: 1 is not of type 'string')",
+        ),
+    ],
+)
+async def test_a_call_still_waits_when_it_was_given_what_it_does_not_wait_for(
+    system, tool, wrong, right, told
+):
+    handle = await system.start({"tool_calls": [{"id": "c1", **tool}]}, DONE, agent={"tools": [tool["name"]]})
+    await read(handle)
+    with pytest.raises(ResumeDataError) as raised:
+        await handle.resume("c1", wrong)
+    assert str(raised.value) == told
+    await handle.resume("c1", right)
+    result, _ = await finished(handle)
+    assert "output" in result.tool_results[0]
+
+
+async def test_a_call_that_waits_for_data_cannot_be_approved(system):
+    call = {"tool_calls": [{"id": "c1", "name": "book", "arguments": {"place": "Rome"}}]}
+    handle = await system.start(call, DONE, agent={"tools": ["book"]})
+    await read(handle)
+    with pytest.raises(ResumeDataError, match="call c1 of book waits for data"):
+        await handle.approve("c1")
+    await handle.decline("c1")
+    assert (await finished(handle))[0].status == "finished"
 
 
 async def test_calls_are_decided_one_by_one(system):

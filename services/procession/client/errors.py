@@ -74,3 +74,7 @@ class UnknownRunError(ProcessionError):
 
 class NotWaitingError(ProcessionError):
     """The run does not wait for a person."""
+
+
+class ResumeDataError(ProcessionError):
+    """The call waits for data, and none came, or such as do not fit its `resumeSchema`; it still waits."""

@@ -14,6 +14,7 @@ from procession.client.errors import (
     ChunksLostError,
     NotConnectedError,
     NotWaitingError,
+    ResumeDataError,
     RunFailedError,
     UnknownRunError,
     rejected,
@@ -22,11 +23,13 @@ from procession.client.link import Link, UnreachableError, weakly
 from procession.client.ordering import ChunkOrder
 from procession.client.outcome import Outcome
 from procession.client.silence import Silence
+from procession.json_schema import UnusableSchemaError, misfits
 from procession.json_values import given
 from procession_schemas import subjects
 from procession_schemas.events import RequestRejected
 from procession_schemas.run import RunResult
 from procession_schemas.run_ids import valid_id
+from procession_schemas.validation import in_words
 from procession_schemas.work import Control
 
 _RETRY_SECONDS: Final = 0.5
@@ -92,6 +95,11 @@ class RunHandle:
     def accepted(self) -> bool:
         """Whether the services have said that they took the run on."""
         return self._outcome.accepted
+
+    @property
+    def streams(self) -> bool:
+        """Whether the run sends chunks, as far as is known."""
+        return self._outcome.streams
 
     @property
     def request(self) -> int | None:
@@ -181,6 +189,7 @@ class RunHandle:
 
         Raises:
             NotWaitingError: The run has ended, or does not ask about that call within ten seconds.
+            ResumeDataError: The call waits for data; it still does.
         """
         await self._decide(Control(type="resume", tool_call_id=tool_call_id, approved=True))
 
@@ -190,7 +199,13 @@ class RunHandle:
         await self._decide(Control(type="resume", tool_call_id=tool_call_id, approved=False, reason=reason))
 
     async def resume(self, tool_call_id: str, data: Any) -> None:
-        """Gives a suspended tool its data; raises NotWaitingError as `approve` does, and NotJsonError."""
+        """Gives a suspended tool its data.
+
+        Raises:
+            NotWaitingError: As `approve` does.
+            ResumeDataError: They do not fit the call's `resumeSchema`; it still waits.
+            NotJsonError: They are not JSON.
+        """
         given(data, "data")
         await self._decide(Control(type="resume", tool_call_id=tool_call_id, resume_data=data))
 
@@ -290,7 +305,7 @@ class RunHandle:
 
     def _cut_off(self) -> bool:
         """Tells whether chunks are missing at the end: of a run that ended well, all come, and a mark behind them."""
-        if self._order.ended or self._has_all():
+        if self._order.ended or self._has_all() or not self._outcome.streams:
             return False
         result = self._outcome.result
         well = result is not None and result.status in ("finished", "suspended")
@@ -460,6 +475,7 @@ class RunHandle:
             if outcome.waits:
                 state = f"waits for {', '.join(outcome.asked)}"
             raise NotWaitingError(f"run {self.run_id} does not wait for a decision on {call}: it {state}")
+        _check(control, outcome.asked[call])
         fence = outcome.fence
         control.fence = fence or None  # which the version before does not tell
         await self._send(control, f"{control.type}:{call}:{fence}")
@@ -469,6 +485,20 @@ class RunHandle:
     async def _send(self, control: Control, key: str) -> None:
         message_id = f"{self._tenant}:{self.run_id}:{key}"  # the stream is that of all tenants
         await self._link.publish(subjects.control(self._tenant, self.run_id), control.to_json(), message_id)
+
+
+def _check(control: Control, asked: dict[str, Any]) -> None:
+    """Raises ResumeDataError where a decision is not what the call waits for: it would only ask again, or fail."""
+    kind, call = asked.get("kind"), f"call {control.tool_call_id} of {asked.get('toolName')}"
+    if control.approved and kind == "suspended":
+        raise ResumeDataError(f"{call} waits for data: resume it with them")
+    if "resume_data" not in control.model_fields_set:
+        return
+    with suppress(UnusableSchemaError):
+        if wrong := misfits(asked.get("resumeSchema", {}), control.resume_data):
+            told = in_words(((".".join(map(str, each.path)), each.message) for each in wrong), "data")
+            waits = "for approval: approve or decline it" if kind == "approval" else "for other data"
+            raise ResumeDataError(f"{call} waits {waits} ({told})")
 
 
 class _Chunks(AsyncIterator[dict[str, Any]]):

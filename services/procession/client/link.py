@@ -74,6 +74,14 @@ class Link:
         self._opened = self._opening = False
         self._trouble: Exception | None = None
         self._troubled = 0
+        self._refused = ""
+
+    @property
+    def waits_for(self) -> str:
+        """What it waits for just now, and why; empty where nothing keeps it from going on."""
+        if not self._opened or self._client.is_closed or self._client.is_connected:
+            return self._refused
+        return f"NATS at {address(self.url)} cannot be reached{self.trouble}: is it running?"
 
     @property
     def closed(self) -> bool:
@@ -165,6 +173,12 @@ class Link:
             NotConnectedError: The connection is not open.
         """
         self._check(body)
+        try:
+            return await self._publish_patiently(subject, body, message_id)
+        finally:
+            self._refused = ""
+
+    async def _publish_patiently(self, subject: str, body: bytes, message_id: str) -> PubAck:
         clock = asyncio.get_running_loop().time
         ends, pause = clock() + self._accept_timeout, _FIRST_PAUSE
         while True:
@@ -175,9 +189,10 @@ class Link:
             except _UNREACHABLE as error:
                 if isinstance(error, nats.js.errors.APIError) and _is_full(error):
                     raise LimitExceededError(_full(subject)) from error
+                self._refused = self._refusal(subject, error)
                 if clock() + pause >= ends:
-                    told = self._refusal(subject, error)
-                    raise NotAcceptedError(f"{told}, for {self._accept_timeout:g} seconds") from error
+                    told = f"{self._refused}, for {self._accept_timeout:g} seconds"
+                    raise NotAcceptedError(told) from error
             except nats.js.errors.APIError as error:
                 raise NotAcceptedError(f"the stream refused {subject}: {error.description}") from error
             await asyncio.sleep(pause)
@@ -245,19 +260,23 @@ class Link:
         """Asks again for `accept_timeout` while the streams do not answer, as when NATS restarts.
 
         Raises:
-            UnreachableError: They still do not.
-            NotConnectedError: The connection was closed.
+            NotConnectedError: They still do not, or the connection was closed.
         """
         clock = asyncio.get_running_loop().time
         ends = clock() + self._accept_timeout
-        while True:
-            try:
-                return await ask()
-            except UnreachableError:
-                self._check_open()
-                if clock() + _FIRST_PAUSE >= ends:
-                    raise
-            await asyncio.sleep(_FIRST_PAUSE)
+        try:
+            while True:
+                try:
+                    return await ask()
+                except UnreachableError as error:
+                    self._check_open()
+                    where = f"the streams at {address(self.url)}"
+                    self._refused = f"{where} do not answer{self.trouble}: are the services running?"
+                    if clock() + _FIRST_PAUSE >= ends:
+                        raise NotConnectedError(self._refused) from error
+                await asyncio.sleep(_FIRST_PAUSE)
+        finally:
+            self._refused = ""
 
     async def last(self, stream: str, subject: str) -> bytes | None:
         """The newest stored message of a subject, or None; raises UnreachableError.

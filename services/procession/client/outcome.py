@@ -49,10 +49,10 @@ class Outcome:
         return self._suspension is not None
 
     @property
-    def asked(self) -> list[str]:
-        """The calls for which the run waits, when it last said so."""
+    def asked(self) -> dict[str, dict[str, Any]]:
+        """The calls for which the run waits, when it last said so, by id."""
         payload = self._suspension.suspend_payload if self._suspension else None
-        return [call["toolCallId"] for call in (payload or {}).get("calls", ())]
+        return {call["toolCallId"]: call for call in (payload or {}).get("calls", ())}
 
     @property
     def refused(self) -> Failure | None:

@@ -7,11 +7,10 @@ from typing import Any, Self
 from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
 
-from procession.client.errors import NotConnectedError, UnknownRunError
+from procession.client.errors import UnknownRunError
 from procession.client.handle import RunHandle
 from procession.client.link import Link, UnreachableError
 from procession.client.memory import MemoryClient
-from procession.errors import address
 from procession.json_values import given
 from procession_schemas import subjects
 from procession_schemas.agent import Agent
@@ -69,6 +68,14 @@ class Procession:
     async def __aexit__(self, *_: object) -> None:
         """Closes the connection; runs go on, and readers of this client get NotConnectedError."""
         await self._link.close()
+
+    @property
+    def waits_for(self) -> str:
+        """What it waits for just now, and why, as a person may read it; empty where nothing keeps it from going on.
+
+        Such as `NATS at nats://127.0.0.1:4222 cannot be reached ([Errno 111] Connect call failed): is it running?`
+        """
+        return self._link.waits_for
 
     async def start(self, input: Input | RunRequest, *, agent: AnyAgent, **options: Any) -> RunHandle:  # noqa: A002
         """Publishes a run request and returns as soon as it is stored.
@@ -200,11 +207,6 @@ class Procession:
         try:
             await handle.open()
             found = await self._link.patiently(lambda: self._trace(run_id))
-        except UnreachableError as error:
-            await handle.close()
-            where = f"the streams at {address(self._link.url)}"
-            told = f"{where} do not answer{self._link.trouble}: are the services running?"
-            raise NotConnectedError(told) from error
         except BaseException:
             await handle.close()
             raise

@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from procession.client import Procession
 
 __all__ = [
-    "CODES", "FAILED", "INTERRUPTED", "OK", "USAGE", "Commands", "UsageError", "client_of", "end_on", "end_with",
-    "pair", "print_json", "say", "settings_of", "whole_number",
+    "CODES", "FAILED", "INTERRUPTED", "OK", "USAGE", "Commands", "UsageError", "client_of", "connected", "end_on",
+    "end_with", "pair", "print_json", "say", "settings_of", "whole_number",
 ]  # fmt: skip
 
 OK: Final = 0
@@ -30,6 +30,9 @@ INTERRUPTED: Final = 130
 CODES: Final = {"finished": OK, "suspended": OK, "failed": FAILED, "blocked": 3, "cancelled": INTERRUPTED}
 """By the status of a run."""
 _CONNECT_SECONDS: Final = 2.0
+_LOOK_SECONDS: Final = 0.25
+_PATIENT_LOOKS: Final = 6
+"""So often in a row a client waits before that is said: a server that restarts is back sooner."""
 _DIGITS: Final = 20
 """Numbers of more are none that anything here could count."""
 Command = Callable[[argparse.Namespace], int | Coroutine[Any, Any, int]]
@@ -84,6 +87,25 @@ def client_of(options: argparse.Namespace) -> "Procession":
     settings = settings_of(options)
     access = Access.of(settings).nats(settings.nats_url)
     return Procession(settings.nats_url, tenant=settings.tenant, connect_timeout=_CONNECT_SECONDS, **access)
+
+
+@contextlib.asynccontextmanager
+async def connected(options: argparse.Namespace) -> AsyncIterator["Procession"]:
+    """A client of the command's tenant, connected; where it has to wait for NATS or a stream, that is said once."""
+    async with client_of(options) as procession:
+        watch = asyncio.create_task(_say_what_it_waits_for(procession))
+        try:
+            yield procession
+        finally:
+            watch.cancel()
+
+
+async def _say_what_it_waits_for(procession: "Procession") -> None:
+    looks = 0
+    while looks < _PATIENT_LOOKS:
+        await asyncio.sleep(_LOOK_SECONDS)
+        looks = looks + 1 if procession.waits_for else 0
+    say(f"procession: waiting: {procession.waits_for}")
 
 
 def end_on(*numbers: signal.Signals) -> None:

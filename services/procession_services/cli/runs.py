@@ -13,7 +13,7 @@ from procession_services.cli.common import (
     OK,
     Commands,
     UsageError,
-    client_of,
+    connected,
     pair,
     print_json,
     read_json,
@@ -56,7 +56,6 @@ def add_run_commands(commands: Commands) -> None:
     attach.add_argument(
         "--after", type=whole_number(0), default=0, metavar="N", help="leave out the first N chunks"
     )
-    attach.set_defaults(stream=True)
 
     cancel = commands.add("cancel", _cancel, "cancel a run, whoever started it", common, tenant)
     cancel.add_argument("run", metavar="RUN")
@@ -87,7 +86,7 @@ async def _run(options: argparse.Namespace) -> int:
     if options.run_id:
         fields["run_id"] = options.run_id
     text = _asked(options.text)
-    async with client_of(options) as procession:
+    async with connected(options) as procession:
         handle = await procession.start(text, agent=options.agent, **fields)
         return await _follow(handle, options)
 
@@ -103,7 +102,7 @@ def _asked(text: str) -> str:
 
 
 async def _attach(options: argparse.Namespace) -> int:
-    async with client_of(options) as procession:
+    async with connected(options) as procession:
         handle = await procession.attach(options.run, after=options.after)
         return await _follow(handle, options, cancels=False)
 
@@ -112,7 +111,7 @@ async def _cancel(options: argparse.Namespace) -> int:
     from procession.client import NotConnectedError, UnknownRunError  # noqa: PLC0415 - only what the command needs
 
     told = ""
-    async with client_of(options) as procession:
+    async with connected(options) as procession:
         await procession.cancel(options.run)
         try:
             async with asyncio.timeout(_LOOK_SECONDS):
@@ -140,7 +139,7 @@ async def _resume(options: argparse.Namespace) -> int:
 async def _decide(
     options: argparse.Namespace, decide: Callable[["RunHandle"], Coroutine[None, None, None]]
 ) -> int:
-    async with client_of(options) as procession:
+    async with connected(options) as procession:
         await decide(await procession.attach(options.run))
     say(f"decided about {options.call} of {options.run}")
     return OK
@@ -189,7 +188,7 @@ async def _follow(handle: "RunHandle", options: argparse.Namespace, *, cancels: 
         told = result.model_dump(mode="json", by_alias=True, exclude_none=True)
         print_json({"type": "result", "result": told})
     else:
-        sys.stdout.write("\n" if options.stream else f"{result.text}\n")
+        sys.stdout.write("\n" if handle.streams else f"{result.text}\n")
         sys.stdout.flush()
         say(f"\n{summary(result)}".rstrip())
     return CODES[result.status]

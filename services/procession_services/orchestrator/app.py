@@ -1,6 +1,7 @@
 """The orchestrator service, put together."""
 
 import asyncio
+import logging
 from functools import partial
 
 from procession_schemas import subjects
@@ -23,6 +24,8 @@ from procession_services.runtime.tenants import Tenants, load_tenants
 
 SERVICE = "orchestrator"
 
+log = logging.getLogger(__name__)
+
 
 async def start(host: Host) -> None:
     """Starts taking run requests, answers and controls."""
@@ -30,7 +33,7 @@ async def start(host: Host) -> None:
     await streams.start()
     sinks = StreamSinks(streams)
     executor = host.executor(sinks.sink)
-    load = partial(checked_agents, registry=host.registry)
+    load = partial(checked_agents, registry=host.registry, warn=log.warning)
     agents: Watched[dict[str, Agent]] = host.admin.watch("agents", host.settings.agents, load, {})
     host.admin.models = lambda: models_of(agents.value.values(), host.settings.api_base)
     tenants: Watched[Tenants] = host.admin.watch("tenants", host.settings.tenants, load_tenants, Tenants())

@@ -267,7 +267,7 @@ def _without(data: Any, wrong: list[_Path]) -> Any:
 
 def _told(errors: list[ErrorDetails], fields: Any) -> list[tuple[_Path, str]]:
     """One message a place; what one branch of a union says of a value meant for another is left out."""
-    placed = [(_in_data(error["loc"], fields), error) for error in errors]
+    placed = [(_in_data(error, fields), error) for error in errors]
     paths = {path for path, _ in placed}
     told: dict[_Path, dict[str, str]] = {}
     for path, error in placed:
@@ -278,16 +278,16 @@ def _told(errors: list[ErrorDetails], fields: Any) -> list[tuple[_Path, str]]:
     return [(path, " or ".join(said) + next(iter(said.values()))) for path, said in told.items()]
 
 
-def _in_data(loc: tuple[str | int, ...], data: Any) -> _Path:
+def _in_data(error: ErrorDetails, data: Any) -> _Path:
     """An error's place as the author wrote it: in his spelling, without the names of union branches."""
     path: list[str | int] = []
-    for index, item in enumerate(loc):
+    for index, item in enumerate(loc := error["loc"]):
         spelling = next((s for s in _spellings(item) if _has(data, s)), None)
         if spelling is not None:
             path.append(spelling)
             data = data[spelling]
-        elif index == len(loc) - 1 and isinstance(data, Mapping) and re.fullmatch(r"\w+", str(item)):
-            path.append(item)  # a field that is missing
+        elif index == len(loc) - 1 and error["type"] == "missing":
+            path.append(item)
     return tuple(path)
 
 
@@ -323,7 +323,7 @@ def _known_keys(path: _Path) -> list[str]:
     """The keys that a mapping at this place of an agent may have."""
     places = [_MODELS[key] for item in path if (key := _camel(item)) in _MODELS]
     models = places[-1] if places else (Agent,)
-    return [field.alias or name for model in models for name, field in model.model_fields.items()]
+    return list({field.alias or name for model in models for name, field in model.model_fields.items()})
 
 
 def _camel(item: str | int) -> str:

@@ -19,7 +19,6 @@ from procession.processor import INPUT_HOOKS, METHODS, OUTPUT_HOOKS, Hook, Proce
 from procession.registry import Registry
 from procession_schemas.admin import ModelUse
 from procession_schemas.agent import Agent, FactoryRef, ProcessorRef, ToolRef
-from procession_schemas.model_settings import SETTINGS, setting_of
 from procession_services.runtime.agents import AgentsFile, read_agents
 from procession_services.runtime.problems import ConfigurationError, Problem, suggestion
 from procession_services.runtime.settings import Settings
@@ -68,6 +67,12 @@ def _in_file(file: AgentsFile, registry: Registry, model_problem: ModelCheck | N
     found = [
         told for agent in file.agents.values() for told in check_agent(agent, registry, "", model_problem)
     ]
+    wrong = [f"{problem.path}." for problem in file.problems]  # it was left out, but it is there
+    found = [
+        told
+        for told in found
+        if not (told.warning and any(path.startswith(f"{told.path}.") for path in wrong))
+    ]
     return sorted([*file.problems, *file.placed(found)], key=_line)
 
 
@@ -113,11 +118,20 @@ def check_agent(
     yield from _settings(agent, where, base)
 
 
-def checked_agents(file: Path, *, registry: Registry) -> dict[str, Agent]:
-    """The agents of a file by name, every id and option in them checked; raises ConfigurationError."""
+def checked_agents(
+    file: Path, *, registry: Registry, warn: Callable[[Problem], None] | None = None
+) -> dict[str, Agent]:
+    """The agents of a file by name, every id and option in them checked; raises ConfigurationError.
+
+    `warn` hears what is odd about agents that count all the same.
+    """
     read = read_agents(file)
-    if wrong := [problem for problem in _in_file(read, registry) if not problem.warning]:
+    problems = _in_file(read, registry)
+    if wrong := [problem for problem in problems if not problem.warning]:
         raise ConfigurationError(wrong)
+    if warn is not None:
+        for problem in problems:
+            warn(problem)
     return read.agents
 
 
@@ -244,16 +258,8 @@ def _models(agent: Agent, where: str, base: str, model_problem: ModelCheck | Non
 
 def _settings(agent: Agent, where: str, base: str) -> Iterator[Problem]:
     """Settings that no model gets to see: what was meant as a limit would not hold."""
-    places = {f"{base}.modelSettings": agent.model_settings or {}}
-    for index, entry in enumerate(agent.model if isinstance(agent.model, list) else ()):
-        places[f"{base}.model.{index}.modelSettings"] = entry.model_settings
-    for path, settings in places.items():
-        for name in settings:
-            if name not in SETTINGS:
-                right = setting_of(name)
-                hint = f"; did you mean {right!r}?" if right else suggestion(name, SETTINGS)
-                told = f"unknown setting, which is not sent{hint}"
-                yield Problem(where, f"{path}.{name}", told, warning=True)
+    for place, told in agent.unknown_settings():
+        yield Problem(where, ".".join(map(str, (base, *place))), told, warning=True)
 
 
 def _models_in(agent: Agent) -> list[tuple[str, str]]:

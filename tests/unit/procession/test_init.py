@@ -9,7 +9,7 @@ import procession
 
 CLIENT = {
     "ChunksLostError", "NotAcceptedError", "NotConnectedError", "NotWaitingError", "Procession",
-    "RequestTooLargeError", "RunConflictError", "RunFailedError", "RunHandle", "UnknownRunError",
+    "RequestTooLargeError", "ResumeDataError", "RunConflictError", "RunFailedError", "RunHandle", "UnknownRunError",
 }  # fmt: skip
 PUBLIC = CLIENT | {
     "Abort", "AbortSignal", "Agent", "APIError", "APIErrorArgs", "APIErrorResult", "BrokenComponentError",

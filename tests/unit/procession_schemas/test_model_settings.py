@@ -8,9 +8,11 @@ from pydantic import ValidationError
 from procession_schemas.agent import Agent
 from procession_schemas.model_settings import SETTINGS, setting_of
 from procession_schemas.run import RunRequest
+from procession_schemas.validation import explained, misfit
 from procession_schemas.work import StepConfig
 from procession_services.llm_gateway.core.call import ModelCall
 from procession_services.llm_gateway.core.request import litellm_kwargs
+from tests.support.cost import seconds
 
 SNAKE: dict[str, Any] = {
     "max_output_tokens": 5,
@@ -18,7 +20,6 @@ SNAKE: dict[str, Any] = {
     "stop_sequences": ["x"],
     "max_retries": 2,
     "timeout": {"total_ms": 3, "first_chunk_ms": 1},
-    "more": 1,
 }
 CAMEL: dict[str, Any] = {
     "maxOutputTokens": 5,
@@ -26,7 +27,6 @@ CAMEL: dict[str, Any] = {
     "stopSequences": ["x"],
     "maxRetries": 2,
     "timeout": {"totalMs": 3, "firstChunkMs": 1},
-    "more": 1,
 }
 
 
@@ -37,6 +37,64 @@ def test_both_spellings_are_one_wherever_settings_stand() -> None:
     assert isinstance(agent.model, list)
     assert agent.model_settings == agent.model[0].model_settings == CAMEL
     assert StepConfig.model_validate({"model": "m/x", "modelSettings": SNAKE}).model_settings == CAMEL
+
+
+@pytest.mark.parametrize(
+    ("settings", "path", "told"),
+    [
+        ({"temperatur": 1}, "temperatur", "unknown setting, which is not sent; did you mean 'temperature'?"),
+        (
+            {"max_tokens": 1},
+            "max_tokens",
+            "unknown setting, which is not sent; did you mean 'maxOutputTokens'?",
+        ),
+        (
+            {"reasoning_effort": "low"},
+            "reasoning_effort",
+            "unknown setting, which is not sent; what one provider knows belongs in `providerOptions`",
+        ),
+        (
+            {"timeout": {"total": 5}},
+            "timeout.total",
+            "unknown limit; known: totalMs, stepMs, firstChunkMs, chunkMs",
+        ),
+    ],
+)
+def test_a_request_with_a_setting_that_there_is_not_is_refused_wherever_it_stands(
+    settings: dict[str, Any], path: str, told: str
+) -> None:
+    entries = [{"model": "m/x"}, {"model": "m/y", "modelSettings": settings}]
+    bodies: dict[str, dict[str, Any]] = {
+        "modelSettings": {"modelSettings": settings},
+        "model.1.modelSettings": {"model": entries},
+        "agent.modelSettings": {"agent": {"name": "a", "modelSettings": settings}},
+        "agent.model.1.modelSettings": {"agent": {"name": "a", "model": entries}},
+    }
+    for place, fields in bodies.items():
+        body = {"input": "Hi", **fields}
+        with pytest.raises(ValidationError) as raised:
+            RunRequest.model_validate(body)
+        failure = misfit(raised.value, body=body)
+        assert (failure.field, failure.message) == (f"{place}.{path}", f"{place}.{path}: {told}")
+        assert told in str(explained(raised.value))
+
+
+def test_an_unknown_setting_is_told_where_its_sender_has_written_it() -> None:
+    body = {"input": "Hi", "model_settings": {"temperatur": 1}}
+    with pytest.raises(ValidationError) as raised:
+        RunRequest.model_validate(body)
+    assert misfit(raised.value, body=body).field == "model_settings.temperatur"
+
+
+def test_a_request_with_very_many_unknown_settings_is_judged_soon() -> None:
+    settings = {f"temperatur{number}": 1 for number in range(50_000)} | {"x" * 900_000: 1}
+
+    def judged() -> None:
+        with pytest.raises(ValidationError) as raised:
+            RunRequest.model_validate({"input": "Hi", "modelSettings": settings})
+        assert misfit(raised.value).message.endswith("; and more")
+
+    assert seconds(judged) < 0.5
 
 
 @pytest.mark.parametrize("headers", [5, "x", ["x"], {"x": 5}])

@@ -51,7 +51,7 @@ def test_a_run_that_was_decided_on_and_ended_has_ended_in_whatever_order_one_hea
 def test_a_run_waits_until_all_its_calls_are_decided():
     outcome = told(accepted(), suspended(2, "c", "d"))
     assert outcome.waits
-    assert outcome.asked == ["c", "d"]
+    assert list(outcome.asked) == ["c", "d"]
     outcome.decide("c", 2)
     assert outcome.waits
     assert outcome.result is None

@@ -7,13 +7,19 @@ import pty
 import signal
 import subprocess
 import sys
+import tomllib
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
 from procession_services.cli import main
+from procession_services.runtime.embedded import EmbeddedServers
 from tests.support.guarded import guarded_servers
+from tests.support.waiting import until
 from tests.support.wire import services_at
+
+PROJECT = Path(__file__).parents[4] / "pyproject.toml"
 
 
 @pytest.fixture
@@ -157,6 +163,16 @@ async def test_attach_shows_a_run_that_somebody_started(services, procession):
     assert (await command.finished())[:2] == (0, "lo\n")
 
 
+@pytest.mark.parametrize("after", ["0", "3"])
+async def test_attach_shows_the_result_of_a_run_that_sends_no_chunks(services, procession, after):
+    await services.accept("quiet", stream=False)
+    await services.finish("quiet", "Hello")
+    command = await procession("attach", "quiet", "--after", after)
+    code, out, err = await command.finished()
+    assert (code, out) == (0, "Hello\n")
+    assert "lost" not in err
+
+
 async def test_ctrl_c_leaves_the_run_alone_that_somebody_else_started(services, procession):
     await services.accept("somebodys")
     await services.chunks("somebodys", 0, "Hel")
@@ -229,6 +245,50 @@ async def test_a_server_that_is_not_there_is_one_clear_line(procession):
     assert (code, out) == (1, "")
     assert err.startswith("procession: cannot reach NATS at nats://127.0.0.1:9")
     assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (
+            ("run", "Hi", "--agent", "a"),
+            "no stream at {} takes procession.v1.run.{}.a (are the services running? ",
+        ),
+        (("attach", "r1"), "the streams at {} do not answer: are the services running?\n"),
+        (("approve", "r1", "c1"), "the streams at {} do not answer: are the services running?\n"),
+        (("cancel", "r1"), "no stream at {} takes procession.v1.control.{}.r1 (are the services running? "),
+    ],
+)
+async def test_a_command_says_soon_what_it_waits_for(procession, tmp_path, arguments, told):
+    async with EmbeddedServers(tmp_path, redis=False) as servers:
+        url = servers.endpoints.nats_url
+        command = await procession(*arguments, PROCESSION_NATS_URL=url, PROCESSION_TENANT="t")
+        line = (await command.process.stderr.readline()).decode()
+        assert command.process.returncode is None
+    assert line.startswith(f"procession: waiting: {told.format(url, 't')}")
+
+
+async def test_who_follows_a_run_is_told_once_that_nats_is_away(procession, tmp_path):
+    async with EmbeddedServers(tmp_path, redis=False) as servers:
+        url = servers.endpoints.nats_url
+        async with services_at(url) as services:
+            where = {"PROCESSION_NATS_URL": url, "PROCESSION_TENANT": services.tenant}
+            command = await procession("run", "Hi", "--agent", "a", **where)
+            run = (await services.request())[1]["runId"]
+            await services.accept(run)
+            await services.chunks(run, 0, "Hel")
+            assert await command.process.stdout.read(3) == b"Hel"
+            servers.kill_nats()
+            line = (await command.process.stderr.readline()).decode()
+            assert line.startswith(f"procession: waiting: NATS at {url} cannot be reached (")
+            assert line.endswith("): is it running?\n")
+            await servers.restart_nats()
+            await until(lambda: services.nats.is_connected)
+            await services.chunks(run, 1, "lo", end=True)
+            await services.finish(run, text="Hello")
+            code, out, err = await command.finished()
+    assert (code, out) == (0, "lo\n")
+    assert "waiting" not in err
 
 
 @pytest.mark.parametrize(
@@ -480,6 +540,45 @@ def test_an_unknown_setting_is_named(capsys, monkeypatch):
     monkeypatch.setenv("PROCESSION_NAST_URL", "x")
     assert main(["processors"]) == 2
     assert "PROCESSION_NAST_URL" in capsys.readouterr().err
+
+
+EARLY = """
+import importlib, os, signal, sys
+
+class Impatient:
+    def find_spec(self, name, path, target=None):
+        if name == "pydantic":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Impatient())
+module, function = sys.argv.pop(1).split(":")
+sys.exit(getattr(importlib.import_module(module), function)())
+"""
+
+
+def test_ctrl_c_is_quiet_before_the_command_has_begun():
+    script = tomllib.loads(PROJECT.read_text())["project"]["scripts"]["procession"]
+    done = subprocess.run(
+        [sys.executable, "-c", EARLY, script, "processors"], capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+def test_ctrl_c_that_is_nothing_to_a_command_in_the_background_is_nothing_to_it_early():
+    script = tomllib.loads(PROJECT.read_text())["project"]["scripts"]["procession"]
+    background = [
+        "sh",
+        "-c",
+        'trap "" INT; exec "$@"',
+        "sh",
+        sys.executable,
+        "-c",
+        EARLY,
+        script,
+        "--version",
+    ]
+    done = subprocess.run(background, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def run_on(stdout, stderr, *arguments):

@@ -15,7 +15,7 @@ from procession_services.cli.runs import _follow
 class Run:
     """A run that ends soon after somebody has pressed Ctrl-C."""
 
-    accepted, run_id = True, "r"
+    accepted, streams, run_id = True, True, "r"
 
     def __init__(self, cancel):
         self.cancel = cancel
@@ -40,7 +40,7 @@ async def unheard():
 
 
 async def followed(run):
-    code = await _follow(run, argparse.Namespace(json=False, stream=True))
+    code = await _follow(run, argparse.Namespace(json=False))
     await asyncio.sleep(0)
     gc.collect()
     return code

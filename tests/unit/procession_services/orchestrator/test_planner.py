@@ -157,7 +157,7 @@ async def test_so_many_plans_are_kept_and_no_more():
 
 async def test_a_plan_for_long_options_is_not_kept():
     office = Office()
-    long = {"modelSettings": {"stop": ["x" * 5000]}}
+    long = {"modelSettings": {"stopSequences": ["x" * 5000]}}
     assert await office.plan(**long) is not await office.plan(**long)
 
 

@@ -144,6 +144,17 @@ def test_what_no_message_holds_is_told(written):
     }
 
 
+def test_a_value_of_which_several_kinds_are_taken_is_told_where_it_stands(written):
+    path = written("agents: {a: {model: m/x, instructions: {role: system}}}")
+    assert problems_of(path) == {("agents.a.instructions", "should be a valid string or should be a list")}
+
+
+def test_known_keys_are_told_once(written):
+    path = written("agents: {a: {model: m/x, inputProcessors: [{id: shouter, limit: 5}]}}")
+    known = "as, factory, id, onError, options, timeout"
+    assert problems_of(path) == {("agents.a.inputProcessors.0.limit", f"unknown key; known: {known}")}
+
+
 def test_a_problem_in_yaml_has_a_line(written):
     path = written("agents:\n  demo:\n    model: m/x\n    memory: {lastMesages: 2}\n")
     with pytest.raises(

@@ -323,6 +323,15 @@ def test_two_tools_of_one_name_are_told(registry):
     ]
 
 
+@pytest.mark.parametrize("model", ["[m/x, m/y]", "5"])
+def test_a_model_that_is_wrong_is_not_told_to_be_missing(tmp_path, model):
+    file = tmp_path / "agents.yaml"
+    file.write_text(f"agents: {{a: {{model: {model}}}}}")
+    problems = check(Settings(agents=file))
+    assert problems
+    assert not any(problem.warning for problem in problems)
+
+
 def test_a_setting_that_is_not_sent_is_told(registry):
     entry = {"model": "m/x", "modelSettings": {"temprature": 1, "top_p": 1}}
     agent = Agent.model_validate(
