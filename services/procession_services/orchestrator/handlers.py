@@ -308,7 +308,7 @@ class Orchestrator:
             try:
                 await take()
             except UNANSWERED as error:
-                log.warning("%s waits for Redis: %r", delivery.subject, error)
+                log.warning("%s waits for Redis: %s", delivery.subject, error)
                 await delivery.hold.keep()
             else:
                 return
