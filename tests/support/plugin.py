@@ -325,6 +325,22 @@ class Beside(Processor[BesideOptions]):
         ]
 
 
+class EndingOptions(Options):
+    seconds: float = 0.0
+    ends: bool = False
+
+
+class Ending(Processor[EndingOptions]):
+    """Takes its time, and may end its process then."""
+
+    id: ClassVar[str] = "ending"
+
+    async def process_input(self, args: Any) -> None:
+        await asyncio.sleep(self.options.seconds)
+        if self.options.ends:
+            os._exit(3)
+
+
 class Swell(Processor[Options]):
     """Writes a small chunk before each step, and gives out one longer than a message when its stream ends."""
 
@@ -424,6 +440,7 @@ def register(registry: Registry) -> None:
         Replay,
         Steps,
         Beside,
+        Ending,
         Swell,
         Broken,
     ):

@@ -194,6 +194,12 @@ class RunStore:
         claimed, _, owner = claim.partition(":")
         return owner if claimed == str(seq) else None
 
+    async def times_begun(self, tenant: str, run: str, seq: int) -> int:
+        """How often command `seq` was begun, whatever NATS says of its deliveries."""
+        begun = (await self.redis.hget(run_key(tenant, run), "begun") or b"").decode()
+        counted, _, times = begun.partition(":")
+        return int(times) if counted == str(seq) else 0
+
     async def commit_context(
         self,
         tenant: str,

@@ -1,0 +1,43 @@
+"""Work that ends its process, each time, ends its own run; what the process had in hand beside it is done."""
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from tests.support.servers import own_servers
+from tests.support.system import all_but, finished, running_system
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+
+async def kept_running(process):
+    """Starts it again whenever it has ended, as whoever looks after a service does."""
+    while True:
+        await process.start()
+        await process.ended()
+
+
+async def test_what_a_process_had_in_hand_beside_work_that_ends_it_is_done(tmp_path, monkeypatch):
+    """They come together, and would end together each time."""
+    monkeypatch.setenv("OPENAI_API_KEY", "unused")
+
+    def runs(**options):
+        return {"inputProcessors": [{"id": "ending", "options": options}]}
+
+    async with own_servers(tmp_path) as servers, running_system(servers.endpoints, tmp_path) as system:
+        process = system.process("input_processors", work_ack_wait=1.5)
+        async with system.inside(*all_but("input_processors"), work_ack_wait=1.5):
+            deadly = await system.start({"chunks": ["never"]}, agent=runs(ends=True))
+            harmless = [await system.start({"chunks": ["done"]}, agent=runs(seconds=0.1)) for _ in range(3)]
+            keeping = asyncio.create_task(kept_running(process))
+            try:
+                ends = await asyncio.gather(*map(finished, [deadly, *harmless]))
+            finally:
+                keeping.cancel()
+                with suppress(asyncio.CancelledError):
+                    await keeping
+                await process.stop()
+        (failed, _), *others = ends
+        assert (failed.status, failed.error.code) == ("failed", "WORK_FAILED")
+        assert [result.text for result, _ in others] == ["done"] * 3
