@@ -1,6 +1,7 @@
 """Work that ends its process, each time, ends its own run; what the process had in hand beside it is done."""
 
 import asyncio
+import signal
 from contextlib import suppress
 
 import pytest
@@ -18,17 +19,18 @@ async def kept_running(process):
         await process.ended()
 
 
+def runs(**options):
+    return {"inputProcessors": [{"id": "ending", "options": options}]}
+
+
 async def test_what_a_process_had_in_hand_beside_work_that_ends_it_is_done(tmp_path, monkeypatch):
     """They come together, and would end together each time."""
     monkeypatch.setenv("OPENAI_API_KEY", "unused")
 
-    def runs(**options):
-        return {"inputProcessors": [{"id": "ending", "options": options}]}
-
     async with own_servers(tmp_path) as servers, running_system(servers.endpoints, tmp_path) as system:
         process = system.process("input_processors", work_ack_wait=1.5)
         async with system.inside(*all_but("input_processors"), work_ack_wait=1.5):
-            deadly = await system.start({"chunks": ["never"]}, agent=runs(ends=True))
+            deadly = await system.start({"chunks": ["never"]}, agent=runs(ends="exit"))
             harmless = [await system.start({"chunks": ["done"]}, agent=runs(seconds=0.1)) for _ in range(3)]
             keeping = asyncio.create_task(kept_running(process))
             try:
@@ -41,3 +43,19 @@ async def test_what_a_process_had_in_hand_beside_work_that_ends_it_is_done(tmp_p
         (failed, _), *others = ends
         assert (failed.status, failed.error.code) == ("failed", "WORK_FAILED")
         assert [result.text for result, _ in others] == ["done"] * 3
+
+
+async def test_the_log_of_a_process_that_crashed_says_in_whose_code_that_was(tmp_path):
+    """As a library may that is not written in Python: nothing is raised then."""
+    async with own_servers(tmp_path) as servers, running_system(servers.endpoints, tmp_path) as system:
+        process = system.process("input_processors")
+        async with system.inside("orchestrator"):
+            await system.start({"chunks": ["never"]}, agent=runs(ends="crash"))
+            try:
+                await process.start()
+                assert await process.ended() == -signal.SIGSEGV
+            finally:
+                await process.stop()
+        assert "Segmentation fault" in process.logged()
+        assert "plugin.py" in process.logged()
+        assert "in process_input" in process.logged()

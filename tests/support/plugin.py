@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -327,7 +328,7 @@ class Beside(Processor[BesideOptions]):
 
 class EndingOptions(Options):
     seconds: float = 0.0
-    ends: bool = False
+    ends: Literal["exit", "crash"] | None = None
 
 
 class Ending(Processor[EndingOptions]):
@@ -337,8 +338,10 @@ class Ending(Processor[EndingOptions]):
 
     async def process_input(self, args: Any) -> None:
         await asyncio.sleep(self.options.seconds)
-        if self.options.ends:
+        if self.options.ends == "exit":
             os._exit(3)
+        if self.options.ends == "crash":
+            signal.raise_signal(signal.SIGSEGV)
 
 
 class Swell(Processor[Options]):
