@@ -344,6 +344,18 @@ class Ending(Processor[EndingOptions]):
             signal.raise_signal(signal.SIGSEGV)
 
 
+class Unmade(Processor[Options]):
+    """Ends the process in which it is made."""
+
+    id: ClassVar[str] = "unmade"
+
+    def __init__(self, *_: Any) -> None:
+        os._exit(3)
+
+    def process_input(self, args: Any) -> None:
+        """Never comes to that."""
+
+
 class Swell(Processor[Options]):
     """Writes a small chunk before each step, and gives out one longer than a message when its stream ends."""
 
@@ -444,6 +456,7 @@ def register(registry: Registry) -> None:
         Steps,
         Beside,
         Ending,
+        Unmade,
         Swell,
         Broken,
     ):
