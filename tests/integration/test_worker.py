@@ -351,6 +351,55 @@ async def test_what_somebody_else_works_on_is_neither_handled_nor_given_up(bus):
     assert (handled, asked) == ([1], [2, 3, 4, 5])
 
 
+async def test_what_only_waited_beside_what_ended_its_process_is_not_given_up(bus, monkeypatch):
+    monkeypatch.setattr(worker_module, "_APART", (0.0,))
+    handled: list[int] = []
+    reasons: asyncio.Queue[str] = asyncio.Queue()
+
+    async def handler(delivery):
+        handled.append(delivery.attempt)
+        raise LostError
+
+    async def give_up(_delivery, reason):
+        reasons.put_nowait(reason)
+
+    async def begun(delivery):
+        return 1 if delivery.attempt < 5 else 2
+
+    options = {"ack_wait": 0.2, "max_deliver": 2, "begun": begun}
+    async with working(bus, handler, give_up=give_up, **options) as (worker, send, _):
+        async with asyncio.timeout(PATIENCE):
+            await send("one")
+            await reasons.get()
+            await worker.stop(grace=PATIENCE)
+    assert handled == [1, 2, 3, 4]
+
+
+async def test_what_was_lost_together_twice_begins_each_at_a_time_of_its_own(bus, monkeypatch):
+    pauses = iter([0.0, 1.0])
+    monkeypatch.setattr(worker_module, "random", lambda: next(pauses))
+    monkeypatch.setattr(worker_module, "_APART", (PATIENCE * 10,))
+    begun, told = [], asyncio.Event()
+
+    async def handler(delivery):
+        begun.append(delivery.attempt)
+        if delivery.attempt < 3:
+            raise LostError
+        told.set()
+
+    async def before(delivery):
+        return delivery.attempt - 1
+
+    options = {"ack_wait": 0.3, "max_deliver": 5, "begun": before}
+    async with working(bus, handler, **options) as (worker, send, _):
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.gather(send("one"), send("two"))
+            await told.wait()
+            await until(lambda: len(worker._tasks) == 1)
+            await worker.stop(grace=0)
+    assert begun == [1, 1, 2, 2, 3]
+
+
 async def test_what_nobody_can_tell_about_is_handled(bus):
     handled: asyncio.Queue[int] = asyncio.Queue()
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -325,6 +326,36 @@ class Beside(Processor[BesideOptions]):
         ]
 
 
+class EndingOptions(Options):
+    seconds: float = 0.0
+    ends: Literal["exit", "crash"] | None = None
+
+
+class Ending(Processor[EndingOptions]):
+    """Takes its time, and may end its process then."""
+
+    id: ClassVar[str] = "ending"
+
+    async def process_input(self, args: Any) -> None:
+        await asyncio.sleep(self.options.seconds)
+        if self.options.ends == "exit":
+            os._exit(3)
+        if self.options.ends == "crash":
+            signal.raise_signal(signal.SIGSEGV)
+
+
+class Unmade(Processor[Options]):
+    """Ends the process in which it is made."""
+
+    id: ClassVar[str] = "unmade"
+
+    def __init__(self, *_: Any) -> None:
+        os._exit(3)
+
+    def process_input(self, args: Any) -> None:
+        """Never comes to that."""
+
+
 class Swell(Processor[Options]):
     """Writes a small chunk before each step, and gives out one longer than a message when its stream ends."""
 
@@ -424,6 +455,8 @@ def register(registry: Registry) -> None:
         Replay,
         Steps,
         Beside,
+        Ending,
+        Unmade,
         Swell,
         Broken,
     ):

@@ -11,6 +11,7 @@ Where it is the server that was silent for so long, `still_ours` tells: it may h
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from random import random
 
 import orjson
 from nats.aio.msg import Msg
@@ -45,6 +46,10 @@ _LONGEST_ID = 200
 _MORE_HEADERS = 1_024
 """More than a dead letter's id, and what is said of one that is cut."""
 _BACKOFF = (0.1, 0.5, 2.0, 5.0, 10.0)
+_TOGETHER = 2
+"""Times that work begins as it comes; what was lost as often, beside what ends its process, begins apart from that."""
+_APART = (2.0, 4.0, 8.0)
+"""Seconds within which it does; more for what was begun more often, as what ends its process was."""
 
 
 class HopelessError(Exception):
@@ -53,13 +58,15 @@ class HopelessError(Exception):
 
 Handler = Callable[[Delivery], Awaitable[None]]
 GiveUp = Callable[[Delivery, str], Awaitable[None]]
+Begun = Callable[[Delivery], Awaitable[int]]
 
 
 class Worker:
     """Pulls work for one service.
 
     `still_ours` says, when the server was silent for so long that it may have given a message to somebody else,
-    whether nobody has taken it from us; `elsewhere`, when it gives a message once more, whether somebody works on it.
+    whether nobody has taken it from us; `elsewhere`, when it gives a message once more, whether somebody works on it;
+    `begun`, how often somebody did, since what only waited beside that which ends its process is not to blame.
     """
 
     def __init__(
@@ -76,8 +83,9 @@ class Worker:
         max_deliver: int,
         still_ours: Known = never,
         elsewhere: Known = never,
+        begun: Begun | None = None,
     ) -> None:
-        self._bus, self._elsewhere = bus, elsewhere
+        self._bus, self._elsewhere, self._begun = bus, elsewhere, begun
         self._stream, self._durable, self._filter = stream, durable, filter_subject
         self._handler, self._give_up = handler, give_up
         self._concurrency, self._ack_wait, self._max_deliver = concurrency, ack_wait, max_deliver
@@ -222,15 +230,7 @@ class Worker:
 
     async def _work(self, work: InWork) -> None:
         message, delivery = work.message, work.delivery
-        if delivery.attempt > 1 and await self._is_elsewhere(delivery):
-            return
-        if delivery.attempt > self._max_deliver:
-            times = f"{self._max_deliver} deliveries with {self._ack_wait:g} s for each"
-            why = (
-                "whoever had it died, was cut off, was stopped and gave it back after PROCESSION_DRAIN_TIMEOUT, or had "
-                "its event loop blocked by a processor or tool"
-            )
-            await self._bury(message, delivery, f"not handled in {times}: {why}")
+        if delivery.attempt > 1 and not await self._is_ready(message, delivery):
             return
         try:
             await self._handler(delivery)
@@ -253,6 +253,24 @@ class Worker:
         else:
             self._settle(message)
 
+    async def _is_ready(self, message: Msg, delivery: Delivery) -> bool:
+        """Whether it may be handled now; not where somebody else works on it, or where it is given up."""
+        if await self._is_elsewhere(delivery):
+            return False
+        begun = await self._times_begun(delivery)
+        if delivery.attempt > self._max_deliver and begun >= self._max_deliver:
+            times = f"{self._max_deliver} deliveries with {self._ack_wait:g} s for each"
+            why = (
+                "whoever had it died, was cut off, was stopped and gave it back after PROCESSION_DRAIN_TIMEOUT, or had "
+                "its event loop blocked by a processor or tool"
+            )
+            await self._bury(message, delivery, f"not handled in {times}: {why}")
+            return False
+        if self._begun is not None and begun >= _TOGETHER:
+            longest = _APART[min(begun - _TOGETHER, len(_APART) - 1)]
+            await asyncio.sleep(longest * random())  # noqa: S311 - to part it from others
+        return True
+
     async def _is_elsewhere(self, delivery: Delivery) -> bool:
         """Whether somebody else works on it, or will be asked for it by the next delivery."""
         try:
@@ -262,6 +280,15 @@ class Worker:
         except Exception as error:  # noqa: BLE001 - who handles it finds out what is wrong with it
             log.warning("%s: cannot tell who has %s: %r", self._durable, delivery.subject, error)
             return False
+
+    async def _times_begun(self, delivery: Delivery) -> int:
+        if self._begun is None or delivery.attempt <= min(_TOGETHER, self._max_deliver):
+            return delivery.attempt - 1
+        try:
+            return await self._begun(delivery)
+        except Exception as error:  # noqa: BLE001 - it may be no command
+            log.warning("%s: cannot tell how often %s was begun: %r", self._durable, delivery.subject, error)
+            return delivery.attempt - 1
 
     def _settle(self, message: Msg, how: bytes = Msg.Ack.Ack) -> None:
         if not self._soon:

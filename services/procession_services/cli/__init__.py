@@ -5,6 +5,7 @@
 
 import argparse
 import asyncio
+import faulthandler
 import os
 import sys
 from collections.abc import Sequence
@@ -30,6 +31,7 @@ from procession_services.runtime.settings import SettingsError
 
 __all__ = ["main"]
 
+_STDERR: Final = 2
 _VISIBLE: Final = {
     code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"
 }
@@ -39,6 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
     sys.path.insert(0, str(Path.cwd()))  # plugins are modules of the project one stands in
     _open_what_was_closed()
+    if not faulthandler.is_enabled():  # a library of a plugin may end the process without a word
+        faulthandler.enable(_STDERR, all_threads=False)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # what a terminal has no letters for

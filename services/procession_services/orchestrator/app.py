@@ -61,10 +61,10 @@ async def start(host: Host) -> None:
     host.on_stop.append(stop)
     root = subjects.ROOT
     at_once = host.settings.worker_concurrency
-    for stream, durable, filter_subject, handler, concurrency in (
-        ("WORK", "orchestrator", f"{root}.work.{SERVICE}.>", orchestrator.on_work, at_once),
-        ("WORK", "orchestrator-control", f"{root}.control.>", orchestrator.on_control, INTAKE),
-        ("RUNS", RUNS_CONSUMER, f"{root}.run.>", orchestrator.on_request, INTAKE),
+    for stream, durable, filter_subject, handler, concurrency, begun in (
+        ("WORK", "orchestrator", f"{root}.work.{SERVICE}.>", orchestrator.on_work, at_once, None),
+        ("WORK", "orchestrator-control", f"{root}.control.>", orchestrator.on_control, INTAKE, None),
+        ("RUNS", RUNS_CONSUMER, f"{root}.run.>", orchestrator.on_request, INTAKE, orchestrator.begun),
     ):
         await host.add_worker(
             stream=stream,
@@ -73,6 +73,7 @@ async def start(host: Host) -> None:
             handler=handler,
             give_up=orchestrator.give_up,
             concurrency=concurrency,
+            begun=begun,
         )
     backlog = Backlog(host.bus, Known(host.store, host.bus, executor.driver.again).knows)
     await host.answer(subjects.api(SERVICE, "*", "backlog"), backlog.answer)

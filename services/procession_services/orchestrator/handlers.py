@@ -90,6 +90,8 @@ class Orchestrator:
             await self._reject_unread(tenant, delivery)
             return
         async with self._turns.turn(tenant):
+            if may_be_known:
+                await self._store.note_request_begun(_place(delivery))
             leap = may_be_known or self._may_be_forgotten(delivery)
             admitted = await self._requested(delivery, leap=leap)
         while admitted is not None and not await self._lapses.kept():
@@ -98,6 +100,10 @@ class Orchestrator:
                 return
             async with self._turns.turn(tenant):
                 admitted = await self._requested(delivery, leap=True)
+
+    async def begun(self, delivery: Delivery) -> int:
+        """How often a request was begun: a processor of it may end the process when it is made."""
+        return 1 + await self._store.times_request_begun(_place(delivery))
 
     def _may_be_forgotten(self, delivery: Delivery) -> bool:
         """Whether the request is older than this life of Redis, so that somebody may have had it before."""
@@ -308,7 +314,7 @@ class Orchestrator:
             try:
                 await take()
             except UNANSWERED as error:
-                log.warning("%s waits for Redis: %r", delivery.subject, error)
+                log.warning("%s waits for Redis: %s", delivery.subject, error)
                 await delivery.hold.keep()
             else:
                 return
@@ -364,6 +370,11 @@ def _addressed(delivery: Delivery) -> tuple[str, str]:
         told = f"the subject must be {subjects.ROOT}.{kind}.<tenant>.<{last}>"
         raise HopelessError(f"{told}: {error}") from error
     return tenant, name
+
+
+def _place(delivery: Delivery) -> str:
+    """What names a request; a stream that was made anew counts from 1 again."""
+    return f"{delivery.sequence}:{delivery.stored_at}"
 
 
 def _cancelled(state: RunState) -> tuple[RunState, list[Effect]]:

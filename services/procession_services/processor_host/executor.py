@@ -201,7 +201,7 @@ class Executor:
             try:
                 return await self._settle(job, stored, owner)
             except UNANSWERED as error:
-                log.warning("%s: what came of %s waits for Redis: %r", self.service, job.command.id, error)
+                log.warning("%s: what came of %s waits for Redis: %s", self.service, job.command.id, error)
                 await job.outbox.hold.keep()
 
     async def _settle(self, job: Job, stored: StoredContext, owner: str) -> bool:

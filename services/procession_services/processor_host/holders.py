@@ -84,6 +84,15 @@ class Holders:
         delivery.hold.instead_of, lives = await self.owner_of(command)
         return lives
 
+    async def begun(self, delivery: Delivery) -> int:
+        """How often a command was begun.
+
+        Raises:
+            ValidationError: It is no command.
+        """
+        command = WorkCommand.model_validate_json(delivery.body)
+        return await self._store.times_begun(command.tenant, command.run, command.seq)
+
     async def owner_of(self, command: WorkCommand) -> tuple[str, bool]:
         """Who has claimed a command, empty where nobody has, and whether that one works on it.
 

@@ -227,6 +227,7 @@ class Host:
             give_up=give_up,
             still_ours=executor.holders.still_ours,
             elsewhere=executor.holders.elsewhere,
+            begun=executor.holders.begun,
         )
         return executor
 

@@ -9,6 +9,7 @@ what their answers mean; its pipelines, and commands that wait on the server, ha
 import asyncio
 import hashlib
 import logging
+import re
 import traceback
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -34,7 +35,10 @@ log = logging.getLogger(__name__)
 AWAY: Final = (TimeoutError, RedisError)
 """What comes of a Redis that does not answer, or refuses: it is full, or read-only."""
 UNANSWERED: Final = (RedisConnectionError, RedisTimeoutError)
-"""What comes of one that does not answer."""
+"""What comes of one that does not answer, or takes no writes."""
+_FULL, _REPLICA = "command not allowed when used memory", "write against a read only replica"
+_NO_WRITES: Final = re.compile(f"{_FULL}|{_REPLICA}|(?:^|-)(?:MISCONF|NOREPLICAS) ")
+"""How it says that; redis-py takes some of the words at the beginning away, and scripts put others there."""
 _OPEN: Final = Access()
 _ANSWER_SECONDS: Final = 5.0
 """How long an answer may take before the connection is given up."""
@@ -90,6 +94,10 @@ def is_unanswered(error: BaseException) -> bool:
     ours = __name__.removesuffix("redis_client")
     frames = traceback.walk_tb(error.__traceback__)
     return any(str(frame.f_globals.get("__name__")).startswith(ours) for frame, _ in frames)
+
+
+class NoWritesError(RedisConnectionError):
+    """Redis takes nobody's writes: it is full, a replica, or cannot write its file."""
 
 
 class Script:
@@ -151,7 +159,7 @@ class _Line(asyncio.Protocol):
             elif call.answer.done():  # who asked has gone
                 pass
             elif isinstance(reply, RedisError):
-                call.answer.set_exception(reply)
+                self._client.refused(call, reply)
             else:
                 call.answer.set_result(reply)
 
@@ -196,6 +204,8 @@ class RedisClient(Redis):
         self._calls: list[_Call] = []
         self._later: list[_Call] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._refused: list[_Call] = []
+        self._again: asyncio.TimerHandle | None = None
         self._unsettled: set[asyncio.Future[Any]] = set()
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
@@ -234,8 +244,8 @@ class RedisClient(Redis):
         """Closes the connections; who still waits gets a ConnectionError."""
         if self._connecting is not None:
             await ended(self._connecting)
-        calls = [*self._later, *self._calls]
-        self._later, self._calls = [], []
+        calls = [*self._later, *self._calls, *self._refused]
+        self._later, self._calls, self._refused = [], [], []
         if (line := self._line) is not None:
             self._line = None
             calls += line.calls
@@ -250,6 +260,29 @@ class RedisClient(Redis):
         """Sends a script again, with its text."""
         call.packed, call.whole = _packed(call.whole or ()), None
         self._put(call)
+
+    def refused(self, call: _Call, error: RedisError) -> None:
+        """Tells why; what every write is refused with is waited for, as a Redis that is away."""
+        if call is self._greeting or not _NO_WRITES.search(str(error)):
+            call.answer.set_exception(error)
+            return
+        why = NoWritesError(str(error))
+        why.__cause__ = error
+        call.failures += 1
+        if call.failures > self._retries:
+            call.answer.set_exception(why)
+            return
+        if _REPLICA in str(error) and self._line is not None:  # its address may be another server's by now
+            self._line.close(why)
+        self._refused.append(call)
+        if self._again is None:
+            pause = _BACKOFF.compute(call.failures)
+            self._again = asyncio.get_running_loop().call_later(pause, self._ask_again)
+
+    def _ask_again(self) -> None:
+        self._again, calls, self._refused = None, self._refused, []
+        for call in calls:
+            self._put(call)
 
     def lost(self, line: _Line, error: Exception) -> None:
         """Sends again what was not answered on a connection, a limited number of times."""

@@ -2,7 +2,7 @@
 
 from procession_services.runtime import admission
 
-__all__ = ["ADMIT", "CANCEL", "COMMIT", "END", "LOG_PARTS", "NEXT", "REFUSE", "SAVE", "TAKE"]
+__all__ = ["ADMIT", "BEGIN_REQUEST", "CANCEL", "COMMIT", "END", "LOG_PARTS", "NEXT", "REFUSE", "SAVE", "TAKE"]
 
 _KEEP = """
 -- For so long at least; a run that waits for a person may have to be kept for longer.
@@ -85,16 +85,20 @@ return names
 )
 TAKE = """
 local fields = {'ctx_v', 'ctx_seq', 'ctx', 'ctx_result', 'cancelled', 'state_v', 'state', 'plan', 'out', 'claims',
-  'numbered_in', 'claim'}
+  'numbered_in', 'claim', 'begun'}
 local have = redis.call('HMGET', KEYS[1], unpack(fields))
 local prefix, claims, claim = ARGV[1] .. ':', have[10], have[12]
 have[10] = 0
 if tonumber(have[2] or '-1') < tonumber(ARGV[1]) and have[9] == ARGV[1] then
   local other = claim and string.sub(claim, 1, #prefix) == prefix and claim ~= prefix .. ARGV[2]
   if other and (ARGV[3] == '1' or (ARGV[4] and claim ~= prefix .. ARGV[4])) then return 0 end
-  local before = claims and string.sub(claims, 1, #prefix) == prefix and string.sub(claims, #prefix + 1)
-  have[10] = math.max(tonumber(before or '0') + 1, tonumber(ARGV[3]))
-  redis.call('HSET', KEYS[1], 'claim', prefix .. ARGV[2], 'claims', prefix .. have[10])
+  local function once_more(counted)
+    local before = counted and string.sub(counted, 1, #prefix) == prefix and string.sub(counted, #prefix + 1)
+    return tonumber(before or '0') + 1
+  end
+  have[10] = math.max(once_more(claims), tonumber(ARGV[3]))
+  redis.call('HSET', KEYS[1], 'claim', prefix .. ARGV[2], 'claims', prefix .. have[10],
+    'begun', prefix .. once_more(have[13]))
 end
 return have
 """
@@ -120,6 +124,7 @@ redis.call('HSET', KEYS[1], 'refused', ARGV[1])
 keep(KEYS[1], ARGV[2])
 """
 )
+BEGIN_REQUEST = "redis.call('INCR', KEYS[1]); redis.call('EXPIRE', KEYS[1], ARGV[1])"
 NEXT = (
     _STATE
     + """

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
+from redis.backoff import ConstantBackoff, NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import DataError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -311,6 +311,59 @@ async def test_a_server_that_never_answers_a_command_is_asked_a_limited_number_o
             with pytest.raises(RedisConnectionError):
                 await redis.get("key")
             assert await redis.get("key") == b"done"
+
+
+FULL = b"-OOM command not allowed when used memory > 'maxmemory'.\r\n"
+FULL_FOR_SCRIPT = b"-ERR Error running script (call to f_1): @user_script:1: @user_script: 1: " + FULL
+REPLICA = b"-READONLY You can't write against a read only replica.\r\n"
+FILELESS = b"-MISCONF Errors writing to the AOF file: No space left on device\r\n"
+
+
+@pytest.mark.parametrize("refusal", [FULL, FULL_FOR_SCRIPT, REPLICA, FILELESS])
+async def test_a_server_that_takes_no_writes_is_asked_again_a_limited_number_of_times(refusal: bytes):
+    done = b"$4\r\ndone\r\n"
+    answers = iter([refusal, done, refusal, refusal, done])
+    async with scripted(lambda: next(answers)) as port, impatient(at(port)) as redis:
+        async with asyncio.timeout(_SECONDS):
+            assert await redis.get("key") == b"done"
+            with pytest.raises(RedisConnectionError):
+                await redis.get("key")
+            assert await redis.get("key") == b"done"
+
+
+async def test_who_asks_a_server_that_takes_no_writes_holds_nobody_up(redis, key, monkeypatch):
+    monkeypatch.setattr(redis_client, "_BACKOFF", ConstantBackoff(_SECONDS))
+    await redis.config_set("maxmemory", 1)
+    try:
+        writing = asyncio.create_task(redis.set(key, "late", ex=60))
+        await until(lambda: redis._refused)
+        assert await redis.get(key) is None
+        line = redis._line
+    finally:
+        await redis.config_set("maxmemory", 0)
+    redis._again.cancel()
+    redis._ask_again()
+    await writing
+    assert (await redis.get(key), redis._line) == (b"late", line)
+
+
+async def test_a_server_that_has_become_a_replica_is_asked_over_another_connection():
+    """Its address may be that of the one which is no replica."""
+    answers = iter([REPLICA, b"$4\r\ndone\r\n"])
+    async with scripted(lambda: next(answers)) as port, impatient(at(port)) as redis:
+        await redis.ping()
+        line = redis._line
+        assert await redis.get("key") == b"done"
+        assert redis._line is not line
+
+
+async def test_who_waits_for_a_server_that_takes_no_writes_is_told_when_the_client_is_closed(monkeypatch):
+    monkeypatch.setattr(redis_client, "_BACKOFF", ConstantBackoff(_SECONDS))
+    async with scripted(lambda: FULL) as port, impatient(at(port)) as redis:
+        asked = asyncio.create_task(redis.get("key"))
+        await until(lambda: redis._refused)
+    with pytest.raises(RedisConnectionError, match="closed"):
+        await asked
 
 
 async def blocked(redis: Any) -> None:
