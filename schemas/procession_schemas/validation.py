@@ -1,15 +1,16 @@
 """What does not fit a model, as whoever sent it is told."""
 
 from collections.abc import Iterable
+from difflib import get_close_matches
 from itertools import islice
 from typing import Any, Final, Self
 
 from pydantic import ValidationError
-from pydantic.alias_generators import to_snake
+from pydantic.alias_generators import to_camel, to_snake
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from procession_schemas.model_settings import setting_of
-from procession_schemas.run import Failure
+from procession_schemas.run import Failure, RunRequest
 
 _LOOKED_AT: Final = 200
 """Of what is wrong: a request may have a hundred thousand fields."""
@@ -17,6 +18,15 @@ _TOLD: Final = 20
 _LONGEST: Final = 300
 _HAVE_SETTINGS: Final = {"agent", "model"}
 """What in a request has `modelSettings` of its own, besides itself."""
+_FIELDS: Final = [field.alias or name for name, field in RunRequest.model_fields.items()]
+_OF_OTHERS: Final = {
+    "messages": "it is `input` here",
+    "prompt": "it is `input` here",
+    "threadId": "this belongs in `memory`, as `thread`",
+    "resourceId": "this belongs in `memory`, as `resource`",
+}
+"""What a request says elsewhere, or by another name, to other libraries."""
+_LONGEST_NAME: Final = 40
 
 
 class RefusedError(Exception):
@@ -63,18 +73,31 @@ def explained(error: ValidationError) -> ValidationError:
     """The same error in plainer words: with what is known of the remedy, and no addresses of pydantic's pages."""
     lines = [
         InitErrorDetails(
-            type=PydanticCustomError(each["type"], _message(each)),
+            type=PydanticCustomError(each["type"], _message(each, error.title if at < _TOLD else "")),
             loc=each["loc"],
             input=each["input"],
         )
-        for each in error.errors()
+        for at, each in enumerate(error.errors())
     ]
     return ValidationError.from_exception_data(error.title, lines)
 
 
-def _message(problem: ErrorDetails) -> str:
-    hint = belongs(problem["loc"]) if problem["type"] == "extra_forbidden" else ""
+def _message(problem: ErrorDetails, model: str) -> str:
+    place, hint = problem["loc"], ""
+    if problem["type"] == "extra_forbidden":
+        hint = belongs(place)
+        if not hint and len(place) == 1 and model == RunRequest.__name__:
+            hint = _of_a_request(str(place[0]))
     return _plain(problem) + hint
+
+
+def _of_a_request(name: str) -> str:
+    """What an unknown field of a request may have been meant for."""
+    camel = to_camel(name[:_LONGEST_NAME])
+    if camel in _OF_OTHERS:
+        return f"; {_OF_OTHERS[camel]}"
+    near = get_close_matches(camel, _FIELDS, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _plain(problem: ErrorDetails) -> str:
@@ -101,7 +124,10 @@ def misfit(error: ValidationError, prefix: str = "", body: Any = None) -> Failur
     found = error.errors()[:_LOOKED_AT]
     if found[0]["type"] == "json_invalid":
         return Failure(code="INVALID_JSON", message=f"the request is not JSON: {found[0]['msg']}")
-    problems = [(".".join([prefix, *_path(each, body)]).strip("."), _message(each)) for each in found]
+    problems = [
+        (".".join([prefix, *_path(each, body)]).strip("."), _message(each, error.title if at < _TOLD else ""))
+        for at, each in enumerate(found)
+    ]
     inner = [each for each in problems if not any(path.startswith(f"{each[0]}.") for path, _ in problems)]
     problems = inner or problems
     return Failure(

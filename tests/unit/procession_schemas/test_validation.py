@@ -67,12 +67,25 @@ def test_a_request_with_very_much_that_is_wrong_is_judged_in_linear_time() -> No
         ),
         ({"input": "Hi", "memory": {"thread": "t", "resource": "r", "seed": 1}}, "memory.seed: {}"),
         ({"input": "Hi", "temprature": 3}, "temprature: {}"),
+        ({"input": "Hi", "max_step": 3}, "max_step: {}; did you mean 'maxSteps'?"),
+        ({"input": "Hi", "thread_id": "t"}, "thread_id: {}; this belongs in `memory`, as `thread`"),
+        ({"input": "Hi", "messages": []}, "messages: {}; it is `input` here"),
     ],
 )
-def test_a_setting_of_the_model_is_told_where_it_belongs(body: dict[str, Any], hint: str) -> None:
+def test_an_unknown_field_of_a_request_is_told_what_it_may_have_been_meant_for(
+    body: dict[str, Any], hint: str
+) -> None:
     with pytest.raises(ValidationError) as caught:
         RunRequest.model_validate(body)
     assert misfit(caught.value, body=body).message == hint.format("Extra inputs are not permitted")
+
+
+def test_only_those_unknown_fields_have_a_hint_that_are_told() -> None:
+    body = {"input": "Hi"} | {f"maxStep{number}": 1 for number in range(30)}
+    with pytest.raises(ValidationError) as caught:
+        RunRequest.model_validate(body)
+    assert misfit(caught.value, body=body).message.count("did you mean") == 20
+    assert sum("did you mean" in each["msg"] for each in explained(caught.value).errors()) == 20
 
 
 def test_an_option_of_a_processor_is_no_setting_of_the_model() -> None:
