@@ -83,6 +83,7 @@ def explained(error: ValidationError) -> ValidationError:
 
 
 def _message(problem: ErrorDetails, model: str) -> str:
+    """What is told of it; of the fields of `model`, where that is a request's, the nearest is named."""
     place, hint = problem["loc"], ""
     if problem["type"] == "extra_forbidden":
         hint = belongs(place)
