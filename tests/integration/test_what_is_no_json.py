@@ -9,7 +9,7 @@ import pytest
 
 from procession_services.processor_host import streams
 from procession_services.processor_host.leases import lease_of
-from procession_services.runs import reducer
+from procession_services.runs import phases
 from tests.support.hooked import processor, same, tool
 from tests.support.system import finished
 
@@ -236,7 +236,7 @@ async def test_the_name_of_a_processor_that_blocks_may_be_longer_than_headers(ru
 
 
 async def test_a_command_that_is_longer_than_a_message_ends_the_run(run, monkeypatch):
-    monkeypatch.setattr(reducer, "feedback", lambda reason: reason + "x" * 9_000_000)
+    monkeypatch.setattr(phases, "feedback", lambda reason: reason + "x" * 9_000_000)
     retries = {"agent": {"maxProcessorRetries": 1}}
     result, calls = await with_hook(
         run, "process_output_step", lambda args: args.abort("again", retry=True), **retries
