@@ -1,6 +1,6 @@
 """The store that processors and tools share across runs: JSON values in Redis, `procession:<tenant>:kv:<key>`."""
 
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
@@ -20,6 +20,11 @@ return sum
 )
 # INCRBYFLOAT in a script kills Redis 6.2.14 when it writes an append-only file.
 
+_INSERT = Script("""
+for member = 2, #ARGV do redis.call('SADD', KEYS[1], ARGV[member]) end
+if ARGV[1] ~= '' then redis.call('PEXPIRE', KEYS[1], ARGV[1]) end
+""")
+
 
 class RedisValues:
     """The `KeyValueStore` of one tenant."""
@@ -35,10 +40,8 @@ class RedisValues:
 
     async def put(self, key: str, value: Any, *, ttl: float | None = None, only_new: bool = False) -> bool:
         """Stores a value for `ttl` seconds; False when `only_new` and there is one already."""
-        milliseconds = None if ttl is None else max(1, int(ttl * 1000))
-        return bool(
-            await self._redis.set(self._prefix + key, orjson.dumps(value), px=milliseconds, nx=only_new)
-        )
+        lasts = _milliseconds(ttl) or None
+        return bool(await self._redis.set(self._prefix + key, orjson.dumps(value), px=lasts, nx=only_new))
 
     async def delete(self, *keys: str) -> None:
         """Removes values and sets."""
@@ -47,20 +50,20 @@ class RedisValues:
 
     async def add(self, key: str, amount: float, *, ttl: float | None = None) -> float:
         """Adds to a number, atomically and once, and returns the sum; `ttl` counts from its creation."""
-        milliseconds = "" if ttl is None else max(1, int(ttl * 1000))
         keys = [self._prefix + key, once_key(self._tenant)]
-        return float(await self._redis.run(_ADD, keys=keys, args=[amount, milliseconds]))
+        return float(await self._redis.run(_ADD, keys=keys, args=[amount, _milliseconds(ttl)]))
 
     async def insert(self, key: str, *members: str, ttl: float | None = None) -> None:
         """Puts strings into a set and renews its `ttl`."""
-        if not members:
-            return
-        async with self._redis.pipeline(transaction=True) as pipe:
-            pipe.sadd(self._prefix + key, *members)
-            if ttl is not None:
-                pipe.pexpire(self._prefix + key, max(1, int(ttl * 1000)))
-            await pipe.execute()
+        if members:
+            args = [_milliseconds(ttl), *members]
+            await self._redis.run(_INSERT, keys=[self._prefix + key], args=args)
 
     async def members(self, key: str) -> set[str]:
         """The strings of a set."""
         return {member.decode() for member in await self._redis.smembers(self._prefix + key)}
+
+
+def _milliseconds(ttl: float | None) -> int | Literal[""]:
+    """As a script is told it: empty for a value that stays."""
+    return "" if ttl is None else max(1, int(ttl * 1000))

@@ -11,6 +11,7 @@ from procession_services.runtime.embedded import Endpoints
 from procession_services.runtime.redis_client import RedisClient, connect
 from procession_services.runtime.values import RedisValues
 from tests.support.late_redis import late_redis
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -77,3 +78,14 @@ async def test_a_sum_that_redis_is_told_of_again_is_added_once(tmp_path):
             await redis.given_up()
         assert await added == 3
         assert await values.get("n") == 3
+
+
+async def test_a_set_gets_its_members_when_a_server_that_is_full_has_room_again(redis, values):
+    await redis.config_set("maxmemory", 1)
+    try:
+        inserting = asyncio.create_task(values.insert("set", "a", "b"))
+        await until(lambda: redis._refused)
+    finally:
+        await redis.config_set("maxmemory", 0)
+    await inserting
+    assert await values.members("set") == {"a", "b"}
