@@ -1,7 +1,7 @@
 """What can end a hook: a decision (`TripWire`) or a failure (`ProcessorError`); what is wrong with components."""
 
 import re
-from typing import Any
+from typing import Any, Final
 
 from procession.json_values import plain, text
 
@@ -76,6 +76,10 @@ class InvalidOptionsError(ProcessionError):
     def __init__(self, message: str, fields: dict[str, str]) -> None:
         super().__init__(message)
         self.fields = fields
+
+
+NATS_SCHEMES: Final = ("nats", "tls", "ws", "wss")
+"""How an address of NATS begins."""
 
 
 def address(url: str) -> str:

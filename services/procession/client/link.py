@@ -5,7 +5,7 @@ import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final, ParamSpec, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import nats.errors
 import nats.js.errors
@@ -21,7 +21,7 @@ from procession.client.errors import (
     RequestTooLargeError,
 )
 from procession.client.nats_client import AWAY, NatsClient
-from procession.errors import address
+from procession.errors import NATS_SCHEMES, address
 from procession_schemas import subjects
 from procession_schemas.run import Failure
 
@@ -101,6 +101,10 @@ class Link:
         self._opening = True
         try:
             servers = self.url.split(",")
+            if not all(map(_is_address, servers)):
+                raise NotConnectedError(
+                    f"{address(self.url)!r} is no address of NATS, such as nats://127.0.0.1:4222"
+                )
             # one that is silent leaves the others time
             each = min(_CONNECT_SECONDS, self._connect_timeout / len(servers))
             async with asyncio.timeout(self._connect_timeout):
@@ -334,12 +338,24 @@ class Link:
             callback()
 
 
+def _is_address(url: str) -> bool:
+    try:
+        parts = _parts(url)
+        return parts.scheme in NATS_SCHEMES and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+def _parts(url: str) -> SplitResult:
+    return urlsplit(url.strip() if "://" in url else f"nats://{url.strip()}")
+
+
 def _login(url: str) -> dict[str, str]:
     """User and password where they are part of the address: servers that nats-py learns of by itself want them, too."""
     found = set()
     with suppress(ValueError):  # of what is no address; whoever connects tells
         for each in url.split(","):
-            parts = urlsplit(each if "://" in each else f"nats://{each}")
+            parts = _parts(each)
             if parts.username and parts.password:
                 found.add((parts.username, parts.password))
     return dict(zip(("user", "password"), found.pop(), strict=True)) if len(found) == 1 else {}

@@ -9,7 +9,7 @@ import yaml
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from procession.errors import address
+from procession.errors import NATS_SCHEMES, address
 from procession_schemas.agent import LONGEST_RUN
 from procession_schemas.memory import EmbedderName
 from procession_schemas.subjects import token
@@ -27,7 +27,7 @@ _MANY: Final = 1_000_000
 _LARGEST: Final = 64 * 1_048_576
 """Bytes of the longest message that NATS can be set to take."""
 _COPIES: Final = (1, 3, 5)
-_SCHEMES: Final = {"nats_url": ("nats", "tls", "ws", "wss"), "redis_url": ("redis", "rediss", "unix")}
+_SCHEMES: Final = {"nats_url": NATS_SCHEMES, "redis_url": ("redis", "rediss", "unix")}
 
 
 class SettingsError(Exception):

@@ -1015,9 +1015,11 @@ async def test_a_server_that_is_silent_leaves_time_for_the_others(servers):
     server.close()
 
 
-@pytest.mark.parametrize("url", ["", "nats://127.0.0.1:99999", "nats://127.0.0.1,", "nats://[::1"])
+@pytest.mark.parametrize(
+    "url", ["", "nats://127.0.0.1:99999", "nats://127.0.0.1,", "nats://[::1", "http://127.0.0.1:8222"]
+)
 async def test_an_address_that_is_none_is_told(url):
-    with pytest.raises(NotConnectedError, match=r"in connect url|connect url option"):
+    with pytest.raises(NotConnectedError, match=r"is no address of NATS, such as nats://"):
         async with Procession(url):
             pass
 
