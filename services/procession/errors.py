@@ -1,7 +1,6 @@
 """What can end a hook: a decision (`TripWire`) or a failure (`ProcessorError`); what is wrong with components."""
 
-import re
-from typing import Any, Final
+from typing import Any
 
 from procession.json_values import plain, text
 
@@ -76,12 +75,3 @@ class InvalidOptionsError(ProcessionError):
     def __init__(self, message: str, fields: dict[str, str]) -> None:
         super().__init__(message)
         self.fields = fields
-
-
-NATS_SCHEMES: Final = ("nats", "tls", "ws", "wss")
-"""How an address of NATS begins."""
-
-
-def address(url: str) -> str:
-    """The address of a server, or of several, as a message may show it: without user and password."""
-    return re.sub(r"//[^@/,\s]*@", "//", url)

@@ -69,7 +69,7 @@ def _plain(value: Any) -> Any:
         return {text(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_plain(item) for item in value]
-    return text(value) if _leaf(value) else value
+    return text(value) if leaf_fault(value) else value
 
 
 def text(value: Any) -> str:
@@ -103,11 +103,11 @@ def _fault(value: Any, depth: int, path: list[str]) -> str:
         items = enumerate(value)
     elif isinstance(value, dict):
         for key in value:
-            if not isinstance(key, str) or _leaf(key):
+            if not isinstance(key, str) or leaf_fault(key):
                 return f" has the key {text(repr(key)):.80}; keys are strings"
         items = value.items()
     else:
-        return _leaf(value)
+        return leaf_fault(value)
     if depth == 0:
         return _TOO_DEEP
     for key, item in items:
@@ -117,7 +117,8 @@ def _fault(value: Any, depth: int, path: list[str]) -> str:
     return ""
 
 
-def _leaf(value: Any) -> str:
+def leaf_fault(value: Any) -> str:
+    """What keeps a value that holds no others from being JSON; empty where nothing does."""
     if value is None or isinstance(value, bool):
         return ""
     if isinstance(value, str):

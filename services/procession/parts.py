@@ -14,6 +14,7 @@ from procession.merging import advance
 from procession_schemas.messages import Part
 
 T = TypeVar("T")
+_CONTAINERS: Final = (dict, list, tuple)  # a union would be made anew for each value
 
 MAX_DEPTH: Final = 200
 """Levels of nesting that a message may have; JSON encoders give up not far beyond."""
@@ -65,13 +66,18 @@ def copy_json(value: T, levels: int = MAX_DEPTH) -> T:
     Raises:
         ValueError: The value nests deeper than `levels`.
     """
-    if not isinstance(value, dict | list | tuple):
+    copied: T = _copied(value, levels)
+    return copied
+
+
+def _copied(value: Any, levels: int) -> Any:
+    if not isinstance(value, _CONTAINERS):
         return value
     if not levels:
         raise ValueError(f"nests deeper than {MAX_DEPTH} levels")
     if isinstance(value, dict):
-        return cast("T", {key: copy_json(item, levels - 1) for key, item in value.items()})
-    return cast("T", [copy_json(item, levels - 1) for item in value])
+        return {key: _copied(item, levels - 1) for key, item in value.items()}
+    return [_copied(item, levels - 1) for item in value]
 
 
 def tool_part(invocation: Mapping[str, Any], **extra: Any) -> Part:

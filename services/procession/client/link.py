@@ -2,10 +2,10 @@
 
 import asyncio
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, Final, ParamSpec, TypeVar
-from urllib.parse import SplitResult, urlsplit
 
 import nats.errors
 import nats.js.errors
@@ -14,6 +14,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.js.api import PubAck
 
+from procession.addresses import NATS_SCHEMES, address, is_address, split_address
 from procession.client.errors import (
     LimitExceededError,
     NotAcceptedError,
@@ -21,7 +22,6 @@ from procession.client.errors import (
     RequestTooLargeError,
 )
 from procession.client.nats_client import AWAY, NatsClient
-from procession.errors import NATS_SCHEMES, address
 from procession_schemas import subjects
 from procession_schemas.run import Failure
 
@@ -74,13 +74,13 @@ class Link:
         self._opened = self._opening = False
         self._trouble: Exception | None = None
         self._troubled = 0
-        self._refused = ""
+        self._refusals: dict[object, str] = {}
 
     @property
     def waits_for(self) -> str:
         """What it waits for just now, and why; empty where nothing keeps it from going on."""
         if not self._opened or self._client.is_closed or self._client.is_connected:
-            return self._refused
+            return next(iter(self._refusals.values()), "")
         return f"NATS at {address(self.url)} cannot be reached{self.trouble}: is it running?"
 
     @property
@@ -101,7 +101,7 @@ class Link:
         self._opening = True
         try:
             servers = self.url.split(",")
-            if not all(map(_is_address, servers)):
+            if not all(is_address(each, NATS_SCHEMES) for each in servers):
                 raise NotConnectedError(
                     f"{address(self.url)!r} is no address of NATS, such as nats://127.0.0.1:4222"
                 )
@@ -177,12 +177,12 @@ class Link:
             NotConnectedError: The connection is not open.
         """
         self._check(body)
-        try:
-            return await self._publish_patiently(subject, body, message_id)
-        finally:
-            self._refused = ""
+        with self._waiting() as waits_for:
+            return await self._publish_patiently(subject, body, message_id, waits_for)
 
-    async def _publish_patiently(self, subject: str, body: bytes, message_id: str) -> PubAck:
+    async def _publish_patiently(
+        self, subject: str, body: bytes, message_id: str, waits_for: Callable[[str], None]
+    ) -> PubAck:
         clock = asyncio.get_running_loop().time
         ends, pause = clock() + self._accept_timeout, _FIRST_PAUSE
         while True:
@@ -193,10 +193,10 @@ class Link:
             except _UNREACHABLE as error:
                 if isinstance(error, nats.js.errors.APIError) and _is_full(error):
                     raise LimitExceededError(_full(subject)) from error
-                self._refused = self._refusal(subject, error)
+                refusal = self._refusal(subject, error)
+                waits_for(refusal)
                 if clock() + pause >= ends:
-                    told = f"{self._refused}, for {self._accept_timeout:g} seconds"
-                    raise NotAcceptedError(told) from error
+                    raise NotAcceptedError(f"{refusal}, for {self._accept_timeout:g} seconds") from error
             except nats.js.errors.APIError as error:
                 raise NotAcceptedError(f"the stream refused {subject}: {error.description}") from error
             await asyncio.sleep(pause)
@@ -268,19 +268,18 @@ class Link:
         """
         clock = asyncio.get_running_loop().time
         ends = clock() + self._accept_timeout
-        try:
+        with self._waiting() as waits_for:
             while True:
                 try:
                     return await ask()
                 except UnreachableError as error:
                     self._check_open()
                     where = f"the streams at {address(self.url)}"
-                    self._refused = f"{where} do not answer{self.trouble}: are the services running?"
+                    told = f"{where} do not answer{self.trouble}: are the services running?"
+                    waits_for(told)
                     if clock() + _FIRST_PAUSE >= ends:
-                        raise NotConnectedError(self._refused) from error
+                        raise NotConnectedError(told) from error
                 await asyncio.sleep(_FIRST_PAUSE)
-        finally:
-            self._refused = ""
 
     async def last(self, stream: str, subject: str) -> bytes | None:
         """The newest stored message of a subject, or None; raises UnreachableError.
@@ -330,6 +329,15 @@ class Link:
         told: dict[str, Any] = orjson.loads(answer.data)
         return told
 
+    @contextmanager
+    def _waiting(self) -> Iterator[Callable[[str], None]]:
+        """Gives what takes down what somebody waits for; it is forgotten with the end of the block."""
+        who = object()
+        try:
+            yield partial(self._refusals.__setitem__, who)
+        finally:
+            self._refusals.pop(who, None)
+
     async def _on_error(self, error: Exception) -> None:
         self._trouble, self._troubled = error, self._client.stats["reconnects"]
 
@@ -338,24 +346,12 @@ class Link:
             callback()
 
 
-def _is_address(url: str) -> bool:
-    try:
-        parts = _parts(url)
-        return parts.scheme in NATS_SCHEMES and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False
-
-
-def _parts(url: str) -> SplitResult:
-    return urlsplit(url.strip() if "://" in url else f"nats://{url.strip()}")
-
-
 def _login(url: str) -> dict[str, str]:
     """User and password where they are part of the address: servers that nats-py learns of by itself want them, too."""
     found = set()
     with suppress(ValueError):  # of what is no address; whoever connects tells
         for each in url.split(","):
-            parts = _parts(each)
+            parts = split_address(each)
             if parts.username and parts.password:
                 found.add((parts.username, parts.password))
     return dict(zip(("user", "password"), found.pop(), strict=True)) if len(found) == 1 else {}

@@ -20,8 +20,8 @@ from nats.errors import Error, NoRespondersError, OutboundBufferLimitError
 from nats.js.api import ConsumerConfig
 from nats.js.errors import APIError, NotFoundError
 
+from procession.addresses import address
 from procession.client.nats_client import AWAY, NatsClient, is_bounce
-from procession.errors import address
 from procession_schemas import subjects
 from procession_services.bus.errors import NoResponderError, RequestTimeoutError, explained
 from procession_services.bus.inbox import Inbox

@@ -14,8 +14,9 @@ from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 from nats.js.api import StreamInfo
 
+from procession.addresses import address
 from procession.client.nats_client import NatsClient
-from procession.errors import ProcessionError, address
+from procession.errors import ProcessionError
 from procession_services.runtime.access import Access
 
 __all__ = ["NoAccessError", "Operator"]

@@ -230,7 +230,7 @@ class Worker:
 
     async def _work(self, work: InWork) -> None:
         message, delivery = work.message, work.delivery
-        if delivery.attempt > 1 and not await self._is_ready(message, delivery):
+        if delivery.attempt > 1 and not await self._take_up_again(message, delivery):
             return
         try:
             await self._handler(delivery)
@@ -253,23 +253,30 @@ class Worker:
         else:
             self._settle(message)
 
-    async def _is_ready(self, message: Msg, delivery: Delivery) -> bool:
-        """Whether it may be handled now; not where somebody else works on it, or where it is given up."""
+    async def _take_up_again(self, message: Msg, delivery: Delivery) -> bool:
+        """Takes up what was delivered before, at a moment of its own where it was lost often.
+
+        Returns:
+            False where somebody else works on it, or where it was lost too often and is buried.
+        """
         if await self._is_elsewhere(delivery):
             return False
         begun = await self._times_begun(delivery)
         if delivery.attempt > self._max_deliver and begun >= self._max_deliver:
-            times = f"{self._max_deliver} deliveries with {self._ack_wait:g} s for each"
-            why = (
-                "whoever had it died, was cut off, was stopped and gave it back after PROCESSION_DRAIN_TIMEOUT, or had "
-                "its event loop blocked by a processor or tool"
-            )
-            await self._bury(message, delivery, f"not handled in {times}: {why}")
+            await self._bury(message, delivery, self._lost_too_often())
             return False
         if self._begun is not None and begun >= _TOGETHER:
             longest = _APART[min(begun - _TOGETHER, len(_APART) - 1)]
             await asyncio.sleep(longest * random())  # noqa: S311 - to part it from others
         return True
+
+    def _lost_too_often(self) -> str:
+        times = f"{self._max_deliver} deliveries with {self._ack_wait:g} s for each"
+        why = (
+            "whoever had it died, was cut off, was stopped and gave it back after PROCESSION_DRAIN_TIMEOUT, or had "
+            "its event loop blocked by a processor or tool"
+        )
+        return f"not handled in {times}: {why}"
 
     async def _is_elsewhere(self, delivery: Delivery) -> bool:
         """Whether somebody else works on it, or will be asked for it by the next delivery."""

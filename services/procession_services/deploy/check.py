@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from procession.errors import address
+from procession.addresses import address
 from procession_schemas import subjects
 from procession_schemas.admin import ModelsRequest, ServiceStatus
 from procession_services.bus.inspect import nats_problems

@@ -148,7 +148,8 @@ class Opener:
         shown, anew = Shown(), lease.get("anew", False) or await self._has_forgotten(lease.get("life", 0))
         if not anew:
             shown = await last_sent(self._bus, tenant, run, fence + lease.get("after", 0))
-            anew, shown = shown.timed, Shown() if shown.timed else shown
+            if shown.timed:
+                anew, shown = True, Shown()
         fence += lease["attempt"]
         if shown.last >= start:
             reset = None  # what clients have of the stream said so

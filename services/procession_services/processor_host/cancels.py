@@ -17,7 +17,7 @@ class Cancels:
         self._signals: dict[tuple[str, str], list[AbortSignal]] = {}
 
     @contextmanager
-    def told(self, tenant: str, run: str) -> Iterator[AbortSignal]:
+    def watched(self, tenant: str, run: str) -> Iterator[AbortSignal]:
         """The signal that fires when the run is cancelled meanwhile."""
         key, signal = (tenant, run), AbortSignal()
         signals = self._signals.setdefault(key, [])

@@ -117,7 +117,7 @@ class Executor:
         self, command: WorkCommand, delivery: Delivery | None, told: Callable[[WorkResult], None]
     ) -> None:
         with (
-            self.cancels.told(command.tenant, command.run) as signal,
+            self.cancels.watched(command.tenant, command.run) as signal,
             self.holders.working(command, delivery) as owner,
         ):
             stored = await self._taken(command, delivery, owner)
@@ -161,7 +161,7 @@ class Executor:
 
     async def borrowed(self, job: Job, runners: dict[str, OpRunner]) -> None:
         """Runs operations that whoever has the command has lent us; what they did is for the lender to store."""
-        with self.cancels.told(job.command.tenant, job.command.run) as signal:
+        with self.cancels.watched(job.command.tenant, job.command.run) as signal:
             if job.abort_signal.aborted:
                 signal.abort()
             job.calls.abort_signal = signal

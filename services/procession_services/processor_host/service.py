@@ -16,7 +16,8 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from procession.errors import ProcessionError, address
+from procession.addresses import address
+from procession.errors import ProcessionError
 from procession.registry import Registry
 from procession.services import Environment
 from procession_schemas import subjects

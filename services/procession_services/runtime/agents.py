@@ -7,7 +7,6 @@ import importlib.util
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +16,7 @@ from pydantic.alias_generators import to_snake
 from pydantic_core import ErrorDetails
 
 from procession.authors import is_ours, place, said
+from procession.json_values import leaf_fault
 from procession_schemas.agent import (
     Agent,
     FactoryRef,
@@ -237,10 +237,8 @@ def _unsent(value: Any, at: _Path = (), around: tuple[int, ...] = ()) -> Iterato
             return
         for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
             yield from _unsent(item, (*at, key), (*around, id(value)))
-    elif isinstance(value, float) and not isfinite(value):
-        yield at, f"is {value}, which no message holds; give another number, or leave it out"
-    elif isinstance(value, int) and not -(2**63) <= value < 2**64:
-        yield at, "is an integer of more than 64 bits, which no message holds"
+    elif isinstance(value, int | float) and (fault := leaf_fault(value)):
+        yield at, f"{fault.strip()}; give another number, or leave it out"
 
 
 def _rest(fields: Any, wrong: list[_Path]) -> Agent | None:

@@ -9,7 +9,7 @@ import yaml
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from procession.errors import NATS_SCHEMES, address
+from procession.addresses import NATS_SCHEMES, address, is_address
 from procession_schemas.agent import LONGEST_RUN
 from procession_schemas.memory import EmbedderName
 from procession_schemas.subjects import token
@@ -201,15 +201,7 @@ class Settings(BaseSettings):
         name = str(info.field_name)
         schemes = _SCHEMES[name]
         for url in value.split(",") if name == "nats_url" else [value]:
-            whole = f"nats://{url}" if name == "nats_url" and "://" not in url else url
-            try:
-                parts = urlsplit(whole.strip())
-                right = parts.scheme in schemes and (
-                    parts.scheme == "unix" or (parts.hostname and parts.port != 0)
-                )
-            except ValueError:  # its text may quote a part of a password
-                right = False
-            if not right:
+            if not is_address(url, schemes):
                 raise ValueError(f"should be like {cls.model_fields[name].default}")
         return value
 

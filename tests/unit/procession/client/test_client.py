@@ -1015,6 +1015,21 @@ async def test_a_server_that_is_silent_leaves_time_for_the_others(servers):
     server.close()
 
 
+async def test_a_client_waits_for_something_until_the_last_one_who_does_has_it(servers):
+    async with Procession(servers.nats_url) as procession:
+        with procession._link._waiting() as first, procession._link._waiting() as second:
+            first("the streams")
+            second("more")
+            second("more of it")
+            assert procession.waits_for == "the streams"
+        assert procession.waits_for == ""
+        with procession._link._waiting() as first:
+            first("the streams")
+            with procession._link._waiting() as second:
+                second("more")
+            assert procession.waits_for == "the streams"
+
+
 @pytest.mark.parametrize(
     "url", ["", "nats://127.0.0.1:99999", "nats://127.0.0.1,", "nats://[::1", "http://127.0.0.1:8222"]
 )

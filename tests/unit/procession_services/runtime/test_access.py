@@ -2,7 +2,7 @@
 
 import pytest
 
-from procession.errors import address
+from procession.addresses import address
 from procession_services.runtime.access import Access
 from procession_services.runtime.settings import Settings, SettingsError
 

@@ -129,17 +129,17 @@ def test_what_no_message_holds_is_told(written):
             providerOptions: {openai: &own {self: *own}}
           b: {model: m/x, inputProcessors: [{id: token-limiter, options: {limit: 18446744073709551615}}]}
     """)
-    unheld = "which no message holds"
+    remedy = "; give another number, or leave it out"
     assert problems_of(path) == {
         (
             "agents.a.inputProcessors.0.options.limit",
-            f"is inf, {unheld}; give another number, or leave it out",
+            f"is inf, which JSON has not{remedy}",
         ),
         (
             "agents.a.inputProcessors.1.options.lastMessages",
-            f"is an integer of more than 64 bits, {unheld}",
+            f"is an integer of more than 64 bits{remedy}",
         ),
-        ("agents.a.tools.0.options.most.1", f"is nan, {unheld}; give another number, or leave it out"),
+        ("agents.a.tools.0.options.most.1", f"is nan, which JSON has not{remedy}"),
         ("agents.a.providerOptions.openai.self.self", "holds itself"),
     }
 
