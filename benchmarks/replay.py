@@ -167,6 +167,6 @@ def _lease(chain: str, run: str) -> dict[str, Any]:
     return {
         "session": run, "kind": "model", "attempt": 2, "acks": subjects.answers("llm_gateway", "replay"),
         "resume": True,
-        "command": command.model_dump(by_alias=True), "processors": _CHAINS[chain], "states": {}, "outSeq": 0,
+        "command": command.to_dict(), "processors": _CHAINS[chain], "states": {}, "outSeq": 0,
         "requestContext": {}, "stepNumber": 0, "retryCount": 0, "fence": 1, "messages": messages,
     }  # fmt: skip

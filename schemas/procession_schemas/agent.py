@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal
 
+from msgspec import field
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
-from procession_schemas.base import JsonObject, StrictModel
+from procession_schemas.base import JsonObject, StrictModel, WireStruct
 from procession_schemas.memory import MemoryConfig
 from procession_schemas.model_settings import ModelSettings, unknown_settings
 
@@ -17,25 +18,31 @@ def _by_id(value: object) -> object:
     return {"id": value} if isinstance(value, str) else value
 
 
-class ProcessorRef(StrictModel):
+class ProcessorRef(WireStruct):
     """A processor of an agent: a registered id and its options. A bare string is an id without options."""
 
-    id: str = Field(min_length=1, description="Registered processor id, for example `unicode-normalizer`.")
-    options: JsonObject = Field(
-        default_factory=dict, description="Options of that processor, either spelling."
+    FORM = StrictModel
+
+    id: Annotated[
+        str, Field(min_length=1, description="Registered processor id, for example `unicode-normalizer`.")
+    ]
+    options: Annotated[JsonObject, Field(description="Options of that processor, either spelling.")] = field(
+        default_factory=dict
     )
-    as_: str | None = Field(
-        default=None,
-        alias="as",
-        min_length=1,
-        description="Instance id: state key and `processorId`; default: `id`.",
-    )
-    on_error: Literal["fail", "skip"] | None = Field(
-        default=None,
-        description="When a hook raises: end the run, or go on with the value unchanged (D-2). Not of "
-        "processAPIError: the next one is asked (R-AE-7).",
-    )
-    timeout: float | None = Field(default=None, gt=0, description="Seconds one hook call may take.")
+    as_: Annotated[
+        str | None,
+        Field(
+            alias="as", min_length=1, description="Instance id: state key and `processorId`; default: `id`."
+        ),
+    ] = field(name="as", default=None)
+    on_error: Annotated[
+        Literal["fail", "skip"] | None,
+        Field(
+            description="When a hook raises: end the run, or go on with the value unchanged (D-2). Not of "
+            "processAPIError: the next one is asked (R-AE-7)."
+        ),
+    ] = None
+    timeout: Annotated[float | None, Field(gt=0, description="Seconds one hook call may take.")] = None
 
     @property
     def instance(self) -> str:
@@ -43,20 +50,24 @@ class ProcessorRef(StrictModel):
         return self.as_ or self.id
 
 
-class ToolRef(StrictModel):
+class ToolRef(WireStruct):
     """A tool of an agent: a registered id and its options. A bare string is an id without options."""
 
-    id: str = Field(min_length=1, description="Registered tool id.")
-    as_: str | None = Field(
-        default=None, alias="as", min_length=1, description="Name the model sees; default: `id`."
+    FORM = StrictModel
+
+    id: Annotated[str, Field(min_length=1, description="Registered tool id.")]
+    as_: Annotated[
+        str | None, Field(alias="as", min_length=1, description="Name the model sees; default: `id`.")
+    ] = field(name="as", default=None)
+    options: Annotated[JsonObject, Field(description="Options of that tool.")] = field(default_factory=dict)
+    description: Annotated[str | None, Field(description="Overrides the tool's own description.")] = None
+    parameters: Annotated[JsonObject | None, Field(description="JSON Schema; overrides the tool's own.")] = (
+        None
     )
-    options: JsonObject = Field(default_factory=dict, description="Options of that tool.")
-    description: str | None = Field(default=None, description="Overrides the tool's own description.")
-    parameters: JsonObject | None = Field(default=None, description="JSON Schema; overrides the tool's own.")
-    require_approval: bool | None = Field(
-        default=None, description="Suspend the run until a person approves."
-    )
-    timeout: float | None = Field(default=None, gt=0, description="Seconds one call may take.")
+    require_approval: Annotated[
+        bool | None, Field(description="Suspend the run until a person approves.")
+    ] = None
+    timeout: Annotated[float | None, Field(gt=0, description="Seconds one call may take.")] = None
 
     @property
     def name(self) -> str:
@@ -71,16 +82,24 @@ class FactoryRef(StrictModel):
     options: JsonObject = Field(default_factory=dict, description="Options handed to the factory.")
 
 
-class ModelEntry(StrictModel):
+class ModelEntry(WireStruct):
     """One model of a fallback list (R-FB-1)."""
 
-    model: str = Field(min_length=1, description="`provider/name`.")
-    id: str | None = Field(default=None, description="A label; nothing reads it.")
-    max_retries: int | None = Field(default=None, ge=0, description="Overrides the agent's `maxRetries`.")
-    enabled: bool = Field(default=True, description="False: the entry is skipped.")
-    model_settings: ModelSettings = Field(default_factory=dict, description="Added to the agent's, and win.")
-    provider_options: JsonObject = Field(default_factory=dict, description="Added to the agent's, and win.")
-    headers: dict[str, str] = Field(default_factory=dict, description="Extra HTTP headers of the call.")
+    FORM = StrictModel
+
+    model: Annotated[str, Field(min_length=1, description="`provider/name`.")]
+    id: Annotated[str | None, Field(description="A label; nothing reads it.")] = None
+    max_retries: Annotated[int | None, Field(ge=0, description="Overrides the agent's `maxRetries`.")] = None
+    enabled: Annotated[bool, Field(description="False: the entry is skipped.")] = True
+    model_settings: Annotated[ModelSettings, Field(description="Added to the agent's, and win.")] = field(
+        default_factory=dict
+    )
+    provider_options: Annotated[JsonObject, Field(description="Added to the agent's, and win.")] = field(
+        default_factory=dict
+    )
+    headers: Annotated[dict[str, str], Field(description="Extra HTTP headers of the call.")] = field(
+        default_factory=dict
+    )
 
 
 class StructuredOutput(StrictModel):

@@ -1,13 +1,14 @@
 """A run request, and what a run ends with."""
 
 from itertools import chain, islice
-from typing import Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
+from msgspec import field
 from pydantic import Field, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from procession_schemas.agent import Agent, AgentOptions, AnyTool
-from procession_schemas.base import JsonObject, WireModel
+from procession_schemas.base import JsonObject, WireModel, WireStruct
 from procession_schemas.memory import RequestMemory
 from procession_schemas.run_ids import LONGEST
 
@@ -105,38 +106,40 @@ class Tripwire(WireModel):
     metadata: Any = None
 
 
-class HookReport(WireModel):
+class HookReport(WireStruct):
     """What one processor did in one hook, summed over a run."""
 
     processor: str
     hook: str
     calls: int = 0
-    micros: float = Field(default=0, description="Wall time in the hook, microseconds.")
+    micros: Annotated[float, Field(description="Wall time in the hook, microseconds.")] = 0.0
     changed: int = 0
     dropped: int = 0
     aborts: int = 0
     errors: int = 0
     warnings: int = 0
-    model_calls: int = Field(default=0, description="Model calls that the processor itself made.")
-    model_tokens: int = Field(default=0, description="Tokens of these calls, in and out.")
-    model_cost: float = Field(default=0, description="US dollars of these calls, where the price is known.")
+    model_calls: Annotated[int, Field(description="Model calls that the processor itself made.")] = 0
+    model_tokens: Annotated[int, Field(description="Tokens of these calls, in and out.")] = 0
+    model_cost: Annotated[
+        float, Field(description="US dollars of these calls, where the price is known.")
+    ] = 0.0
 
-    def plus(self, more: "HookReport") -> "HookReport":
-        """This, and what the same hook did elsewhere."""
-        return self.model_copy(update={name: getattr(self, name) + getattr(more, name) for name in COUNTERS})
+    def add(self, more: "HookReport") -> None:
+        """Adds what the same hook did elsewhere."""
+        for name in _COUNTERS:
+            setattr(self, name, getattr(self, name) + getattr(more, name))
 
 
-COUNTERS = tuple(name for name in HookReport.model_fields if name not in ("processor", "hook"))
-"""The fields of a `HookReport` that are summed."""
+_COUNTERS: Final = tuple(name for name in HookReport.__struct_fields__ if name not in ("processor", "hook"))
 
 
-class ModelReport(WireModel):
+class ModelReport(WireStruct):
     """What the model calls of a run cost."""
 
     model: str
     calls: int = 0
-    usage: dict[str, int | None] = Field(default_factory=dict)
-    cost: float | None = Field(default=None, description="US dollars; absent when the price is not known.")
+    usage: dict[str, int | None] = field(default_factory=dict)
+    cost: Annotated[float | None, Field(description="US dollars; absent when the price is not known.")] = None
 
 
 class RunResult(WireModel):

@@ -8,6 +8,7 @@ processor implements costs no message.
 
 from typing import Annotated, Any, Final, Literal
 
+from msgspec import field
 from pydantic import AfterValidator, ConfigDict, Field
 
 from procession_schemas.agent import (
@@ -18,7 +19,7 @@ from procession_schemas.agent import (
     ToolRef,
     plain_choice,
 )
-from procession_schemas.base import JsonObject, WireModel
+from procession_schemas.base import JsonObject, WireModel, WireStruct
 from procession_schemas.model_settings import ModelSettings
 from procession_schemas.run import Failure, HookReport, ModelReport, RunResult, Tripwire
 
@@ -26,206 +27,195 @@ ANY_VERSION: Final = -1
 """The version of a command that starts from whatever the context has become (a failure, a deadline)."""
 
 
-class StepConfig(WireModel):
+class StepConfig(WireStruct):
     """What a step is run with; the step hooks may override it for that step (R-IS-8)."""
 
     model: str
-    model_by: str | None = Field(default=None, description="The processor whose processInputStep chose it.")
-    tools: dict[str, ToolRef] = Field(default_factory=dict)
+    model_by: Annotated[str | None, Field(description="The processor whose processInputStep chose it.")] = (
+        None
+    )
+    tools: dict[str, ToolRef] = field(default_factory=dict)
     tool_choice: Annotated[Any, AfterValidator(plain_choice)] = "auto"
     active_tools: list[str] | None = None
-    model_settings: ModelSettings = Field(default_factory=dict)
-    provider_options: JsonObject = Field(default_factory=dict)
+    model_settings: ModelSettings = field(default_factory=dict)
+    provider_options: JsonObject = field(default_factory=dict)
     structured_output: StructuredOutput | None = None
 
 
-class OpenOp(WireModel):
+class Operation(WireStruct, tag_field="op"):
+    """What a service does of a command; `op` says which it is."""
+
+    @property
+    def op(self) -> str:
+        """Its name on the wire."""
+        return str(self.__struct_config__.tag)
+
+
+class OpenOp(Operation, tag="open"):
     """Creates the context of a run from its request: instructions, messages, request context."""
 
-    op: Literal["open"] = "open"
-    instructions: list[str] = Field(default_factory=list)
-    system: list[str] = Field(default_factory=list)
-    context: list[Any] = Field(default_factory=list)
-    input: list[Any] = Field(default_factory=list)
-    request_context: JsonObject = Field(default_factory=dict)
-    tracing_context: JsonObject = Field(default_factory=dict)
-    memory: JsonObject | None = Field(
-        default=None, description="What memory processors read from the request context."
-    )
-    waited: bool = Field(
-        default=False,
-        description="The run has waited for others on its thread: its input counts as said now.",
-    )
+    instructions: list[str] = field(default_factory=list)
+    system: list[str] = field(default_factory=list)
+    context: list[Any] = field(default_factory=list)
+    input: list[Any] = field(default_factory=list)
+    request_context: JsonObject = field(default_factory=dict)
+    tracing_context: JsonObject = field(default_factory=dict)
+    memory: Annotated[
+        JsonObject | None, Field(description="What memory processors read from the request context.")
+    ] = None
+    waited: Annotated[
+        bool, Field(description="The run has waited for others on its thread: its input counts as said now.")
+    ] = False
 
 
-class ArraysOp(WireModel):
+class ArraysOp(Operation, tag="arrays"):
     """Calls the functions that make the output and error arrays of this run, once processInput is through (R-CF-3)."""
 
-    op: Literal["arrays"] = "arrays"
-    factories: dict[str, FactoryRef] = Field(description="By kind: `output`, `error`.")
+    factories: Annotated[dict[str, FactoryRef], Field(description="By kind: `output`, `error`.")]
 
 
-class HookOp(WireModel):
+class HookOp(Operation, tag="hook"):
     """Runs one hook of these processors, in order."""
 
-    op: Literal["hook"] = "hook"
     hook: str
     processors: list[ProcessorRef]
-    offset: int = Field(default=0, description="`processorIndex` of the first.")
-    places: list[int] | None = Field(
-        default=None, description="`processorIndex` of each; absent: they stand side by side."
-    )
-    finish_reason: str | None = Field(default=None, description="For processOutputResult.")
-    stream_processors: list[ProcessorRef] = Field(
-        default_factory=list,
-        description="The output chain, where some of it opted in to `data-*` chunks (R-WR-7).",
-    )
+    offset: Annotated[int, Field(description="`processorIndex` of the first.")] = 0
+    places: Annotated[
+        list[int] | None, Field(description="`processorIndex` of each; absent: they stand side by side.")
+    ] = None
+    finish_reason: Annotated[str | None, Field(description="For processOutputResult.")] = None
+    stream_processors: Annotated[
+        list[ProcessorRef],
+        Field(description="The output chain, where some of it opted in to `data-*` chunks (R-WR-7)."),
+    ] = field(default_factory=list)
 
 
-class BaselineOp(WireModel):
+class BaselineOp(Operation, tag="baseline"):
     """Freezes the baseline of the system messages (R-SY-2)."""
 
-    op: Literal["baseline"] = "baseline"
 
-
-class BeginOp(WireModel):
+class BeginOp(Operation, tag="begin"):
     """Begins an attempt: resets system messages, settings and the response (R-SY-3, R-IS-8)."""
 
-    op: Literal["begin"] = "begin"
     step: int
     retry_count: int
-    feedback: list[str] = Field(default_factory=list)
+    feedback: list[str] = field(default_factory=list)
     config: StepConfig
 
 
-class EmitOp(WireModel):
+class EmitOp(Operation, tag="emit"):
     """Sends chunks to the client as they are."""
 
-    op: Literal["emit"] = "emit"
     chunks: list[JsonObject]
 
 
-class StreamOp(WireModel):
+class StreamOp(Operation, tag="stream"):
     """Sends chunks through processOutputStream."""
 
-    op: Literal["stream"] = "stream"
     chunks: list[JsonObject]
-    processors: list[ProcessorRef] = Field(default_factory=list)
+    processors: list[ProcessorRef] = field(default_factory=list)
 
 
-class Guard(WireModel):
+class Guard(WireStruct):
     """An input processor whose processInput runs beside the model call."""
 
     processor: ProcessorRef
-    index: int = Field(default=0, description="Its `processorIndex`.")
+    index: Annotated[int, Field(description="Its `processorIndex`.")] = 0
 
 
-class ModelOp(WireModel):
+class ModelOp(Operation, tag="model"):
     """Calls the model (or replays a cached response) and streams its answer through processOutputStream."""
 
-    op: Literal["model"] = "model"
-    processors: list[ProcessorRef] = Field(
-        default_factory=list, description="Those with processOutputStream."
+    processors: Annotated[list[ProcessorRef], Field(description="Those with processOutputStream.")] = field(
+        default_factory=list
     )
-    guards: list[Guard] = Field(
-        default_factory=list,
-        description="Asked while the provider is; nothing of the answer goes anywhere before all have agreed.",
-    )
-    keep_chunks: bool = Field(default=False, description="Some processor implements processLLMResponse.")
+    guards: Annotated[
+        list[Guard],
+        Field(
+            description="Asked while the provider is; nothing of the answer goes anywhere before all have agreed."
+        ),
+    ] = field(default_factory=list)
+    keep_chunks: Annotated[bool, Field(description="Some processor implements processLLMResponse.")] = False
     entry: ModelEntry | None = None
     max_retries: int = 0
     api_base: str | None = None
-    keyless: bool = Field(
-        default=False, description="The request itself says where the call goes: no key of ours goes there."
-    )
+    keyless: Annotated[
+        bool, Field(description="The request itself says where the call goes: no key of ours goes there.")
+    ] = False
     include_raw_chunks: bool = False
-    replica: str | None = Field(
-        default=None, description="The output replica that had the last stream of this run."
-    )
+    replica: Annotated[
+        str | None, Field(description="The output replica that had the last stream of this run.")
+    ] = None
 
 
-class UnlessToolsOp(WireModel):
+class UnlessToolsOp(Operation, tag="unlessTools"):
     """Ends the command here when the answer has calls that tools must run: what follows is for an answer without."""
 
-    op: Literal["unlessTools"] = "unlessTools"
 
-
-class IfOutcomesOp(WireModel):
+class IfOutcomesOp(Operation, tag="ifOutcomes"):
     """Ends the command here unless a tool gave an outcome: what follows is for a run that goes on."""
 
-    op: Literal["ifOutcomes"] = "ifOutcomes"
 
-
-class ToolsOp(WireModel):
+class ToolsOp(Operation, tag="tools"):
     """Runs the tool calls of the accepted response (R-TX)."""
 
-    op: Literal["tools"] = "tools"
     require_approval: bool = False
-    decisions: dict[str, JsonObject] = Field(
-        default_factory=dict,
-        description="toolCallId -> {approved, reason?} or {resumeData} when a run is resumed.",
-    )
-    processors: list[ProcessorRef] = Field(
-        default_factory=list, description="Those with processOutputStream."
+    decisions: Annotated[
+        dict[str, JsonObject],
+        Field(description="toolCallId -> {approved, reason?} or {resumeData} when a run is resumed."),
+    ] = field(default_factory=dict)
+    processors: Annotated[list[ProcessorRef], Field(description="Those with processOutputStream.")] = field(
+        default_factory=list
     )
 
 
-class ToolResultsOp(WireModel):
+class ToolResultsOp(Operation, tag="toolResults"):
     """Records the outcomes of the tools in call order: processToolResult, the list, then the stream."""
 
-    op: Literal["toolResults"] = "toolResults"
-    result_processors: list[ProcessorRef] = Field(default_factory=list)
-    places: list[int] | None = Field(
-        default=None,
-        description="`processorIndex` of each of those; absent: they are the first.",
-    )
-    processors: list[ProcessorRef] = Field(default_factory=list)
+    result_processors: list[ProcessorRef] = field(default_factory=list)
+    places: Annotated[
+        list[int] | None, Field(description="`processorIndex` of each of those; absent: they are the first.")
+    ] = None
+    processors: list[ProcessorRef] = field(default_factory=list)
 
 
-class StopOp(WireModel):
+class StopOp(Operation, tag="stop"):
     """Evaluates stop conditions (R-LP-3)."""
 
-    op: Literal["stop"] = "stop"
     conditions: list[ProcessorRef]
 
 
-class RejectOp(WireModel):
+class RejectOp(Operation, tag="reject"):
     """Takes the output of the current attempt back (R-AB-28); with a retry it becomes an entry of `steps`."""
 
-    op: Literal["reject"] = "reject"
     tripwire: Tripwire | None = None
     finish_reason: Literal["retry", "tripwire"] = "retry"
-    listed: bool = Field(default=True, description="The attempt becomes an entry of the result's steps.")
+    listed: Annotated[bool, Field(description="The attempt becomes an entry of the result's steps.")] = True
 
 
-class AcceptOp(WireModel):
+class AcceptOp(Operation, tag="accept"):
     """Accepts the current attempt: its step result counts from here on."""
 
-    op: Literal["accept"] = "accept"
 
-
-class StepFinishOp(WireModel):
+class StepFinishOp(Operation, tag="stepFinish"):
     """Sends `step-finish` through processOutputStream."""
 
-    op: Literal["stepFinish"] = "stepFinish"
-    reason: str | None = Field(default=None, description="Absent: the finish reason of the answer.")
+    reason: Annotated[str | None, Field(description="Absent: the finish reason of the answer.")] = None
     is_continued: bool
-    tripwire: Tripwire | None = Field(default=None, description="Why a retried attempt was rejected.")
-    processors: list[ProcessorRef] = Field(default_factory=list)
+    tripwire: Annotated[Tripwire | None, Field(description="Why a retried attempt was rejected.")] = None
+    processors: list[ProcessorRef] = field(default_factory=list)
 
 
-class FailOp(WireModel):
+class FailOp(Operation, tag="fail"):
     """Records an unrecovered model failure on the assistant message (R-AE-14)."""
 
-    op: Literal["fail"] = "fail"
     error: Failure
 
 
-class ResultOp(WireModel):
+class ResultOp(Operation, tag="result"):
     """Compiles the final result; sends `finish` unless the run ended otherwise."""
 
-    op: Literal["result"] = "result"
-    finish_reason: str | None = Field(default=None, description="Absent: the finish reason of the answer.")
+    finish_reason: Annotated[str | None, Field(description="Absent: the finish reason of the answer.")] = None
     status: Literal["finished", "blocked", "failed", "cancelled", "suspended"]
     finish: bool = True
     tripwire: Tripwire | None = None
@@ -240,7 +230,7 @@ Op = Annotated[
 ]  # fmt: skip
 
 
-class WorkCommand(WireModel):
+class WorkCommand(WireStruct):
     """Operations for one service, on `procession.v1.work.<service>.<tenant>.<run>`.
 
     `seq` numbers the commands of a run; a result is only accepted for the outstanding number (fencing). `version` is
@@ -253,21 +243,25 @@ class WorkCommand(WireModel):
     seq: int
     service: str
     version: int
-    out_seq: int = Field(description="Number of the next chunk.")
-    message_id: str = Field(description="Id of the run's assistant message.")
+    out_seq: Annotated[int, Field(description="Number of the next chunk.")]
+    message_id: Annotated[str, Field(description="Id of the run's assistant message.")]
     stream: bool = True
     ops: list[Op]
-    chain_places: list[int] | None = Field(
-        default=None,
-        description="`processorIndex` of each processor of the output chain; absent: they are the first.",
-    )
-    renewed: bool = Field(
-        default=False, description="Redis may have forgotten commands that were done before it."
-    )
-    lent: int | None = Field(
-        default=None,
-        description="Deprecated: gateways of before looked here for the first operation that they lent.",
-    )
+    chain_places: Annotated[
+        list[int] | None,
+        Field(
+            description="`processorIndex` of each processor of the output chain; absent: they are the first."
+        ),
+    ] = None
+    renewed: Annotated[
+        bool, Field(description="Redis may have forgotten commands that were done before it.")
+    ] = False
+    lent: Annotated[
+        int | None,
+        Field(
+            description="Deprecated: gateways of before looked here for the first operation that they lent."
+        ),
+    ] = None
 
     @property
     def id(self) -> str:
@@ -275,52 +269,56 @@ class WorkCommand(WireModel):
         return f"{self.tenant}:{self.run}:{self.seq}"
 
 
-class StepFacts(WireModel):
+class StepFacts(WireStruct):
     """What the orchestrator needs to know of a response to go on."""
 
     finish_reason: str = "other"
     tool_calls: int = 0
-    outcomes: int = Field(default=0, description="Local tool calls that got an outcome.")
-    started: bool = Field(default=False, description="The model's stream had begun when it failed.")
-    stop: bool = Field(default=False, description="A stop condition holds.")
+    outcomes: Annotated[int, Field(description="Local tool calls that got an outcome.")] = 0
+    started: Annotated[bool, Field(description="The model's stream had begun when it failed.")] = False
+    stop: Annotated[bool, Field(description="A stop condition holds.")] = False
 
 
-class WorkResult(WireModel):
+class WorkResult(WireStruct, tag_field="type", tag="result"):
     """The answer to a command, on `procession.v1.work.orchestrator.<tenant>.<run>`.
 
     Outcomes: `ok` all operations ran; `tripwire` a processor aborted; `failed` a processor or the runtime failed;
     `modelFailed` the provider did (error processors are asked); `cancelled`; `suspended` a tool waits for a person.
     """
 
-    type: Literal["result"] = "result"
     run: str
     tenant: str
     seq: int
     service: str
     outcome: Literal["ok", "tripwire", "failed", "modelFailed", "cancelled", "suspended"]
-    at: int = Field(
-        default=0, description="Index of the operation that ended the command, where it is not `ok`."
+    at: Annotated[
+        int, Field(description="Index of the operation that ended the command, where it is not `ok`.")
+    ] = 0
+    stopped: Annotated[bool, Field(description="`unlessTools` ended the command: the answer has calls.")] = (
+        False
     )
-    stopped: bool = Field(default=False, description="`unlessTools` ended the command: the answer has calls.")
     version: int
     out_seq: int
     tripwire: Tripwire | None = None
     error: Failure | None = None
-    suspend: list[JsonObject] | None = Field(
-        default=None, description="The calls that wait, with their payloads."
-    )
+    suspend: Annotated[
+        list[JsonObject] | None, Field(description="The calls that wait, with their payloads.")
+    ] = None
     facts: StepFacts | None = None
-    retry: bool | None = Field(default=None, description="What the error processors decided.")
-    stop: bool | None = Field(default=None, description="What the stop conditions decided.")
-    verdict: Literal["passed", "blocked"] | None = Field(
-        default=None, description="What the guards beside the model said; absent where none was asked."
-    )
-    arrays: dict[str, list[JsonObject]] | None = Field(
-        default=None,
-        description="What the functions made that make arrays: processors with their hooks and services.",
-    )
+    retry: Annotated[bool | None, Field(description="What the error processors decided.")] = None
+    stop: Annotated[bool | None, Field(description="What the stop conditions decided.")] = None
+    verdict: Annotated[
+        Literal["passed", "blocked"] | None,
+        Field(description="What the guards beside the model said; absent where none was asked."),
+    ] = None
+    arrays: Annotated[
+        dict[str, list[JsonObject]] | None,
+        Field(
+            description="What the functions made that make arrays: processors with their hooks and services."
+        ),
+    ] = None
     replica: str | None = None
-    reports: list[HookReport] = Field(default_factory=list)
+    reports: list[HookReport] = field(default_factory=list)
     model: ModelReport | None = None
     result: RunResult | None = None
 

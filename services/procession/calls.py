@@ -26,7 +26,7 @@ from procession.signals import Signal
 from procession.usage import Scope, UsageSum
 from procession_schemas.chunks import CORE_TYPES, Chunk
 from procession_schemas.messages import Message
-from procession_schemas.run import COUNTERS, HookReport
+from procession_schemas.run import HookReport
 
 Clock = Callable[[], int]
 """Nanoseconds, monotonic."""
@@ -55,33 +55,6 @@ async def _ignore(_violation: Violation, _hook: Hook, _retry: bool) -> None:  # 
 
 
 @dataclass(slots=True)
-class Tally:
-    """The running `HookReport` of a processor and hook: plain counters, since every chunk counts."""
-
-    processor: str
-    hook: str
-    calls: int = 0
-    micros: float = 0
-    changed: int = 0
-    dropped: int = 0
-    aborts: int = 0
-    errors: int = 0
-    warnings: int = 0
-    model_calls: int = 0
-    model_tokens: int = 0
-    model_cost: float = 0
-
-    def add(self, more: HookReport) -> None:
-        """Adds what the same hook did elsewhere."""
-        for name in COUNTERS:
-            setattr(self, name, getattr(self, name) + getattr(more, name))
-
-    def to_wire(self) -> HookReport:
-        """The tally as it travels."""
-        return HookReport(**{name: getattr(self, name) for name in ("processor", "hook", *COUNTERS)})
-
-
-@dataclass(slots=True)
 class Calls:
     """What all hook calls of a command share."""
 
@@ -89,20 +62,20 @@ class Calls:
     abort_signal: AbortSignal = field(default_factory=AbortSignal)
     violation: ViolationSink = _ignore
     environment: Environment = NO_ENVIRONMENT
-    reports: dict[tuple[str, str], Tally] = field(default_factory=dict)
+    reports: dict[tuple[str, str], HookReport] = field(default_factory=dict)
 
-    def report(self, link: Link, hook: Hook) -> Tally:
+    def report(self, link: Link, hook: Hook) -> HookReport:
         """The running tally of a processor and hook."""
         key = (link.id, hook.value)
         if key not in self.reports:
-            self.reports[key] = Tally(link.id, hook.value)
+            self.reports[key] = HookReport(processor=link.id, hook=hook.value)
         return self.reports[key]
 
     def add_reports(self, reports: Iterable[HookReport]) -> None:
         """Adds what hooks did elsewhere for this command."""
         for report in reports:
             key = (report.processor, report.hook)
-            self.reports.setdefault(key, Tally(*key)).add(report)
+            self.reports.setdefault(key, HookReport(processor=report.processor, hook=report.hook)).add(report)
 
     def services(
         self, ctx: RunContext, link: Link, hook: Hook, writer: Writer | None = None

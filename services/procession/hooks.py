@@ -6,6 +6,7 @@ Each function takes the run's context and changes it; a tripwire or a processor'
 import copy
 from typing import Any
 
+from msgspec.structs import asdict
 from pydantic import ValidationError
 
 from procession import args as a
@@ -101,7 +102,7 @@ async def run_input(ctx: RunContext, links: list[Link], calls: Calls) -> None:
 def _settings(config: StepConfig) -> dict[str, Any]:
     """What a step's call is made with, as its hooks get it."""
     structured = config.structured_output
-    tools = {name: ref.model_dump(by_alias=True, exclude_none=True) for name, ref in config.tools.items()}
+    tools = {name: ref.shown() for name, ref in config.tools.items()}
     return {
         "model": model_info(config.model),
         "tool_choice": config.tool_choice,
@@ -166,9 +167,9 @@ def _override_config(ctx: RunContext, link: Link, value: dict[str, Any]) -> None
         kept = {k: v for k, v in ctx.config.model_settings.items() if k in ("maxRetries", "timeout")}
         update["model_settings"] = {**kept, **update["model_settings"]}
     if update:
-        merged = {**ctx.config.model_dump(by_alias=False), **update}
+        merged = {**asdict(ctx.config), **update}
         try:
-            ctx.config = StepConfig.model_validate(merged)
+            ctx.config = StepConfig.checked(merged)
         except ValidationError as error:
             told = in_words(wrong_fields(error).items(), "settings")
             raise wrong(link, hook, INVALID_RETURN, f"returned settings that do not fit: {told}") from error

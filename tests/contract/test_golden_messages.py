@@ -4,7 +4,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel, TypeAdapter
 
-from procession_schemas.base import StrictModel, WireModel
+from procession_schemas.base import StrictModel, WireModel, WireStruct
 from procession_schemas.catalog import CATALOG, row
 from procession_schemas.chunk_types import MADE_BY_CLIENTS, AnyChunk
 from procession_schemas.chunks import CORE_TYPES, HIDDEN_TYPES
@@ -21,17 +21,35 @@ def body_of(path):
 
 
 def parsed(path, content):
-    return TypeAdapter(body_of(path)).validate_json(json.dumps(content))
+    body, text = body_of(path), json.dumps(content)
+    message = TypeAdapter(body).validate_json(text)
+    if isinstance(message, WireStruct):  # which services read by themselves
+        assert body.from_json(text) == message
+    return message
 
 
-def dumped(value):
-    if isinstance(value, WireModel):
-        return json.loads(value.to_json())
+def sent(message):
+    if isinstance(message, WireModel | WireStruct):
+        return json.loads(message.to_json())
     return (
-        value.model_dump(mode="json", by_alias=True, exclude_unset=True)
-        if isinstance(value, BaseModel)
-        else value
+        message.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        if isinstance(message, BaseModel)
+        else message
     )
+
+
+def told(value):
+    """All that a message says, with what it leaves out."""
+    if isinstance(value, WireStruct):
+        names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
+        tag = {value.__struct_config__.tag_field: value.__struct_config__.tag}
+        return {key: told(getattr(value, name)) for key, name in names} | (tag if None not in tag else {})
+    if isinstance(value, BaseModel):
+        fields = type(value).model_fields.items()
+        return {field.alias or name: told(getattr(value, name)) for name, field in fields}
+    if isinstance(value, list):
+        return [told(each) for each in value]
+    return {key: told(each) for key, each in value.items()} if isinstance(value, dict) else value
 
 
 def kept(given, made):
@@ -42,15 +60,15 @@ def kept(given, made):
         )
     if isinstance(given, list):
         return isinstance(made, list) and len(given) == len(made) and all(map(kept, given, made))
-    return made in (given, {"id": given})
+    return made == given or (isinstance(made, dict) and made["id"] == given)
 
 
 @pytest.mark.parametrize("path", FILES, ids=NAMES)
 def test_yesterdays_message_means_today_what_it_meant(path):
     content = json.loads(path.read_text())
     message = parsed(path, content)
-    assert kept(content, dumped(message))
-    assert parsed(path, dumped(message)) == message
+    assert kept(content, told(message))
+    assert parsed(path, sent(message)) == message
 
 
 @pytest.mark.parametrize("path", FILES, ids=NAMES)
@@ -67,7 +85,7 @@ def test_a_field_from_tomorrow_is_ignored_between_services_and_refused_from_peop
     if isinstance(body, type) and issubclass(body, StrictModel):
         with pytest.raises(ValueError, match="fromTomorrow"):
             parsed(path, content)
-    elif isinstance(body, type) and issubclass(body, WireModel):
+    elif isinstance(body, type) and issubclass(body, WireModel | WireStruct):
         assert parsed(path, content) == parsed(path, json.loads(path.read_text()))
 
 

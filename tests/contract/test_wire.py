@@ -98,7 +98,5 @@ def test_commands_of_two_tenants_are_two_commands_though_their_runs_share_an_id(
         "outSeq": 0,
         "messageId": "m",
     }
-    ids = {
-        WorkCommand.model_validate({**facts, "tenant": tenant, "ops": []}).id for tenant in ("acme", "globex")
-    }
+    ids = {WorkCommand.of({**facts, "tenant": tenant, "ops": []}).id for tenant in ("acme", "globex")}
     assert len(ids) == 2

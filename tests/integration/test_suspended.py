@@ -130,7 +130,7 @@ async def test_what_a_service_gave_up_while_redis_is_away_ends_its_run_when_it_i
         await eventually(is_sent)
         sent = await js.get_last_msg("WORK", subjects.work("llm_gateway", tenant, handle.run_id))
         given_up = failed_result(
-            WorkCommand.model_validate_json(sent.data or b""), Failure(code="WORK_FAILED", message="x")
+            WorkCommand.from_json(sent.data or b""), Failure(code="WORK_FAILED", message="x")
         )
         servers.kill_redis()
         await js.publish(subjects.work("orchestrator", tenant, handle.run_id), given_up.to_json())

@@ -79,7 +79,7 @@ class Store:
         self.state, self.state_version = state, version + 1
         told = orjson.loads(state)
         self.out = told["seq"] if told.get("sent") else 0
-        self.numbered_in = 0 if told["leap"] else told["life"]
+        self.numbered_in = 0 if told.get("leap") else told.get("life", 0)
         self.listed = True
         return True
 

@@ -7,6 +7,7 @@ laws, whatever led to it.
 
 import copy
 from collections import deque
+from copy import deepcopy
 from dataclasses import dataclass, field
 
 from procession_schemas.run import Failure, RunResult
@@ -98,7 +99,7 @@ class World:
         """The message was delivered too often and goes to the dead letters."""
         self.queue.remove(message)
         if message.kind == "command":
-            command = WorkCommand.model_validate_json(message.body)
+            command = WorkCommand.from_json(message.body)
             gone = WorkResult(
                 run=command.run,
                 tenant=command.tenant,
@@ -195,9 +196,9 @@ class World:
         yield
         match message.kind:
             case "command":
-                yield from self._work(WorkCommand.model_validate_json(message.body))
+                yield from self._work(WorkCommand.from_json(message.body))
             case "result":
-                yield from self._event(WorkResult.model_validate_json(message.body))
+                yield from self._event(WorkResult.from_json(message.body))
             case "turn":
                 yield from self._event(Started())
             case "control":
@@ -234,12 +235,10 @@ class World:
         elif saved:
             yield from self._perform(reduced[0][1])
         else:
-            yield from self._event(WorkResult.model_validate_json(counts))
+            yield from self._event(WorkResult.from_json(counts))
 
     def _request(self, *, again: bool) -> Steps:
-        state = self.fresh.model_copy(
-            deep=True, update={"life": self.store.life, "leap": again or self.forgot}
-        )
+        state = deepcopy(self.fresh).but(life=self.store.life, leap=again or self.forgot)
         after, effects = (state, outstanding(state)) if state.queued else reduce_by_law(state, Started())
         yield
         known = self.state()
@@ -253,7 +252,7 @@ class World:
             if state.queued:
                 after, effects = reduce_by_law(state, Control(type="cancel"))
             else:
-                after, effects = reduce_by_law(state.model_copy(update={"cancel": True}), Started())
+                after, effects = reduce_by_law(state.but(cancel=True), Started())
             if not self.store.save_state(1, after.to_json()):
                 return
             yield

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from procession.calls import Tally
 from procession.processor import Hook
 from procession.testing import ProcessorKit, ScriptedModels, environment
+from procession_schemas.run import HookReport
 
 
 class ScriptedKit(ProcessorKit):
@@ -17,7 +17,7 @@ class ScriptedKit(ProcessorKit):
             processor, options, environment=environment(self.models, log=self.logs.append), **more
         )
 
-    def report(self, hook: Hook) -> Tally:
+    def report(self, hook: Hook) -> HookReport:
         """The tally of a hook."""
         (found,) = [each for (_, name), each in self.calls.reports.items() if name == hook.value]
         return found

@@ -3,6 +3,8 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal
 
+from msgspec.structs import asdict
+
 from procession import hooks
 from procession.args import APIError, RequestContext, State, Violation
 from procession.calls import Calls, Link
@@ -159,7 +161,7 @@ class ProcessorKit:
                 `model_settings`, `provider_options`, `structured_output`.
         """
         run = self._run
-        run.config = StepConfig.model_validate({**run.config.model_dump(), **config})
+        run.config = StepConfig.checked({**asdict(run.config), **config})
         run.accept()
         run.begin()
         told = await self._call(

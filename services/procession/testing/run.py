@@ -1,6 +1,7 @@
 """The run that a kit plays: attempts begin, are accepted or taken back, and the data travel in between."""
 
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from itertools import count
 from typing import Any
 
@@ -73,7 +74,7 @@ class KitRun:
             ctx.messages.freeze_baseline()
         ctx.messages.reset_system(self._feedback)
         ctx.messages.begin_response(ctx.message_id)
-        ctx.config = self.config.model_copy(deep=True)
+        ctx.config = deepcopy(self.config)
         ctx.prompt = ctx.cached = ctx.response = None
         ctx.outcomes = []
         self._open = True

@@ -48,7 +48,7 @@ class GuardAnswers:
         _, _, tenant, *_ = subjects.parse(subject)
         try:
             async with beating(self._publish, request.beats):
-                reply = await self._judge(request, request.command.model_copy(update={"tenant": tenant}))
+                reply = await self._judge(request, request.command.but(tenant=tenant))
             told = reply.to_json()
         except BaseException as error:  # whatever it is, the gateway must not wait for it
             if is_ours(error):
@@ -72,7 +72,7 @@ class GuardAnswers:
             reply.tripwire = wire_tripwire(tripwire)
         except (ProcessorError, UnknownComponentError, InvalidOptionsError) as error:
             reply.error = wire_failure(error)
-        reply.reports = [tally.to_wire() for tally in calls.reports.values()]
+        reply.reports = list(calls.reports.values())
         return reply
 
     async def _context(self, request: GuardRequest, command: WorkCommand) -> RunContext:

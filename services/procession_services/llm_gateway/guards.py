@@ -89,7 +89,7 @@ class Guards:
 
     async def _bodies(self, guards: list[Guard], job: Job, inboxes: list[Inbox]) -> list[bytes]:
         """The requests, the conversation through Redis where it is too long for one of them."""
-        ctx, command = job.ctx, job.command.model_copy(update={"ops": []})
+        ctx, command = job.ctx, job.command.but(ops=[])
         requests = [
             GuardRequest(
                 command=command,
@@ -140,7 +140,7 @@ def _seconds(ref: ProcessorRef) -> float:
 
 
 def _limited(ref: ProcessorRef) -> ProcessorRef:
-    return ref.model_copy(update={"timeout": _seconds(ref)})
+    return ref.but(timeout=_seconds(ref))
 
 
 def _failed(

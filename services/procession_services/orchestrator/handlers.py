@@ -159,7 +159,7 @@ class Orchestrator:
         """Saves a new run, begun or waiting for its turn; gives what was known of it, and how it was saved."""
         line = fresh.line
         begun, effects = reduce(fresh, Started())
-        queued = fresh.model_copy(update={"queued": True})
+        queued = fresh.but(queued=True)
         limits = self._keeper.tenants.of(fresh.tenant)
         asked: dict[str, Any] = {
             "state": begun.to_json(),
@@ -287,7 +287,7 @@ class Orchestrator:
 
     async def on_work(self, delivery: Delivery) -> None:
         """An answer that nobody took into the run yet: a host of another kind gave it, or one gave up."""
-        result = WorkResult.model_validate_json(delivery.body)
+        result = WorkResult.from_json(delivery.body)
         await self._patiently(delivery, lambda: self._driver.event(result.tenant, result.run, result))
 
     async def on_control(self, delivery: Delivery) -> None:
@@ -381,7 +381,7 @@ def _cancelled(state: RunState) -> tuple[RunState, list[Effect]]:
     """What a run becomes that somebody cancelled before it was accepted."""
     if state.queued:
         return reduce(state, Control(type="cancel"))
-    return reduce(state.model_copy(update={"cancel": True}), Started())
+    return reduce(state.but(cancel=True), Started())
 
 
 def _busy(other: str | None) -> Failure:

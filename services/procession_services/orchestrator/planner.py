@@ -79,7 +79,7 @@ class Planner:
             arrays = {**arrays, "input": await called_in_time(own, self._registry, context, "input")}
         size = asked + len(agent.model_dump_json(exclude_unset=True))
         plan = await built(lambda: make_plan(request, agent, arrays, self._registry, self._defaults), size)
-        return plan.model_copy(update={"keyless": True}) if self._is_strange(request.agent) else plan
+        return plan.but(keyless=True) if self._is_strange(request.agent) else plan
 
     def _is_strange(self, agent: Agent | None) -> bool:
         """Whether an agent that came with a request names a place for its calls that the operator has not named."""

@@ -34,7 +34,7 @@ def outcome(session: Session, *, logged: bool) -> dict[str, Any]:
         "requestContext": ctx.request_context,
         "response": session.collector.to_dict(),
         "parts": session.collector.parts,
-        "reports": [r.to_wire().model_dump(by_alias=True) for r in session.calls.reports.values()],
+        "reports": [r.to_dict() for r in session.calls.reports.values()],
         "rewritten": session.results.rewritten(),
         **_changes(ctx, session.lent),
     }

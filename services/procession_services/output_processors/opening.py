@@ -91,7 +91,7 @@ class Opener:
         Raises:
             ForgottenError: Its context is not there any more.
         """
-        refs = [ProcessorRef.model_validate(p) for p in lease["processors"]]
+        refs = [ProcessorRef.of(p) for p in lease["processors"]]
         links = await self._executor.instances.links(refs, command.chain_places)
         ctx, outbox = await self._context(lease, command), await self._outbox(lease, command)
         place = StreamPlace.of(ctx)

@@ -93,7 +93,7 @@ class SessionServer:
         task.add_done_callback(_report)
 
     async def _open(self, lease: dict[str, Any], reply: str) -> None:
-        command = WorkCommand.model_validate(lease["command"])
+        command = WorkCommand.of(lease["command"])
         address = f"{lease['acks']}.{lease['session']}"
         try:
             session = await self._opener.open(lease, command, address)

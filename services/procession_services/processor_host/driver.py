@@ -8,6 +8,7 @@ and compare-and-set make harmless.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from copy import deepcopy
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -144,7 +145,7 @@ class Driver:
     async def _do(self, state: RunState, effect: Effect) -> None:
         match effect:
             case Send(command) if command.service == LOCAL:
-                await self._execute(command.model_copy(deep=True))  # whose parts are also the plan's
+                await self._execute(deepcopy(command))  # whose parts are also the plan's
             case Send(command):
                 await self._send(state, command)
             case SignalCancel():

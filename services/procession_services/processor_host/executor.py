@@ -126,7 +126,7 @@ class Executor:
             if stored is None:
                 raise LostError
             if stored.seq == command.seq and stored.result is not None:
-                result = WorkResult.model_validate_json(stored.result)
+                result = WorkResult.from_json(stored.result)
                 await self.driver.event(command.tenant, command.run, result)
                 return
             if stored.state is None or _stale(command, stored):
@@ -235,7 +235,7 @@ class Executor:
         if done.state_saved and after is not None:
             await self.driver.go_on(after, done.called)
         else:
-            await self.driver.event(command.tenant, command.run, WorkResult.model_validate_json(done.result))
+            await self.driver.event(command.tenant, command.run, WorkResult.from_json(done.result))
         return True
 
     async def _last_context(self, job: Job) -> bytes:
@@ -366,7 +366,7 @@ def _stale(command: WorkCommand, stored: StoredContext) -> bool:
 
 
 def _summed(job: Job) -> None:
-    job.result.reports = [tally.to_wire() for tally in job.calls.reports.values()]
+    job.result.reports = [report.but() for report in job.calls.reports.values()]
     job.result.out_seq = job.outbox.next_seq
 
 

@@ -78,9 +78,9 @@ class Holders:
 
         Raises:
             LostError: It did not answer, and NATS does not either: the next delivery will tell.
-            ValidationError: It is no command.
+            UnfitError: It is no command.
         """
-        command = WorkCommand.model_validate_json(delivery.body)
+        command = WorkCommand.from_json(delivery.body)
         delivery.hold.instead_of, lives = await self.owner_of(command)
         return lives
 
@@ -88,9 +88,9 @@ class Holders:
         """How often a command was begun.
 
         Raises:
-            ValidationError: It is no command.
+            UnfitError: It is no command.
         """
-        command = WorkCommand.model_validate_json(delivery.body)
+        command = WorkCommand.from_json(delivery.body)
         return await self._store.times_begun(command.tenant, command.run, command.seq)
 
     async def owner_of(self, command: WorkCommand) -> tuple[str, bool]:

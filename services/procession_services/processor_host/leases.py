@@ -24,13 +24,13 @@ async def lease_of(
         "session": id_,
         "kind": "model" if ops and isinstance(ops[0], ModelOp) else "side",
         "acks": address,
-        "command": orjson.Fragment(job.command.model_copy(update={"ops": list(ops)}).to_json()),
+        "command": orjson.Fragment(job.command.but(ops=list(ops)).to_json()),
         "outSeq": job.outbox.next_seq,
         "fence": job.outbox.fence,
         "cancelled": job.abort_signal.aborted,
         "logs": True,
         "asText": True,
-        "processors": [ref.model_dump(by_alias=True) for ref in processors],
+        "processors": [ref.to_dict() for ref in processors],
     }
     if job.outbox.reset is not None:
         lease["reset"] = job.outbox.reset

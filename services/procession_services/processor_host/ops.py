@@ -66,7 +66,7 @@ async def arrays(op: work.ArraysOp, job: Job) -> None:
     for kind, factory in op.factories.items():
         refs = await called_in_time(factory, job.registry, job.ctx.request_context, kind)
         placed = place(kind, refs, job.registry)
-        job.result.arrays[kind] = [each.model_dump(mode="json", by_alias=True) for each in placed]
+        job.result.arrays[kind] = [each.to_dict() for each in placed]
 
 
 async def baseline(_op: work.BaselineOp, job: Job) -> None:
@@ -149,7 +149,7 @@ def _complete_tools(job: Job) -> None:
         if ref.parameters is None:
             tool = job.registry.tool(ref.id).build(ref.options)
             update = {"description": ref.description or tool.description, "parameters": tool.parameters}
-            job.ctx.config.tools[name] = ref.model_copy(update=update)
+            job.ctx.config.tools[name] = ref.but(**update)
 
 
 async def unless_tools(_op: work.UnlessToolsOp, job: Job) -> None:

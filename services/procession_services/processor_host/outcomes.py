@@ -16,7 +16,7 @@ from procession_services.runtime.clock import now_iso
 def take_outcome(job: Job, outcome: dict[str, Any]) -> None:
     """Puts what the output chain changed into the run's context."""
     ctx = job.ctx
-    reports = [HookReport.model_validate(report) for report in outcome.get("reports", ())]
+    reports = [HookReport.of(report) for report in outcome.get("reports", ())]
     _take_stream(job, outcome, reports)
     if "kind" not in outcome:
         return  # there was no stream
@@ -54,7 +54,7 @@ def _take_stream(job: Job, outcome: dict[str, Any], reports: list[HookReport]) -
 
 def take_lent(job: Job, outcome: dict[str, Any]) -> WorkResult:
     """Takes over what the replica did behind the stream; returns the result of those operations."""
-    result = WorkResult.model_validate(outcome["lent"])
+    result = WorkResult.of(outcome["lent"])
     _take_stream(job, outcome, result.reports)
     if (left := outcome.get("contextText")) is not None:
         job.left = left.encode()

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 import orjson
-from pydantic import ValidationError
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -21,6 +20,7 @@ from procession.errors import ProcessionError
 from procession.registry import Registry
 from procession.services import Environment
 from procession_schemas import subjects
+from procession_schemas.base import UnfitError
 from procession_schemas.offers import ReplicaOffer
 from procession_schemas.run import Failure
 from procession_schemas.work import WorkCommand
@@ -209,7 +209,7 @@ class Host:
         await self.answer(asked, executor.holders.answer, to_the_end=True)
 
         async def handle(delivery: Delivery) -> None:
-            command = WorkCommand.model_validate_json(delivery.body)
+            command = WorkCommand.from_json(delivery.body)
             await executor.execute(command, delivery)
 
         async def give_up(delivery: Delivery, reason: str) -> None:
@@ -273,10 +273,10 @@ class Host:
 
 def _readable(body: bytes) -> WorkCommand | None:
     """A command, without its operations where another version may have made them; None where it is none."""
-    with contextlib.suppress(ValidationError):
-        return WorkCommand.model_validate_json(body)
-    with contextlib.suppress(ValueError, TypeError):  # pydantic's, too
-        return WorkCommand.model_validate({**orjson.loads(body), "ops": []})
+    with contextlib.suppress(UnfitError):
+        return WorkCommand.from_json(body)
+    with contextlib.suppress(ValueError, TypeError):
+        return WorkCommand.of({**orjson.loads(body), "ops": []})
     return None
 
 

@@ -169,7 +169,7 @@ class _Known:
 
 def _known(tools: Mapping[str, ToolRef], resolved: dict[str, dict[str, Any]]) -> _Known:
     listed = entries(tools, resolved)
-    refs = {key: ref.model_dump(by_alias=True, exclude_none=True) for key, ref in tools.items()}
+    refs = {key: ref.shown() for key, ref in tools.items()}
     named = [{"key": entry.key, "name": entry.name} for entry in listed]
     described = [
         {**each, "description": entry.description} for each, entry in zip(named, listed, strict=True)

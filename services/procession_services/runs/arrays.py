@@ -43,7 +43,7 @@ async def called(
     try:
         with by_author(name, ""):
             made = await registry.make_array(factory.factory, context, factory.options)
-        return [ProcessorRef.model_validate({"id": m} if isinstance(m, str) else m) for m in made]
+        return [ProcessorRef.checked({"id": m} if isinstance(m, str) else m) for m in made]
     except UnknownComponentError as error:
         raise RefusedError("UNKNOWN_COMPONENT", str(error), f"{field}.factory") from error
     except ValidationError as error:
@@ -110,7 +110,7 @@ def with_arrays(plan: Plan, made: dict[str, list[Placed]]) -> Plan:
     output, error = made.get("output", []), [*made.get("error", []), *plan.error]
     ids = {name for placed in output for name in (placed.ref.id, placed.ref.instance)}
     output += [placed for placed in plan.output if placed.ref.id not in ids]
-    told = {name: getattr(plan, name) for name in Plan.model_fields} | {
+    told = {name: getattr(plan, name) for name in Plan.__struct_fields__} | {
         "output": output,
         "error": error,
         "budget": DEFAULT_BUDGET if plan.budget is None and error else plan.budget,

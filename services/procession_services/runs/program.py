@@ -31,13 +31,19 @@ from procession_schemas.work import (
     WorkCommand,
 )
 from procession_services.runs.state import (
+    ArraysByPlan,
     Bare,
+    BeginByPlan,
     ByPlan,
     HookByPlan,
+    ModelByPlan,
     Plan,
     PlannedOp,
     RunState,
     Sent,
+    StopByPlan,
+    ToolResultsByPlan,
+    ToolsByPlan,
     told_places,
 )
 
@@ -47,14 +53,14 @@ GATEWAY = "llm_gateway"
 OUTPUT = "output_processors"
 T = TypeVar("T")
 _BASELINE = PlannedOp(op=BaselineOp())
-_ARRAYS = PlannedOp(op=ByPlan(op="arrays"))
-_BEGIN = PlannedOp(op=ByPlan(op="begin"))
-_MODEL = PlannedOp(op=ByPlan(op="model"), host=GATEWAY)
+_ARRAYS = PlannedOp(op=ArraysByPlan())
+_BEGIN = PlannedOp(op=BeginByPlan())
+_MODEL = PlannedOp(op=ModelByPlan(), host=GATEWAY)
 _UNLESS_TOOLS = PlannedOp(op=UnlessToolsOp())
 _IF_OUTCOMES = PlannedOp(op=IfOutcomesOp())
 _ACCEPT = PlannedOp(op=AcceptOp())
-_TOOLS = PlannedOp(op=ByPlan(op="tools"), host="tools")
-_STOP = PlannedOp(op=ByPlan(op="stop"))
+_TOOLS = PlannedOp(op=ToolsByPlan(), host="tools")
+_STOP = PlannedOp(op=StopByPlan())
 _ABORT = EmitOp(chunks=[{"type": "abort", "payload": {}}])
 
 
@@ -132,7 +138,7 @@ def _last_step(plan: Plan) -> list[PlannedOp]:
 def _lent(ops: list[PlannedOp]) -> list[PlannedOp]:
     """Lends the first operations to the output replica that has the model's stream."""
     lent = list(takewhile(lambda planned: planned.host in {None, OUTPUT}, ops))
-    return [*(planned.model_copy(update={"lent": True}) for planned in lent), *ops[len(lent) :]]
+    return [*(planned.but(lent=True) for planned in lent), *ops[len(lent) :]]
 
 
 @_once
@@ -145,7 +151,7 @@ def judge(plan: Plan) -> list[PlannedOp]:
 def tools(plan: Plan) -> list[PlannedOp]:
     """The tools of the accepted response and what becomes of their results: a replica of the chain does that."""
     host = OUTPUT if Hook.TOOL_RESULT in plan.stretches and not plan.chain else None
-    return [_TOOLS, PlannedOp(op=ByPlan(op="toolResults"), host=host)]
+    return [_TOOLS, PlannedOp(op=ToolResultsByPlan(), host=host)]
 
 
 def stop_conditions() -> list[PlannedOp]:
@@ -297,34 +303,34 @@ def _whole(op: Bare, state: RunState) -> Op:
             stream_processors=plan.chain if plan.data_parts else [],
         )
     if isinstance(op, StepFinishOp | StreamOp):
-        return op.model_copy(update={"processors": plan.chain})
+        return op.but(processors=plan.chain)
     return _by_plan(op, state) if isinstance(op, ByPlan) else op
 
 
 def _by_plan(op: ByPlan, state: RunState) -> Op:
     plan = state.plan
-    match op.op:
-        case "arrays":
+    match op:
+        case ArraysByPlan():
             return ArraysOp(factories=plan.factories)
-        case "begin":
+        case BeginByPlan():
             config = plan.configs[state.model_index]
             return BeginOp(step=state.step, retry_count=state.retries, feedback=state.feedback, config=config)
-        case "model":
+        case ModelByPlan():
             return _model(state)
-        case "tools":
+        case ToolsByPlan():
             return ToolsOp(
                 require_approval=plan.require_tool_approval,
                 decisions=state.decisions,
                 processors=plan.chain,
             )
-        case "toolResults":
+        case ToolResultsByPlan():
             stretches = plan.stretches.get(Hook.TOOL_RESULT, [])
             return ToolResultsOp(
                 result_processors=[ref for stretch in stretches for ref in stretch.refs],
                 places=told_places([place for stretch in stretches for place in stretch.places]),
                 processors=plan.chain,
             )
-        case "stop":
+        case StopByPlan():
             return StopOp(conditions=plan.stop_when)
 
 

@@ -5,7 +5,7 @@ gives the same effects; an answer to a command that is no longer outstanding cha
 """
 
 from procession.processor import Hook
-from procession_schemas.run import Failure, ModelReport, RunResult, Tripwire
+from procession_schemas.run import Failure, HookReport, ModelReport, RunResult, Tripwire
 from procession_schemas.work import (
     ANY_VERSION,
     Control,
@@ -61,7 +61,7 @@ def reduce(state: RunState, event: RunEvent) -> tuple[RunState, list[Effect]]:
 def _own(state: RunState) -> RunState:
     """A copy to work on: what is changed in place below is copied, all else is only ever replaced."""
     own = {"decisions": dict(state.decisions), "reports": dict(state.reports), "models": dict(state.models)}
-    return state.model_copy(update=own)
+    return state.but(**own)
 
 
 def outstanding(state: RunState) -> list[Effect]:
@@ -80,7 +80,7 @@ def _begin(state: RunState) -> None:
     first, state.open = state.open, None
     assert first is not None
     if state.queued:
-        state.queued, first = False, first.model_copy(update={"waited": True})
+        state.queued, first = False, first.but(waited=True)
     ops = program.start(state, first)
     if state.plan.factories:
         phases.go(state, [*ops, *program.arrays()], "planned")
@@ -98,7 +98,7 @@ def _answered(state: RunState, result: WorkResult) -> tuple[RunState, list[Effec
     state.guarded = state.guarded or result.verdict is not None
     _count(state, result)
     if result.facts and any(op.op == "tools" for op in ops):
-        state.facts = state.facts.model_copy(update={"outcomes": result.facts.outcomes})
+        state.facts = state.facts.but(outcomes=result.facts.outcomes)
     elif result.facts:
         state.facts = result.facts
     _take_outcome(state, sent, ops, result)
@@ -148,12 +148,10 @@ def _through(state: RunState, ops: list[Bare], result: WorkResult) -> None:
     if result.retry:  # the first error processor that says so decides (R-AE-6)
         state.recover, state.pending = True, []
     if result.arrays is not None:
-        made = {
-            kind: [Placed.model_validate(each) for each in array] for kind, array in result.arrays.items()
-        }
+        made = {kind: [Placed.of(each) for each in array] for kind, array in result.arrays.items()}
         state.plan = with_arrays(state.plan, made)
     if result.stop:
-        state.facts = state.facts.model_copy(update={"stop": True})
+        state.facts = state.facts.but(stop=True)
     if state.cancel and not state.ending and not state.pending and state.then != "recovered":
         state.ending = True
         phases.go(state, program.cancelled(state.plan), "done")
@@ -267,8 +265,9 @@ def _count(state: RunState, result: WorkResult) -> None:
     """Adds the tallies of a command to those of the run."""
     for report in result.reports:
         key = f"{report.processor} {report.hook}"
-        have = state.reports.get(key)
-        state.reports[key] = have.plus(report) if have else report
+        total = state.reports.get(key, HookReport(processor=report.processor, hook=report.hook)).but()
+        total.add(report)
+        state.reports[key] = total
     if result.model:
         have_model = state.models.get(result.model.model, ModelReport(model=result.model.model))
         usage: dict[str, int | None] = {

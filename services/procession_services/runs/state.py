@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal, cast
 
-from pydantic import ConfigDict, Field
+from msgspec import UNSET, field
+from pydantic import Field
 
 from procession.processor import INPUT_HOOKS, OUTPUT_HOOKS, Hook
 from procession_schemas.agent import FactoryRef, ModelEntry, ProcessorRef
-from procession_schemas.base import JsonObject, WireModel
+from procession_schemas.base import JsonObject, WireStruct
 from procession_schemas.memory import Concurrency
 from procession_schemas.run import Failure, HookReport, ModelReport, RunResult
 from procession_schemas.work import (
@@ -19,6 +20,7 @@ from procession_schemas.work import (
     FailOp,
     IfOutcomesOp,
     OpenOp,
+    Operation,
     RejectOp,
     ResultOp,
     StepConfig,
@@ -36,7 +38,7 @@ Then = Literal[
 Status = Literal["running", "suspended", "done"]
 
 
-class Placed(WireModel):
+class Placed(WireStruct):
     """A processor of the plan: its hooks, and the service that runs them.
 
     `beside`: its processInput runs beside the first model call, and is not among `hooks`. `data_parts`: it is in the
@@ -50,7 +52,7 @@ class Placed(WireModel):
     data_parts: bool = False
 
 
-class Line(WireModel):
+class Line(WireStruct):
     """The thread on which a run takes its turn, and what it does where others are ahead of it (D-96)."""
 
     resource: str
@@ -67,22 +69,20 @@ class Stretch:
     refs: list[ProcessorRef]
 
 
-class Plan(WireModel):
+class Plan(WireStruct, dict=True):
     """The run's configuration, frozen when the run was accepted: which hooks run where.
 
     Runs share it, so nothing in it is ever changed, and nothing of a single request is in it. What `factories` make for
     one run, of `output` and `error`, that has in a plan of its own from then on.
     """
 
-    model_config = ConfigDict(frozen=True)
-
-    input: list[Placed] = Field(default_factory=list)
-    output: list[Placed] = Field(default_factory=list)
-    error: list[Placed] = Field(default_factory=list)
+    input: list[Placed] = field(default_factory=list)
+    output: list[Placed] = field(default_factory=list)
+    error: list[Placed] = field(default_factory=list)
     config: StepConfig
     models: list[ModelEntry]
     max_steps: int | None = None
-    stop_when: list[ProcessorRef] = Field(default_factory=list)
+    stop_when: list[ProcessorRef] = field(default_factory=list)
     budget: int | None = None
     max_retries: int = 0
     require_tool_approval: bool = False
@@ -91,7 +91,7 @@ class Plan(WireModel):
     keyless: bool = False
     data_parts: bool = False
     stream: bool = True
-    factories: dict[str, FactoryRef] = Field(default_factory=dict)
+    factories: dict[str, FactoryRef] = field(default_factory=dict)
 
     @cached_property
     def stored(self) -> bytes:
@@ -126,12 +126,10 @@ class Plan(WireModel):
         """What a step is run with, for each of the models."""
         own = self.config
         return [
-            own.model_copy(
-                update={
-                    "model": entry.model,
-                    "model_settings": deep_merge(own.model_settings, entry.model_settings),
-                    "provider_options": deep_merge(own.provider_options, entry.provider_options),
-                }
+            own.but(
+                model=entry.model,
+                model_settings=deep_merge(own.model_settings, entry.model_settings),
+                provider_options=deep_merge(own.provider_options, entry.provider_options),
             )
             for entry in self.models
         ]
@@ -154,30 +152,50 @@ def told_places(places: list[int], first: int = 0) -> list[int] | None:
     return None if places == list(range(first, first + len(places))) else places
 
 
-class ByPlan(WireModel):
-    """An operation that the plan and the state say all about."""
-
-    op: Literal["arrays", "begin", "model", "tools", "toolResults", "stop"]
+class ArraysByPlan(Operation, tag="arrays"):
+    """Becomes an `ArraysOp`."""
 
 
-class HookByPlan(WireModel):
+class BeginByPlan(Operation, tag="begin"):
+    """Becomes a `BeginOp`."""
+
+
+class ModelByPlan(Operation, tag="model"):
+    """Becomes a `ModelOp`."""
+
+
+class ToolsByPlan(Operation, tag="tools"):
+    """Becomes a `ToolsOp`."""
+
+
+class ToolResultsByPlan(Operation, tag="toolResults"):
+    """Becomes a `ToolResultsOp`."""
+
+
+class StopByPlan(Operation, tag="stop"):
+    """Becomes a `StopOp`."""
+
+
+ByPlan = ArraysByPlan | BeginByPlan | ModelByPlan | ToolsByPlan | ToolResultsByPlan | StopByPlan
+"""An operation that the plan and the state say all about."""
+
+
+class HookByPlan(Operation, tag="hook"):
     """A hook of the stretch of processors that begins at that place of their array."""
 
-    op: Literal["hook"] = "hook"
     hook: str
     offset: int = 0
     finish_reason: str | None = None
 
 
-Bare = Annotated[
+Bare = (
     ByPlan | HookByPlan | OpenOp | BaselineOp | EmitOp | StreamOp | UnlessToolsOp | IfOutcomesOp | RejectOp | AcceptOp
-    | StepFinishOp | FailOp | ResultOp,
-    Field(discriminator="op"),
-]  # fmt: skip
+    | StepFinishOp | FailOp | ResultOp
+)  # fmt: skip
 """An operation without what the plan says of it: processors, models, settings."""
 
 
-class PlannedOp(WireModel):
+class PlannedOp(WireStruct):
     """An operation and the service that must run it; None: any.
 
     `lent`: in a command of the gateway, the output replica that has the model's stream may run it.
@@ -188,7 +206,7 @@ class PlannedOp(WireModel):
     lent: bool = False
 
 
-class Sent(WireModel):
+class Sent(WireStruct):
     """The command that is out: the first `ops` of the pending operations, on that version of the context."""
 
     service: str
@@ -196,47 +214,54 @@ class Sent(WireModel):
     version: int
 
 
-class RunState(WireModel):
+_NO_PLAN: Final = cast("Plan", UNSET)
+
+
+class RunState(WireStruct):
     """A run between events. The plan is stored beside it, once (`runs/stored.py`)."""
 
     run: str
     tenant: str
     agent: str
-    plan: Plan = Field(exclude=True)
-    open: OpenOp | None = Field(default=None, description="What the run begins with, until it has begun.")
+    plan: Plan = _NO_PLAN
+    open: Annotated[OpenOp | None, Field(description="What the run begins with, until it has begun.")] = None
     line: Line | None = None
     message_id: str
     fingerprint: str
     accepted_at: str
-    traceparent: str | None = Field(default=None, description="Trace context of the run's own span.")
-    parent_span: str | None = Field(default=None, description="Id of the caller's span above it.")
+    traceparent: Annotated[str | None, Field(description="Trace context of the run's own span.")] = None
+    parent_span: Annotated[str | None, Field(description="Id of the caller's span above it.")] = None
     deadline_ms: int
-    timeout_ms: int = Field(default=600_000, description="Time to run, anew after a suspension.")
-    suspended_ms: int = Field(default=30 * 86_400_000, description="Time for a person to decide.")
+    timeout_ms: Annotated[int, Field(description="Time to run, anew after a suspension.")] = 600_000
+    suspended_ms: Annotated[int, Field(description="Time for a person to decide.")] = 30 * 86_400_000
     status: Status = "running"
-    queued: bool = Field(default=False, description="It waits for its turn; nothing of it was done.")
+    queued: Annotated[bool, Field(description="It waits for its turn; nothing of it was done.")] = False
     seq: int = 0
-    renewed: int = Field(default=0, description="The command before which Redis may have forgotten some.")
-    leap: bool = Field(default=False, description="The next command is the first of a new time.")
-    life: int = Field(default=0, description="The life of Redis in which this was saved.")
+    renewed: Annotated[int, Field(description="The command before which Redis may have forgotten some.")] = 0
+    leap: Annotated[bool, Field(description="The next command is the first of a new time.")] = False
+    life: Annotated[int, Field(description="The life of Redis in which this was saved.")] = 0
     version: int = 0
     out_seq: int = 0
     step: int = 0
     retries: int = 0
-    feedback: list[str] = Field(default_factory=list)
+    feedback: list[str] = field(default_factory=list)
     model_index: int = 0
-    pending: list[PlannedOp] = Field(default_factory=list)
+    pending: list[PlannedOp] = field(default_factory=list)
     then: Then = "modelled"
     sent: Sent | None = None
-    facts: StepFacts = Field(default_factory=StepFacts)
+    facts: StepFacts = field(default_factory=StepFacts)
     ending: bool = False
     cancel: bool = False
     error: Failure | None = None
     recover: bool = False
-    waiting: list[JsonObject] = Field(default_factory=list)
-    decisions: dict[str, JsonObject] = Field(default_factory=dict)
+    waiting: list[JsonObject] = field(default_factory=list)
+    decisions: dict[str, JsonObject] = field(default_factory=dict)
     replica: str | None = None
-    guarded: bool = Field(default=False, description="The guards beside the model have spoken.")
-    reports: dict[str, HookReport] = Field(default_factory=dict)
-    models: dict[str, ModelReport] = Field(default_factory=dict)
+    guarded: Annotated[bool, Field(description="The guards beside the model have spoken.")] = False
+    reports: dict[str, HookReport] = field(default_factory=dict)
+    models: dict[str, ModelReport] = field(default_factory=dict)
     result: RunResult | None = None
+
+    def to_json(self) -> bytes:
+        """As it is stored: without the plan."""
+        return super(RunState, self.but(plan=_NO_PLAN)).to_json()

@@ -5,6 +5,7 @@ from typing import Final, NamedTuple
 
 from pydantic_core import from_json
 
+from procession_schemas.base import UnfitError
 from procession_services.runs.state import Line, Plan, RunState
 
 __all__ = ["Remains", "UnreadableError", "read_state", "remains"]
@@ -34,12 +35,12 @@ def read_state(state: bytes, plan: bytes | None, life: int = 0) -> RunState:
     Raises:
         UnreadableError: One of them is no JSON, or does not fit, or there is no plan.
     """
+    if plan is None:
+        raise UnreadableError("there is no plan")
     try:
-        data = from_json(state)
-        if plan is not None:
-            data["plan"] = _kept(plan) if len(plan) <= _LONGEST_KEPT else Plan.model_validate_json(plan)
-        run = RunState.model_validate(data)
-    except ValueError as error:  # JSON's, or pydantic's
+        run = RunState.from_json(state)
+        run.plan = _kept(plan) if len(plan) <= _LONGEST_KEPT else Plan.from_json(plan)
+    except UnfitError as error:
         raise UnreadableError(str(error)) from error
     if life not in (0, run.life):
         run.life, run.leap = life, True
@@ -51,13 +52,11 @@ def remains(state: bytes) -> Remains:
     try:
         data = from_json(state)
         line = data.get("line")
-        return Remains(
-            str(data.get("agent", "")), str(data.get("fingerprint", "")), line and Line.model_validate(line)
-        )
+        return Remains(str(data.get("agent", "")), str(data.get("fingerprint", "")), line and Line.of(line))
     except (ValueError, AttributeError):  # not even an object of JSON
         return Remains()
 
 
 @lru_cache(maxsize=_PLANS)
 def _kept(plan: bytes) -> Plan:
-    return Plan.model_validate_json(plan)
+    return Plan.from_json(plan)

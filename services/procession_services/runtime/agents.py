@@ -36,14 +36,14 @@ __all__ = ["AgentsFile", "load_agents", "read_agents"]
 _Path = tuple[str | int, ...]
 
 _MODELS: Final[dict[str, tuple[type[BaseModel], ...]]] = {
-    "inputProcessors": (ProcessorRef, FactoryRef),
-    "outputProcessors": (ProcessorRef, FactoryRef),
-    "errorProcessors": (ProcessorRef, FactoryRef),
-    "stopWhen": (ProcessorRef,),
-    "prepareStep": (ProcessorRef,),
-    "tools": (ToolRef,),
+    "inputProcessors": (ProcessorRef.form(), FactoryRef),
+    "outputProcessors": (ProcessorRef.form(), FactoryRef),
+    "errorProcessors": (ProcessorRef.form(), FactoryRef),
+    "stopWhen": (ProcessorRef.form(),),
+    "prepareStep": (ProcessorRef.form(),),
+    "tools": (ToolRef.form(),),
     "memory": (MemoryConfig,),
-    "model": (ModelEntry,),
+    "model": (ModelEntry.form(),),
     "structuredOutput": (StructuredOutput,),
     "toolChoice": (ToolChoiceTool,),
 }

@@ -63,7 +63,7 @@ def test_a_context_survives_the_journey():
     ctx.request_context["user"] = "u"
     ctx.steps = [{"text": "x", "stepNumber": 0}]
     ctx.response = {"text": "x", "toolCalls": []}
-    ctx.config = ctx.config.model_copy(update={"model": "p/m", "active_tools": ["a"]})
+    ctx.config = ctx.config.but(model="p/m", active_tools=["a"])
     ctx.step_number, ctx.retry_count, ctx.pending_parts = 2, 1, [{"type": "data-x"}]
     data = json.loads(json.dumps(ctx.to_dict()))
     again = RunContext.from_dict(data, new_id=iter("xyz").__next__, now=lambda: NOW)

@@ -36,7 +36,7 @@ def test_both_spellings_are_one_wherever_settings_stand() -> None:
     agent = Agent.model_validate({"name": "a", "model": entries, "modelSettings": SNAKE})
     assert isinstance(agent.model, list)
     assert agent.model_settings == agent.model[0].model_settings == CAMEL
-    assert StepConfig.model_validate({"model": "m/x", "modelSettings": SNAKE}).model_settings == CAMEL
+    assert StepConfig.checked({"model": "m/x", "modelSettings": SNAKE}).model_settings == CAMEL
 
 
 @pytest.mark.parametrize(

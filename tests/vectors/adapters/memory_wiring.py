@@ -142,7 +142,7 @@ class _Runs:
     ) -> RunResult:
         """Runs the agent to its end."""
         refs = {
-            kind: [ProcessorRef.model_validate(each) for each in arrays.get(kind, [])]
+            kind: [ProcessorRef.checked(each) for each in arrays.get(kind, [])]
             for kind in ("input", "output", "error")
         }
         agent = Agent(name="a", model="m/one", memory=None if memory is None else MemoryConfig())

@@ -19,6 +19,7 @@ from procession_schemas.agent import (
     ProcessorRef,
     StructuredOutput,
     ToolRef,
+    plain_choice,
 )
 from procession_schemas.memory import MemoryOptions, ThreadName
 from procession_schemas.run import RunRequest
@@ -139,7 +140,7 @@ def _config(
     return StepConfig(
         model=model,
         tools=tools,
-        tool_choice=_pick(request, agent, "tool_choice") or "auto",
+        tool_choice=plain_choice(_pick(request, agent, "tool_choice") or "auto"),
         active_tools=_pick(request, agent, "active_tools"),
         model_settings=deep_merge(agent.model_settings or {}, request.model_settings or {}),
         provider_options=deep_merge(agent.provider_options or {}, request.provider_options or {}),
@@ -169,7 +170,7 @@ def _prepare_step(ref: ProcessorRef, registry: Registry) -> Placed:
         raise RefusedError(
             "INVALID_REQUEST", f"processor {ref.id} has no processInputStep hook", "prepareStep.id"
         )
-    renamed = ref.model_copy(update={"as_": ref.as_ or "prepare-step"})
+    renamed = ref.but(as_=ref.as_ or "prepare-step")
     return Placed(ref=renamed, hooks=frozenset({Hook.INPUT_STEP}), host=cls.host or HOSTS["input"])
 
 
@@ -213,7 +214,7 @@ def _tools(given: list[ToolRef], registry: Registry, of_memory: list[ToolRef]) -
             "description": ref.description or made.description,
             "parameters": ref.parameters or made.parameters,
         }
-        tools[ref.name] = ref.model_copy(update=update)
+        tools[ref.name] = ref.but(**update)
     return tools
 
 

@@ -10,8 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from procession.calls import Tally
-from procession_schemas.run import RunResult
+from procession_schemas.run import HookReport, RunResult
 from procession_schemas.work import WorkCommand, WorkResult
 from procession_services.runtime.settings import Settings, SettingsError
 
@@ -103,7 +102,7 @@ class Observer:
         """Around a command; gives a function that takes its result. Without a traceparent it belongs to what runs."""
         return _NOTHING
 
-    def hook(self, _processor: str, _hook: str, _tally: Tally) -> AbstractContextManager[Any]:
+    def hook(self, _processor: str, _hook: str, _tally: HookReport) -> AbstractContextManager[Any]:
         """Around one call of a hook outside the stream."""
         return _NOTHING
 

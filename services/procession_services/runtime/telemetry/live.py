@@ -17,10 +17,9 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExport
 from opentelemetry.trace import Span, SpanKind
 from prometheus_client import start_http_server
 
-from procession.calls import Tally
 from procession.errors import TripWire
 from procession.tools import ToolSuspended
-from procession_schemas.run import RunResult
+from procession_schemas.run import HookReport, RunResult
 from procession_schemas.work import HookOp, WorkCommand, WorkResult
 from procession_services.runtime.clock import monotonic_ns, now, seconds
 from procession_services.runtime.settings import Settings, SettingsError
@@ -195,7 +194,7 @@ class LiveObserver(Observer):
             failed(span, result.error.code)
 
     @contextmanager
-    def hook(self, processor: str, hook: str, tally: Tally) -> Iterator[None]:
+    def hook(self, processor: str, hook: str, tally: HookReport) -> Iterator[None]:
         """A span; what came of it is told by the tally."""
         errors, changed = tally.errors, tally.changed
         attributes = {"procession.processor.id": processor, "procession.hook": hook}
@@ -268,7 +267,7 @@ class LiveObserver(Observer):
                     if tally.hook == _STREAM_HOOK:
                         self._stream_hook(tally, start)
 
-    def _stream_hook(self, tally: Tally, start: int) -> None:
+    def _stream_hook(self, tally: HookReport, start: int) -> None:
         attributes = {
             "procession.processor.id": tally.processor,
             "procession.hook": tally.hook,
@@ -316,7 +315,7 @@ class LiveObserver(Observer):
         self._meters.unacknowledged.labels(stream, consumer).set(unacknowledged)
 
 
-def _stream_outcome(tally: Tally) -> str:
+def _stream_outcome(tally: HookReport) -> str:
     outcomes = {"tripwire": tally.aborts, "skipped": tally.errors, "changed": tally.changed + tally.dropped}
     return next((name for name, number in outcomes.items() if number), "unchanged")
 

@@ -98,7 +98,7 @@ async def test_of_two_leases_of_a_stream_the_later_one_counts_whichever_has_begu
         return session_of(lease["attempt"])
 
     monkeypatch.setattr(server._opener, "open", open_)
-    lease = {"command": COMMAND.model_dump(), "acks": "answers", "session": "s"}
+    lease = {"command": COMMAND.to_dict(), "acks": "answers", "session": "s"}
     opening = [
         asyncio.create_task(server._open({**lease, "attempt": attempt}, "reply")) for attempt in attempts
     ]

@@ -49,7 +49,7 @@ class Runs:
 
     def state(self, run: str) -> Any:
         own = {"run": run, "tenant": self.tenant, "deadline_ms": FAR, "queued": True}
-        return make_state(make_plan()).model_copy(update={**own, "line": Line(resource="ann", thread="t")})
+        return make_state(make_plan()).but(**own, line=Line(resource="ann", thread="t"))
 
     async def admit(self, run: str, *, in_line: bool = True) -> None:
         state = self.state(run)
@@ -62,19 +62,19 @@ class Runs:
 
     async def spoil(self, run: str) -> None:
         """Stores what only a later version understands."""
-        state = self.state(run).model_copy(update={"then": "of a later version"})
+        state = self.state(run).but(then="of a later version")
         await self.redis.hset(run_key(self.tenant, run), "state", state.to_json())
 
     def ended(self, run: str, seq: int = 3) -> Any:
         """A run whose end is to be told."""
         result = RunResult(run_id=run, agent="a", status="finished", finish_reason="stop")
         own = {"status": "done", "result": result, "seq": seq, "queued": False}
-        return self.state(run).model_copy(update=own)
+        return self.state(run).but(**own)
 
     def waiting(self, run: str, seq: int = 3) -> Any:
         """A run of which is to be told that it waits for a person."""
         result = RunResult(run_id=run, agent="a", status="suspended", finish_reason="suspended")
-        return self.ended(run, seq).model_copy(update={"status": "suspended", "result": result})
+        return self.ended(run, seq).but(status="suspended", result=result)
 
     async def told(self, run: str, type_: str) -> list[dict[str, Any]]:
         """What NATS has of a kind of event."""
@@ -229,8 +229,8 @@ async def test_whoever_begins_work_of_a_cancelled_run_and_whoever_is_at_it_can_k
 
 async def test_a_run_under_the_id_of_one_that_is_forgotten_has_commands_of_its_own(runs):
     sent = {"sent": Sent(service="tools", ops=0, version=0), "seq": 1, "queued": False}
-    first = runs.state("one").model_copy(update=sent)
-    second = first.model_copy(update={"accepted_at": "2026-01-02T00:00:00Z"})
+    first = runs.state("one").but(**sent)
+    second = first.but(accepted_at="2026-01-02T00:00:00Z")
     for run in (first, second):
         assert not await runs.driver.is_out(run)
         await runs.driver.perform(run, outstanding(run))
@@ -250,19 +250,16 @@ async def test_the_chunks_of_a_run_that_could_not_begin_end_and_its_end_is_not_b
 
 
 async def test_a_run_that_waits_for_a_person_leaves_its_line_and_one_that_goes_on_comes_back(runs):
-    own = {"sent": Sent(service="tools", ops=0, version=0), "seq": 2, "life": 8}
-    going = runs.state("one").model_copy(update=own)
+    going = runs.state("one").but(sent=Sent(service="tools", ops=0, version=0), seq=2, life=8)
     line = line_of(going)
-    changes = {
-        name: change(going.model_copy(update=own), 1, resumed=name == "resumed")
-        for name, own in {
-            "going": {},
-            "resumed": {},
-            "leaps": {"leap": True},
-            "waits": {"status": "suspended", "sent": None},
-            "over": {"status": "done", "sent": None},
-        }.items()
+    states = {
+        "going": going,
+        "resumed": going,
+        "leaps": going.but(leap=True),
+        "waits": going.but(status="suspended", sent=None),
+        "over": going.but(status="done", sent=None),
     }
+    changes = {name: change(state, 1, resumed=name == "resumed") for name, state in states.items()}
     told = {name: (each.line, each.waits, each.finished, each.out) for name, each in changes.items()}
     assert told == {
         "going": ("", False, False, 2),
@@ -276,9 +273,7 @@ async def test_a_run_that_waits_for_a_person_leaves_its_line_and_one_that_goes_o
 
 def test_a_run_for_which_nobody_decided_in_time_has_no_more_time_than_others_to_end():
     """Who ends it may die just then."""
-    waits = make_state(make_plan()).model_copy(
-        update={"status": "suspended", "deadline_ms": 5, "timeout_ms": 600_000}
-    )
+    waits = make_state(make_plan()).but(status="suspended", deadline_ms=5, timeout_ms=600_000)
     ending, _ = reduce(waits, DeadlinePassed(7))
     _set_deadline(waits, ending)
     assert (ending.status, ending.deadline_ms) == ("running", 7 + 15_000)
@@ -289,8 +284,8 @@ def test_people_have_another_time_than_a_run_on_its_own_and_the_end_moves_no_dea
     now_ms = int(now().timestamp() * 1000)
     deadlines = []
     for before, after in (("running", "suspended"), ("suspended", "running"), ("running", "done")):
-        state = going.model_copy(update={"status": after})
-        _set_deadline(going.model_copy(update={"status": before}), state)
+        state = going.but(status=after)
+        _set_deadline(going.but(status=before), state)
         deadlines.append(state.deadline_ms)
     assert now_ms + 1_000_000 <= deadlines[0]
     assert now_ms + 1_000 <= deadlines[1] < now_ms + 1_000_000

@@ -92,10 +92,10 @@ class Replica:
     async def accept(self, *, service: str = LOCAL, goes_on: bool = False, **sent: Any) -> WorkCommand:
         """A run that was cancelled before it had its turn, so that all that is left is its result, or that goes on."""
         own = {"run": self.run, "tenant": self.tenant, "deadline_ms": FAR, "queued": True}
-        waits = make_state(make_plan()).model_copy(update=own)
+        waits = make_state(make_plan()).but(**own)
         state, _ = reduce(waits, Started() if goes_on else Control(type="cancel"))
         assert state.sent is not None
-        state.sent = state.sent.model_copy(update={"service": service, **sent})
+        state.sent = state.sent.but(service=service, **sent)
         await self.redis.ping()
         state.life = self.store.life
         await self.store.admit(
@@ -222,7 +222,7 @@ async def test_a_command_of_its_own_is_begun_once_at_a_time(replica):
 
 async def test_a_command_of_its_own_waits_for_no_other_one_of_the_run(replica):
     command = await replica.accept()
-    with replica.executor.holders.working(command.model_copy(update={"seq": command.seq - 1}), None):
+    with replica.executor.holders.working(command.but(seq=command.seq - 1), None):
         await replica.executor.execute(command)
     assert (await replica.state()).status == "done"
 
@@ -323,7 +323,7 @@ async def test_a_command_of_a_run_that_redis_has_forgotten_is_not_done(replica):
 
 async def test_who_gets_a_command_that_the_run_has_left_behind_sends_the_one_that_it_waits_for(replica):
     command = await replica.accept(service="tools")
-    left = command.model_copy(update={"seq": command.seq - 1})
+    left = command.but(seq=command.seq - 1)
     assert not await replica.executor.driver.is_out(await replica.state())
     await replica.executor.execute(left, replica.delivery(left))
     assert await replica.executor.driver.is_out(await replica.state())
@@ -423,7 +423,7 @@ async def test_who_has_begun_a_command_of_its_own_has_time_to_do_it(replica, ask
         await other.executor.driver.again(replica.tenant, replica.run)
     elif asked == "by the command before it":  # which may be all that speaks for this one
         other.executor.service = "tools"
-        before = command.model_copy(update={"seq": command.seq - 1, "service": "tools"})
+        before = command.but(seq=command.seq - 1, service="tools")
         with pytest.raises(LostError):
             await other.executor.execute(before, other.delivery(before, 2))
     else:
@@ -504,7 +504,7 @@ async def test_who_does_a_command_for_the_first_time_replaces_nothing(replica):
 
 
 async def test_a_command_that_was_renewed_has_numbers_beyond_those_of_another_life_of_redis(replica):
-    command = (await replica.accept(service="tools")).model_copy(update={"renewed": True})
+    command = (await replica.accept(service="tools")).but(renewed=True)
     await replica.executor.execute(command, replica.delivery(command))
     outbox = Outbox(replica.bus, replica.tenant, "other", command.out_seq, live=False)
     await outbox.renew(2, life=replica.store.life)

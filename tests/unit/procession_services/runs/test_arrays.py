@@ -105,6 +105,6 @@ def test_error_processors_have_a_budget_where_nothing_is_said(budget, errors, wa
 
 
 def test_a_made_processor_that_wants_data_chunks_gets_them():
-    wants = placed("out", Hook.OUTPUT_STREAM).model_copy(update={"data_parts": True})
+    wants = placed("out", Hook.OUTPUT_STREAM).but(data_parts=True)
     assert with_arrays(make_plan(), {"output": [wants]}).data_parts
     assert not with_arrays(make_plan(), {"output": [placed("out", Hook.OUTPUT_STREAM)]}).data_parts

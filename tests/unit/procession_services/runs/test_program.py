@@ -61,7 +61,7 @@ def test_what_ends_the_run_is_in_the_command_of_the_model_whose_stream_a_replica
 
 
 def test_what_another_service_has_to_do_at_the_end_is_a_command_of_its_own():
-    saves = placed("out2", Hook.OUTPUT_RESULT).model_copy(update={"host": "memory"})
+    saves = placed("out2", Hook.OUTPUT_RESULT).but(host="memory")
     output = [placed("out", Hook.OUTPUT_STREAM, Hook.OUTPUT_RESULT), saves]
     run = Run(output=output).until("model")
     assert run.ops[-4:] == ["unlessTools", "stepFinish", "accept", "processOutputResult"]
@@ -198,7 +198,7 @@ def test_arrays_that_factories_make_come_when_process_input_has_passed():
     run = Run(input=[placed("in", Hook.INPUT)], factories={"output": FactoryRef(factory="chain")})
     assert run.shapes() == [("input_processors", ["open", "processInput", "arrays"])]
     assert run.op("arrays").factories["output"].factory == "chain"
-    made = placed("out", Hook.OUTPUT_STREAM).model_dump(mode="json", by_alias=True)
+    made = placed("out", Hook.OUTPUT_STREAM).to_dict()
     run.answer(arrays={"output": [made]})
     assert run.shapes()[1:] == [("llm_gateway", ["baseline", "emit", "begin", "model", *LAST, "result"])]
     assert ids(run.until("model").op("model").processors) == ["out"]
@@ -331,7 +331,7 @@ def test_approvals_pass_the_output_chain_and_other_suspensions_do_not():
 
 def beside(name: str, *hooks: Hook) -> Placed:
     """A guard beside the model, with these hooks in the array."""
-    return placed(name, *hooks).model_copy(update={"beside": True})
+    return placed(name, *hooks).but(beside=True)
 
 
 def test_guards_beside_the_model_cost_no_command_and_keep_their_places():

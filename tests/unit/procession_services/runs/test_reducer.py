@@ -729,7 +729,7 @@ class TestTurns:
 
     def queued(self, **fields: Any) -> Run:
         line, plan = (
-            self.LINE.model_copy(update=fields),
+            self.LINE.but(**fields),
             make_plan(output=[placed("mem", Hook.OUTPUT_RESULT)]),
         )
         run = Run(plan)
@@ -838,13 +838,13 @@ class TestForgotten:
     """Redis has lost what followed, or began another life in which it may have."""
 
     def begins_a_life(self, run: Run, life: int) -> None:
-        run.state = run.state.model_copy(update={"life": life, "leap": True})
+        run.state = run.state.but(life=life, leap=True)
 
     def test_what_was_out_is_out_again_under_a_number_that_nobody_has_used(self):
         run = Run().until("model")
         before = run.command
         run.tell(Forgotten(before.seq))
-        assert run.command == before.model_copy(update={"seq": before.seq + SKIPPED, "renewed": True})
+        assert run.command == before.but(seq=before.seq + SKIPPED, renewed=True)
         assert run.effects == [Send(run.command)]
 
     def test_it_is_renumbered_once(self):
@@ -877,7 +877,7 @@ class TestForgotten:
     def test_a_run_that_waits_for_its_turn_begins_behind_what_it_may_have_done(self):
         plan = make_plan()
         run = Run(plan)
-        run.state = make_state(plan, line=Line(resource="r", thread="t")).model_copy(update={"queued": True})
+        run.state = make_state(plan, line=Line(resource="r", thread="t")).but(queued=True)
         self.begins_a_life(run, 5)
         run.tell(Started())
         assert (run.command.seq, run.command.renewed) == (6 * SKIPPED, True)

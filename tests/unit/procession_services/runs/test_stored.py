@@ -41,7 +41,7 @@ def test_a_long_plan_is_not_kept():
 def test_a_run_of_another_life_of_redis_leaves_out_numbers(life, leap):
     """0: Redis does not say which it is."""
     plan = make_plan()
-    saved = make_state(plan).model_copy(update={"life": 7})
+    saved = make_state(plan).but(life=7)
     assert read_state(saved.to_json(), plan.stored, life).leap is leap
 
 
@@ -58,7 +58,7 @@ def test_a_state_whose_plan_is_gone_is_refused():
 
 def test_what_the_end_of_a_run_needs_is_read_of_a_state_that_cannot_be():
     line = Line(resource="ann", thread="t")
-    state = make_state(make_plan()).model_copy(update={"line": line, "then": "of a later version"})
+    state = make_state(make_plan()).but(line=line, then="of a later version")
     assert remains(state.to_json()) == Remains(state.agent, state.fingerprint, line)
 
 

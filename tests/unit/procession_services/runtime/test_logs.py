@@ -4,9 +4,9 @@ import io
 import logging
 
 import pytest
-from pydantic import ValidationError
 from redis.exceptions import RedisError
 
+from procession_schemas.base import UnfitError
 from procession_schemas.work import WorkCommand
 from procession_services.runtime.logs import SafeFormatter
 
@@ -48,6 +48,6 @@ def test_what_servers_and_the_system_say_is_told(error):
 
 
 def test_a_message_that_cannot_be_read_is_not_quoted():
-    with pytest.raises(ValidationError) as caught:
-        WorkCommand.model_validate_json(b'{"run": {"said": "purple"}}')
+    with pytest.raises(UnfitError) as caught:
+        WorkCommand.from_json(b'{"run": {"said": "purple"}}')
     assert "purple" not in str(caught.value)

@@ -142,7 +142,7 @@ async def test_the_name_in_the_agent_is_the_name_of_the_tool() -> None:
         """Keeps its name."""
         names.append(context.tool_name)
 
-    job = FakeJob([look], [call("c1", "spy")], refs=[ToolRef.model_validate({"id": "look", "as": "spy"})])
+    job = FakeJob([look], [call("c1", "spy")], refs=[ToolRef.checked({"id": "look", "as": "spy"})])
     assert (await run(job))[0]["toolName"] == "spy"
     assert names == ["spy"]
 
@@ -161,7 +161,7 @@ async def test_the_schema_of_the_agent_overrides_the_tool_s_own() -> None:
 
 
 async def test_a_tool_that_is_not_installed_or_wrongly_configured_says_so_when_called() -> None:
-    refs = [ToolRef(id="ehco"), ToolRef.model_validate({"id": "echo", "options": {"color": 1}})]
+    refs = [ToolRef(id="ehco"), ToolRef.checked({"id": "echo", "options": {"color": 1}})]
     job = FakeJob([echo], [call("c1", "ehco"), call("c2", "echo", x=1)], refs=refs)
     first, second = [o["error"] for o in await run(job)]
     assert first["name"] == second["name"] == "ToolUnavailableError"

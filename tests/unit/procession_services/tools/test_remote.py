@@ -49,7 +49,7 @@ class Peer:
         return self.reply
 
     async def outcome(self, **args: Any) -> dict[str, Any]:
-        ref = ToolRef.model_validate({"id": "remote", "as": "geo", "options": OPTIONS})
+        ref = ToolRef.checked({"id": "remote", "as": "geo", "options": OPTIONS})
         job = FakeJob([remote_tool(self.request)], [call("c1", "geo", **args)], refs=[ref])
         job.ctx.request_context["user"] = "u1"
         await run_tools(ToolsOp(), job, Executions())

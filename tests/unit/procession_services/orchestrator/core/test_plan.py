@@ -642,14 +642,14 @@ class TestOverrides:
         }
         assert planned(given).stream is False
         first, _ = opened(given, instructions=["Be brief.", "Be kind."])
-        assert first.model_dump(exclude_none=True, exclude={"waited"}) == {
+        assert first.to_dict() == {
             "op": "open",
             "instructions": ["Be brief.", "Be kind."],
             "system": ["Now."],
             "context": ["before"],
             "input": ["hello"],
-            "request_context": {"k": 1},
-            "tracing_context": {"s": 2},
+            "requestContext": {"k": 1},
+            "tracingContext": {"s": 2},
         }
 
 

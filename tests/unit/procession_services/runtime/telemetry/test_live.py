@@ -10,7 +10,6 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
-from procession.calls import Tally
 from procession.errors import TripWire
 from procession.tools import ToolSuspended
 from procession_schemas.run import Failure, HookReport, RunResult, Tripwire
@@ -152,7 +151,7 @@ def test_a_command_that_raises_is_marked_without_the_text():
     ],
 )
 def test_a_hooks_outcome_is_read_from_its_tally(happens, outcome):
-    watched, tally = Watched(), Tally("p", "processInput")
+    watched, tally = Watched(), HookReport(processor="p", hook="processInput")
     with watched.observer.hook("p", "processInput", tally):
         happens(tally)
     assert watched.spans["processInput p"].attributes["procession.hook.outcome"] == outcome
@@ -168,7 +167,8 @@ def test_a_hooks_outcome_is_read_from_its_tally(happens, outcome):
 )
 def test_an_abort_of_a_hook_is_no_failure(error, outcome, is_ok):
     watched = Watched()
-    with pytest.raises(type(error)), watched.observer.hook("p", "processInput", Tally("p", "processInput")):
+    report = HookReport(processor="p", hook="processInput")
+    with pytest.raises(type(error)), watched.observer.hook("p", "processInput", report):
         raise error
     span = watched.spans["processInput p"]
     assert (span.attributes["procession.hook.outcome"], span.status.is_ok) == (outcome, is_ok)
@@ -248,8 +248,8 @@ def test_a_stream_has_one_span_for_each_processor():
     watched, session = Watched(), Session()
     with watched.observer.stream(session):
         session.processed = 40
-        tally = Tally("mask", "processOutputStream", calls=40, micros=8000, changed=3)
-        session.calls.reports = {1: tally, 2: Tally("mask", "processInput")}
+        tally = HookReport(processor="mask", hook="processOutputStream", calls=40, micros=8000, changed=3)
+        session.calls.reports = {1: tally, 2: HookReport(processor="mask", hook="processInput")}
     stream, hook = watched.spans["stream model"], watched.spans["processOutputStream mask"]
     assert hook.parent.span_id == stream.context.span_id
     assert (hook.attributes["procession.hook.calls"], hook.attributes["procession.hook.busy_ms"]) == (40, 8.0)

@@ -108,7 +108,7 @@ async def test_numbers_that_json_cannot_hold_exactly_are_rounded() -> None:
 
 
 async def test_the_caller_s_own_tool_is_described_and_left_alone() -> None:
-    ref = ToolRef.model_validate(
+    ref = ToolRef.checked(
         {
             "id": "client",
             "as": "pick-date",
