@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Final
+
+from procession_schemas.nearest import nearest
 
 __all__ = ["ConfigurationError", "Problem", "suggestion"]
 
@@ -45,8 +46,6 @@ def suggestion(wrong: str, known: Iterable[str], prefix: str = "") -> str:
     The names' common prefix makes none of them nearer than another.
     """
     names = sorted(name.removeprefix(prefix) for name in known)
-    bare = wrong.removeprefix(prefix)
-    near = get_close_matches(bare, names, n=1) or get_close_matches(bare.lower(), names, n=1)
-    if near:
-        return f"; did you mean {prefix + near[0]!r}?"
+    if near := nearest(wrong.removeprefix(prefix), names):
+        return f"; did you mean {prefix + near!r}?"
     return f"; known: {', '.join(prefix + name for name in names)}" if 0 < len(names) <= _FEW else ""
