@@ -8,43 +8,20 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from procession.authors import is_ours, place, said
 from procession.json_values import leaf_fault
-from procession_schemas.agent import (
-    Agent,
-    FactoryRef,
-    ModelEntry,
-    ProcessorRef,
-    StructuredOutput,
-    ToolChoiceTool,
-    ToolRef,
-)
-from procession_schemas.memory import MemoryConfig
+from procession_schemas.agent import Agent
 from procession_schemas.validation import Place, belongs, placed, plain, spellings
-from procession_services.runtime.problems import ConfigurationError, Problem, suggestion
+from procession_services.runtime.problems import ConfigurationError, Problem, suggested_field, suggestion
 from procession_services.runtime.yaml_text import composed, no_yaml, parsed
 
 __all__ = ["AgentsFile", "load_agents", "read_agents"]
-
-_MODELS: Final[dict[str, tuple[type[BaseModel], ...]]] = {
-    "inputProcessors": (ProcessorRef, FactoryRef),
-    "outputProcessors": (ProcessorRef, FactoryRef),
-    "errorProcessors": (ProcessorRef, FactoryRef),
-    "stopWhen": (ProcessorRef,),
-    "prepareStep": (ProcessorRef,),
-    "tools": (ToolRef,),
-    "memory": (MemoryConfig,),
-    "model": (ModelEntry,),
-    "structuredOutput": (StructuredOutput,),
-    "toolChoice": (ToolChoiceTool,),
-}
-"""Which models lie below a key of an agent."""
 
 
 def load_agents(path: Path) -> dict[str, Agent]:
@@ -101,18 +78,16 @@ class AgentsFile:
     places: dict[str, Place] = field(default_factory=dict)
 
     def placed(self, found: Iterable[Problem]) -> list[Problem]:
-        """Problems of agents with their lines, but those of what is left out of its agent."""
-        told = {problem.path for problem in self.problems}
-        return [
-            replace(problem, where=self.source.place(at))
-            for problem in found
-            for at in [self._at(problem.path)]
-            if ".".join(map(str, at)) not in told
-        ]
-
-    def _at(self, path: str) -> Place:
-        _, name, *rest = path.split(".")
-        return (*self.places[name], *rest)
+        """Problems of agents with their lines, but those of what is left out of its agent, or of a part of it."""
+        told = [f"{problem.path}." for problem in self.problems]
+        counting = []
+        for problem in found:
+            _, name, *rest = problem.path.split(".")
+            at = (*self.places[name], *rest)
+            path = ".".join(map(str, at)) + "."
+            if not any(path == each or (problem.warning and each.startswith(path)) for each in told):
+                counting.append(replace(problem, where=self.source.place(at)))
+        return counting
 
 
 class _Source:
@@ -272,22 +247,10 @@ def _told(errors: list[ErrorDetails], fields: Any) -> list[tuple[Place, str]]:
 def _message(path: Place, error: ErrorDetails) -> tuple[str, str]:
     """What is wrong, and the value where showing it helps."""
     if error["type"] == "extra_forbidden":
-        hint = belongs(path) or suggestion(str(path[-1]), _known_keys(path[:-1]))
-        return f"unknown key{hint}", ""
+        return f"unknown key{belongs(path) or suggested_field(path, Agent)}", ""
     if error["type"] == "missing":
         return "is missing", ""
     value = error["input"]
     shown = f", not {value!r}" if isinstance(value, str | int | float | bool | None) else ""
     told = plain(error).replace("Input should", "should").replace("a valid list", "a list")
     return re.sub(r"a valid dictionary( or instance of \w+)?", "a mapping", told), shown
-
-
-def _known_keys(path: Place) -> list[str]:
-    """The keys that a mapping at this place of an agent may have."""
-    places = [_MODELS[key] for item in path if (key := _camel(item)) in _MODELS]
-    models = places[-1] if places else (Agent,)
-    return list({field.alias or name for model in models for name, field in model.model_fields.items()})
-
-
-def _camel(item: str | int) -> str:
-    return re.sub(r"_([a-z])", lambda match: match[1].upper(), str(item))

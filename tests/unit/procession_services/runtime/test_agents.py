@@ -155,6 +155,13 @@ def test_known_keys_are_told_once(written):
     assert problems_of(path) == {("agents.a.inputProcessors.0.limit", f"unknown key; known: {known}")}
 
 
+def test_the_keys_of_what_a_key_is_in_are_known_and_no_others(written):
+    path = written("agents: {a: {model: m/x, memory: {semanticRecall: {topKk: 3}}}}")
+    assert problems_of(path) == {
+        ("agents.a.memory.semanticRecall.topKk", "unknown key; did you mean 'topK'?")
+    }
+
+
 def test_a_problem_in_yaml_has_a_line(written):
     path = written("agents:\n  demo:\n    model: m/x\n    memory: {lastMesages: 2}\n")
     with pytest.raises(
