@@ -21,29 +21,18 @@ from procession_schemas.validation import Place, belongs, placed, plain, spellin
 from procession_services.runtime.problems import ConfigurationError, Problem, suggested_field, suggestion
 from procession_services.runtime.yaml_text import composed, no_yaml, parsed
 
-__all__ = ["AgentsFile", "load_agents", "read_agents"]
+__all__ = ["AgentsFile", "read_agents"]
 
 
-def load_agents(path: Path) -> dict[str, Agent]:
-    """Reads agents from a file.
+def read_agents(path: Path) -> "AgentsFile":
+    """Reads agents from a file, and what is wrong with it.
 
     YAML has one key, `agents`: a mapping from name to agent, or a list of agents. Python has a module-level
     `agents`: the same, as dicts or `Agent` objects, or a function without arguments that returns it.
 
-    Returns:
-        The agents by name.
-
     Raises:
-        ConfigurationError: The file cannot be read, or agents in it are wrong.
+        ConfigurationError: The file cannot be read.
     """
-    file = read_agents(path)
-    if file.problems:
-        raise ConfigurationError(file.problems)
-    return file.agents
-
-
-def read_agents(path: Path) -> "AgentsFile":
-    """Reads agents from a file, and what is wrong with it; raises ConfigurationError where it cannot be read."""
     source = _Python(path) if path.suffix == ".py" else _Yaml(path)
     file = AgentsFile(source)
     for at, name, raw in _entries(source.read(), source, file.problems):

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from procession_services.runtime.agents import load_agents
+from procession_services.runtime.agents import read_agents
 from procession_services.runtime.problems import ConfigurationError, suggestion
 
 
@@ -15,6 +15,13 @@ def written(tmp_path):
         return path
 
     return write
+
+
+def load_agents(path):
+    file = read_agents(path)
+    if file.problems:
+        raise ConfigurationError(file.problems)
+    return file.agents
 
 
 def problems_of(path):
