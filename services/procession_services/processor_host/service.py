@@ -176,25 +176,29 @@ class Host:
                 await self.answer(subject, answer, busy=busy, to_the_end=True)
         await self.answer(subjects.offer(self.service), live, everybody=True, to_the_end=True)
 
-    def executor(
+    async def executor(
         self,
         open_sink: SinkFactory,
         runners: dict[str, OpRunner] | None = None,
         lender: OpRunner | None = None,
     ) -> Executor:
-        """What runs commands in this process."""
-        return Executor(
+        """What runs commands in this process, and tells other replicas which ones."""
+        replica = self.settings.replica
+        executor = Executor(
             self.service,
             self.bus,
             self.store,
             self.instances,
             open_sink,
             max_deliver=self.settings.max_deliver,
-            replica=self.settings.replica,
+            replica=replica,
             runners=runners,
             lender=lender,
             environment=self.environment,
         )
+        asked = subjects.holder(self.service, replica)
+        await self.answer(asked, executor.holders.answer, to_the_end=True)
+        return executor
 
     async def work_on_commands(
         self,
@@ -203,10 +207,8 @@ class Host:
         lender: OpRunner | None = None,
     ) -> Executor:
         """Takes the service's commands, runs them, and moves their runs on."""
-        executor = self.executor(open_sink, runners, lender)
+        executor = await self.executor(open_sink, runners, lender)
         await self._listen_for_cancel(executor)
-        asked = subjects.holder(self.service, self.settings.replica)
-        await self.answer(asked, executor.holders.answer, to_the_end=True)
 
         async def handle(delivery: Delivery) -> None:
             command = WorkCommand.model_validate_json(delivery.body)
