@@ -342,10 +342,9 @@ class Moved:
     change: StateChange
 
 
-def moved(stored: StoredContext, result: WorkResult, life: int) -> Moved | None:
-    """What a result makes of the run; None where its state is gone."""
-    if stored.state is None:
-        return None
+def moved(stored: StoredContext, result: WorkResult, life: int) -> Moved:
+    """What a result makes of the run, whose state is there."""
+    assert stored.state is not None
     before = read_state(stored.state, stored.plan, life)
     state, effects = reduce(before, result)
     _set_deadline(before, state)

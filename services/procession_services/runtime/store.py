@@ -138,8 +138,8 @@ class RunStore:
         owner: str,
         data: bytes,
         result: bytes,
+        change: StateChange,
         parts: bytes = b"",
-        change: StateChange | None = None,
     ) -> Committed | None:
         """Stores the context and the result of command `seq` together, if its claim is still the owner's.
 
@@ -150,9 +150,8 @@ class RunStore:
             The result that counts: ours, or the one stored before for the same command; None when the command is
             stale (another one has moved on) and must say nothing.
         """
-        args: list[Any] = [version, seq, data, result, owner, parts]
-        args += self._state_args(tenant, run, change) if change else ["", "", "", "", self._ttl, *[""] * 5]
-        done = await self._commit(keys=self._keys(tenant, run, change.line if change else ""), args=args)
+        args = [version, seq, data, result, owner, parts, *self._state_args(tenant, run, change)]
+        done = await self._commit(keys=self._keys(tenant, run, change.line), args=args)
         if isinstance(done, bytes):
             return Committed(done, state_saved=False)
         if isinstance(done, list):

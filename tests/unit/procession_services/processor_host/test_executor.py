@@ -41,6 +41,7 @@ from procession_services.runs.state import RunState
 from procession_services.runs.stored import read_state
 from procession_services.runtime.admission import Wanted
 from procession_services.runtime.redis_client import connect
+from procession_services.runtime.run_records import StateChange
 from procession_services.runtime.store import RunStore, run_key
 from procession_services.runtime.tasks import spawned
 from tests.support.waiting import eventually, until
@@ -124,8 +125,9 @@ class Replica:
         await self.store.take_context(self.tenant, self.run, attempt=2, **about)
         data = restore(command, None, id_maker(command)).to_json()
         await self.store.commit_context(
-            self.tenant, self.run, version=0, **about, data=data, result=failed.to_json()
-        )
+            self.tenant, self.run, version=0, **about, data=data, result=failed.to_json(),
+            change=StateChange(0, b"{}", 0, finished=False),
+        )  # fmt: skip
 
     async def saved_by_another(self, _job: Job) -> None:
         """Somebody saves the state anew."""
