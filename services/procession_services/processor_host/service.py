@@ -10,11 +10,6 @@ from typing import Any, Final, TypeVar, cast
 
 import orjson
 from pydantic import ValidationError
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from procession.addresses import address
 from procession.errors import ProcessionError
@@ -37,8 +32,8 @@ from procession_services.runtime import telemetry
 from procession_services.runtime.access import Access
 from procession_services.runtime.clock import seconds
 from procession_services.runtime.ledger import Ledger
-from procession_services.runtime.redis_check import redis_problems
-from procession_services.runtime.redis_client import connect
+from procession_services.runtime.redis_check import once, redis_problems
+from procession_services.runtime.redis_client import UNANSWERED, connect
 from procession_services.runtime.secrets import Secrets
 from procession_services.runtime.settings import Settings
 from procession_services.runtime.store import RunStore
@@ -359,11 +354,11 @@ async def _reached(what: str, reaching: Coroutine[Any, Any, _T], seconds: float)
 async def _answers(url: str, access: Access) -> None:
     """Waits until Redis answers."""
     told = ""
-    async with Redis.from_url(url, retry=Retry(NoBackoff(), 0), **access.redis(url)) as redis:
+    async with once(url, access) as redis:
         while True:
             try:
                 await cast("Awaitable[Any]", redis.ping())
-            except (RedisConnectionError, RedisTimeoutError) as error:
+            except UNANSWERED as error:
                 if str(error) != told:
                     told = str(error)
                     log.warning("Redis at %s does not answer, trying again: %s", address(url), told)
