@@ -240,7 +240,7 @@ class Executor:
 
     async def _last_context(self, job: Job) -> bytes:
         """The context as it was before the command; what was read of it then, hooks have changed in place."""
-        data = (await self.store.load_context(job.command.tenant, job.command.run)).data
+        data = await self.store.load_context(job.command.tenant, job.command.run)
         return orjson.dumps(data) if data is not None else restore(job.command, None, job.new_id).to_json()
 
     def _job(

@@ -94,7 +94,7 @@ class Host:
         self._on_idle: list[_Step] = []
         self.on_stop: list[_Step] = [self._look_no_more, self.redis.settled]
 
-    async def add_worker(self, **options: Any) -> Worker:
+    async def add_worker(self, **options: Any) -> None:
         """Starts pulling from a stream."""
         settings = self.settings
         handler, give_up = counted(options["durable"], options.pop("handler"), options.pop("give_up"))
@@ -109,7 +109,6 @@ class Host:
         await worker.start()
         self.workers.append(worker)
         self.consumers.append((options["stream"], options["durable"]))
-        return worker
 
     async def answer(
         self,

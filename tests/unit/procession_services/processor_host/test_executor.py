@@ -559,7 +559,7 @@ async def test_what_somebody_else_has_left_and_received_is_stored(replica):
     await replica.executor.execute(command, replica.delivery(command))
     state = await replica.state()
     assert state.status == "suspended"
-    assert (await replica.store.load_context(replica.tenant, replica.run)).data["stepNumber"] == 7
+    assert (await replica.store.load_context(replica.tenant, replica.run))["stepNumber"] == 7
     assert await replica.store.load_parts(replica.tenant, replica.run, 0) == [b"part"]
 
 
