@@ -124,6 +124,7 @@ class WireStruct(msgspec.Struct, metaclass=_ByName, rename="camel", omit_default
                 value = msgspec.structs.asdict(value)  # a person may have made it, of anything
             return cls._of_form(read(value))
 
+        check.__name__ = cls.__name__  # which errors in unions name
         told = core_schema.plain_serializer_function_ser_schema(
             cls.to_dict if cls.FORM is StrictModel else cls.shown
         )

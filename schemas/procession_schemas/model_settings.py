@@ -1,13 +1,13 @@
 """Settings of a model call: their names, and the form in which they travel."""
 
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator
 from pydantic.alias_generators import to_camel, to_snake
 
 from procession_schemas.base import JsonObject
+from procession_schemas.nearest import nearest
 
 SETTINGS: Final = (
     "temperature",
@@ -32,8 +32,6 @@ _ELSEWHERE: Final = {
 """What providers call some of them."""
 _LIMITS: Final = ("totalMs", "stepMs", "firstChunkMs", "chunkMs")
 """What `timeout` may say by name."""
-_LONGEST: Final = 40
-"""Letters of a name that are compared with those that there are."""
 _NAMES: Final = {to_snake(name): name for name in (*SETTINGS, *_LIMITS)}
 
 
@@ -47,15 +45,15 @@ def unknown_settings(settings: Mapping[str, Any]) -> Iterator[tuple[tuple[str, .
     """The names that there are not, those of limits of time included: their places, and what their author is told."""
     for name in settings:
         if name not in SETTINGS:
-            yield (name,), f"unknown setting, which is not sent{_nearest(name[:_LONGEST])}"
+            yield (name,), f"unknown setting, which is not sent{_meant(name)}"
     limits = settings.get("timeout")
     for name in limits if isinstance(limits, Mapping) else ():
         if name not in _LIMITS:
             yield ("timeout", name), f"unknown limit; known: {', '.join(_LIMITS)}"
 
 
-def _nearest(name: str) -> str:
-    near = setting_of(name) or next(iter(get_close_matches(to_camel(name), SETTINGS, n=1)), None)
+def _meant(name: str) -> str:
+    near = setting_of(name) or nearest(to_camel(name), SETTINGS)
     return f"; did you mean {near!r}?" if near else "; what one provider knows belongs in `providerOptions`"
 
 

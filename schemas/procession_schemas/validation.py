@@ -1,7 +1,6 @@
 """What does not fit a model, as whoever sent it is told."""
 
-from collections.abc import Iterable
-from difflib import get_close_matches
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any, Final, Self
 
@@ -10,6 +9,7 @@ from pydantic.alias_generators import to_camel, to_snake
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from procession_schemas.model_settings import setting_of
+from procession_schemas.nearest import nearest
 from procession_schemas.run import Failure, RunRequest
 
 _LOOKED_AT: Final = 200
@@ -26,7 +26,7 @@ _OF_OTHERS: Final = {
     "resourceId": "this belongs in `memory`, as `resource`",
 }
 """What a request says elsewhere, or by another name, to other libraries."""
-_LONGEST_NAME: Final = 40
+Place = tuple[str | int, ...]
 
 
 class RefusedError(Exception):
@@ -44,19 +44,51 @@ class RefusedError(Exception):
 
 
 def wrong_fields(error: ValidationError, body: Any = None) -> dict[str, str]:
-    """What is wrong, by dotted path; that of the value as a whole is empty.
-
-    With `body`, which is what was validated, paths are those that its author has written, and what fits no branch of a
-    union is told once, where a branch came farthest.
-    """
+    """What is wrong, by dotted path, as `placed` tells it; that of the value as a whole is empty."""
     told: dict[str, list[str]] = {}
-    for each in error.errors():
-        told.setdefault(".".join(_path(each, body)), []).append(_plain(each))
-    return {
-        path: " or ".join(dict.fromkeys(messages))
-        for path, messages in told.items()
-        if body is None or not any(other.startswith(f"{path}.") for other in told)
-    }
+    for place, each in placed(error.errors(), body):
+        told.setdefault(_dotted(place), []).append(plain(each))
+    return {path: " or ".join(dict.fromkeys(messages)) for path, messages in told.items()}
+
+
+def placed(errors: Iterable[ErrorDetails], body: Any) -> list[tuple[Place, ErrorDetails]]:
+    """What is wrong, each with its place in `body`, which is what was validated, as its author has written it.
+
+    What fits no branch of a union is told where a branch came farthest. Places are pydantic's where `body` is None.
+    """
+    found = [(_place(each, body), each) for each in errors]
+    passed = {place[:steps] for place, _ in found for steps in range(len(place))}
+    return [(place, each) for place, each in found if place not in passed]
+
+
+def _place(problem: ErrorDetails, body: Any) -> Place:
+    """The place in the body; pydantic's also names the branches of unions, which nobody has written."""
+    if body is None:
+        return problem["loc"]
+    place: list[str | int] = []
+    for at, named in enumerate(problem["loc"], 1):
+        step = next((spelt for spelt in spellings(named) if _has(body, spelt)), None)
+        if step is not None:
+            body = body[step]
+            place.append(step)
+        elif at == len(problem["loc"]) and problem["type"] == "missing":
+            place.append(named)
+    return tuple(place)
+
+
+def spellings(step: str | int) -> tuple[str | int, ...]:
+    """How an author may have written a step of a place."""
+    return (step, to_snake(step)) if isinstance(step, str) else (step,)
+
+
+def _has(body: Any, step: str | int) -> bool:
+    if isinstance(body, Mapping):
+        return step in body
+    return isinstance(body, list) and isinstance(step, int) and step < len(body)
+
+
+def _dotted(place: Place) -> str:
+    return ".".join(map(str, place))
 
 
 def belongs(place: Iterable[str | int]) -> str:
@@ -73,7 +105,9 @@ def explained(error: ValidationError) -> ValidationError:
     """The same error in plainer words: with what is known of the remedy, and no addresses of pydantic's pages."""
     lines = [
         InitErrorDetails(
-            type=PydanticCustomError(each["type"], _message(each, error.title if at < _TOLD else "")),
+            type=PydanticCustomError(
+                each["type"], _message(each["loc"], each, error.title if at < _TOLD else "")
+            ),
             loc=each["loc"],
             input=each["input"],
         )
@@ -82,26 +116,27 @@ def explained(error: ValidationError) -> ValidationError:
     return ValidationError.from_exception_data(error.title, lines)
 
 
-def _message(problem: ErrorDetails, model: str) -> str:
+def _message(place: Place, problem: ErrorDetails, model: str) -> str:
     """What is told of it; of the fields of `model`, where that is a request's, the nearest is named."""
-    place, hint = problem["loc"], ""
+    hint = ""
     if problem["type"] == "extra_forbidden":
         hint = belongs(place)
         if not hint and len(place) == 1 and model == RunRequest.__name__:
             hint = _of_a_request(str(place[0]))
-    return _plain(problem) + hint
+    return plain(problem) + hint
 
 
 def _of_a_request(name: str) -> str:
     """What an unknown field of a request may have been meant for."""
-    camel = to_camel(name[:_LONGEST_NAME])
+    camel = to_camel(name)
     if camel in _OF_OTHERS:
         return f"; {_OF_OTHERS[camel]}"
-    near = get_close_matches(camel, _FIELDS, n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    near = nearest(camel, _FIELDS)
+    return f"; did you mean {near!r}?" if near else ""
 
 
-def _plain(problem: ErrorDetails) -> str:
+def plain(problem: ErrorDetails) -> str:
+    """What pydantic says, or our own words where a check of ours has found it."""
     return problem["msg"].removeprefix("Value error, ")
 
 
@@ -119,39 +154,21 @@ def short(text: str) -> str:
 def misfit(error: ValidationError, prefix: str = "", body: Any = None) -> Failure:
     """A request that is none: the first wrong field as the field, the first 20 of them in the message.
 
-    `prefix` is where the value stood in the request. `body` is what was validated: with it, places are those that the
-    sender has written, and what fits no branch of a union is told where a branch came farthest.
+    `prefix` is where the value stood in the request; see `placed` for `body`.
     """
     found = error.errors()[:_LOOKED_AT]
     if found[0]["type"] == "json_invalid":
         return Failure(code="INVALID_JSON", message=f"the request is not JSON: {found[0]['msg']}")
     problems = [
-        (".".join([prefix, *_path(each, body)]).strip("."), _message(each, error.title if at < _TOLD else ""))
-        for at, each in enumerate(found)
+        (f"{prefix}.{_dotted(place)}".strip("."), _message(place, each, error.title if at < _TOLD else ""))
+        for at, (place, each) in enumerate(placed(found, body))
     ]
-    inner = [each for each in problems if not any(path.startswith(f"{each[0]}.") for path, _ in problems)]
-    problems = inner or problems
     return Failure(
         code="INVALID_REQUEST", message=in_words(problems, "request"), field=short(problems[0][0]) or None
     )
 
 
-def _path(problem: ErrorDetails, body: Any) -> list[str]:
-    """The place in the body; pydantic's also names the branches of unions, which no sender has written."""
-    if body is None:
-        return [str(step) for step in problem["loc"]]
-    path: list[str] = []
-    *_, last = problem["loc"] or (None,)
-    for named in problem["loc"]:
-        snake = to_snake(named) if isinstance(named, str) else named
-        step = snake if isinstance(body, dict) and named not in body and snake in body else named
-        here = step in body if isinstance(body, dict) else isinstance(body, list) and isinstance(step, int)
-        if here:
-            body = body[step]
-        elif not (named is last and problem["type"] == "missing"):
-            continue  # the branch of a union
-        path.append(str(step))
-    return path
-
-
-__all__ = ["RefusedError", "belongs", "explained", "in_words", "misfit", "short", "wrong_fields"]
+__all__ = [
+    "Place", "RefusedError", "belongs", "explained", "in_words", "misfit", "placed", "plain", "short", "spellings",
+    "wrong_fields",
+]  # fmt: skip

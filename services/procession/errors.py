@@ -35,14 +35,14 @@ class TripWire(ProcessionError):  # noqa: N818 - the contract's name
 
 
 class ProcessorError(ProcessionError):
-    """A hook failed, or returned what its contract does not allow; names processor and hook (D-30)."""
+    """A hook failed, or returned what its contract does not allow; names processor and hook, if it was one (D-30)."""
 
     def __init__(
         self,
         message: str,
         *,
-        processor_id: str,
-        hook: str,
+        processor_id: str = "",
+        hook: str = "",
         code: str = "PROCESSOR_FAILED",
         name: str = "Error",
     ) -> None:

@@ -11,7 +11,7 @@ import nats
 import pytest
 
 from procession import Procession, Registry
-from procession_services.runtime.agents import load_agents
+from procession_services.runtime.agents import read_agents
 from procession_services.runtime.check import check
 from procession_services.runtime.settings import Settings
 from tests.support.wire import services_at
@@ -68,7 +68,7 @@ def test_a_processor_of_ones_own():
 def test_the_agent_shown_is_one(tmp_path):
     path = tmp_path / "agents.yaml"
     path.write_text(snippet("yaml", 0))
-    assert list(load_agents(path)) == ["demo"]
+    assert list(read_agents(path).agents) == ["demo"]
     assert check(Settings(agents=path)) == []
 
 

@@ -184,10 +184,11 @@ class Link:
         self, subject: str, body: bytes, message_id: str, waits_for: Callable[[str], None]
     ) -> PubAck:
         clock = asyncio.get_running_loop().time
-        ends, pause = clock() + self._accept_timeout, _FIRST_PAUSE
+        ends, pause, headers = clock() + self._accept_timeout, _FIRST_PAUSE, {"Nats-Msg-Id": message_id}
         while True:
+            seconds = min(max(ends - clock(), _FIRST_PAUSE), _ACK_SECONDS)
             try:
-                return await self._publish_once(subject, body, message_id, max(ends - clock(), _FIRST_PAUSE))
+                return await self._client.store(subject, body, seconds=seconds, headers=headers)
             except nats.errors.ConnectionClosedError as error:
                 raise NotConnectedError("this client was closed") from error
             except _UNREACHABLE as error:
@@ -201,10 +202,6 @@ class Link:
                 raise NotAcceptedError(f"the stream refused {subject}: {error.description}") from error
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
-
-    async def _publish_once(self, subject: str, body: bytes, message_id: str, seconds: float) -> PubAck:
-        headers, patience = {"Nats-Msg-Id": message_id}, min(seconds, _ACK_SECONDS)
-        return await self._client.store(subject, body, seconds=patience, headers=headers)
 
     def _refusal(self, subject: str, error: Exception) -> str:
         """Why nothing is stored."""

@@ -203,13 +203,13 @@ class NatsClient(Client):
         if answer is not None and not answer.done():
             answer.set_result(message)
 
-    def post(self, subject: str, payload: bytes, reply: str = "") -> None:
+    def post(self, subject: str, payload: bytes) -> None:
         """Publishes without ever waiting, a small message now and then; dropped without a connection or a subject.
 
         For that the server would end the connection, and whoever asks without waiting has none for an answer.
         """
         if subject and self.is_connected:
-            command = pub_cmd(subject, reply, payload)
+            command = pub_cmd(subject, "", payload)
             self._pending.append(command)
             self._pending_data_size += len(command)
             if self._line is None:

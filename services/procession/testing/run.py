@@ -170,7 +170,7 @@ class KitRun:
             self.delivered.append(orjson.loads(orjson.dumps(chunk)))
         except TypeError as error:
             text = f"a chunk ({chunk['type']}) holds what is not JSON: {error}"
-            raise ProcessorError(text, processor_id="", hook="", code="CHUNK_NOT_SENDABLE") from error
+            raise ProcessorError(text, code="CHUNK_NOT_SENDABLE") from error
 
     def _deliver_written(self, chunk: Chunk) -> None:
         self._deliver(chunk)

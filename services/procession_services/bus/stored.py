@@ -8,6 +8,7 @@ from nats.errors import Error
 from nats.js.errors import NotFoundError
 
 from procession.client.nats_client import AWAY
+from procession_schemas import subjects
 from procession_services.bus.unconfirmed import AGAIN
 
 _T = TypeVar("_T")
@@ -30,6 +31,10 @@ class Stored:
         """The newest message that a stream holds on a subject; of its leader, since copies may lag behind."""
         last = await self._last(stream, subject)
         return None if last is None else last.data
+
+    async def last_event(self, tenant: str, run: str, type_: str) -> bytes | None:
+        """The newest event of that type that is stored of a run."""
+        return await self.last_body("EVENTS", subjects.event(tenant, run, type_))
 
     async def latest(self, stream: str, subject: str) -> list[bytes]:
         """Bodies among which is that of the message that was sent last: one; or all, if the newest was sent again."""

@@ -17,7 +17,7 @@ from procession_services.demo import agents
 from procession_services.demo.rendering import chunk_text, summary
 from procession_services.runtime.embedded import OnLine, nobody
 from procession_services.runtime.secrets import NO_KEY
-from procession_services.runtime.tasks import ended, repeated
+from procession_services.runtime.tasks import meanwhile, repeated
 from procession_services.supervisor import StartError, system
 
 __all__ = ["DEMO_MODEL", "QUESTION", "demo", "demo_environment", "model_server"]
@@ -103,11 +103,8 @@ async def model_server(on_line: OnLine = nobody) -> AsyncIterator[str]:
     model = _Model()
     try:
         await model.start()
-        keeping = asyncio.create_task(model.keep(on_line))
-        try:
+        async with meanwhile(model.keep(on_line)):
             yield f"http://127.0.0.1:{model.port}/v1"
-        finally:
-            await ended(keeping)
     finally:
         await model.stop()
 

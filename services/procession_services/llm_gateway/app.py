@@ -13,7 +13,6 @@ from procession_services.llm_gateway.providers.litellm_provider import LiteLLMPr
 from procession_services.processor_host.offering import offer_places
 from procession_services.processor_host.service import Host
 from procession_services.processor_host.sinks import StreamSinks
-from procession_services.processor_host.streams import StreamClient
 from procession_services.runtime.secrets import load_keys
 
 SERVICE = "llm_gateway"
@@ -23,13 +22,11 @@ async def start(host: Host) -> None:
     """Loads LiteLLM, then starts taking commands."""
     load_keys(host.settings.provider_keys_file)
     provider = LiteLLMProvider()
+    host.on_stop.append(provider.aclose)
     await provider.prepare()
-    streams = StreamClient(host.bus, host.store, SERVICE, host.settings.replica)
-    await streams.start()
-    sinks = StreamSinks(streams)
+    sinks = await StreamSinks.of(host)
     models = observed(provider)
-    runner = ModelRunner(models, streams, host.ledger, Guards(host.bus))
-    host.on_stop += [provider.aclose, streams.stop]
+    runner = ModelRunner(models, sinks.streams, host.ledger, Guards(host.bus))
     await host.work_on_commands(sinks.sink, {"model": runner.run}, sinks.lend)
     await offer_places(host)
     base, limit = host.settings.api_base, host.bus.max_payload

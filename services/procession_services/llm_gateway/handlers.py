@@ -150,7 +150,7 @@ class ModelRunner:
 
 
 def _unsupported(message: str) -> ProcessorError:
-    return ProcessorError(message, processor_id="", hook="", code="UNSUPPORTED", name="UnsupportedError")
+    return ProcessorError(message, code="UNSUPPORTED", name="UnsupportedError")
 
 
 def _unknown_model(config: StepConfig) -> ProcessorError:

@@ -25,7 +25,6 @@ from procession_services.processor_host.job import Job
 from procession_services.processor_host.ops import RUNNERS
 from procession_services.processor_host.service import Host
 from procession_services.processor_host.sinks import StreamSinks
-from procession_services.processor_host.streams import StreamClient
 from procession_services.runtime.settings import Settings
 from procession_services.runtime.tasks import ended
 
@@ -36,10 +35,7 @@ _THREADS: Final = "procession:memory:observe"
 
 async def start(host: Host) -> None:
     """Starts taking commands, answering requests about threads and messages, and indexing."""
-    streams = StreamClient(host.bus, host.store, SERVICE, host.settings.replica)
-    await streams.start()
-    sinks = StreamSinks(streams)
-    host.on_stop.append(streams.stop)
+    sinks = await StreamSinks.of(host)
     store = RedisMessageStore(host.redis)
     recall = await _recall(host, store)
 

@@ -15,7 +15,6 @@ from procession_services.orchestrator.lost_runs import LostRuns
 from procession_services.orchestrator.places import PlaceKeeper
 from procession_services.processor_host.service import Host
 from procession_services.processor_host.sinks import StreamSinks
-from procession_services.processor_host.streams import StreamClient
 from procession_services.runtime.admission import Places
 from procession_services.runtime.check import checked_agents, models_of
 from procession_services.runtime.reload import Watched
@@ -29,10 +28,8 @@ log = logging.getLogger(__name__)
 
 async def start(host: Host) -> None:
     """Starts taking run requests, answers and controls."""
-    streams = StreamClient(host.bus, host.store, SERVICE, host.settings.replica)
-    await streams.start()
-    sinks = StreamSinks(streams)
-    executor = host.executor(sinks.sink)
+    sinks = await StreamSinks.of(host)
+    executor = await host.executor(sinks.sink)
     load = partial(checked_agents, registry=host.registry, warn=log.warning)
     agents: Watched[dict[str, Agent]] = host.admin.watch("agents", host.settings.agents, load, {})
     host.admin.models = lambda: models_of(agents.value.values(), host.settings.api_base)
@@ -50,15 +47,8 @@ async def start(host: Host) -> None:
     ]
     if host.settings.create_streams:
         watching.append(asyncio.create_task(host.bus.keep_streams()))
-
-    async def stop() -> None:
-        await streams.stop()
-        await ended(*watching)
-
-    asked = subjects.holder(SERVICE, host.settings.replica)
-    await host.answer(asked, executor.holders.answer, to_the_end=True)
+    host.on_stop.append(partial(ended, *watching))
     host.on_drain.append(lapses.close)
-    host.on_stop.append(stop)
     root = subjects.ROOT
     at_once = host.settings.worker_concurrency
     for stream, durable, filter_subject, handler, concurrency, begun in (

@@ -252,7 +252,7 @@ class Orchestrator:
 
     async def _reject(self, tenant: str, run_id: str, delivery: Delivery, error: Failure) -> None:
         event = RequestRejected(run_id=run_id, at=iso(now()), error=error, sequence=delivery.sequence)
-        await self._event(tenant, run_id, event.type, event.to_json(), str(delivery.sequence))
+        await self._driver.tell(tenant, event, str(delivery.sequence))
 
     async def _tell_accepted(self, state: RunState, key: str) -> None:
         event = RunAccepted(
@@ -263,7 +263,7 @@ class Orchestrator:
             fingerprint=state.fingerprint,
             stream=state.plan.stream,
         )
-        await self._event(state.tenant, state.run, event.type, event.to_json(), key)
+        await self._driver.tell(state.tenant, event, key)
 
     async def _refuse(
         self, tenant: str, run_id: str, agent: str, delivery: Delivery, failure: Failure
@@ -329,11 +329,6 @@ class Orchestrator:
         """A run's time is up."""
         if not await self._driver.event(tenant, run, DeadlinePassed(int(seconds() * 1000))):
             await self._driver.begin(await self._store.forget(tenant, run))
-
-    async def _event(self, tenant: str, run: str, type_: str, body: bytes, key: str) -> None:
-        await self._bus.publish_stored(
-            subjects.event(tenant, run, type_), body, message_id=f"{type_}:{tenant}:{run}:{key}"
-        )
 
     async def give_up(self, delivery: Delivery, reason: str) -> None:
         """What becomes of a message that could not be handled: a request gets its answer, the rest is in DEAD."""

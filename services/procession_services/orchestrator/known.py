@@ -52,7 +52,7 @@ class Known:
     async def _is_told(self, tenant: str, run: str, events: tuple[str, ...]) -> bool:
         """Whether EVENTS has one of these events of a run."""
         for event in events:
-            if await self._bus.stored.last_body("EVENTS", subjects.event(tenant, run, event)) is not None:
+            if await self._bus.stored.last_event(tenant, run, event) is not None:
                 return True
         return False
 

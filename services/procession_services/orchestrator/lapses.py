@@ -16,7 +16,6 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any, Final
 
-from procession_schemas import subjects
 from procession_schemas.events import RunFinished
 from procession_schemas.run import RunResult
 from procession_services.bus import Bus
@@ -212,5 +211,5 @@ class Lapses:
 
     async def ended(self, tenant: str, run: str) -> RunResult | None:
         """What was told at the end of a run, if it was."""
-        body = await self._bus.stored.last_body("EVENTS", subjects.event(tenant, run, "run.finished"))
+        body = await self._bus.stored.last_event(tenant, run, "run.finished")
         return None if body is None else RunFinished.model_validate_json(body).result

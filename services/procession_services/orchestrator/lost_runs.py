@@ -89,10 +89,7 @@ class LostRuns:
         await self._driver.discard(tenant, run, left.line)
 
     async def _has_ended(self, tenant: str, run: str) -> bool:
-        return (
-            await self._bus.stored.last_body("EVENTS", subjects.event(tenant, run, "run.finished"))
-            is not None
-        )
+        return await self._bus.stored.last_event(tenant, run, "run.finished") is not None
 
     async def _tell(self, tenant: str, run: str, agent: str, fingerprint: str | None, why: Failure) -> None:
         await self._bus.publish(subjects.cancelled(tenant, run), b"")

@@ -4,10 +4,10 @@ from typing import Any, Final
 
 from procession.args import RequestContext
 from procession.registry import Registry
-from procession_schemas.agent import Agent, FactoryRef, ProcessorRef
+from procession_schemas.agent import Agent, FactoryRef
 from procession_schemas.run import RunRequest
 from procession_schemas.work import OpenOp
-from procession_services.orchestrator.core.plan import Arrays, make_plan
+from procession_services.orchestrator.core.plan import Arrays, make_plan, pick
 from procession_services.processor_host.factories import called_in_time
 from procession_services.runs.state import Plan
 from procession_services.runtime.building import built
@@ -55,7 +55,7 @@ class Planner:
         Raises:
             RefusedError: Something named is unknown or wrong.
         """
-        arrays = {kind: _array(kind, request, agent) for kind in _KINDS}
+        arrays = {kind: pick(request, agent, f"{kind}_processors") or [] for kind in _KINDS}
         asked = request.model_dump_json(exclude=_NOT_IN_PLANS, exclude_unset=True)
         made = isinstance(arrays["input"], FactoryRef)
         if made or self._agents.value.get(agent.name) is not agent:
@@ -87,10 +87,3 @@ class Planner:
             return False
         configured = {each.api_base for each in self._agents.value.values()}
         return agent.api_base not in self._api_bases | configured
-
-
-def _array(kind: str, request: RunRequest, agent: Agent) -> list[ProcessorRef] | FactoryRef:
-    """The effective array (R-CF-4)."""
-    name = f"{kind}_processors"
-    asked = getattr(request, name)
-    return (asked if asked is not None else getattr(agent, name)) or []

@@ -100,9 +100,7 @@ def _failure(error: BaseException) -> dict[str, Any]:
 
 def unsendable(session: Session, error: TypeError) -> ProcessorError:
     """What a stream has come to is not JSON: whose doing that is, as far as only one hook can have done it."""
-    failure = ProcessorError(
-        f"what came of a stream is not JSON: {error}", processor_id="", hook="", code="CONTEXT_NOT_JSON"
-    )
+    failure = ProcessorError(f"what came of a stream is not JSON: {error}", code="CONTEXT_NOT_JSON")
     try:
         session.ctx.to_json()
     except ProcessorError as found:

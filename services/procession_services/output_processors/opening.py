@@ -180,7 +180,7 @@ class Opener:
         if data is None and is_apart(lease, "context"):
             raise ForgottenError(f"Redis has forgotten the context of {lease['session']}")
         if data is None:
-            data = (await self._store.load_context(command.tenant, command.run)).data
+            data = await self._store.load_context(command.tenant, command.run)
         return restore(command, data, id_maker(command, f".{data['streams'] if data else 0}"))
 
 

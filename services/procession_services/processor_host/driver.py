@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from procession_schemas import subjects
-from procession_schemas.events import RunFinished, RunResumed, RunSuspended
+from procession_schemas.events import RequestRejected, RunAccepted, RunFinished, RunResumed, RunSuspended
 from procession_schemas.run import Failure, RunResult
 from procession_schemas.work import Control, WorkCommand, WorkResult
 from procession_services.bus import Bus, LostError
@@ -43,6 +43,8 @@ from procession_services.runtime.run_records import StateChange, StoredContext, 
 from procession_services.runtime.store import RunStore, line_key
 
 log = logging.getLogger(__name__)
+Told = RunAccepted | RequestRejected | RunSuspended | RunResumed
+"""Events that say what becomes of a request, or of a run before its end."""
 
 
 class Driver:
@@ -221,20 +223,18 @@ class Driver:
             end_seq=state.out_seq,
             result=result,
         )
-        await self._event(
-            state, event, fitting_end(event, self._bus.fits), f"{state.seq}:{len(state.waiting)}"
-        )
+        key = f"{state.seq}:{len(state.waiting)}"
+        await self.tell(state.tenant, event, key, fitting_end(event, self._bus.fits))
 
     async def _resumed(self, state: RunState) -> None:
         event = RunResumed(run_id=state.run, at=iso(now()), fence=fence_of(state.seq))
-        await self._event(state, event, event.to_json(), str(state.seq))
+        await self.tell(state.tenant, event, str(state.seq))
 
-    async def _event(self, state: RunState, event: RunSuspended | RunResumed, body: bytes, key: str) -> None:
-        await self._bus.publish_stored(
-            subjects.event(state.tenant, state.run, event.type),
-            body,
-            message_id=f"{event.type}:{state.tenant}:{state.run}:{key}",
-        )
+    async def tell(self, tenant: str, event: Told, key: str, body: bytes = b"") -> None:
+        """Publishes an event of a run, once for each `key`; with another `body` than its own where that is too long."""
+        subject = subjects.event(tenant, event.run_id, event.type)
+        message_id = f"{event.type}:{tenant}:{event.run_id}:{key}"
+        await self._bus.publish_stored(subject, body or event.to_json(), message_id=message_id)
 
     async def failed(
         self,
@@ -343,10 +343,9 @@ class Moved:
     change: StateChange
 
 
-def moved(stored: StoredContext, result: WorkResult, life: int) -> Moved | None:
-    """What a result makes of the run; None where its state is gone."""
-    if stored.state is None:
-        return None
+def moved(stored: StoredContext, result: WorkResult, life: int) -> Moved:
+    """What a result makes of the run, whose state is there."""
+    assert stored.state is not None
     before = read_state(stored.state, stored.plan, life)
     state, effects = reduce(before, result)
     _set_deadline(before, state)

@@ -213,7 +213,7 @@ class Executor:
         command, after = job.command, moved(stored, job.result, self.store.life)
         await job.outbox.kept()
         about: dict[str, Any] = {"version": stored.version, "seq": command.seq, "owner": owner}
-        if after is not None and after.state.status == "done":
+        if after.state.status == "done":
             called = await self.store.end_run(command.tenant, command.run, **about, change=after.change)
             if called is not None:
                 await self.driver.go_on(after, called)
@@ -228,11 +228,11 @@ class Executor:
             data=body,
             result=job.result.to_json(),
             parts=job.parts,
-            change=None if after is None else after.change,
+            change=after.change,
         )
         if done is None:
             return False
-        if done.state_saved and after is not None:
+        if done.state_saved:
             await self.driver.go_on(after, done.called)
         else:
             await self.driver.event(command.tenant, command.run, WorkResult.from_json(done.result))
@@ -240,7 +240,7 @@ class Executor:
 
     async def _last_context(self, job: Job) -> bytes:
         """The context as it was before the command; what was read of it then, hooks have changed in place."""
-        data = (await self.store.load_context(job.command.tenant, job.command.run)).data
+        data = await self.store.load_context(job.command.tenant, job.command.run)
         return orjson.dumps(data) if data is not None else restore(job.command, None, job.new_id).to_json()
 
     def _job(

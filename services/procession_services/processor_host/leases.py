@@ -57,7 +57,7 @@ async def request_of(bus: Bus, session: Session) -> tuple[bytes, dict[str, Any]]
     body = orjson.dumps(request)
     if not bus.fits(body):
         text = f"the lease of a stream has {len(body)} bytes; the broker takes {bus.max_payload}"
-        raise ProcessorError(text, processor_id="", hook="", code="COMMAND_TOO_LONG")
+        raise ProcessorError(text, code="COMMAND_TOO_LONG")
     return body, {}
 
 

@@ -276,9 +276,7 @@ class Outbox:
         if len(chunks) == 1:
             self.next_seq = seq  # nobody gets what has numbers from here on
             kind = chunks[0]["type"]
-            raise ProcessorError(
-                f"a chunk ({kind}) {why}", processor_id="", hook="", code="CHUNK_NOT_SENDABLE"
-            )
+            raise ProcessorError(f"a chunk ({kind}) {why}", code="CHUNK_NOT_SENDABLE")
         middle = len(chunks) // 2
         await self._publish(seq, chunks[:middle], {k: v for k, v in marks.items() if k == "reset"})
         await self._publish(seq + middle, chunks[middle:], {k: v for k, v in marks.items() if k == "end"})

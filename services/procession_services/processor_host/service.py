@@ -9,11 +9,6 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 import orjson
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from procession.addresses import address
 from procession.errors import ProcessionError
@@ -37,8 +32,8 @@ from procession_services.runtime import telemetry
 from procession_services.runtime.access import Access
 from procession_services.runtime.clock import seconds
 from procession_services.runtime.ledger import Ledger
-from procession_services.runtime.redis_check import redis_problems
-from procession_services.runtime.redis_client import connect
+from procession_services.runtime.redis_check import once, redis_problems
+from procession_services.runtime.redis_client import UNANSWERED, connect
 from procession_services.runtime.secrets import Secrets
 from procession_services.runtime.settings import Settings
 from procession_services.runtime.store import RunStore
@@ -99,7 +94,7 @@ class Host:
         self._on_idle: list[_Step] = []
         self.on_stop: list[_Step] = [self._look_no_more, self.redis.settled]
 
-    async def add_worker(self, **options: Any) -> Worker:
+    async def add_worker(self, **options: Any) -> None:
         """Starts pulling from a stream."""
         settings = self.settings
         handler, give_up = counted(options["durable"], options.pop("handler"), options.pop("give_up"))
@@ -114,7 +109,6 @@ class Host:
         await worker.start()
         self.workers.append(worker)
         self.consumers.append((options["stream"], options["durable"]))
-        return worker
 
     async def answer(
         self,
@@ -176,25 +170,29 @@ class Host:
                 await self.answer(subject, answer, busy=busy, to_the_end=True)
         await self.answer(subjects.offer(self.service), live, everybody=True, to_the_end=True)
 
-    def executor(
+    async def executor(
         self,
         open_sink: SinkFactory,
         runners: dict[str, OpRunner] | None = None,
         lender: OpRunner | None = None,
     ) -> Executor:
-        """What runs commands in this process."""
-        return Executor(
+        """What runs commands in this process, and tells other replicas which ones."""
+        replica = self.settings.replica
+        executor = Executor(
             self.service,
             self.bus,
             self.store,
             self.instances,
             open_sink,
             max_deliver=self.settings.max_deliver,
-            replica=self.settings.replica,
+            replica=replica,
             runners=runners,
             lender=lender,
             environment=self.environment,
         )
+        asked = subjects.holder(self.service, replica)
+        await self.answer(asked, executor.holders.answer, to_the_end=True)
+        return executor
 
     async def work_on_commands(
         self,
@@ -203,10 +201,8 @@ class Host:
         lender: OpRunner | None = None,
     ) -> Executor:
         """Takes the service's commands, runs them, and moves their runs on."""
-        executor = self.executor(open_sink, runners, lender)
+        executor = await self.executor(open_sink, runners, lender)
         await self._listen_for_cancel(executor)
-        asked = subjects.holder(self.service, self.settings.replica)
-        await self.answer(asked, executor.holders.answer, to_the_end=True)
 
         async def handle(delivery: Delivery) -> None:
             command = WorkCommand.from_json(delivery.body)
@@ -357,11 +353,11 @@ async def _reached(what: str, reaching: Coroutine[Any, Any, _T], seconds: float)
 async def _answers(url: str, access: Access) -> None:
     """Waits until Redis answers."""
     told = ""
-    async with Redis.from_url(url, retry=Retry(NoBackoff(), 0), **access.redis(url)) as redis:
+    async with once(url, access) as redis:
         while True:
             try:
                 await cast("Awaitable[Any]", redis.ping())
-            except (RedisConnectionError, RedisTimeoutError) as error:
+            except UNANSWERED as error:
                 if str(error) != told:
                     told = str(error)
                     log.warning("Redis at %s does not answer, trying again: %s", address(url), told)

@@ -2,33 +2,46 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 from procession_schemas.agent import ProcessorRef
 from procession_schemas.chunks import Chunk
 from procession_services.processor_host.errors import Lent
 from procession_services.processor_host.job import Job
 from procession_services.processor_host.outcomes import raise_outcome, take_lent, take_outcome
+from procession_services.processor_host.service import Host
 from procession_services.processor_host.stream_session import Session
 from procession_services.processor_host.streams import StreamClient
 
 
 class StreamSinks:
-    """Ways through the output processors for the commands of one service process."""
+    """Ways through the output processors for the commands of one service process.
+
+    Attributes:
+        streams: What opens them.
+    """
 
     def __init__(self, streams: StreamClient) -> None:
-        self._streams = streams
+        self.streams = streams
+
+    @classmethod
+    async def of(cls, host: Host) -> Self:
+        """Those of a service that starts; they end with it."""
+        streams = StreamClient(host.bus, host.store, host.service, host.settings.replica)
+        await streams.start()
+        host.on_stop.append(streams.stop)
+        return cls(streams)
 
     @asynccontextmanager
     async def sink(self, job: Job, processors: list[ProcessorRef]) -> AsyncIterator[Any]:
         """A way through the output chain for chunks of a command that is not a model's answer."""
-        session = await self._streams.open(job, processors)
-        sink = _SideSink(self._streams, session)
+        session = await self.streams.open(job, processors)
+        sink = _SideSink(self.streams, session)
         try:
             yield sink
-            await self._streams.finish(session)
+            await self.streams.finish(session)
         finally:
-            self._streams.close(session)
+            self.streams.close(session)
             if session.outcome:
                 take_outcome(job, session.outcome)
                 sink.rewritten = session.outcome.get("rewritten") or {}
@@ -42,11 +55,11 @@ class StreamSinks:
         Raises:
             Lent: It has; or a processor ended it early.
         """
-        session = await self._streams.open(job, op.processors, job.ops_from(op), ended=True, well=True)
+        session = await self.streams.open(job, op.processors, job.ops_from(op), ended=True, well=True)
         try:
-            outcome = await self._streams.finish(session)
+            outcome = await self.streams.finish(session)
         finally:
-            self._streams.close(session)
+            self.streams.close(session)
         if "lent" not in outcome:
             take_outcome(job, outcome)
             raise_outcome(outcome)

@@ -121,7 +121,7 @@ class Session:
             chain = ", ".join(ref.id for ref in self.processors)
             told = f"{self.deaths} replicas were lost over one stream, none of which got further than those before"
             why = f"which of {chain} ends or blocks its process?"
-            raise ProcessorError(f"{told}: {why}", processor_id="", hook="", code="WORK_FAILED")
+            raise ProcessorError(f"{told}: {why}", code="WORK_FAILED")
 
     def resumed(self, disconnects: int) -> dict[str, Any]:
         """What a lease says where clients may have something of the stream; gets how often the sender was cut off."""

@@ -250,7 +250,7 @@ class StreamClient:
             return
         if stop - start <= 1:
             text = f"a chunk has {len(body)} bytes; the broker takes {self._bus.max_payload}"
-            raise ProcessorError(text, processor_id="", hook="", code="CHUNK_NOT_SENDABLE")
+            raise ProcessorError(text, code="CHUNK_NOT_SENDABLE")
         middle = (start + stop) // 2
         await self._frame(session, start, middle)
         await self._frame(session, middle, stop)

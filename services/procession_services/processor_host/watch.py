@@ -1,6 +1,5 @@
 """What is told of a service's queues: what came again, what was given up, how much waits."""
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterable
 from typing import Final
@@ -8,7 +7,7 @@ from typing import Final
 from procession_services.bus import Bus, Delivery
 from procession_services.bus.worker import GiveUp, Handler
 from procession_services.runtime import telemetry
-from procession_services.runtime.tasks import ended, repeated
+from procession_services.runtime.tasks import meanwhile, repeated
 
 __all__ = ["counted", "lag_watched"]
 
@@ -46,10 +45,5 @@ async def lag_watched(bus: Bus, consumers: Iterable[tuple[str, str]]) -> AsyncIt
             if lag is not None:
                 telemetry.observer().lag(stream, consumer, *lag)
 
-    watching = asyncio.create_task(
-        repeated("a look at what waits for consumers", _EVERY_SECONDS, look, at_once=True)
-    )
-    try:
+    async with meanwhile(repeated("a look at what waits for consumers", _EVERY_SECONDS, look, at_once=True)):
         yield
-    finally:
-        await ended(watching)

@@ -12,7 +12,7 @@ judges streams), and uses three methods:
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from procession.args import HookArgs, InputArgs, OutputResultArgs, OutputStreamArgs
 from procession.processor import Options, Processor
@@ -21,6 +21,7 @@ from procession_schemas.chunks import Chunk
 from procession_schemas.messages import Message
 from procession_services.processors.core.detector_text import UNTRUSTED, detector_text, examined_ids, fenced
 from procession_services.processors.core.judged_stream import Judge, JudgedStream, StreamMode
+from procession_services.processors.core.lenient_options import LenientOptions
 
 JudgeMessage = Callable[[Message, str], Awaitable[Message | None]]
 """Judges a message with its text; returns it, another in its place, or None to drop it."""
@@ -35,8 +36,8 @@ class StructuredOutputOptions(Options):
     )
 
 
-class DetectorOptions(Options):
-    """Options of every detector that asks a model; null counts as not given."""
+class DetectorOptions(LenientOptions):
+    """Options of every detector that asks a model."""
 
     model: str = Field(description="Model of the detector, `provider/name`.", min_length=1)
     instructions: str = Field(default="", description="System prompt in place of the detector's own.")
@@ -56,14 +57,6 @@ class DetectorOptions(Options):
         default_factory=dict, description="Passed to the provider, by provider name."
     )
     timeout: float = Field(default=30.0, gt=0, description="Seconds until a model call counts as failed.")
-
-    @field_validator("*", mode="wrap")
-    @classmethod
-    def _null_is_default(cls, value: Any, handler: Callable[[Any], Any], info: ValidationInfo) -> Any:
-        field = cls.model_fields[info.field_name or ""]
-        if value is None and not field.is_required():
-            return field.get_default(call_default_factory=True)
-        return handler(value)
 
 
 class StreamOptions(DetectorOptions):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from procession.args import HookArgs, InputArgs, OutputResultArgs, OutputStreamArgs
 from procession.hold_back import (
@@ -24,6 +24,7 @@ from procession.processor import Hook, Options, Processor
 from procession.scanners import Allowance
 from procession_schemas.chunks import Chunk
 from procession_schemas.messages import Message
+from procession_services.processors.core.lenient_options import LenientOptions
 from procession_services.processors.core.regex_rules import (
     PRESETS,
     REDACTED,
@@ -58,7 +59,7 @@ class RegexFilterRule(Options):
     )
 
 
-class RegexFilterOptions(Options):
+class RegexFilterOptions(LenientOptions):
     """Options of `regex-filter`; null counts as not given."""
 
     rules: list[RegexFilterRule] = Field(
@@ -94,12 +95,6 @@ class RegexFilterOptions(Options):
         default="new",
         description="`new`: examine what this request brings. `all`: recalled history too (D-7).",
     )
-
-    @field_validator("*", mode="wrap")
-    @classmethod
-    def _null_is_default(cls, value: Any, handler: Callable[[Any], Any], info: ValidationInfo) -> Any:
-        field = cls.model_fields[info.field_name or ""]
-        return field.get_default(call_default_factory=True) if value is None else handler(value)
 
     @model_validator(mode="after")
     def _consistent(self) -> "RegexFilterOptions":

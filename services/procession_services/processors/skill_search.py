@@ -9,7 +9,7 @@ from pydantic import Field
 
 from procession.args import InputStepArgs, InputStepResult
 from procession.errors import TripWire
-from procession.processor import Options, Processor
+from procession.processor import Options
 from procession.tools import Tool, ToolContext
 from procession_services.processors.core.skills import (
     Skill,
@@ -21,8 +21,8 @@ from procession_services.processors.core.skills import (
 from procession_services.processors.loaded import KeptOptions, LoadedNames, scope_of
 from procession_services.processors.skill_sources import (
     ConfiguredSkills,
-    NeededSource,
-    SkillReader,
+    SkillOptions,
+    SkillProcessor,
     SkillSource,
     SourceOptions,
 )
@@ -44,13 +44,10 @@ class SkillSearchTuning(Options):
     min_score: float = Field(default=0, description="Results must score more than this.")
 
 
-class SkillSearchOptions(KeptOptions, NeededSource):
+class SkillSearchOptions(KeptOptions, SkillOptions):
     """Options of `skill-search`."""
 
     search: SkillSearchTuning = Field(default_factory=SkillSearchTuning, description="How to search.")
-    blocking_refresh: bool = Field(
-        default=False, description="The first step looks through the workspace again before it goes on."
-    )
 
 
 class _HelperOptions(SourceOptions):
@@ -124,26 +121,17 @@ class LoadSkill(_Helper):
         return {"success": True, "message": message, "skillName": name}
 
 
-class SkillSearch(Processor[SkillSearchOptions]):
+class SkillSearch(SkillProcessor[SkillSearchOptions]):
     """Offers the helpers, and shows the skills that this conversation has loaded (R-SK-4)."""
 
     id = "skill-search"
     name = "Skill Search Processor"
     description = "Lets the model search for skills and load those it needs."
 
-    def __init__(self, options: SkillSearchOptions) -> None:
-        super().__init__(options)
-        self._source = ConfiguredSkills(options)
-        self._reader = SkillReader()
-
-    def source(self, args: InputStepArgs) -> SkillSource:  # noqa: ARG002 - for overriding
-        """Where this request's skills come from; override it for a source of your own."""
-        return self._source
-
     async def process_input_step(self, args: InputStepArgs) -> InputStepResult | None:
         """Adds what is loaded to the system messages, and the helpers to the tools."""
         source = self.source(args)
-        skills = await self._reader.read(source, args, wait=self.options.blocking_refresh)
+        skills = await self.read(source, args)
         if not skills:
             return None
         args.message_list.add_system(_HELP)

@@ -1,17 +1,19 @@
 """Where skills come from: options, and a directory of the machine on which a service runs."""
 
 import asyncio
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from pydantic import Field, model_validator
 
 from procession.args import InputStepArgs
 from procession.errors import TripWire
-from procession.processor import Options
+from procession.processor import Options, Processor
 from procession_services.processors.core.skills import FILE, InvalidSkillError, Skill, by_path, parse
 from procession_services.processors.workspace import Workspace, WorkspaceError
 
-__all__ = ["ConfiguredSkills", "InlineSkill", "NeededSource", "SkillReader", "SkillSource", "SourceOptions"]
+__all__ = [
+    "ConfiguredSkills", "InlineSkill", "SkillOptions", "SkillProcessor", "SkillSource", "SourceOptions",
+]  # fmt: skip
 
 MAX_SKILLS = 500
 MAX_FILE = 256 * 1024
@@ -48,11 +50,15 @@ class SourceOptions(Options):
     skills: list[InlineSkill] = Field(default_factory=list, description="Skills given here.")
 
 
-class NeededSource(SourceOptions):
-    """The same where at least one must be given."""
+class SkillOptions(SourceOptions):
+    """Options of what shows skills to a model: at least one place must be given."""
+
+    blocking_refresh: bool = Field(
+        default=False, description="The first step waits until the workspace has been looked through again."
+    )
 
     @model_validator(mode="after")
-    def _one(self) -> "NeededSource":
+    def _one(self) -> "SkillOptions":
         if self.workspace is None and "skills" not in self.model_fields_set:
             raise ValueError("give `workspace`, a directory, or `skills`, a list")
         return self
@@ -72,29 +78,6 @@ class SkillSource(Protocol):
 
     def register_alias(self, location: str, path: str) -> bool:
         """Notes another location of a skill; False where that cannot be looked up."""
-
-
-class SkillReader:
-    """Reads a source for a processor: what goes wrong is a warning, and no skills (builtins.md 2: it fails open)."""
-
-    def __init__(self) -> None:
-        self._refreshing: set[asyncio.Task[None]] = set()
-
-    async def read(self, source: SkillSource, args: InputStepArgs, *, wait: bool) -> list[Skill]:
-        """The skills. The first step of a run has the source look again, and may `wait` for that (R-SK-1)."""
-        if args.step_number == 0:
-            task = asyncio.create_task((_refresh if wait else _refresh_behind)(source, args))
-            self._refreshing.add(task)
-            task.add_done_callback(self._refreshing.discard)
-            if wait:
-                await task
-        try:
-            return await source.available()
-        except TripWire:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever a source of an author raises
-            args.services.warn(f"skills could not be listed: {type(error).__name__}")
-            return []
 
 
 async def _refresh(source: SkillSource, args: InputStepArgs) -> None:
@@ -183,6 +166,39 @@ class ConfiguredSkills:
             if len(found) == MAX_SKILLS:
                 break
         return found
+
+
+SkillsT = TypeVar("SkillsT", bound=SkillOptions)
+
+
+class SkillProcessor(Processor[SkillsT]):
+    """Shows skills to a model. What goes wrong with them is a warning, and no skills (builtins.md 2: it fails open)."""
+
+    def __init__(self, options: SkillsT) -> None:
+        super().__init__(options)
+        self._source = ConfiguredSkills(options)
+        self._refreshing: set[asyncio.Task[None]] = set()
+
+    def source(self, args: InputStepArgs) -> SkillSource:  # noqa: ARG002 - for overriding
+        """Where this request's skills come from; override it for a source of your own."""
+        return self._source
+
+    async def read(self, source: SkillSource, args: InputStepArgs) -> list[Skill]:
+        """The skills. The first step of a run has the source look again, and may wait for that (R-SK-1)."""
+        wait = self.options.blocking_refresh
+        if args.step_number == 0:
+            task = asyncio.create_task((_refresh if wait else _refresh_behind)(source, args))
+            self._refreshing.add(task)
+            task.add_done_callback(self._refreshing.discard)
+            if wait:
+                await task
+        try:
+            return await source.available()
+        except TripWire:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever a source of an author raises
+            args.services.warn(f"skills could not be listed: {type(error).__name__}")
+            return []
 
 
 def _hidden(path: str) -> bool:

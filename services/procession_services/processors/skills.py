@@ -9,14 +9,12 @@ from typing import Any, Final
 from pydantic import Field
 
 from procession.args import InputStepArgs, InputStepResult
-from procession.processor import Processor
 from procession.tools import Tool, ToolContext
 from procession_services.processors.core.skills import Format, Skill, catalog, guidance, matching, not_found
 from procession_services.processors.skill_sources import (
     ConfiguredSkills,
-    NeededSource,
-    SkillReader,
-    SkillSource,
+    SkillOptions,
+    SkillProcessor,
     SourceOptions,
 )
 from procession_services.processors.workspace import WorkspaceError
@@ -28,13 +26,10 @@ SHOWN: Final = 64_000
 _HOW: Final = "The catalogue of skills has the names."
 
 
-class SkillsOptions(NeededSource):
+class SkillsOptions(SkillOptions):
     """Options of `skills-processor`."""
 
     format: Format = Field(default="xml", description="How the catalogue is written.")
-    blocking_refresh: bool = Field(
-        default=False, description="The first step waits until the workspace has been looked through again."
-    )
 
 
 class SkillToolOptions(SourceOptions):
@@ -112,21 +107,12 @@ class SkillReadTool(_SkillTool):
         return {"success": True, "content": rest[:SHOWN], "truncated": len(rest) > SHOWN}
 
 
-class Skills(Processor[SkillsOptions]):
+class Skills(SkillProcessor[SkillsOptions]):
     """Lists the skills in the system messages of every step (R-SK-1..3)."""
 
     id = "skills-processor"
     name = "Skills Processor"
     description = "Tells the model which skills it can activate."
-
-    def __init__(self, options: SkillsOptions) -> None:
-        super().__init__(options)
-        self._source = ConfiguredSkills(options)
-        self._reader = SkillReader()
-
-    def source(self, args: InputStepArgs) -> SkillSource:  # noqa: ARG002 - for overriding
-        """Where this request's skills come from; override it for a source of your own."""
-        return self._source
 
     def format_location(self, skill: Skill) -> str:
         """The location that the catalogue shows; override it for one of your own (`formatLocation`)."""
@@ -135,7 +121,7 @@ class Skills(Processor[SkillsOptions]):
     async def process_input_step(self, args: InputStepArgs) -> InputStepResult | None:
         """Adds catalogue and guidance, and the tools; nothing where there are no skills."""
         source = self.source(args)
-        skills = await self._reader.read(source, args, wait=self.options.blocking_refresh)
+        skills = await self.read(source, args)
         if not skills:
             return None
         aliases, by_location, entries = {}, True, []

@@ -5,16 +5,16 @@ No model, no cost. Input only; every role. Text parts change, everything else is
 
 import re
 import unicodedata
-from typing import Any
 
 import regex
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field
 
 from procession.args import InputArgs
 from procession.messages import map_text
-from procession.processor import Options, Processor
+from procession.processor import Processor
 from procession_schemas.messages import Message
 from procession_services.processors.core.detector_text import JS_SPACE
+from procession_services.processors.core.lenient_options import LenientOptions
 
 _CONTROL = re.compile("[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f]")
 _EMOJI = regex.compile(
@@ -28,8 +28,8 @@ _EMOJI = regex.compile(
 )
 
 
-class UnicodeNormalizerOptions(Options):
-    """Options of `unicode-normalizer`."""
+class UnicodeNormalizerOptions(LenientOptions):
+    """Options of `unicode-normalizer`; null is the default (R-UNI-1)."""
 
     strip_control_chars: bool = Field(
         default=False, description="Drop control characters but TAB, LF and CR."
@@ -39,12 +39,6 @@ class UnicodeNormalizerOptions(Options):
     )
     collapse_whitespace: bool = Field(default=True, description="One LF for line ends, one space for runs.")
     trim: bool = Field(default=True, description="Strip both ends.")
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _null_is_not_given(cls, value: Any, info: ValidationInfo) -> Any:
-        """None is the default (R-UNI-1)."""
-        return cls.model_fields[info.field_name or ""].default if value is None else value
 
 
 class UnicodeNormalizer(Processor[UnicodeNormalizerOptions]):

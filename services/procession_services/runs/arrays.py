@@ -1,5 +1,7 @@
 """Arrays of processors: the functions that make them, and which service runs which hook (core.md 17)."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -13,13 +15,15 @@ from procession.errors import (
     UnknownComponentError,
 )
 from procession.placing import misplaced, runs_beside
-from procession.processor import INPUT_HOOKS, OUTPUT_HOOKS, Hook
+from procession.processor import INPUT_HOOKS, OUTPUT_HOOKS, Hook, Processor, Traits
 from procession.registry import Registry
 from procession_schemas.agent import FactoryRef, ProcessorRef
 from procession_schemas.validation import RefusedError
 from procession_services.runs.state import Placed, Plan
 
-__all__ = ["DEFAULT_BUDGET", "HOSTS", "MOST", "called", "known", "place", "sees_data", "with_arrays"]
+__all__ = [
+    "DEFAULT_BUDGET", "HOSTS", "MOST", "called", "place", "refused", "sees_data", "usable", "with_arrays",
+]  # fmt: skip
 
 DEFAULT_BUDGET: Final = 10
 """Retries where error processors are configured and nothing is said (A-2)."""
@@ -53,19 +57,18 @@ async def called(
         raise RefusedError("FACTORY_FAILED", told, f"{field}.factory") from error
 
 
-def known(find: Any, field: str) -> Any:
-    """What `find` gives; RefusedError where it knows nothing of that name, or that is broken, or its options are."""
+@contextmanager
+def refused(field: str) -> Iterator[None]:
+    """Makes it a RefusedError that the component which `field` names is unknown, or broken, or its options are."""
     try:
-        return find()
+        yield
     except UnknownComponentError as error:
         raise RefusedError("UNKNOWN_COMPONENT", str(error), field) from error
     except BrokenComponentError as error:
         raise RefusedError("COMPONENT_FAILED", str(error), field) from error
     except InvalidOptionsError as error:
-        path = next(iter(error.fields), "")
-        raise RefusedError(
-            "INVALID_OPTIONS", str(error), f"{field.removesuffix('.id')}.options.{path}".rstrip(".")
-        ) from error
+        where = f"{field.removesuffix('.id')}.options.{next(iter(error.fields), '')}".rstrip(".")
+        raise RefusedError("INVALID_OPTIONS", str(error), where) from error
 
 
 def place(kind: str, refs: list[ProcessorRef], registry: Registry) -> list[Placed]:
@@ -80,10 +83,16 @@ def place(kind: str, refs: list[ProcessorRef], registry: Registry) -> list[Place
     return [_placed(kind, ref, registry, f"{kind}Processors.{index}") for index, ref in enumerate(refs)]
 
 
+def usable(ref: ProcessorRef, registry: Registry, field: str) -> tuple[type[Processor[Any]], Traits]:
+    """A processor's class, and what it is with these options; raises as `refused`."""
+    with refused(field):
+        cls = registry.processor(ref.id)
+        cls.build(ref.options)
+        return cls, cls.traits(ref.options)
+
+
 def _placed(kind: str, ref: ProcessorRef, registry: Registry, where: str) -> Placed:
-    cls = known(lambda: registry.processor(ref.id), f"{where}.id")
-    known(lambda: cls.build(ref.options), f"{where}.id")
-    traits = known(lambda: cls.traits(ref.options), f"{where}.id")
+    cls, traits = usable(ref, registry, f"{where}.id")
     if wrong := misplaced(kind, cls, ref, traits):
         raise RefusedError("UNSAFE_PLACE", wrong[1], f"{where}.{wrong[0]}")
     hooks, beside = traits.hooks & frozenset(_HOOKS[kind]), runs_beside(kind, traits)

@@ -2,7 +2,7 @@
 
 from procession.system_messages import feedback
 from procession_schemas.run import Failure, Tripwire
-from procession_schemas.work import StepFacts
+from procession_schemas.work import ANY_VERSION, StepFacts
 from procession_services.runs import program
 from procession_services.runs.numbering import number
 from procession_services.runs.state import PlannedOp, RunState, Sent, Then
@@ -17,9 +17,24 @@ def go(state: RunState, ops: list[PlannedOp], then: Then) -> None:
     while not state.pending:
         _decide(state)
     if _barred(state, state.pending[0]):
-        state.ending = True
-        state.pending, state.then = program.cancelled(state.plan), "done"
-    send(state)
+        _last(state, program.cancelled(state.plan))
+    _send(state)
+
+
+def end(state: RunState, ops: list[PlannedOp]) -> None:
+    """Makes `ops` the last that the run does, and sends the first stretch of them."""
+    _last(state, ops)
+    _send(state)
+
+
+def end_anyway(state: RunState, error: Failure) -> None:
+    """Ends the run with an error, whatever has become of its context."""
+    _last(state, program.failed(error))
+    _send(state, version=ANY_VERSION)
+
+
+def _last(state: RunState, ops: list[PlannedOp]) -> None:
+    state.pending, state.then, state.ending = ops, "done", True
 
 
 def _barred(state: RunState, planned: PlannedOp) -> bool:
@@ -27,7 +42,7 @@ def _barred(state: RunState, planned: PlannedOp) -> bool:
     return state.cancel and not state.ending and planned.op.op in _BARRED
 
 
-def send(state: RunState, *, version: int | None = None) -> None:
+def _send(state: RunState, *, version: int | None = None) -> None:
     """Sends as many of the pending operations as one service can do; on whatever `version` of the context is given."""
     host: str | None = None
     count = 0
@@ -105,8 +120,7 @@ def _step_over(state: RunState, *, accepted: bool) -> None:
         state.pending = [*ops, *state.pending]
     else:
         forget_step(state)
-        state.ending = True
-        state.pending, state.then = [*ops, *program.finish(state.plan, reason)], "done"
+        _last(state, [*ops, *program.finish(state.plan, reason)])
 
 
 def _next_step(state: RunState) -> None:
@@ -125,16 +139,14 @@ def _recovered(state: RunState) -> None:
     error, wants = state.error or unexplained(), state.recover
     state.error, state.recover = None, False
     if wants and has_budget(state) and state.cancel:
-        state.ending = True
-        state.pending, state.then = program.cancelled(state.plan), "done"
+        _last(state, program.cancelled(state.plan))
     elif wants and has_budget(state):
         state.pending, state.then = again(state, None), "modelled"
     elif not state.facts.started and state.model_index + 1 < len(state.plan.models) and not state.cancel:
         state.model_index += 1
         state.pending, state.then = program.attempt(state.plan), "modelled"
     else:
-        state.ending = True
-        state.pending, state.then = program.model_failed(state.plan, error), "done"
+        _last(state, program.model_failed(state.plan, error))
 
 
 def has_budget(state: RunState) -> bool:

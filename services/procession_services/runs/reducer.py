@@ -119,8 +119,7 @@ def _take_outcome(state: RunState, sent: Sent, ops: list[Bare], result: WorkResu
         case "cancelled":
             _left(state, ops[min(result.at, len(ops) - 1)])
         case "suspended" if state.cancel:
-            state.ending = True
-            phases.go(state, program.cancelled(state.plan), "done")
+            phases.end(state, program.cancelled(state.plan))
         case "suspended":
             state.waiting = result.suspend or []
             phases.go(state, program.suspended(state), "suspended")
@@ -133,8 +132,7 @@ def _left(state: RunState, op: Bare) -> None:
     end = state.pending[-1].op
     told = isinstance(end, ResultOp) and end.status == "cancelled"
     judges = isinstance(op, HookByPlan) and op.hook == Hook.OUTPUT_RESULT
-    state.ending = True
-    phases.go(state, program.unjudged(told=told) if told or judges else program.cancelled(state.plan), "done")
+    phases.end(state, program.unjudged(told=told) if told or judges else program.cancelled(state.plan))
 
 
 def _through(state: RunState, ops: list[Bare], result: WorkResult) -> None:
@@ -153,8 +151,7 @@ def _through(state: RunState, ops: list[Bare], result: WorkResult) -> None:
     if result.stop:
         state.facts = state.facts.but(stop=True)
     if state.cancel and not state.ending and not state.pending and state.then != "recovered":
-        state.ending = True
-        phases.go(state, program.cancelled(state.plan), "done")
+        phases.end(state, program.cancelled(state.plan))
     elif result.result is not None and not state.pending:
         _told(state, result.result)
     else:
@@ -181,8 +178,7 @@ def _tripped(state: RunState, tripwire: Tripwire, op: Bare, *, guarded: bool) ->
         phases.go(state, phases.again(state, tripwire), "modelled")
         return
     responded = isinstance(op, HookByPlan) and op.hook == Hook.OUTPUT_STEP
-    state.ending = True
-    phases.go(state, program.blocked(tripwire, responded=responded), "done")
+    phases.end(state, program.blocked(tripwire, responded=responded))
 
 
 def _replayable(op: Bare) -> bool:
@@ -202,9 +198,7 @@ def _failed(state: RunState, error: Failure, sent: Sent) -> None:
     if sent.version == ANY_VERSION:  # what was to tell of a failure failed
         _told(state, _bare_result(state, error))
         return
-    state.ending = True
-    state.pending, state.then = program.failed(error), "done"
-    phases.send(state, version=ANY_VERSION)
+    phases.end_anyway(state, error)
 
 
 def _bare_result(state: RunState, error: Failure) -> RunResult:
@@ -216,11 +210,11 @@ def _cancel(state: RunState) -> tuple[RunState, list[Effect]]:
         return state, outstanding(state)
     state.cancel = True
     if state.queued:
-        state.queued, state.ending = False, True
-        phases.go(state, program.never_begun(state), "done")
+        state.queued = False
+        phases.end(state, program.never_begun(state))
     if state.status == "suspended":
-        state.status, state.result, state.ending, state.waiting = "running", None, True, []
-        phases.go(state, program.cancelled(state.plan), "done")
+        state.status, state.result, state.waiting = "running", None, []
+        phases.end(state, program.cancelled(state.plan))
     return state, [SignalCancel(), *outstanding(state)]
 
 
@@ -255,9 +249,8 @@ def _deadline(state: RunState, at_ms: int) -> tuple[RunState, list[Effect]]:
     if state.ending and state.sent and state.sent.service == program.LOCAL:
         _told(state, _bare_result(state, error))
         return state, outstanding(state)
-    state.ending, state.queued = True, False
-    state.pending, state.then = program.failed(error), "done"
-    phases.send(state, version=ANY_VERSION)
+    state.queued = False
+    phases.end_anyway(state, error)
     return state, [SignalCancel(), *outstanding(state)]
 
 

@@ -8,68 +8,31 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
-from pydantic.alias_generators import to_snake
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from procession.authors import is_ours, place, said
 from procession.json_values import leaf_fault
-from procession_schemas.agent import (
-    Agent,
-    FactoryRef,
-    ModelEntry,
-    ProcessorRef,
-    StructuredOutput,
-    ToolChoiceTool,
-    ToolRef,
-)
-from procession_schemas.memory import MemoryConfig
-from procession_schemas.validation import belongs
-from procession_services.runtime.problems import ConfigurationError, Problem, suggestion
+from procession_schemas.agent import Agent
+from procession_schemas.validation import Place, belongs, placed, plain, spellings
+from procession_services.runtime.problems import ConfigurationError, Problem, suggested_field, suggestion
 from procession_services.runtime.yaml_text import composed, no_yaml, parsed
 
-__all__ = ["AgentsFile", "load_agents", "read_agents"]
-
-_Path = tuple[str | int, ...]
-
-_MODELS: Final[dict[str, tuple[type[BaseModel], ...]]] = {
-    "inputProcessors": (ProcessorRef.form(), FactoryRef),
-    "outputProcessors": (ProcessorRef.form(), FactoryRef),
-    "errorProcessors": (ProcessorRef.form(), FactoryRef),
-    "stopWhen": (ProcessorRef.form(),),
-    "prepareStep": (ProcessorRef.form(),),
-    "tools": (ToolRef.form(),),
-    "memory": (MemoryConfig,),
-    "model": (ModelEntry.form(),),
-    "structuredOutput": (StructuredOutput,),
-    "toolChoice": (ToolChoiceTool,),
-}
-"""Which models lie below a key of an agent."""
+__all__ = ["AgentsFile", "read_agents"]
 
 
-def load_agents(path: Path) -> dict[str, Agent]:
-    """Reads agents from a file.
+def read_agents(path: Path) -> "AgentsFile":
+    """Reads agents from a file, and what is wrong with it.
 
     YAML has one key, `agents`: a mapping from name to agent, or a list of agents. Python has a module-level
     `agents`: the same, as dicts or `Agent` objects, or a function without arguments that returns it.
 
-    Returns:
-        The agents by name.
-
     Raises:
-        ConfigurationError: The file cannot be read, or agents in it are wrong.
+        ConfigurationError: The file cannot be read.
     """
-    file = read_agents(path)
-    if file.problems:
-        raise ConfigurationError(file.problems)
-    return file.agents
-
-
-def read_agents(path: Path) -> "AgentsFile":
-    """Reads agents from a file, and what is wrong with it; raises ConfigurationError where it cannot be read."""
     source = _Python(path) if path.suffix == ".py" else _Yaml(path)
     file = AgentsFile(source)
     for at, name, raw in _entries(source.read(), source, file.problems):
@@ -101,21 +64,19 @@ class AgentsFile:
     source: "_Source"
     problems: list[Problem] = field(default_factory=list)
     agents: dict[str, Agent] = field(default_factory=dict)
-    places: dict[str, _Path] = field(default_factory=dict)
+    places: dict[str, Place] = field(default_factory=dict)
 
     def placed(self, found: Iterable[Problem]) -> list[Problem]:
-        """Problems of agents with their lines, but those of what is left out of its agent."""
-        told = {problem.path for problem in self.problems}
-        return [
-            replace(problem, where=self.source.place(at))
-            for problem in found
-            for at in [self._at(problem.path)]
-            if ".".join(map(str, at)) not in told
-        ]
-
-    def _at(self, path: str) -> _Path:
-        _, name, *rest = path.split(".")
-        return (*self.places[name], *rest)
+        """Problems of agents with their lines, but those of what is left out of its agent, or of a part of it."""
+        told = [f"{problem.path}." for problem in self.problems]
+        counting = []
+        for problem in found:
+            _, name, *rest = problem.path.split(".")
+            at = (*self.places[name], *rest)
+            path = ".".join(map(str, at)) + "."
+            if not any(path == each or (problem.warning and each.startswith(path)) for each in told):
+                counting.append(replace(problem, where=self.source.place(at)))
+        return counting
 
 
 class _Source:
@@ -128,15 +89,15 @@ class _Source:
         """What the file says, from the top: a mapping with `agents`; raises ConfigurationError."""
         raise NotImplementedError
 
-    def line(self, at: _Path) -> int | None:  # noqa: ARG002 - for overriding
+    def line(self, at: Place) -> int | None:  # noqa: ARG002 - for overriding
         """The line of an entry."""
         return None
 
-    def problem(self, at: _Path, message: str) -> Problem:
+    def problem(self, at: Place, message: str) -> Problem:
         """A problem with an entry."""
         return Problem(self.place(at), ".".join(map(str, at)), message)
 
-    def place(self, at: _Path) -> str:
+    def place(self, at: Place) -> str:
         """The file, with the line of an entry where it is known."""
         line = self.line(at)
         return f"{self.path}:{line}" if line else str(self.path)
@@ -158,7 +119,7 @@ class _Yaml(_Source):
         except yaml.YAMLError as error:
             raise ConfigurationError([no_yaml(self.path, error)]) from error
 
-    def line(self, at: _Path) -> int | None:
+    def line(self, at: Place) -> int | None:
         node, line = self._tree, 1
         for key in at:
             child = _child(node, key)
@@ -190,7 +151,7 @@ def _child(node: Any, key: str | int) -> tuple[int, Any] | None:
     """The line and the node of an entry of a YAML node."""
     if isinstance(node, yaml.MappingNode):
         for name, value in node.value:
-            if name.value in _spellings(key):
+            if name.value in spellings(key):
                 return name.start_mark.line + 1, value
     if isinstance(node, yaml.SequenceNode) and str(key).isdecimal() and int(key) < len(node.value):
         value = node.value[int(key)]
@@ -198,7 +159,7 @@ def _child(node: Any, key: str | int) -> tuple[int, Any] | None:
     return None
 
 
-def _entries(content: Any, source: _Source, problems: list[Problem]) -> list[tuple[_Path, str | None, Any]]:
+def _entries(content: Any, source: _Source, problems: list[Problem]) -> list[tuple[Place, str | None, Any]]:
     """The agents of a file: where each is, its name where its key says it, and its fields."""
     if not isinstance(content, Mapping):
         problems.append(source.problem((), "must be a mapping with the key 'agents'"))
@@ -218,7 +179,7 @@ def _entries(content: Any, source: _Source, problems: list[Problem]) -> list[tup
 
 
 def _validated(
-    raw: Any, name: str | None, at: _Path, source: _Source, problems: list[Problem]
+    raw: Any, name: str | None, at: Place, source: _Source, problems: list[Problem]
 ) -> Agent | None:
     fields = raw if name is None or not isinstance(raw, Mapping) else {"name": name, **raw}
     try:
@@ -229,7 +190,7 @@ def _validated(
         return _rest(fields, [path for path, _ in wrong])
 
 
-def _unsent(value: Any, at: _Path = (), around: tuple[int, ...] = ()) -> Iterator[tuple[_Path, str]]:
+def _unsent(value: Any, at: Place = (), around: tuple[int, ...] = ()) -> Iterator[tuple[Place, str]]:
     """What no message can hold: the services would read something else, or could not read the agent at all."""
     if isinstance(value, Mapping | list):
         if id(value) in around:
@@ -241,7 +202,7 @@ def _unsent(value: Any, at: _Path = (), around: tuple[int, ...] = ()) -> Iterato
         yield at, f"{fault.strip()}; give another number, or leave it out"
 
 
-def _rest(fields: Any, wrong: list[_Path]) -> Agent | None:
+def _rest(fields: Any, wrong: list[Place]) -> Agent | None:
     """An agent without what is wrong with it, or without the fields that this is in: so the others are checked, too."""
     for left_out in (wrong, [path[:1] for path in wrong]):
         try:
@@ -251,7 +212,7 @@ def _rest(fields: Any, wrong: list[_Path]) -> Agent | None:
     return None
 
 
-def _without(data: Any, wrong: list[_Path]) -> Any:
+def _without(data: Any, wrong: list[Place]) -> Any:
     if not wrong or not isinstance(data, Mapping | list):
         return data
     entries = data.items() if isinstance(data, Mapping) else enumerate(data)
@@ -263,66 +224,22 @@ def _without(data: Any, wrong: list[_Path]) -> Any:
     return kept if isinstance(data, Mapping) else list(kept.values())
 
 
-def _told(errors: list[ErrorDetails], fields: Any) -> list[tuple[_Path, str]]:
-    """One message a place; what one branch of a union says of a value meant for another is left out."""
-    placed = [(_in_data(error, fields), error) for error in errors]
-    paths = {path for path, _ in placed}
-    told: dict[_Path, dict[str, str]] = {}
-    for path, error in placed:
-        if any(other[: len(path)] == path and other != path for other in paths):
-            continue
+def _told(errors: list[ErrorDetails], fields: Any) -> list[tuple[Place, str]]:
+    """One message a place."""
+    told: dict[Place, dict[str, str]] = {}
+    for path, error in placed(errors, fields):
         message, value = _message(path, error)
         told.setdefault(path, {})[message] = value
     return [(path, " or ".join(said) + next(iter(said.values()))) for path, said in told.items()]
 
 
-def _in_data(error: ErrorDetails, data: Any) -> _Path:
-    """An error's place as the author wrote it: in his spelling, without the names of union branches."""
-    path: list[str | int] = []
-    for index, item in enumerate(loc := error["loc"]):
-        spelling = next((s for s in _spellings(item) if _has(data, s)), None)
-        if spelling is not None:
-            path.append(spelling)
-            data = data[spelling]
-        elif index == len(loc) - 1 and error["type"] == "missing":
-            path.append(item)
-    return tuple(path)
-
-
-def _spellings(item: str | int) -> tuple[str | int, ...]:
-    return (item, to_snake(item)) if isinstance(item, str) else (item,)
-
-
-def _has(data: Any, key: str | int) -> bool:
-    if isinstance(data, Mapping):
-        return key in data
-    return isinstance(data, list) and isinstance(key, int) and key < len(data)
-
-
-def _message(path: _Path, error: ErrorDetails) -> tuple[str, str]:
+def _message(path: Place, error: ErrorDetails) -> tuple[str, str]:
     """What is wrong, and the value where showing it helps."""
     if error["type"] == "extra_forbidden":
-        hint = belongs(path) or suggestion(str(path[-1]), _known_keys(path[:-1]))
-        return f"unknown key{hint}", ""
+        return f"unknown key{belongs(path) or suggested_field(path, Agent)}", ""
     if error["type"] == "missing":
         return "is missing", ""
     value = error["input"]
     shown = f", not {value!r}" if isinstance(value, str | int | float | bool | None) else ""
-    told = (
-        error["msg"]
-        .removeprefix("Value error, ")
-        .replace("Input should", "should")
-        .replace("a valid list", "a list")
-    )
+    told = plain(error).replace("Input should", "should").replace("a valid list", "a list")
     return re.sub(r"a valid dictionary( or instance of \w+)?", "a mapping", told), shown
-
-
-def _known_keys(path: _Path) -> list[str]:
-    """The keys that a mapping at this place of an agent may have."""
-    places = [_MODELS[key] for item in path if (key := _camel(item)) in _MODELS]
-    models = places[-1] if places else (Agent,)
-    return list({field.alias or name for model in models for name, field in model.model_fields.items()})
-
-
-def _camel(item: str | int) -> str:
-    return re.sub(r"_([a-z])", lambda match: match[1].upper(), str(item))

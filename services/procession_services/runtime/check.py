@@ -3,10 +3,9 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
 from procession.errors import (
     BrokenComponentError,
@@ -20,7 +19,7 @@ from procession.registry import Registry
 from procession_schemas.admin import ModelUse
 from procession_schemas.agent import Agent, FactoryRef, ProcessorRef, ToolRef
 from procession_services.runtime.agents import AgentsFile, read_agents
-from procession_services.runtime.problems import ConfigurationError, Problem, suggestion
+from procession_services.runtime.problems import ConfigurationError, Problem, suggested_field, suggestion
 from procession_services.runtime.settings import Settings
 from procession_services.runtime.tenants import load_tenants
 
@@ -64,15 +63,7 @@ def check(settings: Settings, model_problem: ModelCheck | None = None) -> list[P
 
 def _in_file(file: AgentsFile, registry: Registry, model_problem: ModelCheck | None = None) -> list[Problem]:
     """What is wrong with the form of an agents file and with the agents in it, from the first line on."""
-    found = [
-        told for agent in file.agents.values() for told in check_agent(agent, registry, "", model_problem)
-    ]
-    wrong = [f"{problem.path}." for problem in file.problems]  # it was left out, but it is there
-    found = [
-        told
-        for told in found
-        if not (told.warning and any(path.startswith(f"{told.path}.") for path in wrong))
-    ]
+    found = [told for agent in file.agents.values() for told in check_agent(agent, registry, model_problem)]
     return sorted([*file.problems, *file.placed(found)], key=_line)
 
 
@@ -92,30 +83,30 @@ def _tenants(settings: Settings) -> list[Problem]:
 
 
 def check_agent(
-    agent: Agent, registry: Registry, where: str, model_problem: ModelCheck | None = None
+    agent: Agent, registry: Registry, model_problem: ModelCheck | None = None
 ) -> Iterator[Problem]:
-    """Checks one agent against what is installed; `where` is where it stands."""
+    """Checks one agent against what is installed; in which file and line it stands is not told."""
     base = f"agents.{agent.name}"
     for attribute, key, hooks in _ARRAYS:
         array = getattr(agent, attribute)
         if isinstance(array, FactoryRef):
-            yield from _known(registry.factories, array.factory, "factory", where, f"{base}.{key}.factory")
+            yield from _known(registry.factories, array.factory, "factory", f"{base}.{key}.factory")
             continue
         for index, ref in enumerate(array or ()):
-            yield from _processor(ref, hooks, registry, where, f"{base}.{key}.{index}")
+            yield from _processor(ref, hooks, registry, f"{base}.{key}.{index}")
     if agent.prepare_step:
-        yield from _processor(agent.prepare_step, {Hook.INPUT_STEP}, registry, where, f"{base}.prepareStep")
+        yield from _processor(agent.prepare_step, {Hook.INPUT_STEP}, registry, f"{base}.prepareStep")
     for index, ref in enumerate(agent.stop_when or ()):
-        yield from _stop_condition(ref, registry, where, f"{base}.stopWhen.{index}")
+        yield from _stop_condition(ref, registry, f"{base}.stopWhen.{index}")
     names: set[str] = set()
     for index, tool in enumerate(agent.tools):
-        yield from _tool(tool, registry, where, f"{base}.tools.{index}")
+        yield from _tool(tool, registry, f"{base}.tools.{index}")
         if tool.name in names:
             told = f"two tools are called {tool.name!r}; rename one with `as`"
-            yield Problem(where, f"{base}.tools.{index}", told)
+            yield Problem("", f"{base}.tools.{index}", told)
         names.add(tool.name)
-    yield from _models(agent, where, base, model_problem)
-    yield from _settings(agent, where, base)
+    yield from _models(agent, base, model_problem)
+    yield from _settings(agent, base)
 
 
 def checked_agents(
@@ -141,43 +132,43 @@ def models_of(agents: Iterable[Agent], api_base: str | None) -> list[ModelUse]:
     return [ModelUse(model=name, api_base=base) for name, base in sorted(uses, key=str)]
 
 
-def _known(table: Mapping[str, Any], name: str, kind: str, where: str, path: str) -> Iterator[Problem]:
+def _known(table: Mapping[str, Any], name: str, kind: str, path: str) -> Iterator[Problem]:
     if name not in table:
         hint = suggestion(name, table)
         if "did you mean" not in hint:
             hint += "; is its plugin missing in PROCESSION_PLUGINS?"
-        yield Problem(where, path, f"unknown {kind} {name!r}{hint}")
+        yield Problem("", path, f"unknown {kind} {name!r}{hint}")
 
 
 def _processor(
-    ref: ProcessorRef, hooks: set[Hook] | frozenset[Hook], registry: Registry, where: str, path: str
+    ref: ProcessorRef, hooks: set[Hook] | frozenset[Hook], registry: Registry, path: str
 ) -> Iterator[Problem]:
     """A processor must be known, take its options, and have a hook that its place runs."""
     if ref.id not in registry.processors:
-        yield from _known(registry.processors, ref.id, "processor", where, f"{path}.id")
+        yield from _known(registry.processors, ref.id, "processor", f"{path}.id")
         return
     try:
         kind = registry.processors[ref.id]
         kind.build(ref.options)
         traits = kind.traits(ref.options)
     except InvalidOptionsError as error:
-        yield from _options(error, registry.processors[ref.id].options_type(), where, path)
+        yield from _options(error, registry.processors[ref.id].options_type(), path)
         return
     except _UNUSABLE as error:
-        yield Problem(where, f"{path}.id", _told(error))
+        yield Problem("", f"{path}.id", _told(error))
         return
     idle = not traits.hooks and overridden(kind) & hooks  # its options leave it nothing to do
     if not traits.hooks & hooks and not idle:
         here, there = ", ".join(sorted(hooks)), ", ".join(sorted(traits.hooks))
         has = f"its hooks are {there}" if there else "it has no hook"
-        yield Problem(where, f"{path}.id", f"{ref.id} would never run here: {has}, and here run {here}")
+        yield Problem("", f"{path}.id", f"{ref.id} would never run here: {has}, and here run {here}")
     for wrong_form in misshapen(kind, traits.hooks & hooks):
-        yield Problem(where, f"{path}.id", f"{ref.id}: {wrong_form}")
+        yield Problem("", f"{path}.id", f"{ref.id}: {wrong_form}")
     for name, meant in _misspelt(kind):
         told = f"{ref.id} has a method {name}, which is no hook; did you mean {meant}?"
-        yield Problem(where, f"{path}.id", told, warning=True)
+        yield Problem("", f"{path}.id", told, warning=True)
     if wrong := misplaced(_KINDS.get(frozenset(hooks), ""), kind, ref, traits):
-        yield Problem(where, f"{path}.{wrong[0]}", wrong[1])
+        yield Problem("", f"{path}.{wrong[0]}", wrong[1])
 
 
 def _misspelt(kind: type[Processor[Any]]) -> Iterator[tuple[str, str]]:
@@ -188,78 +179,55 @@ def _misspelt(kind: type[Processor[Any]]) -> Iterator[tuple[str, str]]:
                 yield name, meant
 
 
-def _tool(ref: ToolRef, registry: Registry, where: str, path: str) -> Iterator[Problem]:
+def _tool(ref: ToolRef, registry: Registry, path: str) -> Iterator[Problem]:
     if ref.id not in registry.tools:
-        yield from _known(registry.tools, ref.id, "tool", where, f"{path}.id")
+        yield from _known(registry.tools, ref.id, "tool", f"{path}.id")
     else:
-        yield from _wrong(lambda: registry.tool(ref.id).build(ref.options), where, path)
+        yield from _wrong(lambda: registry.tool(ref.id).build(ref.options), path)
 
 
-def _stop_condition(ref: ProcessorRef, registry: Registry, where: str, path: str) -> Iterator[Problem]:
+def _stop_condition(ref: ProcessorRef, registry: Registry, path: str) -> Iterator[Problem]:
     if ref.id not in registry.stop_conditions:
-        yield from _known(registry.stop_conditions, ref.id, "stop condition", where, f"{path}.id")
+        yield from _known(registry.stop_conditions, ref.id, "stop condition", f"{path}.id")
     else:
-        yield from _wrong(lambda: registry.stop_options(ref.id, ref.options), where, path)
+        yield from _wrong(lambda: registry.stop_options(ref.id, ref.options), path)
 
 
-def _wrong(use: Callable[[], Any], where: str, path: str) -> Iterator[Problem]:
+def _wrong(use: Callable[[], Any], path: str) -> Iterator[Problem]:
     """What keeps a component from being used as it is configured."""
     try:
         use()
     except InvalidOptionsError as error:
-        yield from _options(error, None, where, path)
+        yield from _options(error, None, path)
     except _UNUSABLE as error:
-        yield Problem(where, f"{path}.id", _told(error))
+        yield Problem("", f"{path}.id", _told(error))
 
 
 def _told(error: UnknownComponentError | BrokenComponentError) -> str:
     return error.told if isinstance(error, BrokenComponentError) else str(error)
 
 
-def _options(
-    error: InvalidOptionsError, model: type[BaseModel] | None, where: str, path: str
-) -> Iterator[Problem]:
+def _options(error: InvalidOptionsError, model: type[BaseModel] | None, path: str) -> Iterator[Problem]:
     for name, told in error.fields.items():
-        message = told
-        if "Extra inputs" in told:
-            *place, last = name.split(".")
-            message = f"unknown option{suggestion(last, _known_options(model, place))}"
-        yield Problem(where, f"{path}.options.{name}" if name else f"{path}.options", message)
+        unknown = "Extra inputs" in told
+        message = f"unknown option{suggested_field(name.split('.'), model)}" if unknown else told
+        yield Problem("", f"{path}.options.{name}" if name else f"{path}.options", message)
 
 
-def _known_options(model: type[BaseModel] | None, place: Iterable[str]) -> list[str]:
-    """The options that there are below a place in those of a component."""
-    models = [model] if model else []
-    for step in place:  # the number of an entry, or the key of a mapping, is no field
-        fields = [field for each in models for field in _named(each, step)]
-        models = [each for field in fields for each in _models_of(field.annotation)] if fields else models
-    return [field.alias or name for each in models for name, field in each.model_fields.items()]
-
-
-def _named(model: type[BaseModel], step: str) -> list[FieldInfo]:
-    return [field for name, field in model.model_fields.items() if step in (name, field.alias)]
-
-
-def _models_of(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [each for argument in get_args(annotation) for each in _models_of(argument)]
-
-
-def _models(agent: Agent, where: str, base: str, model_problem: ModelCheck | None) -> Iterator[Problem]:
+def _models(agent: Agent, base: str, model_problem: ModelCheck | None) -> Iterator[Problem]:
     if agent.model is None:
-        yield Problem(where, f"{base}.model", "no model; every request must name one", warning=True)
+        yield Problem("", f"{base}.model", "no model; every request must name one", warning=True)
         return
     for path, name in _models_in(agent):
         told = model_problem(name) if model_problem else None
         if told:
-            yield Problem(where, f"{base}.{path}", told)
+            yield Problem("", f"{base}.{path}", told)
 
 
-def _settings(agent: Agent, where: str, base: str) -> Iterator[Problem]:
+def _settings(agent: Agent, base: str) -> Iterator[Problem]:
     """Settings that no model gets to see: what was meant as a limit would not hold."""
     for place, told in agent.unknown_settings():
-        yield Problem(where, ".".join(map(str, (base, *place))), told, warning=True)
+        yield Problem("", ".".join(map(str, (base, *place))), told, warning=True)
 
 
 def _models_in(agent: Agent) -> list[tuple[str, str]]:

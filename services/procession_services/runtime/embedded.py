@@ -16,7 +16,7 @@ from typing import Self
 
 from procession_services.runtime.server_process import OnLine, ServerProcess
 from procession_services.runtime.server_programs import HOST, EmbeddedServerError, Nats, Redis
-from procession_services.runtime.tasks import ended
+from procession_services.runtime.tasks import meanwhile
 
 __all__ = ["EmbeddedServerError", "EmbeddedServers", "Endpoints", "OnLine", "embedded", "nobody"]
 
@@ -163,12 +163,9 @@ async def embedded(
         EmbeddedServerError: the directory is another process's, or a server is missing or did not become ready;
             none is left running.
     """
-    async with EmbeddedServers(directory, nats=nats, redis=redis, nats_port=nats_port) as servers:
-        keeping = asyncio.create_task(servers.keep(on_line))
-        try:
-            yield servers.endpoints
-        finally:
-            await ended(keeping)
+    started = EmbeddedServers(directory, nats=nats, redis=redis, nats_port=nats_port)
+    async with started as servers, meanwhile(servers.keep(on_line)):
+        yield servers.endpoints
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
-from procession_services.runtime.tasks import ended
+from procession_services.runtime.tasks import meanwhile
 
 __all__ = ["FRESH_SECONDS", "is_ready", "keep_ready", "main"]
 
@@ -53,11 +53,10 @@ async def keep_ready(file: Path | None, works: Callable[[], Awaitable[bool]]) ->
 
     touch = file.touch  # a file in memory: it blocks for less than a thread would take
     touch()
-    task = asyncio.create_task(watch())
     try:
-        yield
+        async with meanwhile(watch()):
+            yield
     finally:
-        await ended(task)
         file.unlink(missing_ok=True)  # noqa: ASYNC240 - as above
 
 

@@ -1,11 +1,16 @@
 """What is wrong with a configuration: where, what, and how to mend it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
-from typing import Final
+from typing import Any, Final, get_args
 
-__all__ = ["ConfigurationError", "Problem", "suggestion"]
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from procession_schemas.base import WireStruct
+from procession_schemas.nearest import nearest
+
+__all__ = ["ConfigurationError", "Problem", "suggested_field", "suggestion"]
 
 _FEW: Final = 12
 
@@ -45,8 +50,29 @@ def suggestion(wrong: str, known: Iterable[str], prefix: str = "") -> str:
     The names' common prefix makes none of them nearer than another.
     """
     names = sorted(name.removeprefix(prefix) for name in known)
-    bare = wrong.removeprefix(prefix)
-    near = get_close_matches(bare, names, n=1) or get_close_matches(bare.lower(), names, n=1)
-    if near:
-        return f"; did you mean {prefix + near[0]!r}?"
+    if near := nearest(wrong.removeprefix(prefix), names):
+        return f"; did you mean {prefix + near!r}?"
     return f"; known: {', '.join(prefix + name for name in names)}" if 0 < len(names) <= _FEW else ""
+
+
+def suggested_field(path: Sequence[str | int], model: type[BaseModel] | None) -> str:
+    """How to mend an unknown field at that path of what `model` takes, as `suggestion`."""
+    *place, wrong = path
+    models = [model] if model else []
+    for step in place:  # the number of an entry, or the key of a mapping, is no field
+        fields = [field for each in models for field in _named(each, step)]
+        models = [each for field in fields for each in _models_of(field.annotation)] if fields else models
+    known = {field.alias or name for each in models for name, field in each.model_fields.items()}
+    return suggestion(str(wrong), known)
+
+
+def _named(model: type[BaseModel], step: str | int) -> list[FieldInfo]:
+    return [field for name, field in model.model_fields.items() if step in (name, field.alias)]
+
+
+def _models_of(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    if isinstance(annotation, type) and issubclass(annotation, WireStruct):
+        return [annotation.form()]
+    return [each for argument in get_args(annotation) for each in _models_of(argument)]

@@ -11,7 +11,7 @@ from redis.exceptions import AuthenticationError, NoPermissionError, RedisError,
 from procession_services.runtime.access import Access
 from procession_services.runtime.problems import Problem
 
-__all__ = ["knows", "redis_problems", "redis_problems_at"]
+__all__ = ["knows", "once", "redis_problems", "redis_problems_at"]
 
 WHERE: Final = "Redis"
 _OLDEST: Final = (6, 2)
@@ -38,13 +38,13 @@ async def redis_problems(redis: "Redis") -> list[Problem]:
 
 async def redis_problems_at(url: str, access: Access) -> list[Problem]:
     """The same of a server that may not answer, over a connection of its own."""
-    async with _once(url, access) as redis:
+    async with once(url, access) as redis:
         return await redis_problems(redis)
 
 
 async def knows(url: str, access: Access) -> bool | None:
     """Whether a server takes that user and password; None when it does not answer."""
-    async with _once(url, access) as redis:
+    async with once(url, access) as redis:
         server: Any = redis
         try:
             await server.ping()
@@ -55,7 +55,8 @@ async def knows(url: str, access: Access) -> bool | None:
         return True
 
 
-def _once(url: str, access: Access) -> "Redis":
+def once(url: str, access: Access) -> "Redis":
+    """A client that asks once, over a connection of its own."""
     return Redis.from_url(
         url, retry=Retry(NoBackoff(), 0), socket_connect_timeout=_SECONDS, **access.redis(url)
     )

@@ -66,7 +66,6 @@ if ARGV[6] ~= '' then
   redis.call('RPUSH', KEYS[3], ARGV[6])
   keep(KEYS[3], ARGV[11])
 end
-if ARGV[7] == '' then return 1 end
 return save(KEYS, unpack(ARGV, 7)) or 1
 """
 )

@@ -13,6 +13,7 @@ from procession.addresses import NATS_SCHEMES, address, is_address
 from procession_schemas.agent import LONGEST_RUN
 from procession_schemas.memory import EmbedderName
 from procession_schemas.subjects import token
+from procession_schemas.validation import plain
 from procession_services.runtime.clock import new_token
 from procession_services.runtime.problems import suggestion
 from procession_services.runtime.yaml_text import no_yaml, parsed
@@ -247,8 +248,7 @@ class Settings(BaseSettings):
             for wrong in error.errors():
                 name = str(wrong["loc"][0])
                 where = variable(name) if name in {*chosen} or name not in from_file else f"{path}: {name}"
-                told = wrong["msg"].removeprefix("Value error, ")
-                problems.append(f"{where}: {told}, not {address(repr(wrong['input']))}")
+                problems.append(f"{where}: {plain(wrong)}, not {address(repr(wrong['input']))}")
             raise SettingsError("\n".join(problems)) from error
         if problems:
             raise SettingsError("\n".join(problems))

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from procession_services.runtime.tasks import ended
+from procession_services.runtime.tasks import meanwhile
 
 __all__ = ["noticed"]
 
@@ -19,11 +19,8 @@ _LATE_SECONDS: Final = 1.0
 @asynccontextmanager
 async def noticed() -> AsyncIterator[None]:
     """Warns, for the length of the block, each time that nothing ran for longer than a second."""
-    task = asyncio.create_task(_watch())
-    try:
+    async with meanwhile(_watch()):
         yield
-    finally:
-        await ended(task)
 
 
 async def _watch() -> None:

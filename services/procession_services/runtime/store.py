@@ -87,10 +87,10 @@ class RunStore:
         """Tells one start of Redis from the next: what it has answered in an earlier one it may have forgotten."""
         return int(self.redis.life)
 
-    async def load_context(self, tenant: str, run: str) -> StoredContext:
-        """The context as last committed; version 0 when there is none yet."""
-        fields = ["ctx_v", "ctx_seq", "ctx", "ctx_result", "cancelled"]
-        return _stored(await self.redis.hmget(run_key(tenant, run), fields))
+    async def load_context(self, tenant: str, run: str) -> dict[str, Any] | None:
+        """The context as last committed; None when there is none."""
+        context = await self.redis.hget(run_key(tenant, run), "ctx")
+        return orjson.loads(context) if context else None
 
     async def take_context(
         self, tenant: str, run: str, *, seq: int, owner: str, attempt: int = 0, instead_of: str | None = None
@@ -138,8 +138,8 @@ class RunStore:
         owner: str,
         data: bytes,
         result: bytes,
+        change: StateChange,
         parts: bytes = b"",
-        change: StateChange | None = None,
     ) -> Committed | None:
         """Stores the context and the result of command `seq` together, if its claim is still the owner's.
 
@@ -150,9 +150,8 @@ class RunStore:
             The result that counts: ours, or the one stored before for the same command; None when the command is
             stale (another one has moved on) and must say nothing.
         """
-        args: list[Any] = [version, seq, data, result, owner, parts]
-        args += self._state_args(tenant, run, change) if change else ["", "", "", "", self._ttl, *[""] * 5]
-        done = await self._commit(keys=self._keys(tenant, run, change.line if change else ""), args=args)
+        args = [version, seq, data, result, owner, parts, *self._state_args(tenant, run, change)]
+        done = await self._commit(keys=self._keys(tenant, run, change.line), args=args)
         if isinstance(done, bytes):
             return Committed(done, state_saved=False)
         if isinstance(done, list):
@@ -376,17 +375,15 @@ def _known(reply: list[Any] | None) -> Admission:
 
 
 def _stored(fields: list[Any]) -> StoredContext:
-    version, seq, ctx, result, cancelled, *state = fields
-    data = orjson.loads(ctx) if ctx else None
-    state_version, body, plan, out, claims, numbered_in = state or (None, None, None, None, 0, None)
+    version, seq, context, result, cancelled, state_version, state, plan, out, claims, numbered_in = fields
     return StoredContext(
         int(version or 0),
         -1 if seq is None else int(seq),
-        data,
+        orjson.loads(context) if context else None,
         result,
         bool(cancelled),
         int(state_version or 0),
-        body,
+        state,
         plan,
         int(out or 0),
         claims,

@@ -2,10 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
-__all__ = ["ended", "repeated", "spawned"]
+__all__ = ["ended", "meanwhile", "repeated", "spawned"]
 
 log = logging.getLogger(__name__)
 _AGAIN_SECONDS: Final = 0.2
@@ -22,6 +23,16 @@ async def ended(*tasks: "asyncio.Task[Any]") -> None:
         for task in going:
             task.cancel()
         _, going = await asyncio.wait(going, timeout=_AGAIN_SECONDS)
+
+
+@asynccontextmanager
+async def meanwhile(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Works for the length of the block."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        await ended(task)
 
 
 def spawned(tasks: "set[asyncio.Task[Any]]", what: str, work: Coroutine[Any, Any, Any]) -> None:

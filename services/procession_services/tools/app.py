@@ -5,7 +5,6 @@ from functools import partial
 from procession_services.bus.alive import request_when_up
 from procession_services.processor_host.service import Host
 from procession_services.processor_host.sinks import StreamSinks
-from procession_services.processor_host.streams import StreamClient
 from procession_services.tools.execute import cancel_tools, run_tools
 from procession_services.tools.remote import remote_tool
 
@@ -14,15 +13,11 @@ SERVICE = "tools"
 
 async def start(host: Host) -> None:
     """Starts taking commands."""
-    streams = StreamClient(host.bus, host.store, SERVICE, host.settings.replica)
-    await streams.start()
-    sinks = StreamSinks(streams)
-    host.on_stop.append(streams.stop)
+    sinks = await StreamSinks.of(host)
     host.registry.add_tool(remote_tool(host.bus.request))
     for kind in list(host.registry.tools.values()):
-        if connected := getattr(
-            kind, "connected", None
-        ):  # a tool of another service, which it asks over the bus
+        connected = getattr(kind, "connected", None)
+        if connected is not None:  # a tool of another service, which it asks over the bus
             host.registry.add_tool(connected(partial(request_when_up, host.bus)))
     executor = await host.work_on_commands(sinks.sink, {"tools": run_tools}, sinks.lend)
     executor.cancels.listeners.append(cancel_tools)

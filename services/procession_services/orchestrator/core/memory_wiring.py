@@ -14,7 +14,7 @@ from procession_schemas.memory import (
 )
 from procession_services.runs.merging import deep_merge
 
-__all__ = ["NoVectorStoreError", "Wiring", "merged_options", "wire"]
+__all__ = ["NoVectorStoreError", "Wiring", "last_messages", "merged_options", "wire"]
 
 HISTORY: Final = "message-history"
 RECALL: Final = "semantic-recall"
@@ -63,7 +63,7 @@ def wire(
     Raises:
         NoVectorStoreError: Semantic recall needs one (R-WIRE-8).
     """
-    limits = history_limits(_last_messages(options), options.message_history)
+    limits = history_limits(last_messages(options), options.message_history)
     observing = options.observational_memory or None
     enabled: bool = limits["enabled"] and observing is None
     note = _note(options)
@@ -100,7 +100,8 @@ def wire(
     )
 
 
-def _last_messages(options: MemoryOptions) -> Any:
+def last_messages(options: MemoryOptions) -> Any:
+    """How many of the messages before are shown, where that is said in numbers of messages; False: none."""
     if options.last_messages is None and options.message_history is None:
         return _DEFAULT_LAST
     return options.last_messages

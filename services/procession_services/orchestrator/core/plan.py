@@ -25,8 +25,13 @@ from procession_schemas.memory import MemoryOptions, ThreadName
 from procession_schemas.run import RunRequest
 from procession_schemas.validation import RefusedError
 from procession_schemas.work import OpenOp, StepConfig
-from procession_services.orchestrator.core.memory_wiring import NoVectorStoreError, merged_options, wire
-from procession_services.runs.arrays import DEFAULT_BUDGET, HOSTS, known, place, sees_data
+from procession_services.orchestrator.core.memory_wiring import (
+    NoVectorStoreError,
+    last_messages,
+    merged_options,
+    wire,
+)
+from procession_services.runs.arrays import DEFAULT_BUDGET, HOSTS, place, refused, sees_data, usable
 from procession_services.runs.merging import deep_merge
 from procession_services.runs.state import Line, Placed, Plan
 
@@ -80,12 +85,13 @@ def make_plan(
     memory, memory_tools = _memory(request, agent), list[ToolRef]()
     if memory is not None:
         memory_tools = _add_memory(placed, memory, registry, vectors=bool(defaults.get("vectors")))
-    if prepare := _pick(request, agent, "prepare_step"):
+    if prepare := pick(request, agent, "prepare_step"):
         placed["input"].append(_prepare_step(prepare, registry))
-    stop_when = _pick(request, agent, "stop_when") or []
+    stop_when = pick(request, agent, "stop_when") or []
     for index, ref in enumerate(stop_when):
-        known(lambda ref=ref: registry.stop_options(ref.id, ref.options), f"stopWhen.{index}.id")
-    structured: StructuredOutput | None = _pick(request, agent, "structured_output")
+        with refused(f"stopWhen.{index}.id"):
+            registry.stop_options(ref.id, ref.options)
+    structured: StructuredOutput | None = pick(request, agent, "structured_output")
     if structured:
         _check_schema(structured.schema_)
     if structured and structured.model:
@@ -95,7 +101,7 @@ def make_plan(
     placed["input"] += _guard(placed["input"], models, structured, registry)
     tools = _tools(request.tools if request.tools is not None else agent.tools, registry, memory_tools)
     config = _config(request, agent, models[0].model, tools, structured)
-    budget = _pick(request, agent, "max_processor_retries")
+    budget = pick(request, agent, "max_processor_retries")
     max_steps = request.max_steps or agent.max_steps or (None if stop_when else DEFAULT_STEPS)
     retries = _retries(config.model_settings.pop("maxRetries", None))
     return Plan(
@@ -107,9 +113,9 @@ def make_plan(
         max_steps=max_steps,
         stop_when=stop_when,
         budget=DEFAULT_BUDGET if budget is None and placed["error"] else budget,
-        max_retries=retries if retries is not None else _pick(request, agent, "max_retries") or 0,
-        require_tool_approval=bool(_pick(request, agent, "require_tool_approval")),
-        include_raw_chunks=bool(_pick(request, agent, "include_raw_chunks")),
+        max_retries=retries if retries is not None else pick(request, agent, "max_retries") or 0,
+        require_tool_approval=bool(pick(request, agent, "require_tool_approval")),
+        include_raw_chunks=bool(pick(request, agent, "include_raw_chunks")),
         api_base=agent.api_base or defaults.get("api_base"),
         data_parts=sees_data(placed["output"]),
         stream=request.stream,
@@ -122,7 +128,8 @@ def _placed(arrays: Arrays, registry: Registry) -> tuple[dict[str, list[Placed]]
     placed, factories = dict[str, list[Placed]](), dict[str, FactoryRef]()
     for kind, array in arrays.items():
         if isinstance(array, FactoryRef):
-            known(lambda array=array: registry.factory(array.factory), f"{kind}Processors.factory")
+            with refused(f"{kind}Processors.factory"):
+                registry.factory(array.factory)
             factories[kind], placed[kind] = array, []
         else:
             placed[kind] = place(kind, array, registry)
@@ -140,8 +147,8 @@ def _config(
     return StepConfig(
         model=model,
         tools=tools,
-        tool_choice=plain_choice(_pick(request, agent, "tool_choice") or "auto"),
-        active_tools=_pick(request, agent, "active_tools"),
+        tool_choice=plain_choice(pick(request, agent, "tool_choice") or "auto"),
+        active_tools=pick(request, agent, "active_tools"),
         model_settings=deep_merge(agent.model_settings or {}, request.model_settings or {}),
         provider_options=deep_merge(agent.provider_options or {}, request.provider_options or {}),
         structured_output=structured,
@@ -157,15 +164,14 @@ def _retries(value: Any) -> int | None:
     )
 
 
-def _pick(request: RunRequest, agent: AgentOptions, name: str) -> Any:
+def pick(request: RunRequest, agent: AgentOptions, name: str) -> Any:
+    """The effective value of an option (R-CF-4)."""
     value = getattr(request, name)
     return value if value is not None else getattr(agent, name)
 
 
 def _prepare_step(ref: ProcessorRef, registry: Registry) -> Placed:
-    cls = known(lambda: registry.processor(ref.id), "prepareStep.id")
-    known(lambda: cls.build(ref.options), "prepareStep.id")
-    traits = known(lambda: cls.traits(ref.options), "prepareStep.id")
+    cls, traits = usable(ref, registry, "prepareStep.id")
     if Hook.INPUT_STEP not in traits.hooks:
         raise RefusedError(
             "INVALID_REQUEST", f"processor {ref.id} has no processInputStep hook", "prepareStep.id"
@@ -187,7 +193,7 @@ def _guard(
 
 
 def _models(request: RunRequest, agent: Agent) -> list[ModelEntry]:
-    model = _pick(request, agent, "model")
+    model = pick(request, agent, "model")
     if not model:
         raise RefusedError(
             "INVALID_REQUEST", "no model: give the agent or the request one, as 'provider/name'", "model"
@@ -204,8 +210,8 @@ def _tools(given: list[ToolRef], registry: Registry, of_memory: list[ToolRef]) -
     names = {ref.name for ref in given}
     for index, ref in enumerate([*given, *(ref for ref in of_memory if ref.name not in names)]):
         field = f"tools.{index}.id"
-        cls = known(lambda ref=ref: registry.tool(ref.id), field)
-        made = known(lambda ref=ref, cls=cls: cls.build(ref.options), field)
+        with refused(field):
+            made = registry.tool(ref.id).build(ref.options)
         if ref.name in tools:
             raise RefusedError(
                 "INVALID_REQUEST", f"two tools are called {ref.name!r}; rename one with `as`", field
@@ -229,8 +235,10 @@ def _check_schema(schema: dict[str, Any]) -> None:
 def _structurer(structured: StructuredOutput, registry: Registry) -> Placed:
     """The processor that asks the second model for the object, last on the output side (R-SO-4)."""
     ref = ProcessorRef(id=STRUCTURER, options=structured.model_dump(by_alias=True, exclude_none=True))
-    cls = known(lambda: registry.processor(STRUCTURER), "structuredOutput.model")
-    known(lambda: cls.build(ref.options), "structuredOutput")
+    with refused("structuredOutput.model"):
+        cls = registry.processor(STRUCTURER)
+    with refused("structuredOutput"):
+        cls.build(ref.options)
     return Placed(ref=ref, hooks=cls.traits(ref.options).hooks, host=HOSTS["output"])
 
 
@@ -264,8 +272,8 @@ def _memory(request: RunRequest, agent: Agent) -> _Memory | None:
         )
     options = merged_options(agent.memory, request.memory)
     config: dict[str, Any] = {"readOnly": bool(options.read_only)}
-    if options.last_messages is not None or options.message_history is None:
-        config["lastMessages"] = 10 if options.last_messages is None else options.last_messages
+    if (last := last_messages(options)) is not None:
+        config["lastMessages"] = last
     if options.retention is not None:
         config["retention"] = options.retention.model_dump(by_alias=True, exclude_none=True)
     return _Memory(options, {"thread": {"id": thread}, "resourceId": resource, "memoryConfig": config})
@@ -332,4 +340,4 @@ def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-__all__ = ["Arrays", "make_plan", "opening", "parse_request"]
+__all__ = ["Arrays", "make_plan", "opening", "parse_request", "pick"]

@@ -4,7 +4,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from datetime import datetime
 from importlib.metadata import version
 from threading import Thread
@@ -365,25 +365,20 @@ def _exporter(kind: str) -> SpanExporter:
     return OTLPSpanExporter()
 
 
-def _served(meters: Meters, settings: Settings) -> AbstractContextManager[None]:
-    @contextmanager
-    def serving() -> Iterator[None]:
-        if settings.metrics_port is None:
-            yield
-            return
-        host, port = settings.metrics_host, settings.metrics_port
-        try:
-            server, thread = start_http_server(port, host, meters.registry)
-        except OSError as error:
-            text = (
-                f"metrics cannot be served on {host}:{port} ({error.strerror}): set PROCESSION_METRICS_PORT"
-            )
-            raise SettingsError(text) from error
-        try:
-            yield
-        finally:
-            server.shutdown()
-            server.server_close()
-            thread.join()
-
-    return serving()
+@contextmanager
+def _served(meters: Meters, settings: Settings) -> Iterator[None]:
+    if settings.metrics_port is None:
+        yield
+        return
+    host, port = settings.metrics_host, settings.metrics_port
+    try:
+        server, thread = start_http_server(port, host, meters.registry)
+    except OSError as error:
+        text = f"metrics cannot be served on {host}:{port} ({error.strerror}): set PROCESSION_METRICS_PORT"
+        raise SettingsError(text) from error
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

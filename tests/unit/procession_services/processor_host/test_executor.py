@@ -41,6 +41,7 @@ from procession_services.runs.state import RunState
 from procession_services.runs.stored import read_state
 from procession_services.runtime.admission import Wanted
 from procession_services.runtime.redis_client import connect
+from procession_services.runtime.run_records import StateChange
 from procession_services.runtime.store import RunStore, run_key
 from procession_services.runtime.tasks import spawned
 from tests.support.waiting import eventually, until
@@ -124,8 +125,9 @@ class Replica:
         await self.store.take_context(self.tenant, self.run, attempt=2, **about)
         data = restore(command, None, id_maker(command)).to_json()
         await self.store.commit_context(
-            self.tenant, self.run, version=0, **about, data=data, result=failed.to_json()
-        )
+            self.tenant, self.run, version=0, **about, data=data, result=failed.to_json(),
+            change=StateChange(0, b"{}", 0, finished=False),
+        )  # fmt: skip
 
     async def saved_by_another(self, _job: Job) -> None:
         """Somebody saves the state anew."""
@@ -557,7 +559,7 @@ async def test_what_somebody_else_has_left_and_received_is_stored(replica):
     await replica.executor.execute(command, replica.delivery(command))
     state = await replica.state()
     assert state.status == "suspended"
-    assert (await replica.store.load_context(replica.tenant, replica.run)).data["stepNumber"] == 7
+    assert (await replica.store.load_context(replica.tenant, replica.run))["stepNumber"] == 7
     assert await replica.store.load_parts(replica.tenant, replica.run, 0) == [b"part"]
 
 

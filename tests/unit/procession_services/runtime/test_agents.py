@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from procession_services.runtime.agents import load_agents
+from procession_services.runtime.agents import read_agents
 from procession_services.runtime.problems import ConfigurationError, suggestion
 
 
@@ -15,6 +15,13 @@ def written(tmp_path):
         return path
 
     return write
+
+
+def load_agents(path):
+    file = read_agents(path)
+    if file.problems:
+        raise ConfigurationError(file.problems)
+    return file.agents
 
 
 def problems_of(path):
@@ -153,6 +160,13 @@ def test_known_keys_are_told_once(written):
     path = written("agents: {a: {model: m/x, inputProcessors: [{id: shouter, limit: 5}]}}")
     known = "as, factory, id, onError, options, timeout"
     assert problems_of(path) == {("agents.a.inputProcessors.0.limit", f"unknown key; known: {known}")}
+
+
+def test_the_keys_of_what_a_key_is_in_are_known_and_no_others(written):
+    path = written("agents: {a: {model: m/x, memory: {semanticRecall: {topKk: 3}}}}")
+    assert problems_of(path) == {
+        ("agents.a.memory.semanticRecall.topKk", "unknown key; did you mean 'topK'?")
+    }
 
 
 def test_a_problem_in_yaml_has_a_line(written):

@@ -47,7 +47,7 @@ def registry():
 
 def told(registry, model_problem=None, **fields):
     agent = Agent.model_validate({"name": "a", "model": "m/x", **fields})
-    return [(p.path, p.message) for p in check_agent(agent, registry, "agents.yaml", model_problem)]
+    return [(p.path, p.message) for p in check_agent(agent, registry, model_problem)]
 
 
 def test_a_good_agent_has_no_problems(registry):
@@ -215,9 +215,9 @@ def test_models_are_checked_by_the_function_that_knows_them(registry):
 
 
 def test_an_agent_without_a_model_is_a_warning(registry):
-    [problem] = check_agent(Agent(name="a"), registry, "agents.yaml")
+    [problem] = check_agent(Agent(name="a"), registry)
     assert problem.warning
-    assert str(problem) == "agents.yaml: agents.a.model: warning: no model; every request must name one"
+    assert str(problem) == "agents.a.model: warning: no model; every request must name one"
 
 
 def test_the_whole_file_is_checked_with_the_plugins(tmp_path):
@@ -324,9 +324,10 @@ def test_two_tools_of_one_name_are_told(registry):
 
 
 @pytest.mark.parametrize("model", ["[m/x, m/y]", "5"])
-def test_a_model_that_is_wrong_is_not_told_to_be_missing(tmp_path, model):
+@pytest.mark.parametrize("agents", ["{{a: {{model: {}}}}}", "[{{name: a, model: {}}}]"])
+def test_a_model_that_is_wrong_is_not_told_to_be_missing(tmp_path, model, agents):
     file = tmp_path / "agents.yaml"
-    file.write_text(f"agents: {{a: {{model: {model}}}}}")
+    file.write_text(f"agents: {agents.format(model)}")
     problems = check(Settings(agents=file))
     assert problems
     assert not any(problem.warning for problem in problems)
@@ -337,7 +338,7 @@ def test_a_setting_that_is_not_sent_is_told(registry):
     agent = Agent.model_validate(
         {"name": "a", "model": [entry], "modelSettings": {"max_tokens": 5, "max_output_tokens": 5, "seed": 1}}
     )
-    found = list(check_agent(agent, registry, "agents.yaml"))
+    found = list(check_agent(agent, registry))
     assert all(problem.warning for problem in found)
     assert [(problem.path, problem.message) for problem in found] == [
         (
@@ -433,7 +434,7 @@ def test_a_method_whose_name_is_nearly_that_of_a_hook_is_told(registry):
 
     registry.add_processor(Mastra)
     agent = Agent.model_validate({"name": "a", "model": "m/x", "inputProcessors": ["mastra"]})
-    [problem] = check_agent(agent, registry, "agents.yaml")
+    [problem] = check_agent(agent, registry)
     assert problem.warning
     assert problem.message == (
         "mastra has a method processAPIError, which is no hook; did you mean process_api_error?"

@@ -18,6 +18,8 @@ from procession_services.runtime.store import ANSWER_SECONDS, DEADLINES, RunStor
 pytestmark = pytest.mark.integration
 FAR = 4_000_000_000_000
 """A deadline that no orchestrator of another test comes to."""
+STALE = StateChange(99, b"", FAR, finished=False)
+"""Of a version that the state has not."""
 
 
 class Thread:
@@ -228,7 +230,7 @@ async def test_a_claim_is_one_on_the_command_that_it_was_made_for(thread: Thread
 
 async def test_the_first_result_of_a_command_counts(thread: Thread) -> None:
     await thread.admit("one")
-    about: dict[str, Any] = {"version": 0, "seq": 1, "owner": "me", "data": b"{}"}
+    about: dict[str, Any] = {"version": 0, "seq": 1, "owner": "me", "data": b"{}", "change": STALE}
     await thread.store.take_context(thread.tenant, "one", seq=1, owner="me")
     for result in (b"first", b"second"):
         done = await thread.store.commit_context(thread.tenant, "one", **about, result=result)
@@ -282,7 +284,7 @@ async def test_a_command_that_the_run_does_not_wait_for_changes_nothing(
     assert taken is not None
     assert (taken.claims, taken.out) == (0, 1 if admitted else 0)
     done = await thread.store.commit_context(
-        thread.tenant, "one", version=0, seq=seq, owner="me", data=b"{}", result=b"{}"
+        thread.tenant, "one", version=0, seq=seq, owner="me", data=b"{}", result=b"{}", change=STALE
     )
     assert done is None
     assert await thread.redis.hgetall(run_key(thread.tenant, "one")) == before
@@ -361,8 +363,9 @@ async def test_stream_parts_are_logged_with_the_context_that_knows_of_them(threa
     assert await thread.redis.ttl(f"{run_key(thread.tenant, 'one')}:parts") > 0
     await thread.store.take_context(thread.tenant, "one", seq=2, owner="me")
     await thread.store.commit_context(
-        thread.tenant, "one", version=1, seq=2, owner="me", data=b"{}", result=b"{}", parts=b"more"
-    )
+        thread.tenant, "one", version=1, seq=2, owner="me", data=b"{}", result=b"{}", parts=b"more",
+        change=STALE,
+    )  # fmt: skip
     assert await thread.store.load_parts(thread.tenant, "one", 0) == [b"part", b"more"]
 
 
@@ -392,8 +395,10 @@ class TestTheEnd:
         change = await self.begun(thread)
         assert await self.end(thread, change) == ()
         assert await thread.store.load_state(thread.tenant, "one") == StoredState(3, b"done", b"plan")
-        stored = await thread.store.load_context(thread.tenant, "one")
-        assert (stored.version, stored.seq, stored.data, stored.result) == (2, 2, None, None)
+        kept = await thread.redis.hmget(
+            run_key(thread.tenant, "one"), "ctx_v", "ctx_seq", "ctx", "ctx_result"
+        )
+        assert kept == [b"2", b"2", None, None]
         assert await thread.runs() == []
 
     async def test_it_is_the_end_once(self, thread: Thread) -> None:
@@ -411,8 +416,9 @@ class TestTheEnd:
         change = await self.begun(thread)
         await thread.save("one")
         assert await self.end(thread, change) is None
-        stored = await thread.store.load_context(thread.tenant, "one")
-        assert (stored.seq, stored.data, await thread.state("one")) == (1, {"a": 1}, b"next")
+        assert await thread.redis.hget(run_key(thread.tenant, "one"), "ctx_seq") == b"1"
+        assert await thread.store.load_context(thread.tenant, "one") == {"a": 1}
+        assert await thread.state("one") == b"next"
 
 
 async def test_a_plan_is_saved_where_it_has_become_another_one(thread: Thread) -> None:

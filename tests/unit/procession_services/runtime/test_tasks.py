@@ -2,7 +2,7 @@
 
 import asyncio
 
-from procession_services.runtime.tasks import ended, repeated, spawned
+from procession_services.runtime.tasks import ended, meanwhile, repeated, spawned
 
 
 async def test_a_task_that_has_lost_a_cancellation_is_told_again():
@@ -22,6 +22,21 @@ async def test_a_task_that_has_lost_a_cancellation_is_told_again():
     await asyncio.sleep(0)
     await ended(*tasks)
     assert (lost, [task.cancelled() for task in tasks]) == (2, [True, True])
+
+
+async def test_what_is_done_meanwhile_is_over_with_the_block():
+    over = []
+
+    async def work():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            over.append(True)
+
+    async with meanwhile(work()):
+        await asyncio.sleep(0)
+        assert not over
+    assert over
 
 
 async def test_nothing_to_end_is_no_error():
