@@ -18,7 +18,7 @@ from procession_schemas.run_ids import answer_id, asked_id, derived_id
 from procession_schemas.validation import RefusedError, misfit
 from procession_schemas.work import Control, WorkResult
 from procession_services.bus import Delivery, HopelessError
-from procession_services.bus.inspect import COMMAND_ROOM
+from procession_services.bus.inspect import longest_request
 from procession_services.orchestrator.core.plan import opening, parse_request
 from procession_services.orchestrator.lapses import Lapses
 from procession_services.orchestrator.limits import refusal, wanted
@@ -119,7 +119,7 @@ class Orchestrator:
         run_id = _derived_id(delivery)
         digest = fingerprint(delivery.subject, delivery.body)
         try:
-            request = parse_request(delivery.body, self._longest_request())
+            request = parse_request(delivery.body, *longest_request(self._settings, self._bus.max_payload))
             run_id = request.run_id or run_id
         except RefusedError as invalid:
             await self._refuse(
@@ -178,10 +178,6 @@ class Orchestrator:
             if known.waits:
                 known = await self._store.admit(fresh.tenant, fresh.run, **asked, queued=queued.to_json())
         return (known, queued, outstanding(queued)) if known.queued else (known, begun, effects)
-
-    def _longest_request(self) -> int:
-        """Bytes of the longest request: it must fit into a command beside the agent's configuration."""
-        return min(self._settings.max_request_bytes, self._bus.max_payload - COMMAND_ROOM)
 
     async def _accepted(self, run_id: str, digest: str, request: RunRequest, delivery: Delivery) -> RunState:
         _, tenant, agent_name = subjects.parse(delivery.subject)
