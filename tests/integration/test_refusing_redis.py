@@ -8,6 +8,7 @@ import pytest
 from redis.asyncio import Redis
 
 from procession.client import RequestRejectedError
+from procession_services.processor_host.service import NotReachableError
 from procession_services.runtime import redis_client
 from procession_services.runtime.redis_client import connect
 from tests.support.servers import own_servers
@@ -148,3 +149,15 @@ async def test_a_service_whose_user_may_too_little_says_so_when_it_starts_and_fa
             result, _ = await system.run({"chunks": ["x"]})
     assert (result.status, result.error.code) == ("failed", "WORK_FAILED")
     assert "Redis does not allow it" in result.error.message
+
+
+async def test_an_orchestrator_whose_user_may_too_little_to_start_says_why(tmp_path):
+    async with (
+        own_servers(tmp_path) as servers,
+        running_system(servers.endpoints, tmp_path) as system,
+        Redis.from_url(servers.endpoints.redis_url) as redis,
+    ):
+        await redis.execute_command("ACL", "SETUSER", "narrow", "on", "nopass", "~*", "+@all", "-zadd")
+        with pytest.raises(NotReachableError, match="orchestrator cannot start: Redis does not allow it"):
+            async with system.inside("orchestrator", redis_user="narrow"):
+                pass

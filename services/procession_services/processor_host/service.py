@@ -332,7 +332,10 @@ async def _hosted(service: str, settings: Settings, start: Start, nearby: Nearby
     try:
         answers = _answers(settings.redis_url, access, service)
         await _reached(f"Redis at {address(settings.redis_url)}", answers, START_SECONDS)
-        await _reached(f"what {service} needs", start(host), _PREPARE_SECONDS)
+        try:
+            await _reached(f"what {service} needs", start(host), _PREPARE_SECONDS)
+        except NotAllowedError as error:
+            raise NotReachableError(f"{service} cannot start: {error}") from error
         await bus.flush()
         async with host.admin.serving():
             yield host
