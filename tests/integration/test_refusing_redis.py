@@ -157,7 +157,7 @@ async def test_an_orchestrator_whose_user_may_too_little_to_start_says_why(tmp_p
         running_system(servers.endpoints, tmp_path) as system,
         Redis.from_url(servers.endpoints.redis_url) as redis,
     ):
-        await redis.execute_command("ACL", "SETUSER", "narrow", "on", "nopass", "~*", "+@all", "-zadd")
+        await redis.execute_command("ACL", "SETUSER", "narrow", "on", "nopass", "~*", "+@all", "-mget")
         with pytest.raises(NotReachableError, match="orchestrator cannot start: Redis does not allow it"):
             async with system.inside("orchestrator", redis_user="narrow"):
                 pass
