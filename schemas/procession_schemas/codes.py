@@ -12,7 +12,7 @@ ERROR_CODES: Final[dict[str, str]] = {
     "INVALID_REQUEST": "A field is wrong; `field` is the first one, the message names all.",
     "INVALID_MESSAGE_CONTENT": "A message of the request, or of a processor, is none.",
     "INVALID_OPTIONS": "Options of a processor, a tool or a stop condition are wrong.",
-    "REQUEST_TOO_LARGE": "The request is longer than `PROCESSION_MAX_REQUEST_BYTES`.",
+    "REQUEST_TOO_LARGE": "The request is longer than `PROCESSION_MAX_REQUEST_BYTES`, or than NATS has room for.",
     "UNKNOWN_AGENT": "There is no agent of the name in the subject.",
     "UNKNOWN_COMPONENT": "There is no processor, tool, stop condition or factory of that id.",
     "UNKNOWN_MODEL": "LiteLLM knows no such provider.",
@@ -31,7 +31,7 @@ ERROR_CODES: Final[dict[str, str]] = {
     "TOO_MANY_RUNS": "`waitingRuns` of the tenant, likewise.",
     "BUDGET_EXCEEDED": "`tokensPerDay` or `costPerDay` of the tenant, likewise.",
     "OVERLOADED": "Too much waits, of all tenants, or at the gateway.",
-    "STORE_UNAVAILABLE": "Redis is away; the same request may come again.",
+    "STORE_UNAVAILABLE": "Redis is away, or does not allow a service its work; the same request may come again.",
     "DEADLINE_EXCEEDED": "The run took longer than its timeout, or nobody decided about a tool call in time.",
     "MODEL_FAILED": "The provider failed, after all retries; `statusCode` and `isRetryable` say how.",
     "AGENT_STREAM_ERROR": "The same where an answer ended badly, without a word of why: error processors are told so, "

@@ -11,12 +11,27 @@ from procession_services.bus.streams import stream_configs
 from procession_services.runtime.problems import Problem
 from procession_services.runtime.settings import Settings
 
-__all__ = ["nats_problems"]
+__all__ = ["longest_request", "nats_problems"]
 
 _WHERE: Final = "NATS"
 _OLDEST: Final = (2, 15)
-COMMAND_ROOM: Final = 128 * 1024
+_COMMAND_ROOM: Final = 128 * 1024
 """Bytes of a command that are not its request's own."""
+
+
+def longest_request(settings: Settings, max_payload: int) -> tuple[int, str]:
+    """Bytes of the longest request, 0 where there is room for none, and how to have longer ones.
+
+    It must fit into a command beside the agent's configuration.
+    """
+    room = max_payload - _COMMAND_ROOM
+    if settings.max_request_bytes <= room:
+        return (
+            settings.max_request_bytes,
+            "a greater PROCESSION_MAX_REQUEST_BYTES of the orchestrator allows more",
+        )
+    told = f"NATS takes messages of {max_payload:,} bytes, {_COMMAND_ROOM:,} of which Procession needs beside a request"
+    return max(0, room), f"{told}; set `max_payload: 8MB` in nats.conf"
 
 
 async def nats_problems(operator: Operator, settings: Settings) -> list[Problem]:
@@ -43,7 +58,7 @@ def _server(operator: Operator, settings: Settings) -> Iterator[Problem]:
     if tuple(int(part) for part in version.split(".")[:2]) < _OLDEST:
         told = f"{version} is older than {'.'.join(map(str, _OLDEST))}, with which Procession is tested"
         yield Problem(_WHERE, "version", told, warning=True)
-    if size < settings.max_request_bytes + COMMAND_ROOM:
+    if size < settings.max_request_bytes + _COMMAND_ROOM:
         told = (
             f"{size:,} bytes are less than the longest request (PROCESSION_MAX_REQUEST_BYTES, "
             f"{settings.max_request_bytes:,}) and what travels with it; set `max_payload: 8MB` in nats.conf"

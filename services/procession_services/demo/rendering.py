@@ -70,12 +70,17 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     kept = [i for i in range(len(head)) if any(row[i] for row in rows)]
     grid = [[row[i] for i in kept] for row in [head, *rows]]
     widths = [max(len(row[i]) for row in grid) for i in range(len(kept))]
-    numeric = [all(row[i][:1] in "0123456789<$" for row in grid[1:] if row[i]) for i in range(len(kept))]
+    numeric = [all(_is_number(row[i]) for row in grid[1:] if row[i]) for i in range(len(kept))]
     lines = (
         "  ".join(c.rjust(w) if n else c.ljust(w) for c, w, n in zip(row, widths, numeric, strict=True))
         for row in grid
     )
     return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def _is_number(cell: str) -> bool:
+    """Whether it is one, with a unit perhaps; a sentence may begin with one, too."""
+    return cell[0] in "0123456789<$" and cell.count(" ") <= 1
 
 
 def _answer_to(call: Mapping[str, Any], run: str) -> str:

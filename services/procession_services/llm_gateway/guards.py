@@ -114,25 +114,47 @@ class Guards:
         """Asks one guard."""
         if not self._bus.fits(body):
             raise _failed(ref, f"is asked with {len(body)} bytes; the broker takes {self._bus.max_payload}")
+        silent = _Silent()
         try:
-            return GuardReply.model_validate_json(await self._told(ref, tenant, body, inbox))
+            return GuardReply.model_validate_json(await self._told(ref, tenant, body, inbox, silent))
         except TimeoutError:
-            text = f"no verdict of {ref.instance} within {_seconds(ref):g} s; is {SERVICE} up?"
+            text = f"no verdict of {ref.instance} within {_seconds(ref):g} s; {silent.why()}"
             raise _failed(ref, text, code="PROCESSOR_TIMEOUT", name="TimeoutError") from None
         except ValidationError as error:
             raise _failed(ref, f"the verdict of {ref.instance} cannot be read: {error}") from error
 
-    async def _told(self, ref: ProcessorRef, tenant: str, body: bytes, inbox: Inbox) -> bytes:
+    async def _told(
+        self, ref: ProcessorRef, tenant: str, body: bytes, inbox: Inbox, silent: "_Silent"
+    ) -> bytes:
         """The verdict. Each replica that is asked may take as long as the guard may."""
         limit, clock = _seconds(ref) + _GRACE_SECONDS, asyncio.get_running_loop().time
         async with asyncio.timeout(limit) as time:
+
+            def another() -> None:
+                silent.replicas += 1
+                time.reschedule(clock() + limit)
+
             return await first_answer(
                 self._bus,
                 inbox,
                 (SERVICE, tenant, "guard"),
                 lambda: body,
-                on_another=lambda: time.reschedule(clock() + limit),
+                on_another=another,
             )
+
+
+class _Silent:
+    """How many replicas fell silent over a guard, so that another one was asked."""
+
+    def __init__(self) -> None:
+        self.replicas = 0
+
+    def why(self) -> str:
+        """Why there is no verdict."""
+        if not self.replicas:
+            return f"is {SERVICE} up?"
+        asked = f"{self.replicas + 1} replicas of {SERVICE} were asked, one after the other"
+        return f"{asked}, and fell silent: does the guard end its process, or block it? Their logs say"
 
 
 def _seconds(ref: ProcessorRef) -> float:

@@ -7,6 +7,7 @@ from functools import partial
 from procession_schemas import subjects
 from procession_schemas.agent import Agent
 from procession_services.bus.backlog import Backlog
+from procession_services.bus.inspect import longest_request
 from procession_services.orchestrator.deadlines import Deadlines
 from procession_services.orchestrator.handlers import INTAKE, Orchestrator
 from procession_services.orchestrator.known import Known
@@ -28,6 +29,9 @@ log = logging.getLogger(__name__)
 
 async def start(host: Host) -> None:
     """Starts taking run requests, answers and controls."""
+    longest, remedy = longest_request(host.settings, host.bus.max_payload)
+    if not longest:
+        log.error("every request will be refused: %s", remedy)
     sinks = await StreamSinks.of(host)
     executor = await host.executor(sinks.sink)
     load = partial(checked_agents, registry=host.registry, warn=log.warning)

@@ -18,7 +18,7 @@ from procession_schemas.run_ids import answer_id, asked_id, derived_id
 from procession_schemas.validation import RefusedError, misfit
 from procession_schemas.work import Control, WorkResult
 from procession_services.bus import Delivery, HopelessError
-from procession_services.bus.inspect import COMMAND_ROOM
+from procession_services.bus.inspect import longest_request
 from procession_services.orchestrator.core.plan import opening, parse_request
 from procession_services.orchestrator.lapses import Lapses
 from procession_services.orchestrator.limits import refusal, wanted
@@ -36,6 +36,7 @@ from procession_services.runtime import telemetry
 from procession_services.runtime.admission import Over
 from procession_services.runtime.clock import iso, now, seconds
 from procession_services.runtime.redis_client import AWAY, UNANSWERED
+from procession_services.runtime.redis_refusals import NotAllowedError
 from procession_services.runtime.reload import Watched
 from procession_services.runtime.run_records import Admission
 from procession_services.runtime.store import ANSWER_SECONDS
@@ -44,6 +45,11 @@ log = logging.getLogger(__name__)
 _STORE_AWAY = Failure(
     code="STORE_UNAVAILABLE",
     message="Redis does not answer; send the same request again later",
+    is_retryable=True,
+)
+_STORE_REFUSES = Failure(
+    code="STORE_UNAVAILABLE",
+    message="Redis does not allow the orchestrator its work, whose log has more; send the same request again later",
     is_retryable=True,
 )
 INTAKE = 4_096
@@ -84,6 +90,13 @@ class Orchestrator:
             HopelessError: Its subject names no tenant, so there is nobody who could hear an answer.
         """
         tenant, _ = _addressed(delivery)
+        try:
+            await self._request(tenant, delivery)
+        except NotAllowedError:
+            run_id = asked_id(delivery.body) or _derived_id(delivery)
+            await self._reject(tenant, run_id, delivery, _STORE_REFUSES)
+
+    async def _request(self, tenant: str, delivery: Delivery) -> None:
         most = max(self._keeper.tenants.of(tenant).waiting_runs, _INTAKE_SHARE)
         may_be_known = delivery.attempt > 1
         if not may_be_known and self._turns.waiting(tenant) >= most:
@@ -119,7 +132,7 @@ class Orchestrator:
         run_id = _derived_id(delivery)
         digest = fingerprint(delivery.subject, delivery.body)
         try:
-            request = parse_request(delivery.body, self._longest_request())
+            request = parse_request(delivery.body, *longest_request(self._settings, self._bus.max_payload))
             run_id = request.run_id or run_id
         except RefusedError as invalid:
             await self._refuse(
@@ -178,10 +191,6 @@ class Orchestrator:
             if known.waits:
                 known = await self._store.admit(fresh.tenant, fresh.run, **asked, queued=queued.to_json())
         return (known, queued, outstanding(queued)) if known.queued else (known, begun, effects)
-
-    def _longest_request(self) -> int:
-        """Bytes of the longest request: it must fit into a command beside the agent's configuration."""
-        return min(self._settings.max_request_bytes, self._bus.max_payload - COMMAND_ROOM)
 
     async def _accepted(self, run_id: str, digest: str, request: RunRequest, delivery: Delivery) -> RunState:
         _, tenant, agent_name = subjects.parse(delivery.subject)
@@ -309,11 +318,14 @@ class Orchestrator:
             await self._patiently(delivery, lambda: self._controlled(tenant, run, control))
 
     async def _patiently(self, delivery: Delivery, take: Callable[[], Awaitable[object]]) -> None:
-        """Takes something into a run, for as long as Redis is away: of what would be in DEAD then nobody would hear."""
+        """Takes something into a run, for as long as Redis is away, or refuses us.
+
+        Of what would be in DEAD then nobody would hear.
+        """
         while True:
             try:
                 await take()
-            except UNANSWERED as error:
+            except (*UNANSWERED, NotAllowedError) as error:
                 log.warning("%s waits for Redis: %s", delivery.subject, error)
                 await delivery.hold.keep()
             else:

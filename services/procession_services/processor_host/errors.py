@@ -43,7 +43,7 @@ class Lent(Exception):  # noqa: N818 - a result
 
 @contextmanager
 def unblamed() -> Iterator[None]:
-    """A Redis that does not answer is no failure of the processor that has asked it: the work is delivered again."""
+    """A Redis that does not answer us is no failure of the processor that has asked it: the work is delivered again."""
     try:
         yield
     except (BrokenComponentError, ProcessorError) as error:

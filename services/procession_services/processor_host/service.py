@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 import orjson
+from redis.exceptions import NoPermissionError
 
 from procession.addresses import address
 from procession.errors import ProcessionError
@@ -19,8 +20,9 @@ from procession_schemas.base import UnfitError
 from procession_schemas.offers import ReplicaOffer
 from procession_schemas.run import Failure
 from procession_schemas.work import WorkCommand
-from procession_services.bus import Bus, Delivery, Nearby, Worker
+from procession_services.bus import Bus, Delivery, HopelessError, Nearby, Worker
 from procession_services.bus.streams import EVENTS_SECONDS
+from procession_services.bus.worker import Handler
 from procession_services.processor_host.admin import Admin
 from procession_services.processor_host.driver import failed_result
 from procession_services.processor_host.executor import Executor
@@ -32,8 +34,10 @@ from procession_services.runtime import telemetry
 from procession_services.runtime.access import Access
 from procession_services.runtime.clock import seconds
 from procession_services.runtime.ledger import Ledger
-from procession_services.runtime.redis_check import once, redis_problems
+from procession_services.runtime.redis_check import once, redis_problems_at
 from procession_services.runtime.redis_client import UNANSWERED, connect
+from procession_services.runtime.redis_refusals import NotAllowedError
+from procession_services.runtime.redis_rights import rights_problems, rights_problems_at
 from procession_services.runtime.secrets import Secrets
 from procession_services.runtime.settings import Settings
 from procession_services.runtime.store import RunStore
@@ -85,7 +89,8 @@ class Host:
             watch=telemetry.observer().hook if telemetry.observer().enabled else None,
         )
         self.admin = Admin(bus, service, settings.replica)
-        self.admin.checks.append(partial(redis_problems, self.redis))
+        self.admin.checks.append(partial(redis_problems_at, settings.redis_url, access))
+        self.admin.checks.append(partial(rights_problems_at, settings.redis_url, access, service))
         self.workers: list[Worker] = []
         self.consumers: list[tuple[str, str]] = []
         self._cancellable: list[Executor] = []
@@ -97,7 +102,9 @@ class Host:
     async def add_worker(self, **options: Any) -> None:
         """Starts pulling from a stream."""
         settings = self.settings
-        handler, give_up = counted(options["durable"], options.pop("handler"), options.pop("give_up"))
+        handler, give_up = counted(
+            options["durable"], _hopeless_where_not_allowed(options.pop("handler")), options.pop("give_up")
+        )
         worker = Worker(
             self.bus,
             handler=handler,
@@ -267,6 +274,18 @@ class Host:
             await _tried(close, ends)
 
 
+def _hopeless_where_not_allowed(handler: Handler) -> Handler:
+    """What Redis does not allow us, it will not the next time: all that was done would be done in vain again."""
+
+    async def handle(delivery: Delivery) -> None:
+        try:
+            await handler(delivery)
+        except NotAllowedError as error:
+            raise HopelessError(str(error)) from error
+
+    return handle
+
+
 def _readable(body: bytes) -> WorkCommand | None:
     """A command, without its operations where another version may have made them; None where it is none."""
     with contextlib.suppress(UnfitError):
@@ -307,9 +326,12 @@ async def _hosted(service: str, settings: Settings, start: Start, nearby: Nearby
     host = Host(service, settings, bus, access)
     bus.on_reconnect.append(host.reconnected)
     try:
-        answers = _answers(settings.redis_url, access)
+        answers = _answers(settings.redis_url, access, service)
         await _reached(f"Redis at {address(settings.redis_url)}", answers, START_SECONDS)
-        await _reached(f"what {service} needs", start(host), _PREPARE_SECONDS)
+        try:
+            await _reached(f"what {service} needs", start(host), _PREPARE_SECONDS)
+        except NotAllowedError as error:
+            raise NotReachableError(f"{service} cannot start: {error}") from error
         await bus.flush()
         async with host.admin.serving():
             yield host
@@ -350,8 +372,8 @@ async def _reached(what: str, reaching: Coroutine[Any, Any, _T], seconds: float)
         task.cancel()
 
 
-async def _answers(url: str, access: Access) -> None:
-    """Waits until Redis answers."""
+async def _answers(url: str, access: Access, service: str) -> None:
+    """Waits until Redis answers; tells what the service may not do there."""
     told = ""
     async with once(url, access) as redis:
         while True:
@@ -362,5 +384,9 @@ async def _answers(url: str, access: Access) -> None:
                     told = str(error)
                     log.warning("Redis at %s does not answer, trying again: %s", address(url), told)
                 await asyncio.sleep(_LOOK_SECONDS)
+            except NoPermissionError:  # to ping
+                break
             else:
-                return
+                break
+        for problem in await rights_problems(redis, service):
+            log.error("Redis at %s: %s", address(url), problem.message)

@@ -9,7 +9,6 @@ what their answers mean; its pipelines, and commands that wait on the server, ha
 import asyncio
 import hashlib
 import logging
-import re
 import traceback
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -27,6 +26,7 @@ from redis.exceptions import DataError, InvalidResponse, NoScriptError, RedisErr
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from procession_services.runtime.access import Access
+from procession_services.runtime.redis_refusals import NotAllowedError, is_replica, refusal
 from procession_services.runtime.tasks import ended
 
 __all__ = ["AWAY", "ONCE", "UNANSWERED", "RedisClient", "Script", "connect", "is_unanswered", "once_key"]
@@ -36,15 +36,16 @@ AWAY: Final = (TimeoutError, RedisError)
 """What comes of a Redis that does not answer, or refuses: it is full, or read-only."""
 UNANSWERED: Final = (RedisConnectionError, RedisTimeoutError)
 """What comes of one that does not answer, or takes no writes."""
-_FULL, _REPLICA = "command not allowed when used memory", "write against a read only replica"
-_NO_WRITES: Final = re.compile(f"{_FULL}|{_REPLICA}|(?:^|-)(?:MISCONF|NOREPLICAS) ")
-"""How it says that; redis-py takes some of the words at the beginning away, and scripts put others there."""
 _OPEN: Final = Access()
 _ANSWER_SECONDS: Final = 5.0
 """How long an answer may take before the connection is given up."""
 _LATER_SECONDS: Final = 0.1
 """How long a command that nobody waits for may lie until something else is written."""
 _RETRIES: Final = 12
+_RETRIES_NOT_ALLOWED: Final = 5
+"""Less than who asks whether a request may begin waits for an answer."""
+_QUIET_SECONDS: Final = 10.0
+"""How long a refusal is not told again."""
 _LIFE: Final = """
 local id = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
 local known = redis.call('HMGET', KEYS[1], 'server', 'life')
@@ -88,16 +89,12 @@ def once_key(tenant: str) -> str:
 
 
 def is_unanswered(error: BaseException) -> bool:
-    """Whether that says that our Redis does not answer, and not another one, which an author's code asks."""
-    if not isinstance(error, UNANSWERED):
+    """Whether our Redis does not answer, or not us, and not another one, which an author's code asks."""
+    if not isinstance(error, (*UNANSWERED, NotAllowedError)):
         return False
     ours = __name__.removesuffix("redis_client")
     frames = traceback.walk_tb(error.__traceback__)
     return any(str(frame.f_globals.get("__name__")).startswith(ours) for frame, _ in frames)
-
-
-class NoWritesError(RedisConnectionError):
-    """Redis takes nobody's writes: it is full, a replica, or cannot write its file."""
 
 
 class Script:
@@ -207,6 +204,7 @@ class RedisClient(Redis):
         self._refused: list[_Call] = []
         self._again: asyncio.TimerHandle | None = None
         self._unsettled: set[asyncio.Future[Any]] = set()
+        self._told = ("", 0.0)
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """What redis-py's methods come down to."""
@@ -262,22 +260,35 @@ class RedisClient(Redis):
         self._put(call)
 
     def refused(self, call: _Call, error: RedisError) -> None:
-        """Tells why; what every write is refused with is waited for, as a Redis that is away."""
-        if call is self._greeting or not _NO_WRITES.search(str(error)):
+        """Tells why; what every write is refused with is waited for, as a Redis that is away.
+
+        So is for a moment what our user may not do: somebody may be changing the users.
+        """
+        if call is self._greeting or (why := refusal(error)) is None:
             call.answer.set_exception(error)
             return
-        why = NoWritesError(str(error))
+        most = self._retries
+        if isinstance(why, NotAllowedError):
+            self._tell(str(why))
+            most = min(most, _RETRIES_NOT_ALLOWED)
         why.__cause__ = error
         call.failures += 1
-        if call.failures > self._retries:
+        if call.failures > most:
             call.answer.set_exception(why)
             return
-        if _REPLICA in str(error) and self._line is not None:  # its address may be another server's by now
+        if is_replica(error) and self._line is not None:  # its address may be another server's by now
             self._line.close(why)
         self._refused.append(call)
         if self._again is None:
             pause = _BACKOFF.compute(call.failures)
             self._again = asyncio.get_running_loop().call_later(pause, self._ask_again)
+
+    def _tell(self, why: str) -> None:
+        """Logs what comes again and again, now and then."""
+        now = asyncio.get_running_loop().time()
+        if why != self._told[0] or now > self._told[1] + _QUIET_SECONDS:
+            self._told = why, now
+            log.error("%s", why)
 
     def _ask_again(self) -> None:
         self._again, calls, self._refused = None, self._refused, []

@@ -42,8 +42,8 @@ _THREAD_NAME: TypeAdapter[str] = TypeAdapter(ThreadName)
 Arrays = Mapping[str, list[ProcessorRef] | FactoryRef]
 
 
-def parse_request(body: bytes, limit: int) -> RunRequest:
-    """Reads a run request.
+def parse_request(body: bytes, limit: int, remedy: str = "") -> RunRequest:
+    """Reads a run request, of so many bytes at most; `remedy` is how to have longer ones.
 
     Raises:
         RefusedError: The body is too long, not JSON, or does not fit; each wrong field is named. Or it has a number, or
@@ -51,7 +51,6 @@ def parse_request(body: bytes, limit: int) -> RunRequest:
     """
     if len(body) > limit:
         told = f"the request has {len(body)} bytes; at most {limit} are accepted"
-        remedy = "PROCESSION_MAX_REQUEST_BYTES of the orchestrator and max_payload of NATS allow more"
         raise RefusedError("REQUEST_TOO_LARGE", f"{told}: {remedy}")
     try:
         request = RunRequest.model_validate_json(body)

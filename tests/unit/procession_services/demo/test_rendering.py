@@ -43,6 +43,11 @@ def test_a_table_aligns_numbers_right_and_leaves_out_empty_columns():
     )  # fmt: skip
 
 
+def test_a_sentence_that_begins_with_a_number_is_no_number():
+    why = "9 validation errors for WorkCommand"
+    assert table(["took", "why"], [["10 ms", why]]) == f" took  why\n10 ms  {why}\n"
+
+
 def test_a_summary_tells_what_the_processors_did_and_what_it_cost():
     text = summary(
         RunResult(

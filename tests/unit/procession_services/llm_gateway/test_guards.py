@@ -270,6 +270,19 @@ async def test_each_replica_that_is_asked_may_take_as_long_as_the_guard_may(monk
     await chunks.aclose()
 
 
+async def test_replicas_that_fall_silent_one_after_the_other_are_told_as_that(monkeypatch):
+    """The service is up, and its processes end with the guard."""
+    slow(monkeypatch, 50.0)
+    silent = RequestTimeoutError("here")
+    bus = Bus(silent, silent, silent)
+    bus.living = "other"
+    with pytest.raises(
+        ProcessorError, match=r"3 replicas of input_processors were asked, .* end its process"
+    ) as caught:
+        await anext(held(bus, make_job(), Source(), None, ProcessorRef(id="g", timeout=60)))
+    assert caught.value.code == "PROCESSOR_TIMEOUT"
+
+
 async def test_a_service_that_judges_at_the_last_moment_is_heard(monkeypatch):
     """It knows what the policy of a guard is that took too long."""
     slow(monkeypatch, 5.5)

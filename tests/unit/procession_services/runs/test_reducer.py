@@ -771,7 +771,7 @@ class TestTurns:
     def test_its_deadline_passes_while_it_waits(self):
         run = self.queued().tell(DeadlinePassed(1)).to_end()
         assert (run.error.code, run.models_called()) == ("DEADLINE_EXCEEDED", 0)
-        assert "waited for its turn" in run.error.message
+        assert "the run waited for its turn until its timeout" in run.error.message
         assert run.effects == [TellFinished(run.result), PassTurn()]
 
     def test_the_turn_is_passed_on_at_the_end_and_when_a_person_is_waited_for(self):

@@ -21,6 +21,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from procession_services.runtime import redis_client
 from procession_services.runtime.embedded import Endpoints
 from procession_services.runtime.redis_client import RedisClient, Script, connect
+from procession_services.runtime.redis_refusals import NotAllowedError
 from procession_services.runtime.values import RedisValues
 from tests.chaos.proxy import Proxy
 from tests.support.servers import own_servers
@@ -329,6 +330,28 @@ async def test_a_server_that_takes_no_writes_is_asked_again_a_limited_number_of_
             with pytest.raises(RedisConnectionError):
                 await redis.get("key")
             assert await redis.get("key") == b"done"
+
+
+NOT_ALLOWED = b"-NOPERM User llm_gateway has no permissions to run the 'hset' command\r\n"
+NOT_ALLOWED_FOR_SCRIPT = (
+    b"-ERR Error running script (call to f_1): @user_script:1: @user_script: 1: The user executing the script can't "
+    b"run this command or subcommand\r\n"
+)
+NO_KEY = b"-NOPERM No permissions to access a key\r\n"
+NO_KEY_OF_OLD = b"-NOPERM this user has no permissions to access one of the keys used as arguments\r\n"
+
+
+@pytest.mark.parametrize("refusal", [NOT_ALLOWED, NOT_ALLOWED_FOR_SCRIPT, NO_KEY, NO_KEY_OF_OLD])
+async def test_what_our_user_may_not_do_is_tried_again_for_a_moment_and_said_once(refusal: bytes, caplog):
+    done = b"$4\r\ndone\r\n"
+    answers = iter([refusal, done, refusal, refusal, done])
+    async with scripted(lambda: next(answers)) as port, impatient(at(port)) as redis:
+        async with asyncio.timeout(_SECONDS):
+            assert await redis.get("key") == b"done"
+            with pytest.raises(NotAllowedError, match=r"Redis does not allow it .*procession init"):
+                await redis.get("key")
+            assert await redis.get("key") == b"done"
+    assert caplog.text.count("Redis does not allow it") == 1
 
 
 async def test_who_asks_a_server_that_takes_no_writes_holds_nobody_up(redis, key, monkeypatch):

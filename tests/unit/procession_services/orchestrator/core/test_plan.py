@@ -338,8 +338,10 @@ class TestParsing:
         if accepted:
             assert parse_request(body, len(body) + spare).input == "ä"
             return
-        with pytest.raises(RefusedError, match=f"{len(body)} bytes.*PROCESSION_MAX_REQUEST_BYTES") as caught:
-            parse_request(body, len(body) + spare)
+        with pytest.raises(
+            RefusedError, match=f"{len(body)} bytes; at most {len(body) - 1} are accepted: mend"
+        ) as caught:
+            parse_request(body, len(body) + spare, "mend it")
         assert caught.value.failure.code == "REQUEST_TOO_LARGE"
 
     def test_both_spellings_are_read(self):
