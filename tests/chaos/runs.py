@@ -26,8 +26,8 @@ __all__ = ["Outcome", "Reader", "conversation", "judge_calls"]
 
 _T = TypeVar("_T")
 _SECONDS: Final = 90.0
-_ENDING_SECONDS: Final = 240.0
-"""The same for a run that ends processes: it waits for its lease after each, and beside others of that sort."""
+_ENDING_SECONDS: Final = 480.0
+"""The same for a run that ends processes: it waits for its lease after each; restarts of NATS and Redis begin anew."""
 _BESIDE: Final = 5
 """Chunks of a step that answers beside those of its text: where both begin and end, and what the model tells."""
 _DROPS: Final = 0.6
