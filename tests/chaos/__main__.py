@@ -10,11 +10,13 @@ import tempfile
 from pathlib import Path
 
 from tests.chaos.faults import MIXES
-from tests.chaos.kinds import KINDS
+from tests.chaos.kinds import ENDING, KINDS, ORDINARY
 from tests.chaos.runs import Outcome
 from tests.chaos.suite import Figures, chaos
 from tests.chaos.world import APART, TOGETHER, world
 
+_FEW = 5
+"""Deliveries where processes are to end by themselves: a client's patience has to be more than what those take."""
 _SLOWEST = 5
 """How many runs are named whose pauses somebody might look at."""
 
@@ -32,7 +34,6 @@ async def main() -> int:
         "--only",
         nargs="+",
         choices=KINDS,
-        default=tuple(KINDS),
         metavar="KIND",
         help=f"kinds of runs: {', '.join(KINDS)}",
     )
@@ -41,6 +42,9 @@ async def main() -> int:
         mixes.add_argument(
             f"--{name}", dest="mix", action="store_const", const=name, default="mixed", help=mix.what
         )
+    parser.add_argument(
+        "--ending", action="store_true", help="one run in four has a processor or tool that ends its process"
+    )
     parser.add_argument(
         "--together", action="store_true", help="each process has all services; no gaps are measured"
     )
@@ -54,10 +58,12 @@ async def main() -> int:
     logs.mkdir(parents=True, exist_ok=True)
     rounds = {} if asked.together else {"kills": asked.kills, "stops": asked.stops}
     layout = TOGETHER if asked.together else APART
-    async with world(logs, layout, mix=asked.mix) as made:
+    few = {"max_deliver": _FEW} if asked.ending else {}
+    kinds = asked.only or (ENDING if asked.ending else ORDINARY)
+    async with world(logs, layout, mix=asked.mix, **few) as made:
         figures = await chaos(
             made, runs=asked.runs, seed=asked.seed, concurrency=asked.concurrency, **rounds,
-            seconds=asked.seconds, on_progress=progress, run_kinds=asked.only,
+            seconds=asked.seconds, on_progress=progress, run_kinds=kinds,
         )  # fmt: skip
     wrong = any(figures.wrong.values())
     if not (wrong or asked.logs):
@@ -93,6 +99,8 @@ def tell(figures: Figures) -> None:
             complain(outcome)
     if figures.left:
         sys.stderr.write(f"left behind: {figures.left}\n")
+    for what in figures.crashed:
+        sys.stderr.write(f"{what} of which no run is to blame\n")
     for name in figures.hung:
         sys.stderr.write(f"{name} hears nothing any more\n")
     happened = ", ".join(f"{count} x {name}" for name, count in sorted(figures.faults.items()))

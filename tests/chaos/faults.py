@@ -53,6 +53,7 @@ MIXES: Final[Mapping[str, Mix]] = {
         "half of what happens is that NATS stands still",
         {"silence": 50, "kill": 20, "end": 5, "stop": 10, "nats": 15},
     ),
+    "calm": Mix("nothing happens that no run has done itself", {}),
     "lossy": Mix("most of what happens is that messages are lost", {"loss": 95, "nats": 5}),
     "cluster": Mix(
         "three servers of NATS, and half of what happens is that one of them dies or stands still",
@@ -81,7 +82,8 @@ async def misfortunes(world: World, rng: random.Random, pause: tuple[float, floa
     on beside the next one. One process is always left alone: else nothing could get anywhere where they take long
     to start.
     """
-    kinds = MIXES[world.mix].weights
+    if not (kinds := MIXES[world.mix].weights):
+        return
     async with asyncio.TaskGroup() as group:
         while True:
             await asyncio.sleep(rng.uniform(*pause))

@@ -1,16 +1,19 @@
 """The kinds of runs: what each asks for, and what must come of it."""
 
+import random
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
 
 from procession_schemas.agent import Agent
+from tests.chaos.ending import MADE_AT, PLACES, TOOL, deaths_of
 from tests.chaos.made import MADE
 from tests.chaos.plugin import expected
 
-__all__ = ["KINDS", "Kind", "bare"]
+__all__ = ["ENDING", "FEWEST", "KINDS", "ORDINARY", "Kind", "bare"]
 
 _TEXT: Final = ("text-start", "text-delta", "text-end")
 _CALL: Final = ("tool-call", "tool-result")
@@ -31,6 +34,9 @@ class Kind:
         same: They ask the same, and get the same answer.
         hears: Whether the model hears what was said in the thread before: `all`, `perhaps`, or not.
         ends: How its runs may end.
+        error: The code of the error with which they may.
+        deaths: How often a hook or the tool ends the process that has the run, one of these; and in one of these
+            `places`.
         refused: How often a step's model is asked for nothing.
         words: How many of the model's words pass, where that is not all.
         made: The output processors are `made.MADE`.
@@ -49,6 +55,9 @@ class Kind:
     same: bool = False
     hears: str = ""
     ends: tuple[str, ...] = ("finished",)
+    error: str = ""
+    deaths: tuple[int, ...] = ()
+    places: tuple[str, ...] = PLACES
     refused: int = 0
     words: int | None = None
     made: bool = False
@@ -60,7 +69,17 @@ class Kind:
         tool = {"id": "chaos-trace", "options": {"path": str(trace)}}
         tools = [] if self.tool is None else [{**tool, **self.tool}]
         fields = {"name": f"chaos-{name}", "model": "openai/chaos", **self.agent, "tools": tools}
-        return Agent.model_validate(fields)
+        return Agent.model_validate({**fields, **(self._ending(trace) if self.deaths else {})})
+
+    def _ending(self, trace: Path) -> dict[str, Any]:
+        """What of an agent ends its process; where and how often follows from the run's name."""
+        rng = random.Random(trace.name)
+        times, at = rng.choice(self.deaths), rng.choice(self.places)
+        if at == TOOL:
+            return {"tools": [{"id": "chaos-ending", "options": {"path": str(trace), "times": times}}]}
+        told = {"path": str(deaths_of(trace)), "times": times, "at": at, "word": rng.randint(1, FEWEST)}
+        ends = {"id": "chaos-ending", "options": told}
+        return {"inputProcessors": [ends], "outputProcessors": [*self.agent["outputProcessors"], ends]}
 
     def shapes(self) -> list[list[str]]:
         """The types of chunks that a client may get in turn, pieces of text as one."""
@@ -84,6 +103,9 @@ def bare(text: str) -> str:
 _CHAIN: Final = ["chaos-upper", "chaos-tally", "chaos-split"]
 _STREAMED: Final = {"outputProcessors": _CHAIN}
 _BLOCKED_AT: Final = 15
+FEWEST: Final = 20
+"""Words of an answer, at least."""
+_ALWAYS: Final = 10_000
 _SCHEMA: Final = {"type": "object", "properties": {"made": {"type": "integer"}}, "required": ["made"]}
 
 KINDS: Final[Mapping[str, Kind]] = {
@@ -198,7 +220,7 @@ KINDS: Final[Mapping[str, Kind]] = {
         words=_BLOCKED_AT,
     ),
     "cancelled": Kind(_STREAMED, ends=("cancelled", "finished")),
-    "expires": Kind({**_STREAMED, "timeout": 1.0}, ends=("failed", "finished")),
+    "expires": Kind({**_STREAMED, "timeout": 1.0}, ends=("failed", "finished"), error="DEADLINE_EXCEEDED"),
     "every": Kind(
         {"inputProcessors": ["chaos-every"], "outputProcessors": [*_CHAIN, "chaos-every"]},
         " tool",
@@ -206,4 +228,17 @@ KINDS: Final[Mapping[str, Kind]] = {
         calls=1,
         steps=(_CALL, _TEXT),
     ),
+    "ending": Kind(
+        _STREAMED, " tool", {}, calls=1, deaths=(1, 2), places=(*PLACES, MADE_AT), steps=(_CALL, _TEXT)
+    ),
+    "deadly": Kind(_STREAMED, " tool", {}, calls=1, ends=("failed",), error="WORK_FAILED", deaths=(_ALWAYS,)),
+    "unmade": Kind(_STREAMED, ends=("failed",), error="INTERNAL", deaths=(_ALWAYS,), places=(MADE_AT,)),
 }
+ORDINARY: Final = tuple(name for name, kind in KINDS.items() if not kind.deaths)
+_MOSTLY_ENDING: Final = ("ending", "ending", "ending", "deadly", "ending", "ending", "ending", "unmade")
+_ordinary, _ending = cycle(ORDINARY), cycle(_MOSTLY_ENDING)
+ENDING: Final = tuple(
+    next(_ending if number % 4 == 3 else _ordinary)
+    for number in range(4 * len(ORDINARY) * len(_MOSTLY_ENDING))
+)
+"""In turn three ordinary kinds, and one whose runs end processes."""

@@ -1,6 +1,7 @@
 """What is left in NATS and Redis when all runs have ended: no work, no place, no turn, nothing of a stream."""
 
 import asyncio
+from collections.abc import Collection
 from typing import Any, Final
 
 import nats
@@ -17,15 +18,18 @@ _SECONDS: Final = 60.0
 _LOOK_SECONDS: Final = 0.5
 
 
-async def leftovers(servers: Endpoints) -> dict[str, int]:
-    """Counts them, by what they are; waits until there are none, or for a while."""
+async def leftovers(servers: Endpoints, buried: Collection[str] = ()) -> dict[str, int]:
+    """Counts them, by what they are; waits until there are none, or for a while.
+
+    What the runs or agents of these names have left in DEAD belongs there.
+    """
     clock = asyncio.get_running_loop().time
     until = clock() + _SECONDS
     async with (
         await nats.connect(servers.nats_url.split(",")) as connection,
         Redis.from_url(servers.redis_url) as redis,
     ):
-        while (left := await _counted(connection.jetstream(), redis)) and clock() < until:  # noqa: ASYNC110 - servers have no event for it
+        while (left := await _counted(connection.jetstream(), redis, buried)) and clock() < until:  # noqa: ASYNC110 - servers have no event for it
             await asyncio.sleep(_LOOK_SECONDS)
     return left
 
@@ -40,16 +44,20 @@ async def _at_work(redis: Any) -> int:
     return count
 
 
-async def _messages(js: Any, stream: str) -> int:
-    """How many are in a stream; one while nobody leads it."""
+async def _messages(js: Any, stream: str, buried: Collection[str] = ()) -> int:
+    """How many are in a stream, beside those of these names; one while nobody leads it."""
     try:
-        return int((await js.stream_info(stream)).state.messages)
+        told = (await js.stream_info(stream, subjects_filter=">")).state.subjects or {}
     except nats.errors.Error:
         return 1
+    return sum(count for subject, count in told.items() if subject.rsplit(".", 1)[-1] not in buried)
 
 
-async def _counted(js: Any, redis: Any) -> dict[str, int]:
-    counts = {stream: await _messages(js, stream) for stream in ("RUNS", "WORK", "DEAD")} | {
+async def _counted(js: Any, redis: Any, buried: Collection[str]) -> dict[str, int]:
+    counts = {
+        "RUNS": await _messages(js, "RUNS"),
+        "WORK": await _messages(js, "WORK"),
+        "DEAD": await _messages(js, "DEAD", buried),
         "places": await redis.scard(PLACED),
         "called runs": await redis.zcard(CALLED),
         "runs": await _at_work(redis),

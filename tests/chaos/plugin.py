@@ -11,6 +11,7 @@ import orjson
 from procession.processor import Options, Processor
 from procession.registry import Registry
 from procession.tools import Tool, ToolContext
+from tests.chaos.ending import TOOL, Ending, deaths_of, end
 from tests.chaos.made import MADE, Writes, told_by
 from tests.support.plugin import Rated, Ticking
 
@@ -204,8 +205,24 @@ class Telling(Trace):
         return await super().execute(args, context)
 
 
+class EndingOptions(TraceOptions):
+    times: int
+
+
+class EndingTrace(Trace):
+    """The same, and ends its process."""
+
+    id = "chaos-ending"
+    options_type = EndingOptions
+
+    async def execute(self, args: Any, context: ToolContext) -> Any:
+        told = await super().execute(args, context)
+        end(deaths_of(self.options.path), self.options.times, TOOL)
+        return told
+
+
 def register(registry: Registry) -> None:
-    for processor in (Upper, Tally, Split, Block, Again, Guard, Rated, Ticking, Every, Writes, *MADE):
+    for processor in (Upper, Tally, Split, Block, Again, Guard, Rated, Ticking, Every, Writes, Ending, *MADE):
         registry.add_processor(processor)
-    for tool in (Trace, Asking, Telling):
+    for tool in (Trace, Asking, Telling, EndingTrace):
         registry.add_tool(tool)

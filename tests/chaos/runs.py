@@ -16,7 +16,8 @@ from procession.client.memory import MemoryRequestError
 from procession_schemas.agent import Agent
 from procession_schemas.chunks import Chunk
 from procession_schemas.run import RunResult
-from tests.chaos.kinds import KINDS, bare
+from tests.chaos.ending import deaths_of
+from tests.chaos.kinds import FEWEST, KINDS, bare
 from tests.chaos.made import made, said, text_of, told_by
 from tests.chaos.model import words_of
 from tests.chaos.world import World
@@ -25,6 +26,8 @@ __all__ = ["Outcome", "Reader", "conversation", "judge_calls"]
 
 _T = TypeVar("_T")
 _SECONDS: Final = 90.0
+_ENDING_SECONDS: Final = 480.0
+"""The same for a run that ends processes: it waits for its lease after each; restarts of NATS and Redis begin anew."""
 _BESIDE: Final = 5
 """Chunks of a step that answers beside those of its text: where both begin and end, and what the model tells."""
 _DROPS: Final = 0.6
@@ -196,7 +199,7 @@ class _Turn:
     ) -> None:  # fmt: skip
         self._world, self._client, self._rng = world, client, random.Random(rng.random())
         self._kind = KINDS[kind]
-        self.asks = _Question(run, self._rng.randint(20, 60), self._rng.choice((0, 5, 20, 40)))
+        self.asks = _Question(run, self._rng.randint(FEWEST, 60), self._rng.choice((0, 5, 20, 40)))
         self.outcome = Outcome(run, kind, ends=self._kind.ends)
 
     async def play(self, thread: str) -> None:
@@ -208,7 +211,7 @@ class _Turn:
         question = f"[run {asks.name} words {asks.words} pace {asks.pace}{self._kind.more}]"
         outcome.began = world.now
         try:
-            async with asyncio.timeout(_SECONDS):
+            async with asyncio.timeout(_ENDING_SECONDS if self._kind.deaths else _SECONDS):
                 await _one(world, self._client, outcome, question, options, self._rng)
         except Exception as error:  # noqa: BLE001 - whatever it is, the run counts as lost and the others go on
             outcome.notes.append(f"client: {error!r}")
@@ -248,6 +251,9 @@ class _Turn:
             self._judge_pieces(heard)
         texts, begun = ([text for each in some for text in self._texts(each)] for some in (heard, had))
         _judge(outcome, texts, begun)
+        if self._kind.deaths and not deaths_of(self._world.trace(outcome.run)).exists():
+            outcome.wrong_state += 1
+            outcome.notes.append("it has ended no process")
         if outcome.kind == "every" and outcome.log != (log := self._log()):
             outcome.wrong_state += 1
             outcome.notes.append(f"the state has {outcome.log} for {log}")
@@ -296,9 +302,7 @@ async def _one(  # noqa: PLR0917 - a run is all of it
     if KINDS[outcome.kind].streams:
         outcome.readers["the client"] = reader
     outcome.hosts = len({host for _, host in reader.arrivals if host})
-    if result.error is not None and not (
-        outcome.kind == "expires" and result.error.code == "DEADLINE_EXCEEDED"
-    ):
+    if result.error is not None and result.error.code != KINDS[outcome.kind].error:
         outcome.status = "lost"
         outcome.notes.append(f"error: {result.error}")
     if rng.random() < _LATE and KINDS[outcome.kind].streams:

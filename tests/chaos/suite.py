@@ -17,7 +17,7 @@ from procession_services.runtime.redis_client import connect
 from tests.chaos.evidence import keep_evidence
 from tests.chaos.faults import misfortunes
 from tests.chaos.gaps import gaps, p99
-from tests.chaos.kinds import KINDS
+from tests.chaos.kinds import KINDS, ORDINARY
 from tests.chaos.leftovers import leftovers
 from tests.chaos.runs import Outcome, conversation, judge_calls
 from tests.chaos.world import World
@@ -41,6 +41,7 @@ class Figures:
     no_terminal: int = 0
     two_terminals: int = 0
     hung: list[str] = field(default_factory=list)
+    crashed: list[str] = field(default_factory=list)
     left: dict[str, int] = field(default_factory=dict)
     booked_extra: int = 0
     gaps_kill: list[float] = field(default_factory=list)
@@ -64,6 +65,7 @@ class Figures:
             "booked_extra": self.booked_extra,
             "tool_wrong": sum(o.tool_wrong for o in outcomes),
             "hung": len(self.hung),
+            "crashed": len(self.crashed),
             "left": sum(self.left.values()),
         }
 
@@ -93,7 +95,7 @@ async def chaos(
     stops: int = 0,
     seconds: float = math.inf,
     pause: tuple[float, float] = (1.0, 4.0),
-    run_kinds: Sequence[str] = tuple(KINDS),
+    run_kinds: Sequence[str] = ORDINARY,
     on_progress: Progress = lambda _count, _ended: None,
 ) -> Figures:
     """Measures gaps, then has mixed runs under misfortunes, then ends all services; begins no run after `seconds`.
@@ -112,11 +114,12 @@ async def chaos(
         await asyncio.gather(trouble, return_exceptions=True)
         figures.seconds = world.now - began
     figures.faults = Counter(map(str, world.faults))
+    figures.crashed = world.crashed()
     for outcome in figures.outcomes:
         await judge_calls(world, outcome)
     await _terminals(world, figures)
     figures.booked_extra = await _booked_extra(world)
-    figures.left = await leftovers(world.servers.endpoints)
+    figures.left = await leftovers(world.servers.endpoints, _buried(figures.outcomes))
     figures.hung = await world.end()
     return figures
 
@@ -152,6 +155,12 @@ async def _keep_evidence(world: World, ended: list[Outcome]) -> None:
                     await keep_evidence(world.servers.endpoints, outcome.run, path)
             except Exception as error:  # noqa: BLE001 - it may be of a server that is being killed
                 outcome.notes.append(f"no evidence: {error!r}")
+
+
+def _buried(outcomes: list[Outcome]) -> set[str]:
+    """Whose work is given up: that of runs which end processes each time, or the agent's where it was the request."""
+    ended = [outcome for outcome in outcomes if KINDS[outcome.kind].deaths and outcome.status == "failed"]
+    return {name for outcome in ended for name in (outcome.run, f"chaos-{outcome.kind}")}
 
 
 async def _booked_extra(world: World) -> int:

@@ -42,6 +42,8 @@ TOGETHER: Final[Layout] = {tuple(_REPLICAS): 3}
 _PROXIED: Final = {"llm_gateway", "orchestrator", "output_processors", "tools"}
 _LARGE: Final = "llm_gateway"
 """It loads LiteLLM."""
+_ENDS: Final = frozenset({"kill", "end"})
+"""What ends a process."""
 _PAUSE_SECONDS: Final = 0.2
 """Before a replica that has ended is started again; the supervisor waits as long."""
 _LOOK_SECONDS: Final = 0.05
@@ -95,9 +97,11 @@ class World:
     """Servers, replicas and the model; `faults` is what has happened so far."""
 
     def __init__(
-        self, servers: EmbeddedServers, model: CountingModel, logs: Path, layout: Layout, mix: str
-    ) -> None:
+        self, servers: EmbeddedServers, model: CountingModel, logs: Path, layout: Layout, mix: str, *,
+        max_deliver: int,
+    ) -> None:  # fmt: skip
         self.servers, self.model, self.logs, self.mix = servers, model, logs, mix
+        self._max_deliver = max_deliver
         self._layout, self._lossy = layout, mix == "lossy"
         self._cluster = servers if isinstance(servers, Clustered) else None
         self.is_clustered = self._cluster is not None
@@ -152,7 +156,7 @@ class World:
             "PROCESSION_PLUGINS": "tests.chaos.plugin",
             "PROCESSION_API_BASE": f"http://127.0.0.1:{self.model.port}/v1",
             "PROCESSION_WORK_ACK_WAIT": str(ACK_WAIT),
-            "PROCESSION_MAX_DELIVER": "30",
+            "PROCESSION_MAX_DELIVER": str(self._max_deliver),
             "PROCESSION_WORKER_CONCURRENCY": os.environ.get("CHAOS_PLACES", "128"),  # a few: most runs wait
             "PROCESSION_EMBEDDER": "lexical",
             "PROCESSION_CHROMA_PATH": str(self.logs / "chroma"),
@@ -188,7 +192,21 @@ class World:
                 replica.healthy.set()
             await ended
             replica.healthy.clear()
+            self._note_end(replica)
             await asyncio.sleep(_PAUSE_SECONDS)
+
+    def _note_end(self, replica: Replica) -> None:
+        """Notes that a process has ended by itself, where nobody had told it to."""
+        if not any(f.pid == replica.pid and f.kind in _ENDS for f in (*self.faults, *self.current)):
+            fault = Fault("crash", replica.services, replica.pid, self.now, self.now + ACK_WAIT)
+            self._note("has ended", fault, replica)
+            self.faults.append(fault)
+
+    def crashed(self) -> list[str]:
+        """The processes that have ended by themselves, for which no hook or tool of a run was to blame."""
+        noted = (line for path in self.logs.glob("*.deaths") for line in path.read_text().splitlines())
+        by_runs = {line.split()[1] for line in noted}
+        return [str(f) for f in self.faults if f.kind == "crash" and str(f.pid) not in by_runs]
 
     async def _fork(self, replica: Replica, out: Path) -> int:
         asked = {
@@ -303,15 +321,15 @@ class World:
 
     async def _hit(self, kind: str, rng: random.Random, replica: Replica) -> None:
         longer_than_lease = ACK_WAIT * rng.uniform(1.2, 1.8)
-        if kind in ("kill", "end"):
-            os.kill(replica.pid, signal.SIGKILL if kind == "kill" else signal.SIGTERM)
+        if kind in _ENDS:
+            _tell(replica.pid, signal.SIGKILL if kind == "kill" else signal.SIGTERM)
         elif kind == "stop":
             pid = replica.pid
-            os.kill(pid, signal.SIGSTOP)
+            _tell(pid, signal.SIGSTOP)
             try:
                 await asyncio.sleep(longer_than_lease)
             finally:
-                os.kill(pid, signal.SIGCONT)
+                _tell(pid, signal.SIGCONT)
         elif kind == "loss":
             assert replica.proxy is not None
             replica.proxy.loses = rng.uniform(*_LOST)
@@ -339,6 +357,12 @@ def _of_a_cluster(servers: Clustered) -> dict[str, str]:
     }
 
 
+def _tell(pid: int, number: signal.Signals) -> None:
+    """Signals a process, which may have ended by itself just now."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
 async def _told(nursery: Process) -> dict[str, int]:
     """A nursery's next line."""
     assert nursery.stdout is not None
@@ -360,7 +384,7 @@ async def _ended(pid: int) -> None:
 
 @asynccontextmanager
 async def world(
-    logs: Path | None = None, layout: Layout = APART, *, mix: str = "mixed"
+    logs: Path | None = None, layout: Layout = APART, *, mix: str = "mixed", max_deliver: int = 30
 ) -> AsyncIterator[World]:
     """A running system for the length of the block.
 
@@ -374,6 +398,6 @@ async def world(
         servers = await stack.enter_async_context(starting)
         model = await stack.enter_async_context(CountingModel())
         await model.listen()
-        made = World(servers, model, logs, layout, mix)
+        made = World(servers, model, logs, layout, mix, max_deliver=max_deliver)
         await made.start(stack)
         yield made

@@ -4,12 +4,15 @@ import asyncio
 import signal
 from contextlib import suppress
 
+import nats
 import pytest
 
 from tests.support.servers import own_servers
 from tests.support.system import all_but, finished, running_system
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
+CALL = {"tool_calls": [{"id": "c1", "name": "echo", "arguments": {"text": "hi"}}]}
+ASKS = {"tools": [{"id": "echo", "requireApproval": True}]}
 
 
 async def kept_running(process):
@@ -62,6 +65,32 @@ async def test_requests_beside_one_that_ends_the_orchestrator_are_accepted(tmp_p
             (failed, _), *others = await ends_of(process, [deadly, *harmless])
         assert (failed.status, failed.error.code) == ("failed", "INTERNAL")
         assert [result.text for result, _ in others] == ["done"] * 3
+
+
+async def test_what_people_say_is_taken_though_orchestrators_have_ended_with_it_in_hand(
+    tmp_path, monkeypatch
+):
+    """It ends none of them; they have it in hand for some seconds, until Redis has surely written what came of it."""
+    monkeypatch.setenv("OPENAI_API_KEY", "unused")
+    options = {"work_ack_wait": 1.5, "max_deliver": 2}
+    async with (
+        own_servers(tmp_path) as servers,
+        running_system(servers.endpoints, tmp_path) as system,
+        system.inside(*all_but("orchestrator")),
+        await nats.connect(servers.endpoints.nats_url) as connection,
+    ):
+        js = connection.jetstream()
+        async with system.inside("orchestrator", **options):
+            handle = await system.start(CALL, {"chunks": ["done"]}, agent=ASKS)
+            assert (await handle.result()).status == "suspended"
+        await handle.approve("c1")
+        words = await js.pull_subscribe_bind(durable="orchestrator-control", stream="WORK")
+        for _ in range(2):
+            await words.fetch(1, timeout=30)
+        async with system.inside("orchestrator", **options):
+            result = await handle.result(timeout=30)
+        assert (result.status, result.text) == ("finished", "done")
+        assert (await js.stream_info("DEAD")).state.messages == 0
 
 
 async def test_the_log_of_a_process_that_crashed_says_in_whose_code_that_was(tmp_path):

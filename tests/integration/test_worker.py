@@ -375,29 +375,95 @@ async def test_what_only_waited_beside_what_ended_its_process_is_not_given_up(bu
     assert handled == [1, 2, 3, 4]
 
 
+class Parting:
+    """Notes, as Redis does, which messages have waited for a time of their own."""
+
+    def __init__(self):
+        self.noted = set()
+
+    async def __call__(self, *waiting):
+        known = waiting in self.noted
+        self.noted.add(waiting)
+        return known
+
+
 async def test_what_was_lost_together_twice_begins_each_at_a_time_of_its_own(bus, monkeypatch):
+    """Until then nobody has it in hand, whose death would cost it another lease."""
     pauses = iter([0.0, 1.0])
     monkeypatch.setattr(worker_module, "random", lambda: next(pauses))
     monkeypatch.setattr(worker_module, "_APART", (PATIENCE * 10,))
+    monkeypatch.setattr(worker_module, "_FIRST_SECONDS", 0.0)
     begun, told = [], asyncio.Event()
 
     async def handler(delivery):
         begun.append(delivery.attempt)
-        if delivery.attempt < 3:
+        if len(begun) <= 4:
             raise LostError
         told.set()
 
-    async def before(delivery):
-        return delivery.attempt - 1
+    async def before(_delivery):
+        return 2
 
-    options = {"ack_wait": 0.3, "max_deliver": 5, "begun": before}
+    options = {"ack_wait": 0.3, "max_deliver": 5, "begun": before, "parted": Parting()}
     async with working(bus, handler, **options) as (worker, send, _):
         async with asyncio.timeout(PATIENCE):
             await asyncio.gather(send("one"), send("two"))
             await told.wait()
-            await until(lambda: len(worker._tasks) == 1)
+            await until(lambda: not worker._tasks)
             await worker.stop(grace=0)
-    assert begun == [1, 1, 2, 2, 3]
+    assert begun == [1, 1, 2, 2, 4]
+
+
+async def test_a_delivery_that_only_waited_is_no_attempt(bus, monkeypatch):
+    monkeypatch.setattr(worker_module, "_APART", (0.0,))
+    monkeypatch.setattr(worker_module, "_BACKOFF", (0.0,))
+    monkeypatch.setattr(worker_module, "_FIRST_SECONDS", 0.0)
+    begun: list[int] = []
+    reasons: asyncio.Queue[str] = asyncio.Queue()
+
+    async def handler(delivery):
+        begun.append(delivery.attempt)
+        raise ValueError("not today")
+
+    async def before(_delivery):
+        return len(begun)
+
+    async def give_up(_delivery, reason):
+        reasons.put_nowait(reason)
+
+    options = {"max_deliver": 4, "begun": before, "parted": Parting()}
+    async with working(bus, handler, give_up=give_up, **options) as (worker, send, _):
+        async with asyncio.timeout(PATIENCE):
+            await send("one")
+            assert "not today" in await reasons.get()
+            await worker.stop(grace=PATIENCE)
+    assert begun == [1, 2, 4, 6]
+
+
+async def test_moments_that_have_come_while_nobody_was_there_are_no_longer_apart(bus, monkeypatch):
+    monkeypatch.setattr(worker_module, "_APART", (0.0,))
+    monkeypatch.setattr(worker_module, "_BACKOFF", (0.0,))
+    monkeypatch.setattr(worker_module, "_FIRST_SECONDS", PATIENCE * 10)
+    begun: list[int] = []
+
+    async def handler(delivery):
+        begun.append(delivery.attempt)
+        raise ValueError("not today")
+
+    async def before(_delivery):
+        return len(begun)
+
+    options = {"max_deliver": 9, "begun": before, "parted": Parting()}
+    async with working(bus, handler, **options) as (worker, send, said):
+        async with asyncio.timeout(PATIENCE):
+            await send("one")
+            for _ in range(6):
+                assert (await said.get()).startswith(b"-NAK")
+            worker._started -= PATIENCE * 10
+            await until(lambda: len(begun) > 2)
+            await worker.stop(grace=PATIENCE)
+    assert begun[:2] == [1, 2]
+    assert begun[2] > 6
 
 
 async def test_what_nobody_can_tell_about_is_handled(bus):

@@ -75,3 +75,8 @@ class Delivery:
     stored_at: str
     traceparent: str | None
     hold: Hold = field(default_factory=Hold)
+
+    @property
+    def place(self) -> str:
+        """What names the message; a stream that was made anew counts from 1 again."""
+        return f"{self.sequence}:{self.stored_at}"

@@ -50,6 +50,8 @@ _TOGETHER = 2
 """Times that work begins as it comes; what was lost as often, beside what ends its process, begins apart from that."""
 _APART = (2.0, 4.0, 8.0)
 """Seconds within which it does; more for what was begun more often, as what ends its process was."""
+_FIRST_SECONDS = 1.0
+"""How long after its start a process may get what waited for it: moments that have come while nobody was there."""
 
 
 class HopelessError(Exception):
@@ -59,6 +61,11 @@ class HopelessError(Exception):
 Handler = Callable[[Delivery], Awaitable[None]]
 GiveUp = Callable[[Delivery, str], Awaitable[None]]
 Begun = Callable[[Delivery], Awaitable[int]]
+Parted = Callable[[str, int], Awaitable[bool]]
+
+
+async def _always(_message: str, _begun: int) -> bool:
+    return True
 
 
 class Worker:
@@ -66,7 +73,8 @@ class Worker:
 
     `still_ours` says, when the server was silent for so long that it may have given a message to somebody else,
     whether nobody has taken it from us; `elsewhere`, when it gives a message once more, whether somebody works on it;
-    `begun`, how often somebody did, since what only waited beside that which ends its process is not to blame.
+    `begun`, how often somebody did, since what only waited beside that which ends its process is not to blame;
+    `parted`, whether a message has waited for a moment of its own since then, and notes that it does.
     """
 
     def __init__(
@@ -84,8 +92,9 @@ class Worker:
         still_ours: Known = never,
         elsewhere: Known = never,
         begun: Begun | None = None,
+        parted: Parted = _always,
     ) -> None:
-        self._bus, self._elsewhere, self._begun = bus, elsewhere, begun
+        self._bus, self._elsewhere, self._begun, self._parted = bus, elsewhere, begun, parted
         self._stream, self._durable, self._filter = stream, durable, filter_subject
         self._handler, self._give_up = handler, give_up
         self._concurrency, self._ack_wait, self._max_deliver = concurrency, ack_wait, max_deliver
@@ -98,6 +107,7 @@ class Worker:
         self._inbox = ""
         self._doubtful = False
         self._stopping = False
+        self._started = 0.0
         self._wake = asyncio.Event()
 
     async def start(self) -> None:
@@ -107,6 +117,7 @@ class Worker:
         self._inbox = self._bus.client.new_inbox()
         self._subscription = await self._bus.client.listen(self._inbox, self._on_message)
         await self._bus.flush()
+        self._started = asyncio.get_running_loop().time()
         self._pulling = asyncio.create_task(self._keep_pulling())
 
     async def _add_consumer(self) -> None:
@@ -230,7 +241,8 @@ class Worker:
 
     async def _work(self, work: InWork) -> None:
         message, delivery = work.message, work.delivery
-        if delivery.attempt > 1 and not await self._take_up_again(message, delivery):
+        attempt = 1 if delivery.attempt == 1 else await self._take_up_again(message, delivery)
+        if not attempt:
             return
         try:
             await self._handler(delivery)
@@ -246,29 +258,38 @@ class Worker:
                 log.warning("%s: lost %s: %r", self._durable, delivery.subject, error)
                 return
             log.exception("%s: delivery %d of %s failed", self._durable, delivery.attempt, delivery.subject)
-            if delivery.attempt >= self._max_deliver:
+            if attempt >= self._max_deliver:
                 await self._bury(message, delivery, repr(error))
             else:
-                self._settle(message, _later(_BACKOFF[min(delivery.attempt, len(_BACKOFF)) - 1]))
+                self._settle(message, _later(_BACKOFF[min(attempt, len(_BACKOFF)) - 1]))
         else:
             self._settle(message)
 
-    async def _take_up_again(self, message: Msg, delivery: Delivery) -> bool:
-        """Takes up what was delivered before, at a moment of its own where it was lost often.
+    async def _take_up_again(self, message: Msg, delivery: Delivery) -> int:
+        """Takes up what was delivered before, where it was lost often at a moment of its own.
+
+        Until that moment it is in nobody's hands: it would have to wait for another lease with each process that ends.
 
         Returns:
-            False where somebody else works on it, or where it was lost too often and is buried.
+            The number of the attempt; 0 where it is not to be begun now: somebody else works on it, it begins later, or
+            it was lost too often and is buried.
         """
+        with_others = asyncio.get_running_loop().time() - self._started < _FIRST_SECONDS
         if await self._is_elsewhere(delivery):
-            return False
-        begun = await self._times_begun(delivery)
+            return 0
+        known = await self._times_begun(delivery)
+        begun = delivery.attempt - 1 if known is None else known
         if delivery.attempt > self._max_deliver and begun >= self._max_deliver:
             await self._bury(message, delivery, self._lost_too_often())
-            return False
-        if self._begun is not None and begun >= _TOGETHER:
-            longest = _APART[min(begun - _TOGETHER, len(_APART) - 1)]
-            await asyncio.sleep(longest * random())  # noqa: S311 - to part it from others
-        return True
+            return 0
+        if known is None or known < _TOGETHER:
+            return delivery.attempt
+        if await self._is_parted(delivery, known) and not with_others:
+            return max(1, delivery.attempt - (known - _TOGETHER + 1))
+        longest = _APART[min(known - _TOGETHER, len(_APART) - 1)]
+        self._settle(message, _later(longest * random()))  # noqa: S311 - to part it from others
+        self._acknowledge()  # somebody beside it may end the process now
+        return 0
 
     def _lost_too_often(self) -> str:
         times = f"{self._max_deliver} deliveries with {self._ack_wait:g} s for each"
@@ -288,14 +309,25 @@ class Worker:
             log.warning("%s: cannot tell who has %s: %r", self._durable, delivery.subject, error)
             return False
 
-    async def _times_begun(self, delivery: Delivery) -> int:
-        if self._begun is None or delivery.attempt <= min(_TOGETHER, self._max_deliver):
+    async def _times_begun(self, delivery: Delivery) -> int | None:
+        """How often it was begun; None where nobody can tell."""
+        if self._begun is None:
+            return None
+        if delivery.attempt <= min(_TOGETHER, self._max_deliver):
             return delivery.attempt - 1
         try:
             return await self._begun(delivery)
         except Exception as error:  # noqa: BLE001 - it may be no command
             log.warning("%s: cannot tell how often %s was begun: %r", self._durable, delivery.subject, error)
-            return delivery.attempt - 1
+            return None
+
+    async def _is_parted(self, delivery: Delivery, begun: int) -> bool:
+        """Whether it has waited for a time of its own, or nobody could tell once it has."""
+        try:
+            return await self._parted(delivery.place, begun)
+        except Exception as error:  # noqa: BLE001 - who handles it waits for Redis
+            log.warning("%s: begins %s beside others: %r", self._durable, delivery.subject, error)
+            return True
 
     def _settle(self, message: Msg, how: bytes = Msg.Ack.Ack) -> None:
         if not self._soon:

@@ -54,11 +54,11 @@ async def start(host: Host) -> None:
     host.on_stop.append(partial(ended, *watching))
     host.on_drain.append(lapses.close)
     root = subjects.ROOT
-    at_once = host.settings.worker_concurrency
+    at_once, times = host.settings.worker_concurrency, orchestrator.begun
     for stream, durable, filter_subject, handler, concurrency, begun in (
         ("WORK", "orchestrator", f"{root}.work.{SERVICE}.>", orchestrator.on_work, at_once, None),
-        ("WORK", "orchestrator-control", f"{root}.control.>", orchestrator.on_control, INTAKE, None),
-        ("RUNS", RUNS_CONSUMER, f"{root}.run.>", orchestrator.on_request, INTAKE, orchestrator.begun),
+        ("WORK", "orchestrator-control", f"{root}.control.>", orchestrator.on_control, INTAKE, times),
+        ("RUNS", RUNS_CONSUMER, f"{root}.run.>", orchestrator.on_request, INTAKE, times),
     ):
         await host.add_worker(
             stream=stream,

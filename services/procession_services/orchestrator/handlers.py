@@ -79,7 +79,7 @@ class Orchestrator:
         self._planner = Planner(host.registry, host.settings, agents)
         self._driver, self._keeper, self._lapses = driver, keeper, lapses
         self._turns, self._control_turns = Turns(_AT_ONCE), Turns(_AT_ONCE)
-        self._bus, self._store, self._settings = host.bus, host.store, host.settings
+        self._bus, self._store, self._begun, self._settings = host.bus, host.store, host.begun, host.settings
 
     async def on_request(self, delivery: Delivery) -> None:
         """A run request: accept it, or answer with one clear error. Tenants take turns.
@@ -103,10 +103,9 @@ class Orchestrator:
             await self._reject_unread(tenant, delivery)
             return
         async with self._turns.turn(tenant):
-            if may_be_known:
-                await self._store.note_request_begun(_place(delivery))
             leap = may_be_known or self._may_be_forgotten(delivery)
-            admitted = await self._requested(delivery, leap=leap)
+            async with self._begun.counted(delivery.place, delivery.attempt):
+                admitted = await self._requested(delivery, leap=leap)
         while admitted is not None and not await self._lapses.kept():
             if await self._lapses.ended(tenant, admitted) is not None:
                 self._store.mark_told(tenant, admitted, fingerprint(delivery.subject, delivery.body))
@@ -115,8 +114,11 @@ class Orchestrator:
                 admitted = await self._requested(delivery, leap=True)
 
     async def begun(self, delivery: Delivery) -> int:
-        """How often a request was begun: a processor of it may end the process when it is made."""
-        return 1 + await self._store.times_request_begun(_place(delivery))
+        """How often a request was begun, or what somebody says: a processor may end the process when it is made.
+
+        What is done, and in hand until Redis has surely written that, ends none.
+        """
+        return 1 + await self._begun.times(delivery.place)
 
     def _may_be_forgotten(self, delivery: Delivery) -> bool:
         """Whether the request is older than this life of Redis, so that somebody may have had it before."""
@@ -305,7 +307,7 @@ class Orchestrator:
         Raises:
             HopelessError: Its subject names no run, or its body is none.
         """
-        tenant, run = _addressed(delivery)
+        _, run = _addressed(delivery)
         try:
             control = Control.model_validate_json(delivery.body)
             given(control.resume_data, "resumeData")
@@ -313,9 +315,9 @@ class Orchestrator:
             raise HopelessError(f"the control cannot be read: {misfit(error).message}") from error
         except NotJsonError as error:
             raise HopelessError(f"the control cannot be read: {error}") from error
-        await self._patiently(delivery, lambda: self._controlled(tenant, run, control))
+        await self._patiently(delivery, lambda: self._controlled(delivery, run, control))
         while not await self._lapses.kept():
-            await self._patiently(delivery, lambda: self._controlled(tenant, run, control))
+            await self._patiently(delivery, lambda: self._controlled(delivery, run, control))
 
     async def _patiently(self, delivery: Delivery, take: Callable[[], Awaitable[object]]) -> None:
         """Takes something into a run, for as long as Redis is away, or refuses us.
@@ -331,8 +333,9 @@ class Orchestrator:
             else:
                 return
 
-    async def _controlled(self, tenant: str, run: str, control: Control) -> None:
-        async with self._control_turns.turn(tenant):
+    async def _controlled(self, delivery: Delivery, run: str, control: Control) -> None:
+        tenant, _ = _addressed(delivery)
+        async with self._control_turns.turn(tenant), self._begun.counted(delivery.place, delivery.attempt):
             if control.type == "cancel":
                 await self._store.mark_cancelled(tenant, run)
             await self._driver.event(tenant, run, control)
@@ -377,11 +380,6 @@ def _addressed(delivery: Delivery) -> tuple[str, str]:
         told = f"the subject must be {subjects.ROOT}.{kind}.<tenant>.<{last}>"
         raise HopelessError(f"{told}: {error}") from error
     return tenant, name
-
-
-def _place(delivery: Delivery) -> str:
-    """What names a request; a stream that was made anew counts from 1 again."""
-    return f"{delivery.sequence}:{delivery.stored_at}"
 
 
 def _cancelled(state: RunState) -> tuple[RunState, list[Effect]]:

@@ -32,6 +32,7 @@ from procession_services.processor_host.models import GatewayModels
 from procession_services.processor_host.watch import counted, lag_watched
 from procession_services.runtime import telemetry
 from procession_services.runtime.access import Access
+from procession_services.runtime.begun import Begun
 from procession_services.runtime.clock import seconds
 from procession_services.runtime.ledger import Ledger
 from procession_services.runtime.redis_check import once, redis_problems_at
@@ -76,6 +77,7 @@ class Host:
         self.store = RunStore(
             self.redis, ttl=settings.context_ttl, finished_ttl=settings.finished_ttl, told_ttl=EVENTS_SECONDS
         )
+        self.begun = Begun(self.redis)
         self.registry = Registry.load(settings.plugins)
         self.instances = Instances(self.registry)
         self.ledger = Ledger(self.redis)
@@ -111,6 +113,7 @@ class Host:
             give_up=give_up,
             ack_wait=settings.work_ack_wait,
             max_deliver=settings.max_deliver,
+            parted=self.begun.parted,
             **{"concurrency": settings.worker_concurrency, **options},
         )
         await worker.start()

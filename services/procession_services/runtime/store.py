@@ -30,8 +30,6 @@ from procession_services.runtime.run_records import (
 DEADLINES = "procession:deadlines"
 _LATE_SECONDS = 60
 """How late an orchestrator may come to a deadline and still has to find the run."""
-_BEGUN_SECONDS = 3_600
-"""How long it is known how often a request was begun; it is delivered again long before."""
 ANSWER_SECONDS = 5.0
 """How long somebody who asks is kept waiting by a Redis that is away; work in hand waits longer."""
 
@@ -44,10 +42,6 @@ def line_key(tenant: str, resource: str, thread: str) -> str:
 def run_key(tenant: str, run: str) -> str:
     """The key of a run's hash."""
     return f"procession:{tenant}:run:{run}"
-
-
-def _begun_key(request: str) -> str:
-    return f"procession:admission:begun:{request}"
 
 
 def _told_key(tenant: str, run: str) -> str:
@@ -80,7 +74,6 @@ class RunStore:
         self._cancel = partial(redis.run, Script(scripts.CANCEL))
         self._enter = partial(redis.run, Script(admission.ENTER))
         self._leave = partial(redis.run, Script(admission.LEAVE))
-        self._begin_request = partial(redis.run, Script(scripts.BEGIN_REQUEST))
 
     @property
     def life(self) -> int:
@@ -119,14 +112,6 @@ class RunStore:
         begun = (await self.redis.hget(run_key(tenant, run), "begun") or b"").decode()
         counted, _, times = begun.partition(":")
         return int(times) if counted == str(seq) else 0
-
-    async def note_request_begun(self, request: str) -> None:
-        """Notes that a request, which was delivered before, is begun once more."""
-        await self._begin_request(keys=[_begun_key(request)], args=[_BEGUN_SECONDS])
-
-    async def times_request_begun(self, request: str) -> int:
-        """How often that was noted."""
-        return int(await self.redis.get(_begun_key(request)) or 0)
 
     async def commit_context(
         self,

@@ -198,15 +198,6 @@ async def test_claims_of_a_command_are_counted_whatever_nats_says_of_its_deliver
     assert [await thread.store.times_begun(thread.tenant, "one", seq) for seq in (1, 2)] == [0, 1]
 
 
-async def test_how_often_a_request_was_begun_is_known_for_a_while(thread: Thread) -> None:
-    name = f"{thread.tenant}:7"
-    assert await thread.store.times_request_begun(name) == 0
-    for _ in range(2):
-        await thread.store.note_request_begun(name)
-    assert await thread.store.times_request_begun(name) == 2
-    assert 0 < await thread.store.redis.ttl(f"procession:admission:begun:{name}") <= 3_600
-
-
 async def test_it_is_known_in_which_life_of_redis_a_command_got_its_number(thread: Thread) -> None:
     await thread.admit("one")
 
