@@ -329,8 +329,7 @@ def _litellm() -> Any:
     mend_parser()
     vars(import_module("httpx._models"))["LineDecoder"] = LineDecoder
     ours = {word: _LITELLM_REASONS.get(reason, reason) for word, reason in REASONS.items()}
-    known = vars(core_helpers)
-    known["_FINISH_REASON_MAP"] = _Reasons({**known["_FINISH_REASON_MAP"], **ours})
+    vars(core_helpers)["_FINISH_REASON_MAP"] = _Reasons(ours)
     litellm.telemetry = False
     litellm.suppress_debug_info = True
     litellm.disable_hf_tokenizer_download = True
