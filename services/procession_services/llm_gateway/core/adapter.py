@@ -193,8 +193,11 @@ class ChunkAdapter:
         return chunks
 
     def _executed(self, own: dict[str, Any]) -> list[Chunk]:
-        """Take what Anthropic's own tools found, and what the text cites of it."""
+        """Take which of its own tools Anthropic has called, what they found, and what the text cites of it."""
         chunks: list[Chunk] = []
+        for call in own.get("server_tool_calls") or ():
+            if begun := self._calls.take_own(call):
+                chunks += [*self._close_block(), *begun]
         for block in (*(own.get("web_search_results") or ()), *(own.get("tool_results") or ())):
             if result := self._calls.take_result(block):
                 chunks += [*self._close_block(), *result]

@@ -122,6 +122,14 @@ class ToolCallAssembler:
         arguments = function.get("arguments") or ""
         return chunks + call.add(arguments if isinstance(arguments, str) else compact_json(arguments))
 
+    def take_own(self, call: dict[str, Any]) -> list[Chunk]:
+        """Take a whole call that the provider executes; LiteLLM tells each one again with the next."""
+        call_id = call["id"]
+        if call_id in self._ended or any(each.id == call_id for _, each in self._open):
+            return []
+        # Its index is one among the provider's own calls.
+        return self.feed({"id": call_id, "function": call["function"]}, "", "")
+
     def take_result(self, block: dict[str, Any]) -> list[Chunk]:
         """Take the result of a call that the provider has executed; LiteLLM tells each one again with the next."""
         call_id = str(block.get("tool_use_id"))

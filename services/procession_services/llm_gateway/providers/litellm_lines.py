@@ -1,9 +1,8 @@
 """The lines of a stream that LiteLLM reads itself.
 
-httpx ends a line wherever Python's `splitlines` does, U+2028 in the middle of a text included, and LiteLLM's readers
-take what they cannot parse for the beginning of something: the rest of the answer was lost, or what stood there. A
-comment, which servers send to show that they live, did the same to Gemini's. An event with `[DONE]` anywhere in it was
-the last one to them, and its text lost; so was the first one behind a mark (U+FEFF).
+LiteLLM's reader of Gemini's events takes what it cannot parse for the beginning of something, and with a comment, which
+servers send to show that they live, the rest of the answer was lost. An event with `[DONE]` anywhere in it was the last
+one to its readers, and its text lost; so was the first one behind a mark (U+FEFF).
 """
 
 from typing import Final
@@ -16,14 +15,14 @@ _ESCAPED: Final = r"\u005bDONE]"
 """The same within the strings of JSON, and nowhere else it can be."""
 
 
-class LineDecoder:
-    """In the place of httpx's: lines end at line feeds and carriage returns only, and comments are none."""
+class LineSplitter:
+    """In the place of LiteLLM's: comments are no lines."""
 
     def __init__(self) -> None:
         self._rest: list[str] = []
         self._first, self._returned = True, False
 
-    def decode(self, text: str) -> list[str]:
+    def feed(self, text: str) -> list[str]:
         """Returns the lines that this text completes."""
         if not text:
             return []

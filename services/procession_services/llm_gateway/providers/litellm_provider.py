@@ -32,7 +32,7 @@ from procession_services.llm_gateway.providers.direct import (
 from procession_services.llm_gateway.providers.direct.lower import UNKNOWN_REASON
 from procession_services.llm_gateway.providers.event_errors import UNEXPECTED, unreadable
 from procession_services.llm_gateway.providers.litellm_errors import provider_error
-from procession_services.llm_gateway.providers.litellm_lines import LineDecoder
+from procession_services.llm_gateway.providers.litellm_lines import LineSplitter
 from procession_services.llm_gateway.providers.openai_events import END, openai_events
 from procession_services.runtime import garbage
 from procession_services.runtime.secrets import NO_KEY
@@ -318,6 +318,7 @@ def _litellm() -> Any:
     try:
         import litellm  # noqa: PLC0415 - takes seconds
         from litellm.litellm_core_utils import core_helpers  # noqa: PLC0415
+        from litellm.llms.custom_httpx import sse_lines  # noqa: PLC0415
         from litellm.responses import main as responses  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if error.name != "litellm":
@@ -327,10 +328,9 @@ def _litellm() -> Any:
     vars(responses)["_responses_try_dispatch_mcp_gateway"] = lambda **_: None
     limit_fetching()
     mend_parser()
-    vars(import_module("httpx._models"))["LineDecoder"] = LineDecoder
+    vars(sse_lines)["_SSELineSplitter"] = LineSplitter
     ours = {word: _LITELLM_REASONS.get(reason, reason) for word, reason in REASONS.items()}
-    known = vars(core_helpers)
-    known["_FINISH_REASON_MAP"] = _Reasons({**known["_FINISH_REASON_MAP"], **ours})
+    vars(core_helpers)["_FINISH_REASON_MAP"] = _Reasons(ours)
     litellm.telemetry = False
     litellm.suppress_debug_info = True
     litellm.disable_hf_tokenizer_download = True

@@ -76,7 +76,7 @@ def request(target: Target) -> Request | None:
         litellm_params={},
         api_key=identity,
     )
-    asked: Any = SimpleNamespace(optional_params=optional)
+    asked: Any = SimpleNamespace(optional_params=optional, litellm_params={})
     iterator = ModelResponseIterator(None, sync_stream=False, logging_obj=asked)
     body = transform_request_body(
         messages=target.messages,

@@ -90,11 +90,12 @@ class Target:
         """Whether it is a younger model of OpenAI, whose chat API refuses tools while it reasons."""
         if self.provider not in ("openai", "azure"):
             return False
-        from litellm.llms.openai.chat.gpt_5_transformation import OpenAIGPT5Config  # noqa: PLC0415 - takes seconds
-        from litellm.main import responses_api_bridge_check  # noqa: PLC0415
-        from litellm.utils import peek_reasoning_summary_aliases  # noqa: PLC0415
+        from litellm.litellm_core_utils.model_param_helper import (  # noqa: PLC0415 - takes seconds
+            peek_reasoning_summary_aliases,
+        )
+        from litellm.responses.bridge_check import responses_api_bridge_check  # noqa: PLC0415
 
-        if not OpenAIGPT5Config.is_model_gpt_5_model(self.model):
+        if not self.litellm.OpenAIGPT5Config.is_model_gpt_5_model(self.model):
             return False
         taken, _ = responses_api_bridge_check(
             model=self.model,

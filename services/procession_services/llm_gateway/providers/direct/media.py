@@ -23,6 +23,7 @@ async def with_media(litellm: Any, call: ModelCall, kwargs: dict[str, Any]) -> d
     if not has_remote_media(kwargs["messages"]):
         return kwargs
     from litellm.litellm_core_utils.prompt_templates.image_handling import (  # noqa: PLC0415 - takes seconds
+        async_format_pdf_links,
         async_inline_remote_media,
     )
     from litellm.llms.anthropic.chat.transformation import AnthropicConfig  # noqa: PLC0415
@@ -33,20 +34,38 @@ async def with_media(litellm: Any, call: ModelCall, kwargs: dict[str, Any]) -> d
     messages = target.messages
     if isinstance(config, OpenAIGPTConfig):
         if target.provider not in _PASSED_ON and not config.uses_async_transform_request:
-            messages = [
-                each for message in messages for each in await _with_files(config, target.model, message)
-            ]
+            messages = [await _with_files(config, target.model, message) for message in messages]
     elif isinstance(config, AnthropicConfig):
         messages = await async_inline_remote_media(messages, config.inlines_remote_media)
+        messages = list(await async_format_pdf_links(messages, config.probes_pdf_link))
     return {**kwargs, "messages": messages}
 
 
-async def _with_files(config: Any, model: str, message: dict[str, Any]) -> list[dict[str, Any]]:
-    """What the provider's configuration makes of a user's message; others keep their URLs."""
-    if message["role"] != "user" or not has_remote_media([message]):
-        return [message]
-    made: list[dict[str, Any]] = await config._transform_messages([message], model, is_async=True)  # noqa: SLF001
-    return made
+async def _with_files(config: Any, model: str, message: dict[str, Any]) -> dict[str, Any]:
+    """The message with what the provider's configuration fetches for it; the other files keep their URLs."""
+    if message["role"] not in ("user", "tool") or not has_remote_media([message]):
+        return message
+    if message["role"] == "user":
+        [made] = await config._transform_messages([message], model, is_async=True)  # noqa: SLF001
+        return dict(made)
+    return {
+        **message,
+        "content": [await _with_file(config, model, message, part) for part in message["content"]],
+    }
+
+
+async def _with_file(
+    config: Any, model: str, message: dict[str, Any], part: dict[str, Any]
+) -> dict[str, Any]:
+    """The part of a tool's result with its file.
+
+    LiteLLM moves files into a user's message, which has to stay behind the results of all calls: so only the file is
+    taken of what it makes.
+    """
+    asked = [{**message, "content": [part]}]
+    *_, last = await config._transform_messages(asked, model, is_async=True)  # noqa: SLF001
+    [*_, made] = last["content"]
+    return made if isinstance(made, dict) and "file_data" in (made.get("file") or {}) else part
 
 
 def limit_fetching() -> None:
@@ -61,7 +80,7 @@ def limit_fetching() -> None:
 
     async def get(client: Any, url: str, **more: Any) -> Any:
         try:
-            return await async_safe_get(client, url, max_response_bytes=most, **more)
+            return await async_safe_get(client, url, **{"max_response_bytes": most, **more})
         except HTTPResponseLimitError as error:
             said = f"the file {url} cannot be fetched: {error} ({MAX_IMAGE_URL_DOWNLOAD_SIZE_MB:g} MB)"
             raise ImageFetchError(said) from error

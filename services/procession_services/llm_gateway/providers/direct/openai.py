@@ -37,7 +37,7 @@ def request(target: Target) -> Request | None:
     if not _INTERNAL.isdisjoint(optional):
         return None
     extra = {**optional.pop("extra_body", {}), **target.kwargs.get("extra_body", {})}
-    parameters: dict[str, Any] = {"api_base": base}
+    parameters: dict[str, Any] = {"api_base": base, "custom_llm_provider": target.provider}
     headers = config.validate_environment(
         headers=target.headers,
         model=target.model,

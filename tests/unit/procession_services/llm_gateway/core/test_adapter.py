@@ -282,6 +282,30 @@ def test_a_call_without_arguments_holds_no_result_of_the_providers_own_up() -> N
     assert [each["args"] for each in payloads(chunks, "tool-call")] == [{}, {"query": "x"}]
 
 
+def test_calls_of_the_providers_own_are_told_once_and_are_none_of_the_others() -> None:
+    def own(*numbers: int) -> dict[str, Any]:
+        function = {"name": "web_search", "arguments": '{"query": "x"}'}
+        calls = [{"index": i, "id": f"srvtoolu_{n}", "function": function} for i, n in enumerate(numbers)]
+        return event(provider_specific_fields={"server_tool_calls": calls})
+
+    found = event(
+        provider_specific_fields={"web_search_results": [{"tool_use_id": "srvtoolu_1", "content": []}]}
+    )
+    chunks = adapted(
+        event(content="a"),
+        own(1),
+        own(1),
+        found,
+        call(0, name="f", id="c1"),
+        own(1, 2),
+        call(0, args='{"a": 1}'),
+        event(finish="tool_calls"),
+    )
+    assert types(chunks)[:5] == ["text-start", "text-delta", "text-end", "tool-call", "tool-result"]
+    told = [(each["toolCallId"], each["args"]) for each in payloads(chunks, "tool-call")]
+    assert told == [("srvtoolu_1", {"query": "x"}), ("c1", {"a": 1}), ("srvtoolu_2", {"query": "x"})]
+
+
 def test_many_pieces_with_the_name_of_the_tool_in_each_take_time_for_each() -> None:
     def read(pieces: int) -> None:
         begin, end = call(name="f", args='{"text": "'), call(name="f", args='"}')

@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from procession_services.llm_gateway.providers.litellm_lines import LineDecoder
+from procession_services.llm_gateway.providers.litellm_lines import LineSplitter
 
 
 @given(
@@ -17,27 +17,27 @@ from procession_services.llm_gateway.providers.litellm_lines import LineDecoder
 def test_any_split_of_the_text_gives_the_same_lines(lines: list[str], newline: str, cuts: list[int]) -> None:
     text = "".join(line + newline for line in lines) + "rest"
     borders = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
-    decoder = LineDecoder()
-    read = [line for start, stop in pairwise(borders) for line in decoder.decode(text[start:stop])]
+    decoder = LineSplitter()
+    read = [line for start, stop in pairwise(borders) for line in decoder.feed(text[start:stop])]
     assert read == [line for line in lines if not line.startswith(":")]
     assert decoder.flush() == ["rest"]
     assert decoder.flush() == []
 
 
 def test_lines_for_clients_that_connect_again_are_none() -> None:
-    assert LineDecoder().decode("id: 7\nretry: 100\nevent: a\ndata: b\n\n") == ["event: a", "data: b", ""]
+    assert LineSplitter().feed("id: 7\nretry: 100\nevent: a\ndata: b\n\n") == ["event: a", "data: b", ""]
 
 
 def test_only_a_stream_may_begin_with_a_mark() -> None:
-    decoder = LineDecoder()
-    lines = decoder.decode("\ufeff") + decoder.decode("data: a\n\ufeffdata: b\n")
+    decoder = LineSplitter()
+    lines = decoder.feed("\ufeff") + decoder.feed("data: a\n\ufeffdata: b\n")
     assert lines == ["data: a", "\ufeffdata: b"]
 
 
 def test_only_the_end_of_a_stream_looks_like_it() -> None:
     event = {"said": "it sends \\[DONE] or [DONE]"}
-    decoder = LineDecoder()
-    [line, _, end, *_] = decoder.decode(f"data: {json.dumps(event)}\n\ndata: [DONE]\n\n{json.dumps(event)}")
+    decoder = LineSplitter()
+    [line, _, end, *_] = decoder.feed(f"data: {json.dumps(event)}\n\ndata: [DONE]\n\n{json.dumps(event)}")
     for told in (line.removeprefix("data:"), *decoder.flush()):
         assert "[DONE]" not in told
         assert json.loads(told) == event

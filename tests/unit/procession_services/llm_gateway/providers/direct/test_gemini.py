@@ -79,10 +79,10 @@ def test_gemini_counts_tokens_without_asking(monkeypatch: pytest.MonkeyPatch) ->
     asked = 0
     calculate = VertexGeminiConfig.calculate_usage
 
-    def counted(completion_response: Any) -> Any:
+    def counted(completion_response: Any, **more: Any) -> Any:
         nonlocal asked
         asked += 1
-        return calculate(completion_response)
+        return calculate(completion_response, **more)
 
     monkeypatch.setattr(VertexGeminiConfig, "calculate_usage", counted)
     parse = reader()

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from copy import deepcopy
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import import_module
 from typing import Any, Final
 
 import pytest
@@ -133,6 +134,16 @@ async def test_a_file_that_is_too_large_is_not_read_to_its_end(provider: LiteLLM
     assert "exceeds the configured size limit (50 MB)" in ended
 
 
+async def test_a_link_may_be_asked_whether_it_is_a_document(
+    direct: LiteLLMProvider, slow_files: SlowFiles
+) -> None:
+    await direct.prepare()
+    slow_files.told.set()
+    serves_pdf = import_module(f"litellm.{PROBING}").async_serves_pdf
+    assert await serves_pdf(f"http://127.0.0.1:{slow_files.server_port}/a.pdf")
+    assert not await serves_pdf(f"http://127.0.0.1:{slow_files.server_port}/a.png")
+
+
 async def test_what_is_not_public_is_not_fetched(
     provider: LiteLLMProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,6 +173,8 @@ async def test_only_those_files_are_fetched_that_litellm_would_fetch(
     for module in FETCHING:
         monkeypatch.setattr(f"litellm.{module}.convert_url_to_base64", at_once)
         monkeypatch.setattr(f"litellm.{module}.async_convert_url_to_base64", meanwhile, raising=False)
+    monkeypatch.setattr(f"litellm.{PROBING}.serves_pdf", lambda url: bool(at_once(url)))
+    monkeypatch.setattr(f"litellm.{PROBING}.async_serves_pdf", meanwhile)
     litellm = litellm_provider._litellm()
     wrong: list[Any] = []
     taken = 0
@@ -170,7 +183,8 @@ async def test_only_those_files_are_fetched_that_litellm_would_fetch(
         for part in PARTS:
             kwargs: dict[str, Any] = {"messages": _messages(part)}
             try:
-                theirs = _request(Target.of(litellm, call, deepcopy(kwargs)))
+                target = Target.of(litellm, call, deepcopy(kwargs))
+                theirs = await asyncio.to_thread(_request, target)  # in the loop's it would not look at links
             except litellm.BadRequestError:  # nobody has logged in there
                 continue
             if theirs is None:
@@ -192,9 +206,11 @@ FETCHING: Final = [
     "litellm_core_utils.prompt_templates.image_handling",
     "llms.openai.chat.gpt_transformation",
 ]
+PROBING: Final = "litellm_core_utils.prompt_templates.image_handling"
 PARTS: Final = [
     {"type": "image_url", "image_url": {"url": "http://x.example/a.png"}},
     {"type": "image_url", "image_url": {"url": "https://x.example/a.png"}},
+    {"type": "image_url", "image_url": {"url": "https://x.example/a.pdf"}},
     {"type": "file", "file": {"file_id": "https://x.example/a.pdf", "format": "application/pdf"}},
     {"type": "file", "file": {"file_id": "https://x.example/a.mp4", "format": "video/mp4"}},
 ]
