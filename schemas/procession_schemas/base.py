@@ -1,7 +1,7 @@
 """The kinds of wire model: tolerant between services, strict towards people, and quick where every run passes."""
 
 from functools import cache
-from typing import Any, ClassVar, Literal, Self, dataclass_transform
+from typing import Any, ClassVar, Final, Literal, Self, dataclass_transform
 
 import msgspec
 from pydantic import (
@@ -17,6 +17,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import CoreSchema, core_schema
 
 JsonObject = dict[str, Any]
+_PLAIN: Final = frozenset({str, int, float, bool})
 
 
 class WireModel(BaseModel):
@@ -104,7 +105,11 @@ class WireStruct(msgspec.Struct, metaclass=_ByName, rename="camel", omit_default
     def shown(self) -> JsonObject:
         """Returns what people see of it: camelCase keys, with what has its default, without what is None."""
         values = zip(self.__struct_encode_fields__, msgspec.structs.astuple(self), strict=True)
-        told = {key: msgspec.to_builtins(v, enc_hook=_dict_of_pydantic) for key, v in values if v is not None}
+        told = {
+            key: v if type(v) in _PLAIN else msgspec.to_builtins(v, enc_hook=_dict_of_pydantic)
+            for key, v in values
+            if v is not None
+        }
         return _tag(type(self)) | told
 
     def but(self, **changed: Any) -> Self:
