@@ -58,7 +58,11 @@ async def knows(url: str, access: Access) -> bool | None:
 def once(url: str, access: Access) -> "Redis":
     """A client that asks once, over a connection of its own."""
     return Redis.from_url(
-        url, retry=Retry(NoBackoff(), 0), socket_connect_timeout=_SECONDS, **access.redis(url)
+        url,
+        retry=Retry(NoBackoff(), 0),
+        socket_connect_timeout=_SECONDS,
+        socket_timeout=_SECONDS,
+        **access.redis(url),
     )
 
 

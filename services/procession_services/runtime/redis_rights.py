@@ -4,18 +4,15 @@ from typing import Any, Final
 from uuid import uuid4
 
 from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from procession_services.runtime.access import Access
 from procession_services.runtime.problems import Problem
-from procession_services.runtime.redis_check import WHERE
+from procession_services.runtime.redis_check import WHERE, once
 
 __all__ = ["COMMANDS", "REMEDY", "rights_problems", "rights_problems_at"]
 
 REMEDY: Final = "write the users anew (`procession init`), and restart Redis"
-_SECONDS: Final = 3.0
 _DIGEST: Final = "0" * 40
 # Behind `SET` the key holds a text, so all that is for another kind of value is refused for that, and does nothing.
 COMMANDS: Final[dict[str, tuple[str, ...]]] = {
@@ -68,13 +65,7 @@ async def rights_problems(redis: "Redis", service: str) -> list[Problem]:
 
 async def rights_problems_at(url: str, access: Access, service: str) -> list[Problem]:
     """The same over a connection of its own."""
-    async with Redis.from_url(
-        url,
-        retry=Retry(NoBackoff(), 0),
-        socket_timeout=_SECONDS,
-        single_connection_client=True,
-        **access.redis(url),
-    ) as redis:
+    async with once(url, access) as redis:
         return await rights_problems(redis, service)
 
 
