@@ -1,12 +1,24 @@
 """Why a command has ended early, as it travels."""
 
-from typing import Any
+from typing import Any, Final
 
-from procession.errors import ProcessorError, TripWire
+from procession.errors import (
+    BrokenComponentError,
+    InvalidOptionsError,
+    ProcessorError,
+    TripWire,
+    UnknownComponentError,
+)
 from procession.json_values import error_text
 from procession.messages import InvalidMessageError
 from procession_schemas.run import Failure, Tripwire
 from procession_services.processor_host.fitting import fitting_tripwire
+
+_CODES: Final = {
+    UnknownComponentError: "UNKNOWN_COMPONENT",
+    BrokenComponentError: "COMPONENT_FAILED",
+    InvalidOptionsError: "INVALID_OPTIONS",
+}
 
 
 def wire_tripwire(tripwire: TripWire) -> Tripwire:
@@ -32,13 +44,10 @@ def wire_failure(error: Exception) -> Failure:
             hook=error.hook or None,
             name=error.name,
         )
-    code = {
-        "UnknownComponentError": "UNKNOWN_COMPONENT",
-        "BrokenComponentError": "COMPONENT_FAILED",
-        "InvalidOptionsError": "INVALID_OPTIONS",
-    }
     return Failure(
-        code=code.get(type(error).__name__, "INVALID_MESSAGE_CONTENT"),
+        code=next(
+            (code for kind, code in _CODES.items() if isinstance(error, kind)), "INVALID_MESSAGE_CONTENT"
+        ),
         message=error_text(error),
         field=error.field if isinstance(error, InvalidMessageError) else None,
         name=type(error).__name__,
