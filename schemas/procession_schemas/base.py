@@ -157,9 +157,7 @@ def _form(cls: type[WireStruct]) -> type[BaseModel]:
     return create_model(cls.__name__, __base__=cls.FORM, __doc__=cls.__doc__, **fields)
 
 
-def _of_pydantic(cls: type[Any], data: object) -> Any:
-    if not issubclass(cls, BaseModel):
-        raise NotImplementedError(cls)
+def _of_pydantic(cls: type[BaseModel], data: object) -> BaseModel:
     try:
         return cls.model_validate(data)
     except ValidationError as error:  # which quotes what it was given
@@ -167,14 +165,17 @@ def _of_pydantic(cls: type[Any], data: object) -> Any:
 
 
 def _json_of_pydantic(value: object) -> msgspec.Raw:
-    if isinstance(value, BaseModel):
-        return msgspec.Raw(value.__pydantic_serializer__.to_json(value, by_alias=True, exclude_none=True))
-    raise TypeError(f"a {type(value).__name__} is no JSON")
+    model = _pydantics(value)
+    return msgspec.Raw(model.__pydantic_serializer__.to_json(model, by_alias=True, exclude_none=True))
 
 
 def _dict_of_pydantic(value: object) -> JsonObject:
+    return _pydantics(value).model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _pydantics(value: object) -> BaseModel:
     if isinstance(value, BaseModel):
-        return value.model_dump(mode="json", by_alias=True, exclude_none=True)
+        return value
     raise TypeError(f"a {type(value).__name__} is no JSON")
 
 

@@ -79,6 +79,19 @@ async def test_a_cancel_that_redis_refuses_counts_when_redis_takes_it(tmp_path, 
         assert result.status == "cancelled"
 
 
+@pytest.fixture
+async def running(tmp_path, monkeypatch):
+    """All services with servers of their own, and a connection to their Redis."""
+    monkeypatch.setenv("OPENAI_API_KEY", "unused")
+    async with (
+        own_servers(tmp_path) as servers,
+        running_system(servers.endpoints, tmp_path) as system,
+        system.inside(*SERVICES),
+        Redis.from_url(servers.endpoints.redis_url, single_connection_client=True) as redis,
+    ):
+        yield system, redis
+
+
 @asynccontextmanager
 async def forbidden(redis, *rules, user="default"):
     """Takes rights from a user; gives them back."""
@@ -91,44 +104,32 @@ async def forbidden(redis, *rules, user="default"):
         await redis.execute_command("ACL", "SETUSER", user, "~*", "+@all")
 
 
-async def test_a_request_that_redis_does_not_allow_is_told_so_at_once(tmp_path, monkeypatch, caplog):
-    monkeypatch.setenv("OPENAI_API_KEY", "unused")
-    async with (
-        own_servers(tmp_path) as servers,
-        running_system(servers.endpoints, tmp_path) as system,
-        system.inside(*SERVICES),
-        Redis.from_url(servers.endpoints.redis_url, single_connection_client=True) as redis,
-    ):
-        async with forbidden(redis, "-hset"):
-            with pytest.raises(RequestRejectedError, match="Redis does not allow the orchestrator its work"):
-                await system.run({"chunks": ["x"]})
-        assert "Redis does not allow it" in caplog.text
-        assert "delivery 2" not in caplog.text
-        result, _ = await system.run({"chunks": ["x"]})
-        assert result.text == "x"
+async def test_a_request_that_redis_does_not_allow_is_told_so_at_once(running, caplog):
+    system, redis = running
+    async with forbidden(redis, "-hset"):
+        with pytest.raises(RequestRejectedError, match="Redis does not allow the orchestrator its work"):
+            await system.run({"chunks": ["x"]})
+    assert "Redis does not allow it" in caplog.text
+    assert "delivery 2" not in caplog.text
+    result, _ = await system.run({"chunks": ["x"]})
+    assert result.text == "x"
 
 
 @pytest.mark.parametrize("processors", [[], ["upper"]], ids=["plain", "processed"])
 async def test_a_run_in_flight_that_redis_does_not_allow_ends_when_the_users_are_mended(
-    tmp_path, monkeypatch, caplog, processors
+    running, caplog, processors
 ):
-    monkeypatch.setenv("OPENAI_API_KEY", "unused")
-    async with (
-        own_servers(tmp_path) as servers,
-        running_system(servers.endpoints, tmp_path) as system,
-        system.inside(*SERVICES),
-        Redis.from_url(servers.endpoints.redis_url, single_connection_client=True) as redis,
-    ):
-        model = system.script({"chunks": ["well "] * 40, "chunk_delay_ms": 20})
-        handle = await system.start(agent={"model": model, "outputProcessors": processors})
-        reading = asyncio.create_task(finished(handle))
-        await until(lambda: system.requests(model))
-        async with forbidden(redis, "-hset"):
-            await until(lambda: "waits for Redis" in caplog.text)
-        result, _ = await reading
-        assert (result.status, result.error.code) == ("failed", "WORK_FAILED")
-        assert "Redis does not allow it" in result.error.message
-        assert len(system.requests(model)) == 1
+    system, redis = running
+    model = system.script({"chunks": ["well "] * 40, "chunk_delay_ms": 20})
+    handle = await system.start(agent={"model": model, "outputProcessors": processors})
+    reading = asyncio.create_task(finished(handle))
+    await until(lambda: system.requests(model))
+    async with forbidden(redis, "-hset"):
+        await until(lambda: "waits for Redis" in caplog.text)
+    result, _ = await reading
+    assert (result.status, result.error.code) == ("failed", "WORK_FAILED")
+    assert "Redis does not allow it" in result.error.message
+    assert len(system.requests(model)) == 1
 
 
 async def test_a_service_whose_user_may_too_little_says_so_when_it_starts_and_fails_its_runs(

@@ -366,7 +366,7 @@ def _stale(command: WorkCommand, stored: StoredContext) -> bool:
 
 
 def _summed(job: Job) -> None:
-    job.result.reports = [report.but() for report in job.calls.reports.values()]
+    job.result.reports = list(job.calls.reports.values())
     job.result.out_seq = job.outbox.next_seq
 
 

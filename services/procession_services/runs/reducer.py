@@ -5,7 +5,7 @@ gives the same effects; an answer to a command that is no longer outstanding cha
 """
 
 from procession.processor import Hook
-from procession_schemas.run import Failure, HookReport, ModelReport, RunResult, Tripwire
+from procession_schemas.run import Failure, ModelReport, RunResult, Tripwire
 from procession_schemas.work import (
     ANY_VERSION,
     Control,
@@ -258,8 +258,9 @@ def _count(state: RunState, result: WorkResult) -> None:
     """Adds the tallies of a command to those of the run."""
     for report in result.reports:
         key = f"{report.processor} {report.hook}"
-        total = state.reports.get(key, HookReport(processor=report.processor, hook=report.hook)).but()
-        total.add(report)
+        total, before = report.but(), state.reports.get(key)
+        if before is not None:
+            total.add(before)
         state.reports[key] = total
     if result.model:
         have_model = state.models.get(result.model.model, ModelReport(model=result.model.model))

@@ -19,7 +19,7 @@ class Begun:
 
     def __init__(self, redis: RedisClient) -> None:
         self._redis: Any = redis  # redis-py's annotations cover every protocol and decoding at once
-        self._begin = partial(redis.run, Script(scripts.BEGIN_REQUEST))
+        self._begin = partial(redis.run, Script(scripts.BEGIN))
 
     async def times(self, message: str) -> int:
         """How often it was begun after its first delivery, and not done."""

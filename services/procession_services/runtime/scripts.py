@@ -2,7 +2,7 @@
 
 from procession_services.runtime import admission
 
-__all__ = ["ADMIT", "BEGIN_REQUEST", "CANCEL", "COMMIT", "END", "LOG_PARTS", "NEXT", "REFUSE", "SAVE", "TAKE"]
+__all__ = ["ADMIT", "BEGIN", "CANCEL", "COMMIT", "END", "LOG_PARTS", "NEXT", "REFUSE", "SAVE", "TAKE"]
 
 _KEEP = """
 -- For so long at least; a run that waits for a person may have to be kept for longer.
@@ -123,7 +123,7 @@ redis.call('HSET', KEYS[1], 'refused', ARGV[1])
 keep(KEYS[1], ARGV[2])
 """
 )
-BEGIN_REQUEST = "redis.call('INCR', KEYS[1]); redis.call('EXPIRE', KEYS[1], ARGV[1])"
+BEGIN = "redis.call('INCR', KEYS[1]); redis.call('EXPIRE', KEYS[1], ARGV[1])"
 NEXT = (
     _STATE
     + """

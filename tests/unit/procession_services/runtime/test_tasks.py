@@ -25,16 +25,17 @@ async def test_a_task_that_has_lost_a_cancellation_is_told_again():
 
 
 async def test_what_is_done_meanwhile_is_over_with_the_block():
-    over = []
+    begun, over = asyncio.Event(), []
 
     async def work():
+        begun.set()
         try:
             await asyncio.Event().wait()
         finally:
             over.append(True)
 
     async with meanwhile(work()):
-        await asyncio.sleep(0)
+        await begun.wait()
         assert not over
     assert over
 
