@@ -285,7 +285,8 @@ class Worker:
         if known is None or known < _TOGETHER:
             return delivery.attempt
         if await self._is_parted(delivery, known) and not with_others:
-            return max(1, delivery.attempt - (known - _TOGETHER + 1))
+            waits = known - _TOGETHER + 1  # a delivery for each, in which it was not begun
+            return max(1, delivery.attempt - waits)
         longest = _APART[min(known - _TOGETHER, len(_APART) - 1)]
         self._settle(message, _later(longest * random()))  # noqa: S311 - to part it from others
         self._acknowledge()  # somebody beside it may end the process now
