@@ -11,6 +11,7 @@ import pytest
 from procession.client import Procession
 from procession_services.demo_model import serve
 from procession_services.runtime.server_programs import packaged
+from tests.support.interrupts import hear_interrupts
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -22,14 +23,8 @@ async def start(*arguments):
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        preexec_fn=_hear_interrupts,
+        preexec_fn=hear_interrupts,
     )
-
-
-def _hear_interrupts():
-    """A shell has its background jobs, and whatever they start, ignore them."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and so has `nohup`
 
 
 async def children_of(pid):
@@ -125,7 +120,7 @@ async def test_stopping_the_demo_stops_all_that_it_started(number):
 
 
 def on_terminal(terminal):
-    _hear_interrupts()
+    hear_interrupts()
     os.login_tty(terminal)
 
 

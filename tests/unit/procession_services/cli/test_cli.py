@@ -16,6 +16,7 @@ import pytest
 from procession_services.cli import main
 from procession_services.runtime.embedded import EmbeddedServers
 from tests.support.guarded import guarded_servers
+from tests.support.interrupts import hear_interrupts
 from tests.support.waiting import until
 from tests.support.wire import services_at
 
@@ -558,9 +559,8 @@ sys.exit(getattr(importlib.import_module(module), function)())
 
 def test_ctrl_c_is_quiet_before_the_command_has_begun():
     script = tomllib.loads(PROJECT.read_text())["project"]["scripts"]["procession"]
-    done = subprocess.run(
-        [sys.executable, "-c", EARLY, script, "processors"], capture_output=True, check=False
-    )
+    command = [sys.executable, "-c", EARLY, script, "processors"]
+    done = subprocess.run(command, capture_output=True, check=False, preexec_fn=hear_interrupts)
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
 
