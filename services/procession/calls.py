@@ -334,7 +334,7 @@ class TurnWriter(Writer):
         self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._closed = True
-        if not isinstance(error, asyncio.CancelledError):
+        if self._turn.locked() and not isinstance(error, asyncio.CancelledError):
             # What is being sent has its place before all that follows, as an objection.
             async with self._turn:
                 pass

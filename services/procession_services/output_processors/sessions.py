@@ -21,7 +21,7 @@ from procession_services.output_processors.opening import ForgottenError, Opener
 from procession_services.output_processors.parts import PartsStore
 from procession_services.processor_host.answers import take_answer
 from procession_services.processor_host.carrying import carried
-from procession_services.processor_host.errors import unblamed
+from procession_services.processor_host.errors import raise_unanswered
 from procession_services.processor_host.executor import Executor
 from procession_services.processor_host.job import Job, id_maker
 from procession_services.processor_host.service import Host
@@ -198,9 +198,9 @@ class SessionServer:
             TimeoutError, RedisError: Redis is away, or NATS, which is nobody's failure: those of hooks have their name.
         """
         try:
-            with unblamed():
-                await work
+            await work
         except BaseException as error:  # whatever it is, the sender must not wait for ever
+            raise_unanswered(error)
             if is_ours(error) or isinstance(error, AWAY):
                 raise
             if not isinstance(error, TripWire | ProcessorError):

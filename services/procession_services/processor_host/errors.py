@@ -1,7 +1,5 @@
 """How an operation ends its command early, besides a tripwire and a processor's failure."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from procession.errors import BrokenComponentError, ProcessorError
@@ -41,12 +39,12 @@ class Lent(Exception):  # noqa: N818 - a result
         self.result = result
 
 
-@contextmanager
-def unblamed() -> Iterator[None]:
-    """A Redis that does not answer us is no failure of the processor that has asked it: the work is delivered again."""
-    try:
-        yield
-    except (BrokenComponentError, ProcessorError) as error:
-        if (cause := error.__cause__) is not None and is_unanswered(cause):
-            raise cause from None
-        raise
+def raise_unanswered(error: BaseException) -> None:
+    """A Redis that does not answer us is no failure of the processor that has asked it: the work is delivered again.
+
+    Raises:
+        BaseException: What our Redis came to, if that is what made a processor fail.
+    """
+    failed = isinstance(error, BrokenComponentError | ProcessorError)
+    if failed and (cause := error.__cause__) is not None and is_unanswered(cause):
+        raise cause from None

@@ -39,7 +39,7 @@ from procession_services.processor_host.errors import (
     ModelFailed,
     Stopped,
     Suspended,
-    unblamed,
+    raise_unanswered,
 )
 from procession_services.processor_host.holders import Holders
 from procession_services.processor_host.instances import Instances
@@ -336,12 +336,11 @@ async def _one(run: OpRunner, op: Op, job: Job) -> None:
     """Runs one operation, and notes in the result how it has ended the command, if it has."""
     result = job.result
     try:
-        with unblamed():
-            if op.op in _MAY_WAIT:
-                async with job.outbox.flushing():
-                    await run(op, job)
-            else:
+        if op.op in _MAY_WAIT:
+            async with job.outbox.flushing():
                 await run(op, job)
+        else:
+            await run(op, job)
         if op is job.command.ops[-1]:
             await job.outbox.flush()
     except TripWire as tripwire:
@@ -357,6 +356,7 @@ async def _one(run: OpRunner, op: Op, job: Job) -> None:
     except RefusedError as error:
         result.outcome, result.error = "failed", error.failure
     except _OF_AUTHORS as error:
+        raise_unanswered(error)
         result.outcome, result.error = "failed", wire_failure(error)
 
 

@@ -1,8 +1,8 @@
 """The chunks of one command on their way to the client: identity, numbers, batches."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any, NamedTuple
 
 import orjson
@@ -241,17 +241,12 @@ class Outbox:
             await self._bus.kept(self._asked)
             await self.hold.keep()
 
-    @asynccontextmanager
-    async def flushing(self) -> AsyncIterator[None]:
+    def flushing(self) -> AbstractAsyncContextManager[None]:
         """Publishes what is ready when the block first waits for anything, and soon what comes while it waits.
 
         What is ready at its end goes with what comes next. Raises what `flush` does, at the end of the block.
         """
-        flushes = _Flushes(self)
-        try:
-            yield
-        finally:
-            await flushes.end()
+        return _Flushes(self)
 
     async def _publish(self, seq: int, chunks: list[dict[str, Any]], marks: dict[str, Any]) -> None:
         """Publishes a batch, in halves while the broker does not take it.
@@ -282,7 +277,7 @@ class Outbox:
         await self._publish(seq + middle, chunks[middle:], {k: v for k, v in marks.items() if k == "end"})
 
 
-class _Flushes:
+class _Flushes(AbstractAsyncContextManager[None]):
     """Flushes an outbox when its owner first waits, and again soon after each chunk that comes while it waits."""
 
     __slots__ = ("_due", "_loop", "_outbox", "_running")
@@ -290,6 +285,8 @@ class _Flushes:
     def __init__(self, outbox: Outbox) -> None:
         self._outbox, self._loop = outbox, asyncio.get_running_loop()
         self._running: asyncio.Future[None] | None = None
+
+    async def __aenter__(self) -> None:
         self._due: asyncio.Handle = self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
@@ -305,8 +302,7 @@ class _Flushes:
             await before
         await self._outbox.flush()
 
-    async def end(self) -> None:
-        """Flushes no more; raises what kept a flush from being done."""
+    async def __aexit__(self, *_raised: object) -> None:
         self._due.cancel()
         self._outbox.unattended = None
         if self._running:
