@@ -35,6 +35,7 @@ class Kind:
         hears: Whether the model hears what was said in the thread before: `all`, `perhaps`, or not.
         ends: How its runs may end.
         error: The code of the error with which they may.
+        forgotten: Another one, where Redis has forgotten how often they were tried.
         deaths: How often a hook or the tool ends the process that has the run, one of these; and in one of these
             `places`.
         refused: How often a step's model is asked for nothing.
@@ -56,6 +57,7 @@ class Kind:
     hears: str = ""
     ends: tuple[str, ...] = ("finished",)
     error: str = ""
+    forgotten: str = ""
     deaths: tuple[int, ...] = ()
     places: tuple[str, ...] = PLACES
     refused: int = 0
@@ -106,6 +108,8 @@ _BLOCKED_AT: Final = 15
 FEWEST: Final = 20
 """Words of an answer, at least."""
 _ALWAYS: Final = 10_000
+_DEADLY_SECONDS: Final = 360.0
+"""When a run ends whose processes die each time, where Redis forgets each time how often that was."""
 _SCHEMA: Final = {"type": "object", "properties": {"made": {"type": "integer"}}, "required": ["made"]}
 
 KINDS: Final[Mapping[str, Kind]] = {
@@ -231,7 +235,16 @@ KINDS: Final[Mapping[str, Kind]] = {
     "ending": Kind(
         _STREAMED, " tool", {}, calls=1, deaths=(1, 2), places=(*PLACES, MADE_AT), steps=(_CALL, _TEXT)
     ),
-    "deadly": Kind(_STREAMED, " tool", {}, calls=1, ends=("failed",), error="WORK_FAILED", deaths=(_ALWAYS,)),
+    "deadly": Kind(
+        {**_STREAMED, "timeout": _DEADLY_SECONDS},
+        " tool",
+        {},
+        calls=1,
+        ends=("failed",),
+        error="WORK_FAILED",
+        forgotten="DEADLINE_EXCEEDED",
+        deaths=(_ALWAYS,),
+    ),
     "unmade": Kind(_STREAMED, ends=("failed",), error="INTERNAL", deaths=(_ALWAYS,), places=(MADE_AT,)),
 }
 ORDINARY: Final = tuple(name for name, kind in KINDS.items() if not kind.deaths)

@@ -302,7 +302,9 @@ async def _one(  # noqa: PLR0917 - a run is all of it
     if KINDS[outcome.kind].streams:
         outcome.readers["the client"] = reader
     outcome.hosts = len({host for _, host in reader.arrivals if host})
-    if result.error is not None and result.error.code != KINDS[outcome.kind].error:
+    kind = KINDS[outcome.kind]
+    codes = {kind.error, kind.forgotten if world.has_forgotten else kind.error}
+    if result.error is not None and result.error.code not in codes:
         outcome.status = "lost"
         outcome.notes.append(f"error: {result.error}")
     if rng.random() < _LATE and KINDS[outcome.kind].streams:

@@ -202,6 +202,11 @@ class World:
             self._note("has ended", fault, replica)
             self.faults.append(fault)
 
+    @property
+    def has_forgotten(self) -> bool:
+        """Whether Redis has come back as it was a moment before."""
+        return any(fault.kind == "forget" for fault in self.faults)
+
     def crashed(self) -> list[str]:
         """The processes that have ended by themselves, for which no hook or tool of a run was to blame."""
         noted = (line for path in self.logs.glob("*.deaths") for line in path.read_text().splitlines())

@@ -5,6 +5,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from random import random
 from typing import Final
 
 from procession_schemas import subjects
@@ -22,6 +23,8 @@ _OFFER_SECONDS: Final = 0.5
 _AGAIN_SECONDS: Final = 0.1
 _REPLICAS: Final = 3
 """How many replicas are asked at most; the first answer counts."""
+_APART_SECONDS: Final = 2.0
+"""How long a question may wait for its last replica, apart from others that have lost the same two."""
 Body = Callable[[float, str | None], bytes]
 """Gives a question, to be answered in so many seconds, with signs of life to that subject until then."""
 
@@ -70,7 +73,11 @@ async def first_answer(
             await asyncio.sleep(_AGAIN_SECONDS)
             await inbox.ask(anybody, body())
         except RequestTimeoutError:
-            if asked < _REPLICAS and (replica := await _living(bus, service)) and not inbox.has_heard:
+            if asked == _REPLICAS:
+                continue
+            if asked > 1:  # the question of another one may have ended both
+                await asyncio.sleep(_APART_SECONDS * random())  # noqa: S311
+            if (replica := await _living(bus, service)) and not inbox.has_heard:
                 log.warning("no sign of life of %s (%s), asking replica %s", service, operation, replica)
                 asked += 1
                 on_another()

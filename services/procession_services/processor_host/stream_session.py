@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
+from random import random
 from typing import Any, Final
 
 import orjson
@@ -167,15 +168,15 @@ class Session:
         awaited, self.awaited = self.awaited, received if received < self.sent or self.end_sent else -1
         return awaited == self.awaited != -1
 
-    @property
     def pause(self) -> float:
-        """How many seconds it may have to wait for the next replica: longer, the more are gone.
+        """How many seconds it waits for the next replica: at random, and longer, the more are gone.
 
         Streams that one replica had go together to the next, and it may be another one of them that ends all. They part
         as they wait for different times, and those that do no harm are acknowledged meanwhile.
         """
         late = self.deaths - _FEW_DEATHS
-        return min(_FIRST_PAUSE * 2 ** (late - 1), _LONGEST_PAUSE) if late > 0 else 0.0
+        longest = min(_FIRST_PAUSE * 2 ** (late - 1), _LONGEST_PAUSE) if late > 0 else 0.0
+        return longest * random()  # noqa: S311 - to part it from others
 
     def send_again(self, start: int) -> None:
         """Makes the chunks from number `start` on due: the replica has missed them."""

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from random import random
 from typing import Any, Final
 
 import orjson
@@ -144,7 +143,7 @@ class StreamClient:
                 raise Cancelled
             await session.hold.keep()
             log.warning("no output_processors replica takes a stream; trying again")
-            await asyncio.sleep(delay)
+            await asyncio.sleep(delay + session.pause())
             delay = min(delay * 2, 1)
 
     async def _lease_from(self, session: Session, replica: str | None) -> None:
@@ -271,8 +270,8 @@ class StreamClient:
         session.left(away)
         if away:
             await asyncio.sleep(_AWAY_SECONDS)
-        elif gone and session.pause:
-            await asyncio.sleep(session.pause * random())  # noqa: S311 - to part it from others
+        elif gone and (pause := session.pause()):
+            await asyncio.sleep(pause)
         await session.hold.keep()
         lost, began = session.replica, asyncio.get_running_loop().time()
         session.stalls += not gone

@@ -183,7 +183,7 @@ async def _leased(client, monkeypatch, chunks):
         return orjson.dumps({"replica": "one", "inbox": "there", "taken": count})
 
     monkeypatch.setattr(client._bus, "request", taken)
-    monkeypatch.setattr(streams, "random", lambda: 0.001)
+    monkeypatch.setattr(stream_session, "random", lambda: 0.001)
     session = Session("s", [ProcessorRef(id="upper")], _lease, DictStore())
     session.add([{"type": "text-delta"}] * chunks)
     await client._lease(session, None)
@@ -251,6 +251,7 @@ async def test_a_whole_stream_that_ends_each_replica_that_takes_it_fails(client,
 
     monkeypatch.setattr(client._bus, "request", ends)
     monkeypatch.setattr(streams, "_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(stream_session, "random", lambda: 0.0)
     session = Session("s", [ProcessorRef(id="upper")], _lease, DictStore(), ended=True, well=True)
     session.add([{"type": "text-delta"}])
     with pytest.raises(ProcessorError, match="which of upper ends or blocks"):
@@ -305,15 +306,42 @@ async def test_a_stream_whose_replicas_end_while_it_gets_further_goes_on(client,
     assert session.attempt == 3 * MOST_DEATHS + 1
 
 
-async def test_a_stream_waits_the_longer_for_a_replica_the_more_of_them_have_ended_over_it():
+async def test_streams_part_whose_leases_end_the_same_replicas(client, monkeypatch):
+    """As they ask again at one time, the one that does no harm would be lost each time with the one that does."""
+    pauses: dict[str | None, list[float]] = {"one": [], "other": []}
+
+    async def ends(subject, _body, _seconds):
+        if subject == subjects.offer("output_processors"):
+            return b'{"replica": "one"}'
+        raise RequestTimeoutError(subject)
+
+    async def sleep(seconds):
+        task = asyncio.current_task()
+        assert task
+        pauses[task.get_name()].append(seconds)
+
+    async def lease(name):
+        session = Session(name, [ProcessorRef(id="upper")], _lease, DictStore(), ended=True, well=True)
+        with pytest.raises(ProcessorError, match="which of upper ends or blocks"):
+            await client._lease(session, None)
+
+    monkeypatch.setattr(client._bus, "request", ends)
+    monkeypatch.setattr(streams, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
+    await asyncio.gather(*(asyncio.create_task(lease(name), name=name) for name in pauses))
+    one, other = pauses.values()
+    assert [a == b for a, b in zip(one, other, strict=True)] == [True] + [False] * (MOST_DEATHS - 3)
+
+
+async def test_a_stream_waits_the_longer_for_a_replica_the_more_of_them_have_ended_over_it(monkeypatch):
+    monkeypatch.setattr(stream_session, "random", lambda: 1.0)
     session = Session("s", [], _lease, DictStore())
     session.add([{"type": "text-delta"}] * 3)
     pauses = []
     for session.deaths in range(1, MOST_DEATHS):
-        pauses.append(session.pause)
+        pauses.append(session.pause())
     assert pauses == [0, 0, 0.25, 0.5, 1, 2, 4, 4, 4]
     session.acknowledge(3)
-    assert session.pause == 0
+    assert session.pause() == 0
 
 
 async def test_nothing_is_sent_while_a_stream_moves_that_moved_a_moment_ago(client, monkeypatch):
