@@ -133,17 +133,18 @@ class StreamClient:
                     replica = orjson.loads(offer)["replica"]
                 if session.outcome is None:
                     await self._lease_from(session, replica)
-            except (NoResponderError, RequestTimeoutError):
+            except (NoResponderError, RequestTimeoutError) as error:
                 if not asking:
                     asking = True
                     continue
+                pause = session.pause() if isinstance(error, RequestTimeoutError) else 0.0
             else:
                 return
             if session.signal.aborted:
                 raise Cancelled
             await session.hold.keep()
             log.warning("no output_processors replica takes a stream; trying again")
-            await asyncio.sleep(delay + session.pause())
+            await asyncio.sleep(delay + pause)
             delay = min(delay * 2, 1)
 
     async def _lease_from(self, session: Session, replica: str | None) -> None:
