@@ -303,7 +303,7 @@ async def _one(  # noqa: PLR0917 - a run is all of it
         outcome.readers["the client"] = reader
     outcome.hosts = len({host for _, host in reader.arrivals if host})
     kind = KINDS[outcome.kind]
-    codes = {kind.error, kind.forgotten if world.has_forgotten else kind.error}
+    codes = (kind.error, kind.forgotten) if world.has_forgotten else (kind.error,)
     if result.error is not None and result.error.code not in codes:
         outcome.status = "lost"
         outcome.notes.append(f"error: {result.error}")

@@ -24,7 +24,7 @@ _AGAIN_SECONDS: Final = 0.1
 _REPLICAS: Final = 3
 """How many replicas are asked at most; the first answer counts."""
 _APART_SECONDS: Final = 2.0
-"""How long a question may wait for its last replica, apart from others that have lost the same two."""
+"""How much longer the others may be: questions that lost one together would lose the next one together, too."""
 Body = Callable[[float, str | None], bytes]
 """Gives a question, to be answered in so many seconds, with signs of life to that subject until then."""
 
@@ -63,23 +63,20 @@ async def first_answer(
         on_another: Called when another replica is asked than the one that was.
     """
     service, _, operation = at
-    anybody, asked = subjects.api(*at), 1
+    anybody, asked, silent = subjects.api(*at), 1, _SILENT_SECONDS
     await inbox.ask(anybody, body())
     while True:
         try:
-            if told := await inbox.heard(_SILENT_SECONDS):
+            if told := await inbox.heard(silent):
                 return told
         except NoResponderError:
             await asyncio.sleep(_AGAIN_SECONDS)
             await inbox.ask(anybody, body())
         except RequestTimeoutError:
-            if asked == _REPLICAS:
-                continue
-            if asked > 1:  # the question of another one may have ended both
-                await asyncio.sleep(_APART_SECONDS * random())  # noqa: S311
-            if (replica := await _living(bus, service)) and not inbox.has_heard:
+            if asked < _REPLICAS and (replica := await _living(bus, service)) and not inbox.has_heard:
                 log.warning("no sign of life of %s (%s), asking replica %s", service, operation, replica)
                 asked += 1
+                silent = _SILENT_SECONDS + _APART_SECONDS * random()  # noqa: S311 - to part it from others
                 on_another()
                 await inbox.ask(subjects.api(*at, replica), body())
 

@@ -277,7 +277,7 @@ class Outbox:
         await self._publish(seq + middle, chunks[middle:], {k: v for k, v in marks.items() if k == "end"})
 
 
-class _Flushes(AbstractAsyncContextManager[None]):
+class _Flushes:
     """Flushes an outbox when its owner first waits, and again soon after each chunk that comes while it waits."""
 
     __slots__ = ("_due", "_loop", "_outbox", "_running")

@@ -1,6 +1,5 @@
 """Whom a question goes to while nobody says anything to it."""
 
-import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,12 +20,14 @@ class Silent:
 
     def __init__(self, until: int) -> None:
         self.asked: list[str] = []
+        self.patience: list[float] = []
         self._until = until
 
     async def ask(self, subject: str, _body: bytes) -> None:
         self.asked.append(subject)
 
-    async def heard(self, _seconds: float) -> bytes:
+    async def heard(self, seconds: float) -> bytes:
+        self.patience.append(seconds)
         if len(self.asked) < self._until:
             raise RequestTimeoutError(self.address)
         return b"yes"
@@ -43,23 +44,17 @@ def living() -> Any:
     return SimpleNamespace(request=request)
 
 
-async def test_the_first_is_anybody_and_the_others_are_replicas_that_live(living, monkeypatch):
-    monkeypatch.setattr(alive, "random", lambda: 0.0)
+async def test_the_first_is_anybody_and_the_others_are_replicas_that_live(living):
     inbox: Any = Silent(until=3)
     assert await first_answer(living, inbox, AT, lambda: b"?") == b"yes"
     assert inbox.asked == [subjects.api(*AT), *[subjects.api(*AT, "one")] * 2]
 
 
-async def test_questions_that_have_lost_the_same_two_replicas_part(living, monkeypatch):
+async def test_questions_that_have_lost_the_same_replica_part(living):
     """One of them may end whoever is asked, and the others with him."""
-    pauses: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        pauses.append(seconds)
-
-    monkeypatch.setattr(alive, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
-    for _ in range(2):
-        inbox: Any = Silent(until=3)
+    inboxes: list[Any] = [Silent(until=3), Silent(until=3)]
+    for inbox in inboxes:
         await first_answer(living, inbox, AT, lambda: b"?")
-    one, other = pauses
-    assert one != other
+    one, other = (inbox.patience for inbox in inboxes)
+    assert one[0] == other[0] == alive._SILENT_SECONDS
+    assert alive._SILENT_SECONDS < one[1] != other[1] > alive._SILENT_SECONDS
