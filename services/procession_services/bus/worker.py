@@ -398,4 +398,5 @@ def _delivery(message: Msg, hold: Hold) -> Delivery:
         stored_at=metadata.timestamp.isoformat(),
         traceparent=headers.get("traceparent"),
         hold=hold,
+        reply=message.reply,
     )

@@ -153,7 +153,9 @@ class Executor:
         """The context, claimed for that owner; None where another one has the command, who lives."""
         take = partial(self.store.take_context, command.tenant, command.run, seq=command.seq, owner=owner)
         if delivery is not None:
-            return await take(attempt=delivery.attempt, instead_of=delivery.hold.instead_of)
+            return await take(
+                attempt=delivery.attempt, delivery=delivery.reply, instead_of=delivery.hold.instead_of
+            )
         if (stored := await take(attempt=1)) is not None:
             return stored
         other, lives = await self.holders.owner_of(command)

@@ -25,6 +25,11 @@ _LIFE_SECONDS: Final = 1
 """A life of Redis is called by the second in which it began."""
 
 
+def belongs_to(owner: str, service: str, replica: str) -> bool:
+    """Whether an owner of a command is that replica of that service."""
+    return owner.startswith(f"{replica}.") and owner.endswith(f".{service}")
+
+
 class Holders:
     """The commands that a replica of a service works on, and those of the other replicas, as they tell."""
 

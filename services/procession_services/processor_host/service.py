@@ -29,6 +29,7 @@ from procession_services.processor_host.executor import Executor
 from procession_services.processor_host.instances import Instances
 from procession_services.processor_host.job import OpRunner, SinkFactory
 from procession_services.processor_host.models import GatewayModels
+from procession_services.processor_host.peers import Peers
 from procession_services.processor_host.watch import counted, lag_watched
 from procession_services.runtime import telemetry
 from procession_services.runtime.access import Access
@@ -209,10 +210,17 @@ class Host:
         open_sink: SinkFactory,
         runners: dict[str, OpRunner] | None = None,
         lender: OpRunner | None = None,
+        *,
+        at_once: bool = True,
     ) -> Executor:
-        """Takes the service's commands, runs them, and moves their runs on."""
+        """Takes the service's commands, runs them, and moves their runs on.
+
+        What a replica had in hand that is gone, another one begins `at_once`, or when the lease of it is over.
+        """
         executor = await self.executor(open_sink, runners, lender)
         await self._listen_for_cancel(executor)
+        if at_once:
+            self._look_after_peers()
 
         async def handle(delivery: Delivery) -> None:
             command = WorkCommand.from_json(delivery.body)
@@ -249,6 +257,16 @@ class Host:
         self._cancellable.append(executor)
         looks = repeated(_CANCELS, _CANCELS_SECONDS, executor.cancels.look)
         spawned(self._looking, _CANCELS, looks)
+
+    def _look_after_peers(self) -> None:
+        peers = Peers(self.bus, self.store, self.service, self.settings.replica)
+        looking = asyncio.create_task(peers.run())
+
+        async def leave() -> None:
+            await ended(looking)
+            await peers.leave()
+
+        self.on_stop.append(leave)
 
     def reconnected(self) -> None:
         """Lets every worker ask for work again, and finds out what nobody could tell us."""

@@ -90,7 +90,7 @@ local prefix, claims, claim = ARGV[1] .. ':', have[10], have[12]
 have[10] = 0
 if tonumber(have[2] or '-1') < tonumber(ARGV[1]) and have[9] == ARGV[1] then
   local other = claim and string.sub(claim, 1, #prefix) == prefix and claim ~= prefix .. ARGV[2]
-  if other and (ARGV[3] == '1' or (ARGV[4] and claim ~= prefix .. ARGV[4])) then return 0 end
+  if other and (ARGV[3] == '1' or (ARGV[5] and claim ~= prefix .. ARGV[5])) then return 0 end
   local function once_more(counted)
     local before = counted and string.sub(counted, 1, #prefix) == prefix and string.sub(counted, #prefix + 1)
     return tonumber(before or '0') + 1
@@ -98,6 +98,7 @@ if tonumber(have[2] or '-1') < tonumber(ARGV[1]) and have[9] == ARGV[1] then
   have[10] = math.max(once_more(claims), tonumber(ARGV[3]))
   redis.call('HSET', KEYS[1], 'claim', prefix .. ARGV[2], 'claims', prefix .. have[10],
     'begun', prefix .. once_more(have[13]))
+  if ARGV[4] ~= '' then redis.call('HSET', KEYS[1], 'delivery', ARGV[4]) end
 end
 return have
 """
@@ -123,6 +124,12 @@ redis.call('HSET', KEYS[1], 'refused', ARGV[1])
 keep(KEYS[1], ARGV[2])
 """
 )
+ALIVE = """
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+redis.call('ZADD', KEYS[1], now, ARGV[1])
+return redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now - tonumber(ARGV[2]))
+"""
 BEGIN = "redis.call('INCR', KEYS[1]); redis.call('EXPIRE', KEYS[1], ARGV[1])"
 NEXT = (
     _STATE

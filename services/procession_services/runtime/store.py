@@ -30,6 +30,8 @@ from procession_services.runtime.run_records import (
 DEADLINES = "procession:deadlines"
 _LATE_SECONDS = 60
 """How late an orchestrator may come to a deadline and still has to find the run."""
+_AT_ONCE = 256
+"""Runs that are asked for at once."""
 ANSWER_SECONDS = 5.0
 """How long somebody who asks is kept waiting by a Redis that is away; work in hand waits longer."""
 
@@ -86,18 +88,27 @@ class RunStore:
         return orjson.loads(context) if context else None
 
     async def take_context(
-        self, tenant: str, run: str, *, seq: int, owner: str, attempt: int = 0, instead_of: str | None = None
+        self,
+        tenant: str,
+        run: str,
+        *,
+        seq: int,
+        owner: str,
+        attempt: int = 0,
+        delivery: str = "",
+        instead_of: str | None = None,
     ) -> StoredContext | None:
         """The context, claimed for command `seq`: whatever another owner of the command does no longer counts.
 
-        `attempt` says how often the command was delivered; 0 where it is the caller's own. `instead_of` is the owner
-        from whom it may be taken, and no other one; None: whoever it is.
+        `attempt` says how often the command was delivered; 0 where it is the caller's own, which goes on with the
+        `delivery` of the one before. `instead_of` is the owner from whom it may be taken, and no other one; None:
+        whoever it is.
 
         Returns:
             None for a first delivery where another owner has claimed the command, and for a later one where that is
             another one than it may be taken from.
         """
-        args = [seq, owner, attempt] if instead_of is None else [seq, owner, attempt, instead_of]
+        args = [seq, owner, attempt, delivery, *([] if instead_of is None else [instead_of])]
         got = await self._take(keys=[run_key(tenant, run)], args=args)
         return _stored(got[:11]) if isinstance(got, list) else None
 
@@ -106,6 +117,19 @@ class RunStore:
         claim = (await self.redis.hget(run_key(tenant, run), "claim") or b"").decode()
         claimed, _, owner = claim.partition(":")
         return owner if claimed == str(seq) else None
+
+    async def in_hand(self) -> list[tuple[str, str]]:
+        """Who has claimed the commands that runs wait for, or those before them, and their deliveries."""
+        found = list[tuple[str, str]]()
+        runs = await self.at_work()
+        for start in range(0, len(runs), _AT_ONCE):
+            async with self.redis.pipeline(transaction=False) as pipe:
+                for tenant, run in runs[start : start + _AT_ONCE]:
+                    pipe.hmget(run_key(tenant, run), "out", "claim", "delivery")
+                for out, claim, delivery in await pipe.execute():
+                    if claim and delivery and int(out or 0):
+                        found.append((claim.decode().partition(":")[2], delivery.decode()))
+        return found
 
     async def times_begun(self, tenant: str, run: str, seq: int) -> int:
         """How often command `seq` was begun, whatever NATS says of its deliveries."""

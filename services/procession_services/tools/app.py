@@ -19,5 +19,6 @@ async def start(host: Host) -> None:
         connected = getattr(kind, "connected", None)
         if connected is not None:  # a tool of another service, which it asks over the bus
             host.registry.add_tool(connected(partial(request_when_up, host.bus)))
-    executor = await host.work_on_commands(sinks.sink, {"tools": run_tools}, sinks.lend)
+    # A host that was taken for gone too early would have a tool called twice, which may cost more than a pause.
+    executor = await host.work_on_commands(sinks.sink, {"tools": run_tools}, sinks.lend, at_once=False)
     executor.cancels.listeners.append(cancel_tools)

@@ -1,0 +1,77 @@
+"""A replica that is gone: what it had in hand is not left to it for as long as its lease lasts."""
+
+import pytest
+import pytest_asyncio
+
+from tests.support.system import all_but, finished, numbered, running_system, text_of
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.chaos,
+    pytest.mark.slow,
+    pytest.mark.asyncio(loop_scope="session"),
+]
+
+LEASE = 600.0
+WORDS = [f"word{number} " for number in range(40)]
+SLOW = {"chunks": WORDS, "chunk_delay_ms": 25}
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def system(servers, tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "unused")
+    async with running_system(servers, tmp_path) as system:
+        yield system
+
+
+@pytest.mark.parametrize("beside", [True, False])
+async def test_another_gateway_goes_on(system, beside):
+    """Be it there, or started in its place."""
+    process = system.process("llm_gateway", work_ack_wait=LEASE)
+    async with system.inside(*all_but("llm_gateway"), work_ack_wait=LEASE):
+        try:
+            await (await process.start()).ready()
+            model = system.script(SLOW)
+            handle = await system.start(agent={"model": model})
+            chunks = []
+            async for chunk in numbered(handle):
+                chunks.append(chunk)
+                if chunk["type"] == "text-delta":
+                    break
+            if beside:
+                process.kill()
+            async with system.inside("llm_gateway", work_ack_wait=LEASE):
+                process.kill()
+                result, more = await finished(handle)
+        finally:
+            await process.stop()
+    text = "".join(WORDS)
+    assert (result.status, result.text, text_of(chunks + more)) == ("finished", text, text)
+    assert len(system.requests(model)) == 2
+
+
+@pytest.mark.parametrize(
+    ("service", "place", "kind", "hook"),
+    [
+        ("input_processors", "inputProcessors", "gate", "processInput"),
+        ("output_processors", "outputProcessors", "gate", "processOutputResult"),
+        ("memory", "outputProcessors", "memory-gate", "processOutputResult"),
+    ],
+)
+async def test_another_replica_calls_the_hook(system, service, place, kind, hook):
+    process = system.process(service, work_ack_wait=LEASE)
+    async with system.inside(*all_but(service), work_ack_wait=LEASE):
+        try:
+            await (await process.start()).ready()
+            gate = system.gate()
+            agent = {"memory": {}, place: [gate.processor(hook, kind=kind)]}
+            thread = {"thread": "t", "resource": f"gone-{service}"}
+            handle = await system.start({"chunks": ["made"]}, agent=agent, memory=thread)
+            await gate.reached()
+            process.kill()
+            async with system.inside(service, work_ack_wait=LEASE):
+                result, _ = await finished(handle)
+        finally:
+            await process.stop()
+    assert (result.status, result.text) == ("finished", "made")
+    assert await gate.passes() == 2
