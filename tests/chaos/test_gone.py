@@ -1,5 +1,7 @@
 """A replica that is gone: what it had in hand is not left to it for as long as its lease lasts."""
 
+from typing import Any
+
 import pytest
 import pytest_asyncio
 
@@ -15,6 +17,11 @@ pytestmark = [
 LEASE = 600.0
 WORDS = [f"word{number} " for number in range(40)]
 SLOW = {"chunks": WORDS, "chunk_delay_ms": 25}
+BEFORE: dict[str, list[dict[str, Any]]] = {
+    "error_recovery": [{"error": {"status": 500, "retryable": True}}],
+    "tools": [{"tool_calls": [{"id": "c1", "name": "gated", "arguments": {}}]}],
+}
+"""What the model answers before that service is asked, and then the answer."""
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -51,23 +58,26 @@ async def test_another_gateway_goes_on(system, beside):
 
 
 @pytest.mark.parametrize(
-    ("service", "place", "kind", "hook"),
+    ("service", "agent"),
     [
-        ("input_processors", "inputProcessors", "gate", "processInput"),
-        ("output_processors", "outputProcessors", "gate", "processOutputResult"),
-        ("memory", "outputProcessors", "memory-gate", "processOutputResult"),
+        ("input_processors", lambda gate: {"inputProcessors": [gate.processor("processInput")]}),
+        ("output_processors", lambda gate: {"outputProcessors": [gate.processor("processOutputResult")]}),
+        ("error_recovery", lambda gate: {"errorProcessors": [gate.processor("processAPIError")]}),
+        (
+            "memory",
+            lambda gate: {"outputProcessors": [gate.processor("processOutputResult", kind="memory-gate")]},
+        ),
+        ("tools", lambda gate: {"tools": [{"id": "gated", "options": gate.options}]}),
     ],
 )
-async def test_another_replica_calls_the_hook(system, service, place, kind, hook):
+async def test_another_replica_does_it_again(system, service, agent):
     process = system.process(service, work_ack_wait=LEASE)
     async with system.inside(*all_but(service), work_ack_wait=LEASE):
         try:
             await (await process.start()).ready()
             gate = system.gate()
-            agent = {"memory": {}, place: [gate.processor(hook, kind=kind)]}
-            thread = {"thread": "t", "resource": f"gone-{service}"}
-            handle = await system.start({"chunks": ["made"]}, agent=agent, memory=thread)
-            await gate.reached()
+            handle = await system.start(*BEFORE.get(service, ()), {"chunks": ["made"]}, agent=agent(gate))
+            assert await gate.reached() == process.process.pid
             process.kill()
             async with system.inside(service, work_ack_wait=LEASE):
                 result, _ = await finished(handle)

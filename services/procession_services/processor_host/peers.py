@@ -18,19 +18,23 @@ from procession_services.runtime.replicas import Replicas
 from procession_services.runtime.store import RunStore
 from procession_services.runtime.tasks import repeated
 
-__all__ = ["Peers"]
+__all__ = ["GONE_SECONDS", "Peers"]
 
 log = logging.getLogger(__name__)
 _EVERY_SECONDS: Final = 0.5
-_SILENT_MS: Final = 1_500
+GONE_SECONDS: Final = 1.5
+"""How long one is silent in Redis until NATS is asked."""
 _ASK_SECONDS: Final = 0.5
 
 
 class Peers:
-    """The replicas of a service, as one of them sees them."""
+    """The replicas of a service, as one of them sees them; of one that is silent for so many seconds NATS is asked."""
 
-    def __init__(self, bus: Bus, store: RunStore, service: str, replica: str) -> None:
+    def __init__(
+        self, bus: Bus, store: RunStore, service: str, replica: str, silence: float = GONE_SECONDS
+    ) -> None:
         self._bus, self._store, self._service, self._replica = bus, store, service, replica
+        self._silent_ms = round(silence * 1000)
         self._replicas = Replicas(store.redis, service)
 
     async def run(self) -> None:
@@ -39,7 +43,7 @@ class Peers:
 
     async def look(self) -> None:
         """Says that this one lives, and gives what those that are gone had in hand to whoever lives."""
-        silent = await self._replicas.lives(self._replica, silent_ms=_SILENT_MS)
+        silent = await self._replicas.lives(self._replica, silent_ms=self._silent_ms)
         there = await asyncio.gather(*(self._is_there(replica) for replica in silent))
         for replica, is_there in zip(silent, there, strict=True):
             if not is_there and await self._replicas.remove(replica):

@@ -29,7 +29,7 @@ from procession_services.processor_host.executor import Executor
 from procession_services.processor_host.instances import Instances
 from procession_services.processor_host.job import OpRunner, SinkFactory
 from procession_services.processor_host.models import GatewayModels
-from procession_services.processor_host.peers import Peers
+from procession_services.processor_host.peers import GONE_SECONDS, Peers
 from procession_services.processor_host.watch import counted, lag_watched
 from procession_services.runtime import telemetry
 from procession_services.runtime.access import Access
@@ -211,16 +211,15 @@ class Host:
         runners: dict[str, OpRunner] | None = None,
         lender: OpRunner | None = None,
         *,
-        at_once: bool = True,
+        silence: float = GONE_SECONDS,
     ) -> Executor:
         """Takes the service's commands, runs them, and moves their runs on.
 
-        What a replica had in hand that is gone, another one begins `at_once`, or when the lease of it is over.
+        After that many seconds of `silence` a replica may be gone; then the others have what it had in hand.
         """
         executor = await self.executor(open_sink, runners, lender)
         await self._listen_for_cancel(executor)
-        if at_once:
-            self._look_after_peers()
+        self._look_after_peers(silence)
 
         async def handle(delivery: Delivery) -> None:
             command = WorkCommand.from_json(delivery.body)
@@ -258,8 +257,8 @@ class Host:
         looks = repeated(_CANCELS, _CANCELS_SECONDS, executor.cancels.look)
         spawned(self._looking, _CANCELS, looks)
 
-    def _look_after_peers(self) -> None:
-        peers = Peers(self.bus, self.store, self.service, self.settings.replica)
+    def _look_after_peers(self, silence: float) -> None:
+        peers = Peers(self.bus, self.store, self.service, self.settings.replica, silence)
         looking = asyncio.create_task(peers.run())
 
         async def leave() -> None:

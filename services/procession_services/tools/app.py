@@ -9,6 +9,8 @@ from procession_services.tools.execute import cancel_tools, run_tools
 from procession_services.tools.remote import remote_tool
 
 SERVICE = "tools"
+_SILENT_SECONDS = 5.0
+"""More than others have: where a host is taken for gone that lives, a tool is called twice."""
 
 
 async def start(host: Host) -> None:
@@ -19,6 +21,7 @@ async def start(host: Host) -> None:
         connected = getattr(kind, "connected", None)
         if connected is not None:  # a tool of another service, which it asks over the bus
             host.registry.add_tool(connected(partial(request_when_up, host.bus)))
-    # A host that was taken for gone too early would have a tool called twice, which may cost more than a pause.
-    executor = await host.work_on_commands(sinks.sink, {"tools": run_tools}, sinks.lend, at_once=False)
+    executor = await host.work_on_commands(
+        sinks.sink, {"tools": run_tools}, sinks.lend, silence=_SILENT_SECONDS
+    )
     executor.cancels.listeners.append(cancel_tools)
