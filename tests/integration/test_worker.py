@@ -381,10 +381,10 @@ class Parting:
     def __init__(self):
         self.noted = set()
 
-    async def __call__(self, *waiting):
-        known = waiting in self.noted
-        self.noted.add(waiting)
-        return known
+    async def __call__(self, message, begun, pause):
+        known = (message, begun) in self.noted
+        self.noted.add((message, begun))
+        return 0.0 if known else pause
 
 
 async def test_what_was_lost_together_twice_begins_each_at_a_time_of_its_own(bus, monkeypatch):
@@ -411,11 +411,11 @@ async def test_what_was_lost_together_twice_begins_each_at_a_time_of_its_own(bus
             await told.wait()
             await until(lambda: not worker._tasks)
             await worker.stop(grace=0)
-    assert begun == [1, 1, 2, 2, 4]
+    assert begun == [1, 1, 2, 2, 3]
 
 
 async def test_a_delivery_that_only_waited_is_no_attempt(bus, monkeypatch):
-    monkeypatch.setattr(worker_module, "_APART", (0.0,))
+    monkeypatch.setattr(worker_module, "_APART", (0.02,))
     monkeypatch.setattr(worker_module, "_BACKOFF", (0.0,))
     monkeypatch.setattr(worker_module, "_FIRST_SECONDS", 0.0)
     begun: list[int] = []
@@ -464,6 +464,69 @@ async def test_moments_that_have_come_while_nobody_was_there_are_no_longer_apart
             await worker.stop(grace=PATIENCE)
     assert begun[:2] == [1, 2]
     assert begun[2] > 6
+
+
+class Holding(Worker):
+    """Has what comes in its hands, and begins nothing."""
+
+    def _on_message(self, message):
+        if message.reply:
+            self.__dict__.setdefault("has", []).append(message.metadata.sequence.stream)
+
+    def die(self):
+        self._pulling.cancel()
+        self._keeper.stop()
+
+
+async def test_what_somebody_had_who_is_gone_is_delivered_to_whoever_is_there(bus):
+    """Begun or not; what is kept, or in our own hands, is not."""
+    heard: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
+    end = asyncio.Event()
+
+    async def handler(delivery):
+        heard.put_nowait((delivery.subject.rpartition(".")[2], delivery.attempt))
+        await end.wait()
+
+    async with working(bus, handler, concurrency=1) as (worker, send, _), asyncio.timeout(PATIENCE):
+        await send("ours")
+        assert await heard.get() == ("ours", 1)
+        gone = Holding(
+            bus, stream="WORK", durable=worker._durable, filter_subject=worker._filter, handler=handler,
+            give_up=AsyncMock(), concurrency=3, ack_wait=120.0, max_deliver=3,
+        )  # fmt: skip
+        await gone.start()
+        for name in ("begun", "waits", "kept"):
+            await send(name)
+        await until(lambda: len(vars(gone).get("has", [])) == 3)
+        gone.die()
+        await bus.unsubscribe(gone._subscription)
+        worker._concurrency = 8
+        begun, _, kept = vars(gone)["has"]
+        await worker.give_back({begun}, {kept})
+        worker._wake.set()
+        assert [await heard.get() for _ in range(2)] == [("begun", 2), ("waits", 2)]
+        await worker.give_back()
+        assert await heard.get() == ("kept", 2)
+        end.set()
+        await worker.stop(grace=PATIENCE)
+    assert heard.empty()
+
+
+async def test_what_was_lost_is_delivered_however_long_ago_it_was_given_out(bus, monkeypatch):
+    monkeypatch.setattr(worker_module, "_LATELY", 0)
+    heard: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
+
+    async def handler(delivery):
+        heard.put_nowait((delivery.sequence, delivery.attempt))
+        raise LostError
+
+    async with working(bus, handler) as (worker, send, _), asyncio.timeout(PATIENCE):
+        await send("long-ago")
+        sequence, _attempt = await heard.get()
+        await worker.give_back()
+        await worker.give_back({sequence})
+        assert await heard.get() == (sequence, 2)
+        await worker.stop(grace=PATIENCE)
 
 
 async def test_what_nobody_can_tell_about_is_handled(bus):

@@ -205,10 +205,6 @@ class Bus:
         if not (self._nearby and self._nearby.tell(subject, body, "")):
             self.client.post(subject, body)
 
-    def give_back(self, reply: str) -> None:
-        """Has a message delivered again at once that somebody had in hand, by the `reply` of its delivery."""
-        self.post(reply, Msg.Ack.Nak)
-
     async def publish_kept(self, subject: str, body: bytes, *, ask: bool = False) -> int:
         """Publishes into a stream without waiting; what the stream has not confirmed is sent again (`Unconfirmed`).
 

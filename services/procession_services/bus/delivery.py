@@ -65,7 +65,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One delivery of a message; `reply` is where the server hears what became of it."""
+    """One delivery of a message."""
 
     subject: str
     body: bytes
@@ -75,7 +75,6 @@ class Delivery:
     stored_at: str
     traceparent: str | None
     hold: Hold = field(default_factory=Hold)
-    reply: str = ""
 
     @property
     def place(self) -> str:

@@ -10,7 +10,7 @@ Where it is the server that was silent for so long, `still_ours` tells: it may h
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from random import random
 
 import orjson
@@ -34,6 +34,8 @@ _ACK_SECONDS = 0.05
 _TIME_IS_UP = "408"
 _ENDS = ("Message Size Exceeds MaxBytes", "Batch Completed")
 """How a request ends that is bounded in bytes: the next message would be more, or it has had all that it asked for."""
+_LATELY = 10_000
+"""Messages of a stream, which has those of other consumers, too."""
 _AHEAD = 128
 """Most messages that are asked for at a time."""
 _ENVELOPE = 64 * 1024
@@ -61,11 +63,11 @@ class HopelessError(Exception):
 Handler = Callable[[Delivery], Awaitable[None]]
 GiveUp = Callable[[Delivery, str], Awaitable[None]]
 Begun = Callable[[Delivery], Awaitable[int]]
-Parted = Callable[[str, int], Awaitable[bool]]
+Parted = Callable[[str, int, float], Awaitable[float]]
 
 
-async def _always(_message: str, _begun: int) -> bool:
-    return True
+async def _at_once(_message: str, _begun: int, _pause: float) -> float:
+    return 0.0
 
 
 class Worker:
@@ -74,7 +76,7 @@ class Worker:
     `still_ours` says, when the server was silent for so long that it may have given a message to somebody else,
     whether nobody has taken it from us; `elsewhere`, when it gives a message once more, whether somebody works on it;
     `begun`, how often somebody did, since what only waited beside that which ends its process is not to blame;
-    `parted`, whether a message has waited for a moment of its own since then, and notes that it does.
+    `parted`, how many seconds a message has to wait since then for a moment of its own: the first time, the given ones.
     """
 
     def __init__(
@@ -92,10 +94,10 @@ class Worker:
         still_ours: Known = never,
         elsewhere: Known = never,
         begun: Begun | None = None,
-        parted: Parted = _always,
+        parted: Parted = _at_once,
     ) -> None:
         self._bus, self._elsewhere, self._begun, self._parted = bus, elsewhere, begun, parted
-        self._stream, self._durable, self._filter = stream, durable, filter_subject
+        self.stream, self._durable, self._filter = stream, durable, filter_subject
         self._handler, self._give_up = handler, give_up
         self._concurrency, self._ack_wait, self._max_deliver = concurrency, ack_wait, max_deliver
         self._tasks: Tasks = {}
@@ -131,7 +133,7 @@ class Worker:
             max_deliver=-1,  # it is ours to say that one is enough: of the last one, nobody else would hear
             max_ack_pending=100_000,
         )
-        await self._bus.add_consumer(self._stream, config)
+        await self._bus.add_consumer(self.stream, config)
 
     async def stop(self, grace: float) -> None:
         """Stops pulling, lets work in flight finish within `grace` seconds, and hands back the rest."""
@@ -178,7 +180,7 @@ class Worker:
         # A server that has more than 64 MB for a client ends its connection, and what was on the way waits for a lease.
         most = self._bus.max_payload + _ENVELOPE
         body = orjson.dumps({"batch": want, "max_bytes": most, "expires": int(_PULL_SECONDS * 1e9)})
-        subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._durable}"
+        subject = f"$JS.API.CONSUMER.MSG.NEXT.{self.stream}.{self._durable}"
         await self._bus.client.publish(subject, body, reply=self._inbox)
 
     def _room(self) -> int:
@@ -201,6 +203,23 @@ class Worker:
         self._acknowledge()
         self._wake.set()
         self._keeper.reconnected()
+
+    async def give_back(self, lost: Collection[int] = (), kept: Collection[int] = ()) -> None:
+        """Has NATS deliver again what a replica had in hand that is gone.
+
+        That are the messages `lost`, by their numbers in the stream; and what it was given and had not begun, of which
+        nobody knows the numbers. So it is said of all that the consumer has given out lately, but for what is `kept`
+        and what we have: NATS passes over what is done, or another consumer's, and whoever has one and lives is
+        asked (docs/adr/0028).
+        """
+        out = await self._bus.stored.given_out(self.stream, self._durable)
+        if out is None:
+            return
+        ours = {work.delivery.sequence for work in self._tasks.values()}
+        lately = range(max(out.floor, out.last - _LATELY) + 1, out.last + 1)
+        for sequence in sorted({*lately, *lost} - ours.union(kept)):
+            subject = f"$JS.ACK.{self.stream}.{self._durable}.1.{sequence}.{out.deliveries}.0.0"
+            self._bus.post(subject, Msg.Ack.Nak)
 
     def _on_message(self, message: Msg) -> None:
         headers = message.headers or {}
@@ -283,12 +302,12 @@ class Worker:
             await self._bury(message, delivery, self._lost_too_often())
             return 0
         if known is None or known < _TOGETHER:
-            return delivery.attempt
-        if await self._is_parted(delivery, known) and not with_others:
-            waits = known - _TOGETHER + 1  # a delivery for each, in which it was not begun
-            return max(1, delivery.attempt - waits)
-        longest = _APART[min(known - _TOGETHER, len(_APART) - 1)]
-        self._settle(message, _later(longest * random()))  # noqa: S311 - to part it from others
+            return delivery.attempt if known is None else known + 1
+        pause = _APART[min(known - _TOGETHER, len(_APART) - 1)] * random()  # noqa: S311 - to part it from others
+        left = await self._left(delivery, known, pause)
+        if not (left or with_others):
+            return known + 1
+        self._settle(message, _later(left or pause))
         self._acknowledge()  # somebody beside it may end the process now
         return 0
 
@@ -322,13 +341,13 @@ class Worker:
             log.warning("%s: cannot tell how often %s was begun: %r", self._durable, delivery.subject, error)
             return None
 
-    async def _is_parted(self, delivery: Delivery, begun: int) -> bool:
-        """Whether it has waited for a time of its own, or nobody could tell once it has."""
+    async def _left(self, delivery: Delivery, begun: int, pause: float) -> float:
+        """Seconds until its moment; none where nobody could tell once that is over."""
         try:
-            return await self._parted(delivery.place, begun)
+            return await self._parted(delivery.place, begun, pause)
         except Exception as error:  # noqa: BLE001 - who handles it waits for Redis
             log.warning("%s: begins %s beside others: %r", self._durable, delivery.subject, error)
-            return True
+            return 0.0
 
     def _settle(self, message: Msg, how: bytes = Msg.Ack.Ack) -> None:
         if not self._soon:
@@ -360,9 +379,9 @@ class Worker:
             cut = f"{reason[: _LONGEST_REASON - 100]} (of {size} bytes, {room} are kept)"
             headers |= {"Procession-Reason": _header(cut), "Procession-Cut": str(size)}
         await self._bus.publish_stored(
-            subjects.dead(self._stream, service, tenant, run),
+            subjects.dead(self.stream, service, tenant, run),
             delivery.body[:room],
-            message_id=f"dead:{self._stream}:{delivery.sequence}",
+            message_id=f"dead:{self.stream}:{delivery.sequence}",
             headers=headers,
         )
         while True:
@@ -398,5 +417,4 @@ def _delivery(message: Msg, hold: Hold) -> Delivery:
         stored_at=metadata.timestamp.isoformat(),
         traceparent=headers.get("traceparent"),
         hold=hold,
-        reply=message.reply,
     )

@@ -154,7 +154,7 @@ class Executor:
         take = partial(self.store.take_context, command.tenant, command.run, seq=command.seq, owner=owner)
         if delivery is not None:
             return await take(
-                attempt=delivery.attempt, delivery=delivery.reply, instead_of=delivery.hold.instead_of
+                attempt=delivery.attempt, message=delivery.sequence, instead_of=delivery.hold.instead_of
             )
         if (stored := await take(attempt=1)) is not None:
             return stored

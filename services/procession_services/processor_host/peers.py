@@ -8,34 +8,30 @@ any more. Who stands still or has its event loop blocked still listens; who has 
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from typing import Final
 
 from procession_schemas import subjects
 from procession_schemas.holders import HolderQuestion
-from procession_services.bus import Bus, NoResponderError, RequestTimeoutError
+from procession_services.bus import Bus, NoResponderError, RequestTimeoutError, Worker
 from procession_services.processor_host.holders import belongs_to
 from procession_services.runtime.replicas import Replicas
 from procession_services.runtime.store import RunStore
 from procession_services.runtime.tasks import repeated
 
-__all__ = ["GONE_SECONDS", "Peers"]
+__all__ = ["Peers"]
 
 log = logging.getLogger(__name__)
 _EVERY_SECONDS: Final = 0.5
-GONE_SECONDS: Final = 1.5
-"""How long one is silent in Redis until NATS is asked."""
 _ASK_SECONDS: Final = 0.5
 
 
 class Peers:
-    """The replicas of a service, as one of them sees them; of one that is silent for so many seconds NATS is asked."""
+    """The replicas of a service, as one of them sees them; what others had, `workers` have delivered again."""
 
-    def __init__(
-        self, bus: Bus, store: RunStore, service: str, replica: str, silence: float = GONE_SECONDS
-    ) -> None:
-        self._bus, self._store, self._service, self._replica = bus, store, service, replica
-        self._silent_ms = round(silence * 1000)
-        self._replicas = Replicas(store.redis, service)
+    def __init__(self, bus: Bus, store: RunStore, replicas: Replicas, workers: Iterable[Worker]) -> None:
+        self._bus, self._store, self._replicas, self._workers = bus, store, replicas, workers
+        self._service = replicas.service
 
     async def run(self) -> None:
         """Says that this one lives, and looks after the others, until it is cancelled."""
@@ -43,15 +39,11 @@ class Peers:
 
     async def look(self) -> None:
         """Says that this one lives, and gives what those that are gone had in hand to whoever lives."""
-        silent = await self._replicas.lives(self._replica, silent_ms=self._silent_ms)
+        silent = await self._replicas.silent()
         there = await asyncio.gather(*(self._is_there(replica) for replica in silent))
         for replica, is_there in zip(silent, there, strict=True):
             if not is_there and await self._replicas.remove(replica):
                 await self._give_back(replica)
-
-    async def leave(self) -> None:
-        """Says that this one has nothing in hand any more."""
-        await self._replicas.remove(self._replica)
 
     async def _is_there(self, replica: str) -> bool:
         """Whether it may be there: it need not answer."""
@@ -65,14 +57,9 @@ class Peers:
         return True
 
     async def _give_back(self, replica: str) -> None:
-        deliveries = [
-            delivery
-            for owner, delivery in await self._store.in_hand()
-            if belongs_to(owner, self._service, replica)
-        ]
-        for delivery in deliveries:
-            self._bus.give_back(delivery)
-        if deliveries:
-            log.warning(
-                "%s: replica %s is gone, others have its %d commands", self._service, replica, len(deliveries)
-            )
+        log.warning("%s: replica %s is gone; others get what it had in hand", self._service, replica)
+        lost, kept = set[int](), set[int]()
+        for owner, message in await self._store.in_hand():
+            (lost if belongs_to(owner, self._service, replica) else kept).add(message)
+        for worker in self._workers:
+            await (worker.give_back(lost, kept) if worker.stream == "WORK" else worker.give_back())

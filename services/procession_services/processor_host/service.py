@@ -29,7 +29,7 @@ from procession_services.processor_host.executor import Executor
 from procession_services.processor_host.instances import Instances
 from procession_services.processor_host.job import OpRunner, SinkFactory
 from procession_services.processor_host.models import GatewayModels
-from procession_services.processor_host.peers import GONE_SECONDS, Peers
+from procession_services.processor_host.peers import Peers
 from procession_services.processor_host.watch import counted, lag_watched
 from procession_services.runtime import telemetry
 from procession_services.runtime.access import Access
@@ -40,6 +40,7 @@ from procession_services.runtime.redis_check import once, redis_problems_at
 from procession_services.runtime.redis_client import UNANSWERED, connect
 from procession_services.runtime.redis_refusals import NotAllowedError
 from procession_services.runtime.redis_rights import rights_problems, rights_problems_at
+from procession_services.runtime.replicas import Replicas
 from procession_services.runtime.secrets import Secrets
 from procession_services.runtime.settings import Settings
 from procession_services.runtime.store import RunStore
@@ -52,6 +53,8 @@ _Step = Callable[[], Awaitable[None]]
 Answer = Callable[[str, bytes], Awaitable[bytes]]
 """Gets the subject and the body of a request; gives the body of the answer."""
 _CLOSE_SECONDS = 5.0
+_SILENT_SECONDS: Final = 1.5
+"""How long a replica says nothing to Redis until the others ask NATS for it."""
 _LOOK_SECONDS = 0.2
 _ANSWER_SECONDS: Final = 2.0
 _CANCELS: Final = "a look at what was cancelled"
@@ -211,7 +214,7 @@ class Host:
         runners: dict[str, OpRunner] | None = None,
         lender: OpRunner | None = None,
         *,
-        silence: float = GONE_SECONDS,
+        silence: float = _SILENT_SECONDS,
     ) -> Executor:
         """Takes the service's commands, runs them, and moves their runs on.
 
@@ -219,7 +222,7 @@ class Host:
         """
         executor = await self.executor(open_sink, runners, lender)
         await self._listen_for_cancel(executor)
-        self._look_after_peers(silence)
+        self.look_after_peers(silence)
 
         async def handle(delivery: Delivery) -> None:
             command = WorkCommand.from_json(delivery.body)
@@ -257,13 +260,14 @@ class Host:
         looks = repeated(_CANCELS, _CANCELS_SECONDS, executor.cancels.look)
         spawned(self._looking, _CANCELS, looks)
 
-    def _look_after_peers(self, silence: float) -> None:
-        peers = Peers(self.bus, self.store, self.service, self.settings.replica, silence)
-        looking = asyncio.create_task(peers.run())
+    def look_after_peers(self, silence: float = _SILENT_SECONDS) -> None:
+        """Has what a replica had in hand that is gone, after so many seconds of silence, delivered to the others."""
+        replicas = Replicas(self.redis, self.service, self.settings.replica, silence)
+        looking = asyncio.create_task(Peers(self.bus, self.store, replicas, self.workers).run())
 
         async def leave() -> None:
             await ended(looking)
-            await peers.leave()
+            await replicas.leave()
 
         self.on_stop.append(leave)
 

@@ -20,6 +20,7 @@ class Begun:
     def __init__(self, redis: RedisClient) -> None:
         self._redis: Any = redis  # redis-py's annotations cover every protocol and decoding at once
         self._begin = partial(redis.run, Script(scripts.BEGIN))
+        self._part = partial(redis.run, Script(scripts.PART))
 
     async def times(self, message: str) -> int:
         """How often it was begun after its first delivery, and not done."""
@@ -38,10 +39,10 @@ class Begun:
         yield
         await self._redis.delete(_key(message))
 
-    async def parted(self, message: str, begun: int) -> bool:
-        """Whether it has waited for a moment of its own since it was begun so often; notes that it does."""
-        noted = await self._redis.set(f"procession:admission:parted:{message}", begun, ex=_SECONDS, get=True)
-        return noted is not None and int(noted) == begun
+    async def parted(self, message: str, begun: int, pause: float) -> float:
+        """Seconds that it has to wait for a moment of its own, since it was begun so often: at first `pause`."""
+        key = f"procession:admission:parted:{message}"
+        return int(await self._part(keys=[key], args=[begun, round(pause * 1000), _SECONDS])) / 1000
 
 
 def _key(message: str) -> str:

@@ -10,18 +10,29 @@ __all__ = ["Replicas"]
 
 
 class Replicas:
-    """The replicas of one service, by the clock of Redis."""
+    """The replicas of a service, by the clock of Redis.
 
-    def __init__(self, redis: RedisClient, service: str) -> None:
+    Args:
+        replica: This one.
+        silence: Seconds after which another one is silent.
+    """
+
+    def __init__(self, redis: RedisClient, service: str, replica: str, silence: float) -> None:
         self._redis: Any = redis  # redis-py's annotations cover every protocol and decoding at once
+        self.service, self._replica = service, replica
+        self._silent_ms = round(silence * 1000)
         self._key = f"procession:admission:replicas:{service}"
         self._alive = partial(redis.run, Script(scripts.ALIVE))
 
-    async def lives(self, replica: str, *, silent_ms: int) -> list[str]:
-        """Says that a replica lives; gives those that have not said so for that long."""
-        silent = await self._alive(keys=[self._key], args=[replica, silent_ms])
+    async def silent(self) -> list[str]:
+        """Those that have not said for long that they live; says that this one does."""
+        silent = await self._alive(keys=[self._key], args=[self._replica, self._silent_ms])
         return [each.decode() for each in silent]
 
     async def remove(self, replica: str) -> bool:
         """Takes a replica off the list; False where somebody else has."""
         return bool(await self._redis.zrem(self._key, replica))
+
+    async def leave(self) -> None:
+        """Takes this one off the list."""
+        await self.remove(self._replica)

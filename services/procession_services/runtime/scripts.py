@@ -45,12 +45,17 @@ local kept = redis.call('HMGET', KEYS[1], 'state_v', 'state', 'refused', 'cancel
 local told = redis.call('GET', KEYS[1] .. ':told')
 if kept[2] or kept[3] or told then return {'known', kept[1], kept[2], kept[3], told, kept[5]} end
 """
-_IN_TIME = """
--- Who has asked a server that stood still since has been told that it does not answer, and nobody would begin the run.
+_NOW = """
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+"""
+_IN_TIME = (
+    _NOW
+    + """
+-- Who has asked a server that stood still since has been told that it does not answer, and nobody would begin the run.
 if now > tonumber(ARGV[#ARGV]) then return {'late', now} end
 """
+)
 COMMIT = (
     _STATE
     + """
@@ -98,7 +103,7 @@ if tonumber(have[2] or '-1') < tonumber(ARGV[1]) and have[9] == ARGV[1] then
   have[10] = math.max(once_more(claims), tonumber(ARGV[3]))
   redis.call('HSET', KEYS[1], 'claim', prefix .. ARGV[2], 'claims', prefix .. have[10],
     'begun', prefix .. once_more(have[13]))
-  if ARGV[4] ~= '' then redis.call('HSET', KEYS[1], 'delivery', ARGV[4]) end
+  if ARGV[4] ~= '' then redis.call('HSET', KEYS[1], 'message', ARGV[4]) end
 end
 return have
 """
@@ -124,13 +129,23 @@ redis.call('HSET', KEYS[1], 'refused', ARGV[1])
 keep(KEYS[1], ARGV[2])
 """
 )
-ALIVE = """
-local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+ALIVE = (
+    _NOW
+    + """
 redis.call('ZADD', KEYS[1], now, ARGV[1])
 return redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now - tonumber(ARGV[2]))
 """
+)
 BEGIN = "redis.call('INCR', KEYS[1]); redis.call('EXPIRE', KEYS[1], ARGV[1])"
+PART = (
+    _NOW
+    + """
+local begun, moment = string.match(redis.call('GET', KEYS[1]) or '', '^(%d+) (%d+)$')
+if begun == ARGV[1] then return math.max(0, tonumber(moment) - now) end
+redis.call('SET', KEYS[1], string.format('%s %d', ARGV[1], now + tonumber(ARGV[2])), 'EX', ARGV[3])
+return tonumber(ARGV[2])
+"""
+)
 NEXT = (
     _STATE
     + """

@@ -95,20 +95,21 @@ class RunStore:
         seq: int,
         owner: str,
         attempt: int = 0,
-        delivery: str = "",
+        message: int | None = None,
         instead_of: str | None = None,
     ) -> StoredContext | None:
         """The context, claimed for command `seq`: whatever another owner of the command does no longer counts.
 
-        `attempt` says how often the command was delivered; 0 where it is the caller's own, which goes on with the
-        `delivery` of the one before. `instead_of` is the owner from whom it may be taken, and no other one; None:
-        whoever it is.
+        `attempt` says how often the command was delivered; 0 where it is the caller's own. `message` is its number in
+        WORK; None where it has none, and goes with that of the command before. `instead_of` is the owner from whom it
+        may be taken, and no other one; None: whoever it is.
 
         Returns:
             None for a first delivery where another owner has claimed the command, and for a later one where that is
             another one than it may be taken from.
         """
-        args = [seq, owner, attempt, delivery, *([] if instead_of is None else [instead_of])]
+        number = "" if message is None else message
+        args = [seq, owner, attempt, number, *([] if instead_of is None else [instead_of])]
         got = await self._take(keys=[run_key(tenant, run)], args=args)
         return _stored(got[:11]) if isinstance(got, list) else None
 
@@ -118,17 +119,17 @@ class RunStore:
         claimed, _, owner = claim.partition(":")
         return owner if claimed == str(seq) else None
 
-    async def in_hand(self) -> list[tuple[str, str]]:
-        """Who has claimed the commands that runs wait for, or those before them, and their deliveries."""
-        found = list[tuple[str, str]]()
+    async def in_hand(self) -> list[tuple[str, int]]:
+        """Who has claimed the commands that runs wait for, or those before them, and the numbers of their messages."""
+        found = list[tuple[str, int]]()
         runs = await self.at_work()
         for start in range(0, len(runs), _AT_ONCE):
             async with self.redis.pipeline(transaction=False) as pipe:
                 for tenant, run in runs[start : start + _AT_ONCE]:
-                    pipe.hmget(run_key(tenant, run), "out", "claim", "delivery")
-                for out, claim, delivery in await pipe.execute():
-                    if claim and delivery and int(out or 0):
-                        found.append((claim.decode().partition(":")[2], delivery.decode()))
+                    pipe.hmget(run_key(tenant, run), "out", "claim", "message")
+                for out, claim, message in await pipe.execute():
+                    if claim and message and int(out or 0):
+                        found.append((claim.decode().partition(":")[2], int(message)))
         return found
 
     async def times_begun(self, tenant: str, run: str, seq: int) -> int:
