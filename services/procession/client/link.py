@@ -121,7 +121,7 @@ class Link:
             why = self._trouble or error
             told = str(why) or type(why).__name__
             hint = "is it running? `procession up` starts one, and says where"
-            if "uthorization" in told:
+            if _is_refusal(why):
                 hint = "are user and password right?"
             raise NotConnectedError(f"cannot reach NATS at {address(self.url)} ({told}): {hint}") from error
         finally:
@@ -336,6 +336,8 @@ class Link:
             self._refusals.pop(who, None)
 
     async def _on_error(self, error: Exception) -> None:
+        if self._opening and isinstance(error, ConnectionError) and _is_refusal(self._trouble):
+            return  # it hung up this time before its words were read
         self._trouble, self._troubled = error, self._client.stats["reconnects"]
 
     async def _doubt(self) -> None:
@@ -352,6 +354,11 @@ def _login(url: str) -> dict[str, str]:
             if parts.username and parts.password:
                 found.add((parts.username, parts.password))
     return dict(zip(("user", "password"), found.pop(), strict=True)) if len(found) == 1 else {}
+
+
+def _is_refusal(error: Exception | None) -> bool:
+    """Whether NATS does not let us in."""
+    return "uthorization" in str(error)
 
 
 def _is_full(error: nats.js.errors.APIError) -> bool:

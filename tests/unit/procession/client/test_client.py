@@ -3,6 +3,8 @@
 import asyncio
 import json
 import signal
+import socket
+import struct
 import urllib.request
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -1304,6 +1306,30 @@ async def test_a_client_that_nats_throws_out_says_why_and_comes_back(tmp_path):
         await until(lambda: procession._link._client.is_connected)
         with pytest.raises(NotAcceptedError, match="are the services running"):
             await procession.cancel("run-1")
+
+
+async def test_a_client_that_is_not_let_in_says_so_though_nats_hangs_up_the_next_time():
+    """Which it does where it closes the connection before it has read all."""
+    refused = asyncio.Event()
+
+    async def greet(reader, writer):
+        writer.write(b'INFO {"server_id": "x", "auth_required": true, "max_payload": 1024}\r\n')
+        await reader.readline()
+        if refused.is_set():
+            at_once = struct.pack("ii", 1, 0)
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
+            writer.transport.abort()
+            return
+        refused.set()
+        await reader.readline()
+        writer.write(b"-ERR 'Authorization Violation'\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(greet, "127.0.0.1") as server:
+        url = f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        with pytest.raises(NotConnectedError, match=r"Authorization Violation.*are user and password right"):
+            async with Procession(url, connect_timeout=3, reconnect_time_wait=0.1):
+                pass
 
 
 @pytest.mark.parametrize(
