@@ -17,6 +17,7 @@ pytestmark = [
 LEASE = 600.0
 WORDS = [f"word{number} " for number in range(40)]
 SLOW = {"chunks": WORDS, "chunk_delay_ms": 25}
+ENDLESS = {"chunks": ["lost "] * 9000, "chunk_delay_ms": 15}
 BEFORE: dict[str, list[dict[str, Any]]] = {
     "error_recovery": [{"error": {"status": 500, "retryable": True}}],
     "tools": [{"tool_calls": [{"id": "c1", "name": "gated", "arguments": {}}]}],
@@ -31,22 +32,24 @@ async def system(servers, tmp_path, monkeypatch):
         yield system
 
 
-@pytest.mark.parametrize("beside", [True, False])
-async def test_another_gateway_goes_on(system, beside):
-    """Be it there, or started in its place."""
+@pytest.mark.parametrize("other", ["beside it", "in its place", "in its place, later"])
+async def test_another_gateway_goes_on(system, other):
     process = system.process("llm_gateway", work_ack_wait=LEASE)
     async with system.inside(*all_but("llm_gateway"), work_ack_wait=LEASE):
         try:
             await (await process.start()).ready()
-            model = system.script(SLOW)
+            model = system.script(ENDLESS, SLOW)
             handle = await system.start(agent={"model": model})
             chunks = []
             async for chunk in numbered(handle):
                 chunks.append(chunk)
                 if chunk["type"] == "text-delta":
                     break
-            if beside:
+            if other != "beside it":
                 process.kill()
+                await process.ended()
+            if other == "in its place, later":
+                await long_silent(system, "llm_gateway")
             async with system.inside("llm_gateway", work_ack_wait=LEASE):
                 process.kill()
                 result, more = await finished(handle)
@@ -55,6 +58,12 @@ async def test_another_gateway_goes_on(system, beside):
     text = "".join(WORDS)
     assert (result.status, result.text, text_of(chunks + more)) == ("finished", text, text)
     assert len(system.requests(model)) == 2
+
+
+async def long_silent(system, service):
+    """Has all replicas have said nothing for long: the next one finds that when it looks for the first time."""
+    key = f"procession:admission:replicas:{service}"
+    await system.redis.zadd(key, dict.fromkeys(await system.redis.zrange(key, 0, -1), 0))
 
 
 @pytest.mark.parametrize(

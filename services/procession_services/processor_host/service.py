@@ -222,7 +222,6 @@ class Host:
         """
         executor = await self.executor(open_sink, runners, lender)
         await self._listen_for_cancel(executor)
-        self.look_after_peers(silence)
 
         async def handle(delivery: Delivery) -> None:
             command = WorkCommand.from_json(delivery.body)
@@ -246,6 +245,7 @@ class Host:
             elsewhere=executor.holders.elsewhere,
             begun=executor.holders.begun,
         )
+        self.look_after_peers(silence)
         return executor
 
     async def _listen_for_cancel(self, executor: Executor) -> None:
@@ -261,7 +261,7 @@ class Host:
         spawned(self._looking, _CANCELS, looks)
 
     def look_after_peers(self, silence: float = _SILENT_SECONDS) -> None:
-        """Has what a replica had in hand that is gone, after so many seconds of silence, delivered to the others."""
+        """Has the workers get what a replica had in hand that is gone, and says nothing for so many seconds."""
         replicas = Replicas(self.redis, self.service, self.settings.replica, silence)
         looking = asyncio.create_task(Peers(self.bus, self.store, replicas, self.workers).run())
 
