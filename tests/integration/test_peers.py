@@ -82,15 +82,23 @@ async def team(servers):
 
 
 async def test_what_one_had_that_is_gone_is_given_back_once(team, caplog):
+    await team.replicas("other").silent()
     lost = [await team.has("gone", "one"), await team.has("gone", "two")]
-    kept = {await team.has("other", "three"), await team.has("gone", "four", service="another-service")}
+    kept = await team.has("other", "three")
+    await team.has("gone", "four", service="another-service")
     await team.silent("gone")
     await asyncio.gather(*(team.peers().look() for _ in range(4)))
     await team.peers().look()
-    [(given, spared)] = team.hands.given_back
-    assert given == lost
-    assert kept <= {*spared}
-    assert "replica gone is gone" in caplog.text
+    assert team.hands.given_back == [(lost, [kept])]
+    assert "gone, so others get what they had in hand: gone" in caplog.text
+
+
+async def test_so_is_what_had_come_to_it_from_one_that_is_gone_since_before(team):
+    """It had not taken that over yet."""
+    before, now = await team.has("before", "one"), await team.has("now", "two")
+    await team.silent("now")
+    await team.peers().look()
+    assert team.given_back() == [[before, now]]
 
 
 async def test_the_message_before_is_given_back_unless_the_run_waits_for_a_person(team):

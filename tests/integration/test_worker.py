@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from procession_schemas import subjects
-from procession_services.bus import Bus, Hold, LostError, connection
+from procession_services.bus import Bus, Hold, LostError, connection, given_out
 from procession_services.bus import worker as worker_module
 from procession_services.bus.streams import ensure_streams
 from procession_services.bus.worker import HopelessError, Worker
@@ -390,7 +390,7 @@ class Parting:
 async def test_what_was_lost_together_twice_begins_each_at_a_time_of_its_own(bus, monkeypatch):
     """Until then nobody has it in hand, whose death would cost it another lease."""
     pauses = iter([0.0, 1.0])
-    monkeypatch.setattr(worker_module, "random", lambda: next(pauses))
+    monkeypatch.setattr(worker_module, "apart", lambda longest: longest * next(pauses))
     monkeypatch.setattr(worker_module, "_APART", (PATIENCE * 10,))
     monkeypatch.setattr(worker_module, "_FIRST_SECONDS", 0.0)
     begun, told = [], asyncio.Event()
@@ -513,7 +513,7 @@ async def test_what_somebody_had_who_is_gone_is_delivered_to_whoever_is_there(bu
 
 
 async def test_what_was_lost_is_delivered_however_long_ago_it_was_given_out(bus, monkeypatch):
-    monkeypatch.setattr(worker_module, "_LATELY", 0)
+    monkeypatch.setattr(given_out, "_NEWEST", 0)
     heard: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
 
     async def handler(delivery):

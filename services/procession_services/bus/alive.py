@@ -5,7 +5,6 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from random import random
 from typing import Final
 
 from procession_schemas import subjects
@@ -13,6 +12,7 @@ from procession_schemas.offers import ReplicaOffer
 from procession_services.bus.connection import Bus
 from procession_services.bus.errors import NoResponderError, RequestTimeoutError
 from procession_services.bus.inbox import Inbox
+from procession_services.runtime.clock import apart
 from procession_services.runtime.tasks import repeated
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ async def first_answer(
             if asked < _REPLICAS and (replica := await _living(bus, service)) and not inbox.has_heard:
                 log.warning("no sign of life of %s (%s), asking replica %s", service, operation, replica)
                 asked += 1
-                silent = _SILENT_SECONDS + _APART_SECONDS * random()  # noqa: S311 - to part it from others
+                silent = _SILENT_SECONDS + apart(_APART_SECONDS)
                 on_another()
                 await inbox.ask(subjects.api(*at, replica), body())
 
@@ -113,6 +113,17 @@ async def request_when_up(bus: Bus, subject: str, body: bytes, seconds: float) -
             if clock() + _AGAIN_SECONDS >= until:
                 raise RequestTimeoutError(subject) from None
         await asyncio.sleep(_AGAIN_SECONDS)
+
+
+async def is_listening(bus: Bus, subject: str, body: bytes) -> bool:
+    """Whether somebody listens there, who need not answer: who stands still does not, and who is gone, NATS tells."""
+    try:
+        await bus.request(subject, body, _OFFER_SECONDS)
+    except NoResponderError:
+        return False
+    except RequestTimeoutError:
+        pass
+    return True
 
 
 async def _living(bus: Bus, service: str) -> str | None:

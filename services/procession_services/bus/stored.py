@@ -1,7 +1,6 @@
 """What the streams hold, and how far their consumers are: asked of JetStream, whose leader answers."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -20,15 +19,6 @@ class Retried(Protocol):
 
     async def __call__(self, what: str, ask: Callable[[], Awaitable[_T]]) -> _T:
         """The answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class GivenOut:
-    """Some messages of a stream, from the one behind number `floor` to number `last`; `deliveries`, of all so far."""
-
-    floor: int
-    last: int
-    deliveries: int
 
 
 class Stored:
@@ -96,16 +86,6 @@ class Stored:
         except NotFoundError:
             return False
         return bool(info.num_waiting)
-
-    async def given_out(self, stream: str, consumer: str) -> GivenOut | None:
-        """What a consumer has given out that is not acknowledged; None where that is nothing, or NATS does not say."""
-        try:
-            info = await self._js.consumer_info(stream, consumer)
-        except (*AWAY, Error):
-            return None
-        if not info.num_ack_pending:
-            return None
-        return GivenOut(info.ack_floor.stream_seq, info.delivered.stream_seq, info.delivered.consumer_seq)
 
     async def consumer_lag(self, stream: str, consumer: str) -> tuple[int, int] | None:
         """How many messages wait for a consumer, and how many it has in hand; None where NATS does not say."""

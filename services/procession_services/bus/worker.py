@@ -11,7 +11,6 @@ Where it is the server that was silent for so long, `still_ours` tells: it may h
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection
-from random import random
 
 import orjson
 from nats.aio.msg import Msg
@@ -22,7 +21,9 @@ from procession.authors import is_ours
 from procession_schemas import subjects
 from procession_services.bus.connection import Bus
 from procession_services.bus.delivery import Delivery, Hold, LostError
+from procession_services.bus.given_out import give_back
 from procession_services.bus.keeping import InWork, Keeper, Known, Tasks, never
+from procession_services.runtime.clock import apart
 
 log = logging.getLogger(__name__)
 _PULL_SECONDS = 5
@@ -34,8 +35,6 @@ _ACK_SECONDS = 0.05
 _TIME_IS_UP = "408"
 _ENDS = ("Message Size Exceeds MaxBytes", "Batch Completed")
 """How a request ends that is bounded in bytes: the next message would be more, or it has had all that it asked for."""
-_LATELY = 10_000
-"""Messages of a stream, which has those of other consumers, too."""
 _AHEAD = 128
 """Most messages that are asked for at a time."""
 _ENVELOPE = 64 * 1024
@@ -205,21 +204,9 @@ class Worker:
         self._keeper.reconnected()
 
     async def give_back(self, lost: Collection[int] = (), kept: Collection[int] = ()) -> None:
-        """Has NATS deliver again what a replica had in hand that is gone.
-
-        That are the messages `lost`, by their numbers in the stream; and what it was given and had not begun, of which
-        nobody knows the numbers. So it is said of all that the consumer has given out lately, but for what is `kept`
-        and what we have: NATS passes over what is done, or another consumer's, and whoever has one and lives is
-        asked (docs/adr/0028).
-        """
-        out = await self._bus.stored.given_out(self.stream, self._durable)
-        if out is None:
-            return
+        """Has delivered again what others had in hand who are gone, and nothing of ours; see `given_out.give_back`."""
         ours = {work.delivery.sequence for work in self._tasks.values()}
-        lately = range(max(out.floor, out.last - _LATELY) + 1, out.last + 1)
-        for sequence in sorted({*lately, *lost} - ours.union(kept)):
-            subject = f"$JS.ACK.{self.stream}.{self._durable}.1.{sequence}.{out.deliveries}.0.0"
-            self._bus.post(subject, Msg.Ack.Nak)
+        await give_back(self._bus, self.stream, self._durable, lost=lost, kept=ours.union(kept))
 
     def _on_message(self, message: Msg) -> None:
         headers = message.headers or {}
@@ -303,7 +290,7 @@ class Worker:
             return 0
         if known is None or known < _TOGETHER:
             return delivery.attempt if known is None else known + 1
-        pause = _APART[min(known - _TOGETHER, len(_APART) - 1)] * random()  # noqa: S311 - to part it from others
+        pause = apart(_APART[min(known - _TOGETHER, len(_APART) - 1)])
         left = await self._left(delivery, known, pause)
         if not (left or with_others):
             return known + 1

@@ -69,6 +69,5 @@ async def start(host: Host) -> None:
             concurrency=concurrency,
             begun=begun,
         )
-    host.look_after_peers()
     backlog = Backlog(host.bus, Known(host.store, host.bus, executor.driver.again).knows)
     await host.answer(subjects.api(SERVICE, "*", "backlog"), backlog.answer)

@@ -25,9 +25,10 @@ _LIFE_SECONDS: Final = 1
 """A life of Redis is called by the second in which it began."""
 
 
-def belongs_to(owner: str, service: str, replica: str) -> bool:
-    """Whether an owner of a command is that replica of that service."""
-    return owner.startswith(f"{replica}.") and owner.endswith(f".{service}")
+def replica_of(owner: str) -> tuple[str, str]:
+    """The service and the replica that an owner of a command is."""
+    replica, _, service = owner.split(".")
+    return service, replica
 
 
 class Holders:
@@ -107,7 +108,7 @@ class Holders:
         owner = await self._store.claimed_by(command.tenant, command.run, command.seq) or ""
         if not owner:
             return owner, False
-        replica, _, service = owner.split(".")
+        service, replica = replica_of(owner)
         here = (service, replica) == (self._service, self._replica)
         lives = await (self._works(owner) if here else self._says_so(service, replica, owner))
         if lives:

@@ -13,8 +13,9 @@ from typing import Final
 
 from procession_schemas import subjects
 from procession_schemas.holders import HolderQuestion
-from procession_services.bus import Bus, NoResponderError, RequestTimeoutError, Worker
-from procession_services.processor_host.holders import belongs_to
+from procession_services.bus import Bus, Worker
+from procession_services.bus.alive import is_listening
+from procession_services.processor_host.holders import replica_of
 from procession_services.runtime.replicas import Replicas
 from procession_services.runtime.store import RunStore
 from procession_services.runtime.tasks import repeated
@@ -23,7 +24,6 @@ __all__ = ["Peers"]
 
 log = logging.getLogger(__name__)
 _EVERY_SECONDS: Final = 0.5
-_ASK_SECONDS: Final = 0.5
 
 
 class Peers:
@@ -41,25 +41,21 @@ class Peers:
         """Says that this one lives, and gives what those that are gone had in hand to whoever lives."""
         silent = await self._replicas.silent()
         there = await asyncio.gather(*(self._is_there(replica) for replica in silent))
-        for replica, is_there in zip(silent, there, strict=True):
-            if not is_there and await self._replicas.remove(replica):
-                await self._give_back(replica)
+        absent = [replica for replica, is_there in zip(silent, there, strict=True) if not is_there]
+        if gone := [replica for replica in absent if await self._replicas.remove(replica)]:
+            log.warning("%s: gone, so others get what they had in hand: %s", self._service, ", ".join(gone))
+            await self._give_back()
 
     async def _is_there(self, replica: str) -> bool:
-        """Whether it may be there: it need not answer."""
-        question = HolderQuestion(owner=replica).to_json()
-        try:
-            await self._bus.request(subjects.holder(self._service, replica), question, _ASK_SECONDS)
-        except NoResponderError:
-            return False
-        except RequestTimeoutError:
-            return True
-        return True
+        subject, question = subjects.holder(self._service, replica), HolderQuestion(owner=replica)
+        return await is_listening(self._bus, subject, question.to_json())
 
-    async def _give_back(self, replica: str) -> None:
-        log.warning("%s: replica %s is gone; others get what it had in hand", self._service, replica)
-        lost, kept = set[int](), set[int]()
+    async def _give_back(self) -> None:
+        """Has delivered again what nobody has who is listed: some may have come to them from others, gone before."""
+        listed, lost, kept = await self._replicas.listed(), set[int](), set[int]()
         for owner, message in await self._store.in_hand():
-            (lost if belongs_to(owner, self._service, replica) else kept).add(message)
+            service, replica = replica_of(owner)
+            if service == self._service:
+                (kept if replica in listed else lost).add(message)
         for worker in self._workers:
             await (worker.give_back(lost, kept) if worker.stream == "WORK" else worker.give_back())

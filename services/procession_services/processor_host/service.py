@@ -53,8 +53,6 @@ _Step = Callable[[], Awaitable[None]]
 Answer = Callable[[str, bytes], Awaitable[bytes]]
 """Gets the subject and the body of a request; gives the body of the answer."""
 _CLOSE_SECONDS = 5.0
-_SILENT_SECONDS: Final = 1.5
-"""How long a replica says nothing to Redis until the others ask NATS for it."""
 _LOOK_SECONDS = 0.2
 _ANSWER_SECONDS: Final = 2.0
 _CANCELS: Final = "a look at what was cancelled"
@@ -73,7 +71,11 @@ class NotReachableError(ProcessionError):
 
 
 class Host:
-    """What every service has: settings, bus, Redis, registry, and what it starts and stops."""
+    """What every service has: settings, bus, Redis, registry, and what it starts and stops.
+
+    Attributes:
+        silence: Seconds for which a replica says nothing to Redis until the others ask NATS whether it is gone.
+    """
 
     def __init__(self, service: str, settings: Settings, bus: Bus, access: Access) -> None:
         self.service, self.settings, self.bus = service, settings, bus
@@ -97,6 +99,7 @@ class Host:
         self.admin = Admin(bus, service, settings.replica)
         self.admin.checks.append(partial(redis_problems_at, settings.redis_url, access))
         self.admin.checks.append(partial(rights_problems_at, settings.redis_url, access, service))
+        self.silence = 1.5
         self.workers: list[Worker] = []
         self.consumers: list[tuple[str, str]] = []
         self._cancellable: list[Executor] = []
@@ -213,13 +216,8 @@ class Host:
         open_sink: SinkFactory,
         runners: dict[str, OpRunner] | None = None,
         lender: OpRunner | None = None,
-        *,
-        silence: float = _SILENT_SECONDS,
     ) -> Executor:
-        """Takes the service's commands, runs them, and moves their runs on.
-
-        After that many seconds of `silence` a replica may be gone; then the others have what it had in hand.
-        """
+        """Takes the service's commands, runs them, and moves their runs on."""
         executor = await self.executor(open_sink, runners, lender)
         await self._listen_for_cancel(executor)
 
@@ -245,7 +243,6 @@ class Host:
             elsewhere=executor.holders.elsewhere,
             begun=executor.holders.begun,
         )
-        self.look_after_peers(silence)
         return executor
 
     async def _listen_for_cancel(self, executor: Executor) -> None:
@@ -260,9 +257,9 @@ class Host:
         looks = repeated(_CANCELS, _CANCELS_SECONDS, executor.cancels.look)
         spawned(self._looking, _CANCELS, looks)
 
-    def look_after_peers(self, silence: float = _SILENT_SECONDS) -> None:
-        """Has the workers get what a replica had in hand that is gone, and says nothing for so many seconds."""
-        replicas = Replicas(self.redis, self.service, self.settings.replica, silence)
+    def look_after_peers(self) -> None:
+        """Begins to look after the other replicas, whose work the workers can take now."""
+        replicas = Replicas(self.redis, self.service, self.settings.replica, self.silence)
         looking = asyncio.create_task(Peers(self.bus, self.store, replicas, self.workers).run())
 
         async def leave() -> None:
@@ -356,6 +353,7 @@ async def _hosted(service: str, settings: Settings, start: Start, nearby: Nearby
             await _reached(f"what {service} needs", start(host), _PREPARE_SECONDS)
         except NotAllowedError as error:
             raise NotReachableError(f"{service} cannot start: {error}") from error
+        host.look_after_peers()
         await bus.flush()
         async with host.admin.serving():
             yield host

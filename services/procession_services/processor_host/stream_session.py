@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from random import random
 from typing import Any, Final
 
 import orjson
@@ -14,6 +13,7 @@ from procession.services import KeyValueStore
 from procession_schemas.agent import ProcessorRef
 from procession_schemas.chunks import Chunk
 from procession_services.bus import Hold
+from procession_services.runtime.clock import apart
 
 WINDOW: Final = 1024
 """Raw chunks that may be unacknowledged; a slow chain slows the reading of the provider's socket."""
@@ -176,7 +176,7 @@ class Session:
         """
         late = self.deaths - _FEW_DEATHS
         longest = min(_FIRST_PAUSE * 2 ** (late - 1), _LONGEST_PAUSE) if late > 0 else 0.0
-        return longest * random()  # noqa: S311 - to part it from others
+        return apart(longest)
 
     def send_again(self, start: int) -> None:
         """Makes the chunks from number `start` on due: the replica has missed them."""

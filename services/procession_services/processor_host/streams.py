@@ -21,6 +21,7 @@ from procession_schemas.agent import ProcessorRef
 from procession_schemas.chunks import Chunk
 from procession_schemas.work import Op
 from procession_services.bus import Bus, LostError, NoResponderError, RequestTimeoutError
+from procession_services.bus.alive import is_listening
 from procession_services.processor_host.carrying import is_apart, unpacked
 from procession_services.processor_host.errors import Cancelled
 from procession_services.processor_host.job import Job
@@ -159,7 +160,9 @@ class StreamClient:
         except RequestTimeoutError:
             if first or session.ended:  # somebody may have it, and begin later
                 session.left()
-                session.stalls += not await self._is_gone(replica)
+                # One that has died is not there any more, as one would be that stands still.
+                gone = replica and not await is_listening(self._bus, subjects.inbox(replica), _NO_FRAME)
+                session.stalls += not gone
             raise
         reply = orjson.loads(answer)
         returned = session.returned if session.returned.get("l") == session.attempt else reply
@@ -170,18 +173,6 @@ class StreamClient:
         session.flying = session.size(session.acked, session.sent)
         session.lost, session.heard = False, asyncio.get_running_loop().time()
         self._take(session, reply)
-
-    async def _is_gone(self, replica: str | None) -> bool:
-        """Whether nobody listens any more where that replica did, as one would that stands still: then it has died."""
-        if replica is None:
-            return False
-        try:
-            await self._bus.request(subjects.inbox(replica), _NO_FRAME, _OFFER_SECONDS)
-        except NoResponderError:
-            return True
-        except RequestTimeoutError:
-            pass
-        return False
 
     def _whom(self, session: Session, replica: str | None) -> str:
         """Whom to ask for a lease; where it is all the same, at first the replica of this process if there is one."""

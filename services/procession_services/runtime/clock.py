@@ -3,6 +3,7 @@
 import secrets
 import time
 from datetime import UTC, datetime
+from random import random
 
 
 def now_iso() -> str:
@@ -22,6 +23,11 @@ def now() -> datetime:
 
 seconds = time.time
 monotonic_ns = time.perf_counter_ns
+
+
+def apart(longest: float) -> float:
+    """So many seconds at most, at random: what would be done together is parted."""
+    return longest * random()  # noqa: S311 - nobody gains anything who guesses it
 
 
 def new_token(length: int = 8) -> str:

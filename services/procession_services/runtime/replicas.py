@@ -29,6 +29,10 @@ class Replicas:
         silent = await self._alive(keys=[self._key], args=[self._replica, self._silent_ms])
         return [each.decode() for each in silent]
 
+    async def listed(self) -> set[str]:
+        """All of them."""
+        return {each.decode() for each in await self._redis.zrange(self._key, 0, -1)}
+
     async def remove(self, replica: str) -> bool:
         """Takes a replica off the list; False where somebody else has."""
         return bool(await self._redis.zrem(self._key, replica))

@@ -183,7 +183,7 @@ async def _leased(client, monkeypatch, chunks):
         return orjson.dumps({"replica": "one", "inbox": "there", "taken": count})
 
     monkeypatch.setattr(client._bus, "request", taken)
-    monkeypatch.setattr(stream_session, "random", lambda: 0.001)
+    monkeypatch.setattr(stream_session, "apart", lambda longest: longest * 0.001)
     session = Session("s", [ProcessorRef(id="upper")], _lease, DictStore())
     session.add([{"type": "text-delta"}] * chunks)
     await client._lease(session, None)
@@ -251,7 +251,7 @@ async def test_a_whole_stream_that_ends_each_replica_that_takes_it_fails(client,
 
     monkeypatch.setattr(client._bus, "request", ends)
     monkeypatch.setattr(streams, "_AGAIN_SECONDS", 0.0)
-    monkeypatch.setattr(stream_session, "random", lambda: 0.0)
+    monkeypatch.setattr(stream_session, "apart", lambda _longest: 0.0)
     session = Session("s", [ProcessorRef(id="upper")], _lease, DictStore(), ended=True, well=True)
     session.add([{"type": "text-delta"}])
     with pytest.raises(ProcessorError, match="which of upper ends or blocks"):
@@ -334,7 +334,7 @@ async def test_streams_part_whose_leases_end_the_same_replicas(client, monkeypat
 
 
 async def test_a_stream_waits_the_longer_for_a_replica_the_more_of_them_have_ended_over_it(monkeypatch):
-    monkeypatch.setattr(stream_session, "random", lambda: 1.0)
+    monkeypatch.setattr(stream_session, "apart", lambda longest: longest)
     session = Session("s", [], _lease, DictStore())
     session.add([{"type": "text-delta"}] * 3)
     pauses = []

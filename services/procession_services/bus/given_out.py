@@ -1,0 +1,38 @@
+"""What a consumer has given out to somebody who is gone: NATS is told in his place that he does not have it."""
+
+from collections.abc import Collection
+from typing import Final
+
+from nats.aio.msg import Msg
+from nats.errors import Error
+
+from procession.client.nats_client import AWAY
+from procession_services.bus.connection import Bus
+
+__all__ = ["give_back"]
+
+_NEWEST: Final = 10_000
+"""So many numbers of a stream, up to that of the last message that was given out, are said to be given back."""
+
+
+async def give_back(
+    bus: Bus, stream: str, consumer: str, *, lost: Collection[int], kept: Collection[int]
+) -> None:
+    """Has delivered again what a replica had in hand that is gone, at once; where NATS is away, its leases do that.
+
+    That are the messages `lost`, by their numbers in the stream; and what it was given and had not begun, of which
+    nobody knows the numbers. So it is said of the newest numbers, but for those that are `kept`: NATS passes over what
+    is done or another consumer's, and whoever has a message and lives is asked (docs/adr/0028).
+    """
+    try:
+        info = await bus.js.consumer_info(stream, consumer)
+    except (*AWAY, Error):
+        return
+    if not info.num_ack_pending:
+        return
+    last = info.delivered.stream_seq
+    newest = range(max(info.ack_floor.stream_seq, last - _NEWEST) + 1, last + 1)
+    for number in sorted({*newest, *lost}.difference(kept)):
+        # As an acknowledgement's, but for what NATS does not look at: how often, when, and how many were to come.
+        subject = f"$JS.ACK.{stream}.{consumer}.1.{number}.{info.delivered.consumer_seq}.0.0"
+        bus.post(subject, Msg.Ack.Nak)
