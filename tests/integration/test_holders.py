@@ -11,6 +11,7 @@ from procession_services.bus import Bus, Delivery, Hold, LostError
 from procession_services.processor_host.holders import Holders
 from procession_services.runtime.clock import new_token
 from procession_services.runtime.redis_client import connect
+from procession_services.runtime.replicas import Replicas
 from procession_services.runtime.run_records import StateChange
 from procession_services.runtime.store import RunStore
 from procession_services.runtime.tasks import spawned
@@ -30,6 +31,11 @@ async def store(servers):
 
 async def holders_of(bus, store, replica):
     holders = Holders(bus, store, SERVICE, replica)
+    await listen(bus, holders, replica)
+    return holders
+
+
+async def listen(bus, holders, replica):
     answering: set[asyncio.Task[None]] = set()
 
     def on_question(subject, body, reply):
@@ -40,7 +46,6 @@ async def holders_of(bus, store, replica):
 
     await bus.subscribe(subjects.holder(SERVICE, replica), on_question)
     await bus.flush()
-    return holders
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -132,6 +137,39 @@ async def test_nobody_has_what_a_replica_claimed_that_is_gone(two, store, comman
     await claim(store, command, f"{new_token(10)}.{new_token(12)}.{SERVICE}")
     async with asyncio.timeout(5):
         assert not await two[0].elsewhere(given(command))
+
+
+async def test_who_is_off_the_list_and_gone_is_not_waited_for(two, store, command, monkeypatch):
+    monkeypatch.setattr("procession_services.processor_host.holders._ASK_SECONDS", 600.0)
+    await claim(store, command, f"{new_token(10)}.{new_token(12)}.{SERVICE}")
+    async with asyncio.timeout(5):
+        assert not await two[0].elsewhere(given(command))
+
+
+async def test_who_is_on_the_list_may_be_back_soon(servers, two, store, command, monkeypatch):
+    """As after a restart of NATS."""
+    monkeypatch.setattr("procession_services.processor_host.holders._ASK_SECONDS", 600.0)
+    late, asked = new_token(10), asyncio.Event()
+    await Replicas(store.redis, SERVICE, late, 60).silent()
+
+    class Asks(Bus):
+        async def request(self, *arguments):
+            try:
+                return await super().request(*arguments)
+            finally:
+                asked.set()
+
+    asker = await Asks.connect(servers.nats_url, "asks")
+    back = Holders(asker, store, SERVICE, late)
+    with back.working(command, given(command)) as owner:
+        await claim(store, command, owner)
+        asking = asyncio.create_task(Holders(asker, store, SERVICE, "asker").elsewhere(given(command)))
+        async with asyncio.timeout(5):
+            await asked.wait()
+            await listen(asker, back, late)
+            assert await asking
+    await Replicas(store.redis, SERVICE, late, 60).leave()
+    await asker.close()
 
 
 async def test_a_command_is_ours_until_somebody_takes_it(two, store, command):

@@ -13,8 +13,9 @@ from procession_schemas import subjects
 from procession_schemas.holders import HolderAnswer, HolderQuestion
 from procession_schemas.work import WorkCommand
 from procession_services.bus import Bus, Delivery, Hold, LostError, RequestTimeoutError
-from procession_services.bus.alive import request_when_up
+from procession_services.bus.alive import is_listening, request_when_up
 from procession_services.runtime.clock import new_token, seconds
+from procession_services.runtime.replicas import is_listed
 from procession_services.runtime.store import RunStore
 
 log = logging.getLogger(__name__)
@@ -116,9 +117,12 @@ class Holders:
         return owner, lives
 
     async def _says_so(self, service: str, replica: str, owner: str) -> bool:
-        subject, question = subjects.holder(service, replica), HolderQuestion(owner=owner)
+        subject, question = subjects.holder(service, replica), HolderQuestion(owner=owner).to_json()
+        listed = await is_listed(self._store.redis, service, replica)
+        if not listed and not await is_listening(self._bus, subject, question):
+            return False  # as `Peers` has found before
         try:
-            answer = await request_when_up(self._bus, subject, question.to_json(), _ASK_SECONDS)
+            answer = await request_when_up(self._bus, subject, question, _ASK_SECONDS)
             return HolderAnswer.model_validate_json(answer).works
         except RequestTimeoutError:
             if await self._bus.answers(_ASK_SECONDS):

@@ -6,7 +6,7 @@ from typing import Any
 from procession_services.runtime import scripts
 from procession_services.runtime.redis_client import RedisClient, Script
 
-__all__ = ["Replicas"]
+__all__ = ["Replicas", "is_listed"]
 
 
 class Replicas:
@@ -21,7 +21,7 @@ class Replicas:
         self._redis: Any = redis  # redis-py's annotations cover every protocol and decoding at once
         self.service, self._replica = service, replica
         self._silent_ms = round(silence * 1000)
-        self._key = f"procession:admission:replicas:{service}"
+        self._key = _key(service)
         self._alive = partial(redis.run, Script(scripts.ALIVE))
 
     async def silent(self) -> list[str]:
@@ -40,3 +40,12 @@ class Replicas:
     async def leave(self) -> None:
         """Takes this one off the list."""
         await self.remove(self._replica)
+
+
+async def is_listed(redis: RedisClient, service: str, replica: str) -> bool:
+    """Whether a replica of any service is on the list: it has begun to say that it lives, and nobody found it gone."""
+    return await redis.zscore(_key(service), replica) is not None
+
+
+def _key(service: str) -> str:
+    return f"procession:admission:replicas:{service}"
