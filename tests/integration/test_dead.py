@@ -256,11 +256,42 @@ async def test_the_commands(tmp_path: Path) -> None:
         code, _, told = await procession("dead", "replay", number, *url)
         assert (code, "is delivered again, run mine" in told) == (0, True)
         code, _, told = await procession("dead", "drop", number, *url)
-        assert (code, f"there is no dead letter {number}" in told) == (2, True)
+        assert (code, f"procession: there is no dead letter {number}; " in told) == (1, True)
         code, _, told = await procession("dead", "show", "-5", *url)
         assert (code, "Traceback" in told) == (2, False)
         code, _, told = await procession("dead", "list", "--nats-url", "nats://127.0.0.1:1")
         assert (code, "cannot reach NATS" in told) == (1, True)
+        await bus.close()
+
+
+async def test_a_letter_that_is_not_there_or_goes_nowhere_keeps_no_other_from_its_turn(
+    tmp_path: Path,
+) -> None:
+    async with own_servers(tmp_path, redis=False) as servers:
+        url = ("--nats-url", servers.endpoints.nats_url)
+        bus = await Bus.connect(servers.endpoints.nats_url, "test")
+        subject = subjects.run("acme", "demo")
+        for run in ("one", "two", "three"):
+            await store(bus, subject, {"input": "x", "runId": run})
+        await store(bus, "procession.v1.run.a b.demo", {"input": "x"})
+
+        code, _, told = await procession("dead", "drop", "1", "99", "2", *url)
+        assert (code, told.splitlines()) == (
+            1,
+            [
+                f"{subject} is dropped",
+                "procession: there is no dead letter 99; `procession dead list` tells which there are",
+                f"{subject} is dropped",
+            ],
+        )
+        code, shown, told = await procession("dead", "show", "99", "3", *url)
+        assert (code, "run: three" in shown, "no dead letter 99" in told) == (1, True, True)
+        code, _, told = await procession("dead", "replay", "4", "99", "3", *url)
+        nowhere, missing, again = told.splitlines()
+        assert (code, "no dead letter 99" in missing) == (1, True)
+        assert again == f"{subject} is delivered again, run three"
+        assert nowhere.endswith("says not which run it is about; `procession dead drop 4` forgets the letter")
+        assert [letter.sequence for letter in await all_letters(bus.js)] == [4]
         await bus.close()
 
 

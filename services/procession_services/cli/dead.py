@@ -2,12 +2,12 @@
 
 import argparse
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from procession_services.cli.common import OK, Commands, UsageError, say, settings_of, whole_number
+from procession_services.cli.common import FAILED, OK, Commands, UsageError, say, settings_of, whole_number
 from procession_services.runtime.access import Access
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def add_dead_commands(commands: Commands) -> None:
     actions = dead.add_subparsers(title="actions", required=True, metavar="ACTION")
     for name, run, help_, numbered in (
         ("list", _list, "all of it: number, time, subject, and why", False),
-        ("show", _show, "one message as it came", True),
+        ("show", _on(_show), "one message as it came", True),
         ("replay", _on(_replay), "put messages back where they came from", True),
         ("drop", _on(_drop), "forget messages", True),
     ):
@@ -55,15 +55,6 @@ async def _connected(options: argparse.Namespace) -> AsyncIterator[Any]:
         await operator.close()
 
 
-async def _letter(js: Any, number: int) -> "DeadLetter":
-    from procession_services.bus.dead import dead_letter  # noqa: PLC0415
-
-    letter = await dead_letter(js, number)
-    if letter is None:
-        raise UsageError(f"there is no dead letter {number}; `procession dead list` tells which there are")
-    return letter
-
-
 async def _list(options: argparse.Namespace) -> int:
     from procession_services.bus.dead import dead_letters  # noqa: PLC0415
     from procession_services.demo.rendering import table  # noqa: PLC0415
@@ -74,45 +65,52 @@ async def _list(options: argparse.Namespace) -> int:
     return OK
 
 
-async def _show(options: argparse.Namespace) -> int:
-    async with _connected(options) as js:
-        for number in options.numbers:
-            letter = await _letter(js, number)
-            about = {
-                "number": str(number),
-                "since": letter.at,
-                "subject": letter.subject,
-                "why": letter.reason,
-            }
-            if letter.run:
-                about |= dict(zip(("tenant", "run"), letter.run, strict=True))
-            told = "".join(f"{name}: {value}\n" for name, value in about.items())
-            sys.stdout.write(f"{told}\n{letter.body.decode(errors='replace')}\n")
-    return OK
-
-
 def _on(
-    act: Callable[[Any, "DeadLetter"], Awaitable[str]],
-) -> Callable[[argparse.Namespace], Awaitable[int]]:
-    """A command that does something with each of the letters."""
+    act: Callable[[Any, "DeadLetter"], Awaitable[None]],
+) -> Callable[[argparse.Namespace], Coroutine[Any, Any, int]]:
+    """A command that does something with each of the letters; what fails with one is told, and the others go on."""
 
     async def command(options: argparse.Namespace) -> int:
+        from procession_services.bus.dead import NotReplayableError, dead_letter  # noqa: PLC0415
+
+        code = OK
         async with _connected(options) as js:
             for number in options.numbers:
-                say(await act(js, await _letter(js, number)))
-        return OK
+                try:
+                    if letter := await dead_letter(js, number):
+                        await act(js, letter)
+                        continue
+                    told = f"there is no dead letter {number}; `procession dead list` tells which there are"
+                except NotReplayableError as error:
+                    told = f"{error}; `procession dead drop {number}` forgets the letter"
+                code = FAILED
+                say(f"procession: {told}")
+        return code
 
     return command
 
 
-async def _replay(js: Any, letter: "DeadLetter") -> str:
+async def _show(_js: Any, letter: "DeadLetter") -> None:
+    about = {
+        "number": str(letter.sequence),
+        "since": letter.at,
+        "subject": letter.subject,
+        "why": letter.reason,
+    }
+    if letter.run:
+        about |= dict(zip(("tenant", "run"), letter.run, strict=True))
+    told = "".join(f"{name}: {value}\n" for name, value in about.items())
+    sys.stdout.write(f"{told}\n{letter.body.decode(errors='replace')}\n")
+
+
+async def _replay(js: Any, letter: "DeadLetter") -> None:
     from procession_services.bus.dead import replay  # noqa: PLC0415
 
-    return f"{letter.subject} is delivered again, run {await replay(js, letter)}"
+    say(f"{letter.subject} is delivered again, run {await replay(js, letter)}")
 
 
-async def _drop(js: Any, letter: "DeadLetter") -> str:
+async def _drop(js: Any, letter: "DeadLetter") -> None:
     from procession_services.bus.dead import drop  # noqa: PLC0415
 
     await drop(js, letter)
-    return f"{letter.subject} is dropped"
+    say(f"{letter.subject} is dropped")
