@@ -195,13 +195,15 @@ class Procession:
                 retained, however much of the beginning has expired; the first `position` tells.
 
         Raises:
-            ValueError: `after` is negative, or no run can have that id.
+            ValueError: `after` is no whole number from 0 on, or no run can have that id.
             UnknownRunError: Neither an event of the run nor its request is stored; or no service is up to find a
                 request that is not accepted yet.
             NotConnectedError: The client is not connected, or the streams do not answer within `accept_timeout`.
         """
-        if after < 0:
-            raise ValueError(f"after must not be negative, and is {after}")
+        if type(after) is not int or after < 0:
+            raise ValueError(
+                f"after is how many chunks were read, a whole number from 0 on, and not {after!r:.60}"
+            )
         handle = RunHandle(self._link, self.tenant, run_id, after=after)
         handle.join()
         try:

@@ -336,9 +336,11 @@ async def test_what_is_lost_behind_what_is_retained_is_still_an_error(services, 
         await anext(chunks)
 
 
-async def test_nobody_has_read_less_than_nothing(procession):
-    with pytest.raises(ValueError, match="-5"):
-        await procession.attach("any", after=-5)
+@pytest.mark.parametrize("after", [-5, 1.5, "3", None, True])
+async def test_nobody_has_read_less_than_nothing_or_half_a_chunk(services, procession, after):
+    await services.accept("any")
+    with pytest.raises(ValueError, match=f"a whole number from 0 on, and not {after!r}"):
+        await procession.attach("any", after=after)
 
 
 async def test_a_client_that_comes_in_the_middle_gets_both_halves(services, procession):
