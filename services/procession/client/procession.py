@@ -242,7 +242,11 @@ class Procession:
         return None
 
     async def cancel(self, run_id: str) -> None:
-        """Cancels a run, whoever started it; one that is over stays as it is. Raises NotAcceptedError."""
+        """Cancels a run, whoever started it; raises NotAcceptedError.
+
+        One that is over stays as it is; one that begins under this id within a day (`PROCESSION_CONTEXT_TTL`) ends at
+        once.
+        """
         await RunHandle(self._link, self.tenant, run_id).cancel()
 
 

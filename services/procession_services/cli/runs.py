@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from procession.errors import ProcessionError
 from procession_services.cli.common import (
     CODES,
+    FAILED,
     OK,
     Commands,
     UsageError,
@@ -110,18 +111,19 @@ async def _attach(options: argparse.Namespace) -> int:
 async def _cancel(options: argparse.Namespace) -> int:
     from procession.client import NotConnectedError, UnknownRunError  # noqa: PLC0415 - only what the command needs
 
-    told = ""
+    told, code = "", OK
     async with connected(options) as procession:
         await procession.cancel(options.run)
         try:
             async with asyncio.timeout(_LOOK_SECONDS):
                 await procession.attach(options.run)
         except UnknownRunError as error:
-            told = f", but {error}"
+            kept = "the cancel is kept for a day (PROCESSION_CONTEXT_TTL), and ends a run that begins under this id"
+            told, code = f", but {error}; {kept}", FAILED
         except (TimeoutError, NotConnectedError):
             pass  # a look, no more: the wish is stored
     say(f"asked to cancel {options.run}{told}")
-    return OK
+    return code
 
 
 async def _approve(options: argparse.Namespace) -> int:

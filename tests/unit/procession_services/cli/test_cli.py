@@ -197,8 +197,9 @@ async def test_cancel_says_where_nothing_is_known_of_the_run(services, processio
     command = await procession("cancel", "misspelt")
     assert await services.control() == {"type": "cancel"}
     code, _, err = await command.finished()
-    assert code == 0
+    assert code == 1, "as of `attach`"
     assert err.startswith("asked to cancel misspelt, but no event of run misspelt")
+    assert "kept for a day (PROCESSION_CONTEXT_TTL), and ends a run that begins under this id" in err
 
 
 def test_the_version(capsys):
