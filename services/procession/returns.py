@@ -95,6 +95,24 @@ def is_chunk(value: Any) -> bool:
     return True
 
 
+def no_chunk(link: Link, hook: Hook, value: Any) -> ProcessorError:
+    """An error about a value for which `is_chunk` is false: what it lacks."""
+    kind = value.get("type") if isinstance(value, dict) else None
+    if not isinstance(kind, str):
+        allowed = "allowed are a chunk (with `type`, and the `payload` of such), a list of them, or nothing"
+        return invalid(link, hook, value, allowed)
+    payload = value.get("payload") or {}
+    if not isinstance(payload, dict):
+        found, where, types = payload, "payload", _OBJECT
+    else:
+        name, types = next((n, t) for n, t in _READ[kind] if not isinstance(payload.get(n), t))
+        found, where = payload.get(name), f"payload.{name}"
+    told = f"is {type(found).__name__}" if found is not None else "is missing"
+    needed = "an object, or nothing" if types == _OBJECT else "a string"
+    text = f"returned a chunk of type {kind!r} whose `{where}` {told}; it must be {needed}"
+    return wrong(link, hook, INVALID_RETURN, text)
+
+
 def is_response(value: Any) -> bool:
     """Whether a value can answer in the model's place: `{"chunks": [...]}`, with chunks of a model (R-CA-1)."""
     chunks = value.get("chunks") if isinstance(value, dict) else None

@@ -16,7 +16,7 @@ from procession.errors import TripWire
 from procession.json_values import NotJsonError, given
 from procession.processor import Hook
 from procession.response import ResponseCollector
-from procession.returns import INVALID_RETURN, invalid, is_chunk, wrong
+from procession.returns import INVALID_RETURN, is_chunk, no_chunk, wrong
 from procession_schemas.chunks import CORE_TYPES, HIDDEN_TYPES, RUNTIME_TYPES, Chunk
 
 UNDELIVERED = HIDDEN_TYPES | {"finish"}
@@ -206,10 +206,7 @@ class StreamChain:
             if chunk and each is chunk and each.get("type") == kind:
                 continue
             if not is_chunk(each):
-                allowed = (
-                    "allowed are a chunk (with `type`, and the `payload` of such), a list of them, or nothing"
-                )
-                raise invalid(self.links[k], _HOOK, each, allowed)
+                raise no_chunk(self.links[k], _HOOK, each)
             if each["type"] in RUNTIME_TYPES:
                 self._check_received(k, chunk, kind, each["type"])
             elif each["type"] not in CORE_TYPES:

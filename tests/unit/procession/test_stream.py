@@ -99,24 +99,34 @@ async def test_what_is_no_chunk_is_an_error_that_says_so(wrong, on_error):
 
 
 NOT_READABLE = [
-    {"type": "text-delta", "payload": {"id": "b", "text": 5}},
-    {"type": "text-delta", "payload": {"id": "b", "text": b"x"}},
-    {"type": "text-delta"},
-    {"type": "text-start", "payload": "b"},
-    {"type": "reasoning-delta", "payload": {"id": "b", "text": {"x"}}},
-    {"type": "tool-call", "payload": {"toolName": "t"}},
-    {"type": "tool-call", "payload": {"toolCallId": "c", "toolName": 5}},
-    {"type": "tool-result", "payload": {"result": 1}},
-    {"type": "finish", "payload": {"stepResult": "stop"}},
+    ({"type": "text-delta", "payload": {"id": "b", "text": 5}}, "`payload.text` is int", "a string"),
+    ({"type": "text-delta", "payload": {"id": "b", "text": b"x"}}, "`payload.text` is bytes", "a string"),
+    ({"type": "text-delta"}, "`payload.text` is missing", "a string"),
+    ({"type": "text-start", "payload": "b"}, "`payload` is str", "an object, or nothing"),
+    ({"type": "reasoning-delta", "payload": {"id": "b", "text": {"x"}}}, "`payload.text` is set", "a string"),
+    ({"type": "tool-call", "payload": {"toolName": "t"}}, "`payload.toolCallId` is missing", "a string"),
+    (
+        {"type": "tool-call", "payload": {"toolCallId": "c", "toolName": 5}},
+        "`payload.toolName` is int",
+        "a string",
+    ),
+    ({"type": "tool-result", "payload": {"result": 1}}, "`payload.toolCallId` is missing", "a string"),
+    (
+        {"type": "finish", "payload": {"stepResult": "stop"}},
+        "`payload.stepResult` is str",
+        "an object, or nothing",
+    ),
 ]
-"""Chunks that the runtime would fail over."""
+"""Chunks that the runtime would fail over, and what is told of them."""
 
 
-@pytest.mark.parametrize("made", NOT_READABLE)
-async def test_a_chunk_that_lacks_what_its_type_needs_is_refused(made):
-    with pytest.raises(ProcessorError, match="allowed are a chunk") as caught:
+@pytest.mark.parametrize(("made", "found", "needed"), NOT_READABLE)
+async def test_a_chunk_that_lacks_what_its_type_needs_is_refused_with_the_field(made, found, needed):
+    with pytest.raises(ProcessorError) as caught:
         await through(hook(lambda args: [args.part, made]), [delta("a")])
     assert (caught.value.code, caught.value.processor_id) == ("PROCESSOR_RETURNED_INVALID_VALUE", "a")
+    told = f"returned a chunk of type {made['type']!r} whose {found}; it must be {needed}"
+    assert str(caught.value).endswith(told)
 
 
 @pytest.mark.parametrize(
