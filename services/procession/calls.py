@@ -2,7 +2,8 @@
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal, NoReturn, Self, TypeVar, cast
@@ -139,6 +140,20 @@ class Calls:
         run, at = getattr(args, "run_id", ""), place(error, type(link.processor).__module__)
         of, where = f" of run {run}" if run else "", f" at {at}" if at else ""
         self.environment.log(f"{link.id}: {hook.value}{of} raised {type(error).__name__}{where}")
+
+    @contextmanager
+    def taking(self, ctx: RunContext, link: Link, hook: Hook) -> Iterator[None]:
+        """While what a hook returned is taken over: counts and logs it where that cannot be done."""
+        try:
+            yield
+        except ProcessorError as error:
+            self.refused(link, hook, error.code, ctx.run_id)
+            raise
+
+    def refused(self, link: Link, hook: Hook, code: str, run: str) -> None:
+        """Counts a return that cannot be taken over, and logs it: the code of its error, not its text."""
+        self.report(link, hook).errors += 1
+        self.environment.log(f"{link.id}: {hook.value} of run {run} failed with {code}")
 
     async def violated(self, link: Link, hook: Hook, tripwire: TripWire) -> None:
         """Completes the tripwire, counts it, tells `on_violation`, and stores the violation (R-VI, D-17).

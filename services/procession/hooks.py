@@ -92,11 +92,14 @@ async def run_input(ctx: RunContext, links: list[Link], calls: Calls) -> None:
             message_list=ctx.messages,
         )
         value = await calls.call(link, hook, args)
-        if isinstance(value, dict) and {"messages", "system_messages"} <= value.keys():
-            reconcile(ctx, link, hook, stage, value["messages"])
-            replace_system(ctx, link, hook, value["system_messages"])
-        else:
-            _take_messages(ctx, link, hook, stage, value, others="{messages, system_messages}, or nothing")
+        with calls.taking(ctx, link, hook):
+            if isinstance(value, dict) and {"messages", "system_messages"} <= value.keys():
+                reconcile(ctx, link, hook, stage, value["messages"])
+                replace_system(ctx, link, hook, value["system_messages"])
+            else:
+                _take_messages(
+                    ctx, link, hook, stage, value, others="{messages, system_messages}, or nothing"
+                )
 
 
 def _settings(config: StepConfig) -> dict[str, Any]:
@@ -128,10 +131,11 @@ async def run_input_step(ctx: RunContext, links: list[Link], calls: Calls, write
             **_settings(config),
         )
         value = await calls.call(link, hook, args)
-        if isinstance(value, dict):
-            _apply_step(ctx, link, stage, value)
-        else:
-            _take_messages(ctx, link, hook, stage, value, others="an object of overrides, or nothing")
+        with calls.taking(ctx, link, hook):
+            if isinstance(value, dict):
+                _apply_step(ctx, link, stage, value)
+            else:
+                _take_messages(ctx, link, hook, stage, value, others="an object of overrides, or nothing")
 
 
 def _apply_step(ctx: RunContext, link: Link, stage: list[Any], value: dict[str, Any]) -> None:
@@ -188,20 +192,26 @@ async def run_llm_request(ctx: RunContext, links: list[Link], calls: Calls, writ
         value = await calls.call(link, Hook.LLM_REQUEST, args)
         if value is None:
             continue
-        if not isinstance(value, dict):
-            raise invalid(link, Hook.LLM_REQUEST, value, "allowed are {prompt}, {response}, or nothing")
+        with calls.taking(ctx, link, Hook.LLM_REQUEST):
+            _check_request(link, value)
         if value.get("prompt") is not None:
             prompt = value["prompt"]
-            if not is_prompt(prompt):
-                allowed = "`prompt` is a list of entries, each with a `role`: " + ", ".join(ROLES)
-                raise invalid(link, Hook.LLM_REQUEST, prompt, allowed)
-        if value.get("response") is not None:
-            if not is_response(value["response"]):
-                allowed = '`response` is `{"chunks": [...]}`, with chunks as a model gives them'
-                raise invalid(link, Hook.LLM_REQUEST, value["response"], allowed)
-            if ctx.cached is None:
-                ctx.cached = copy.deepcopy(value["response"])
+        if value.get("response") is not None and ctx.cached is None:
+            ctx.cached = copy.deepcopy(value["response"])
     ctx.prompt = prompt
+
+
+def _check_request(link: Link, value: Any) -> None:
+    """Raises ProcessorError where `process_llm_request` has returned what it may not."""
+    hook = Hook.LLM_REQUEST
+    if not isinstance(value, dict):
+        raise invalid(link, hook, value, "allowed are {prompt}, {response}, or nothing")
+    if value.get("prompt") is not None and not is_prompt(value["prompt"]):
+        allowed = "`prompt` is a list of entries, each with a `role`: " + ", ".join(ROLES)
+        raise invalid(link, hook, value["prompt"], allowed)
+    if value.get("response") is not None and not is_response(value["response"]):
+        allowed = '`response` is `{"chunks": [...]}`, with chunks as a model gives them'
+        raise invalid(link, hook, value["response"], allowed)
 
 
 async def run_llm_response(ctx: RunContext, links: list[Link], calls: Calls, writer: a.Writer | None) -> None:
@@ -265,7 +275,8 @@ async def run_output_step(ctx: RunContext, links: list[Link], calls: Calls, writ
         value = await calls.call(link, hook, args)
         if isinstance(value, list) and not value:
             continue
-        _take_messages(ctx, link, hook, stage, value)
+        with calls.taking(ctx, link, hook):
+            _take_messages(ctx, link, hook, stage, value)
 
 
 def _take_messages(
@@ -301,7 +312,8 @@ async def run_tool_result(
         )
         value = await calls.call(link, hook, args)
         if not (isinstance(value, list) and not value):
-            _take_messages(ctx, link, hook, stage, value)
+            with calls.taking(ctx, link, hook):
+                _take_messages(ctx, link, hook, stage, value)
         after = find_invocation(ctx.messages, call_id)
         if after and "result" in after and after != before:
             outcome["result"] = after.get("result")
@@ -340,7 +352,9 @@ async def run_output_result(
             result=result,
             writer=writer,
         )
-        _take_messages(ctx, link, hook, stage, await calls.call(link, hook, args))
+        value = await calls.call(link, hook, args)
+        with calls.taking(ctx, link, hook):
+            _take_messages(ctx, link, hook, stage, value)
 
 
 __all__ = [

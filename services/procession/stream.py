@@ -12,7 +12,7 @@ from procession.args import OutputStreamArgs
 from procession.authors import is_ours
 from procession.calls import Calls, Clock, Link, TurnWriter, abort, failure, of_another, within
 from procession.context import RunContext
-from procession.errors import TripWire
+from procession.errors import ProcessorError, TripWire
 from procession.json_values import NotJsonError, given
 from procession.processor import Hook
 from procession.response import ResponseCollector
@@ -206,7 +206,7 @@ class StreamChain:
             if chunk and each is chunk and each.get("type") == kind:
                 continue
             if not is_chunk(each):
-                raise no_chunk(self.links[k], _HOOK, each)
+                raise self._refused(k, no_chunk(self.links[k], _HOOK, each))
             if each["type"] in RUNTIME_TYPES:
                 self._check_received(k, chunk, kind, each["type"])
             elif each["type"] not in CORE_TYPES:
@@ -218,13 +218,20 @@ class StreamChain:
         try:
             given(chunk, "chunk")
         except NotJsonError as error:
-            raise wrong(self.links[k], _HOOK, INVALID_RETURN, f"returned {error}") from error
+            raise self._refused(
+                k, wrong(self.links[k], _HOOK, INVALID_RETURN, f"returned {error}")
+            ) from error
 
     def _check_received(self, k: int, chunk: Chunk | None, was: str | None, kind: str) -> None:
         """Refuses a chunk that only the runtime makes, unless the link gives back such a one that it got."""
         if kind != was and not any(part["type"] == kind for part in self.parts[k] if part is not chunk):
             text = f"returned a chunk of type {kind!r}, which belongs to the runtime; `abort` ends a run"
-            raise wrong(self.links[k], _HOOK, INVALID_RETURN, text)
+            raise self._refused(k, wrong(self.links[k], _HOOK, INVALID_RETURN, text))
+
+    def _refused(self, k: int, error: ProcessorError) -> ProcessorError:
+        """Counts and logs an error about a return; gives it."""
+        self._calls.refused(self.links[k], _HOOK, error.code, self._args[k].run_id)
+        return error
 
 
 async def _send_past(chain: "ref[StreamChain]", k: int, chunk: Chunk) -> None:

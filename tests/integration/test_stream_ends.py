@@ -110,6 +110,12 @@ async def test_what_is_no_json_in_a_stream_hook_ends_the_run_with_its_name(run, 
     assert (error.code, (error.processor_id, error.hook)) == (code, place)
 
 
+@pytest.mark.parametrize("what", [number, failure])
+async def test_what_a_stream_hook_returns_wrongly_counts_in_the_result_as_what_it_raises(run, what):
+    [tally] = (await run(at_text(what))).processors
+    assert (tally.processor, tally.errors) == ("p", 1)
+
+
 async def test_an_abort_whose_metadata_is_no_json_ends_the_run(run):
     result = await run(at_text(lambda args: args.abort("no", metadata={1})))
     assert result.status in ("failed", "blocked")

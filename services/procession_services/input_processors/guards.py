@@ -94,10 +94,11 @@ async def _run(ctx: RunContext, link: Link, calls: Calls) -> None:
     """Runs the hook; refuses changes of what the model reads, or of what later hooks do."""
     before = _fixed(ctx)
     await hooks.run_input(ctx, [link], calls)
-    if _fixed(ctx) != before:
-        text = "changed the messages or the request context; beside the model it can only abort: set parallel: false"
-        raise wrong(link, Hook.INPUT, CHANGED, text)
-    ctx.check_states(Hook.INPUT.value)
+    with calls.taking(ctx, link, Hook.INPUT):
+        if _fixed(ctx) != before:
+            text = "changed the messages or the request context; beside the model it can only abort"
+            raise wrong(link, Hook.INPUT, CHANGED, f"{text}: set parallel: false")
+        ctx.check_states(Hook.INPUT.value)
 
 
 def _fixed(ctx: RunContext) -> bytes:

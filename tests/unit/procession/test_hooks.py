@@ -10,7 +10,8 @@ from procession.args import AbortSignal, ModelInfo
 from procession.errors import ProcessorError
 from procession.hooks import run_llm_request
 from procession.messages import text_of
-from procession.testing import ProcessorKit
+from procession.processor import Hook
+from procession.testing import ProcessorKit, environment
 from procession.testing.answers import USAGE
 from tests.unit.procession.making import FOREIGN, calls, context, link, on, processor
 
@@ -93,6 +94,18 @@ async def test_another_message_list_is_an_error(method):
 async def test_anything_else_is_an_error(method, value):
     error = await fails(method, value, INVALID)
     assert type(value).__name__ in str(error)
+
+
+@pytest.mark.parametrize("method", ALL)
+@pytest.mark.parametrize(("value", "code"), [(5, INVALID), ([5], UNREADABLE), (FOREIGN, EXTERNAL)])
+async def test_a_wrong_return_is_counted_and_logged_without_its_text(method, value, code):
+    lines: list[str] = []
+    kit = kit_of(method, lambda _args: value, environment=environment(log=lines.append))
+    with pytest.raises(ProcessorError) as caught:
+        await drive(kit, method)
+    assert lines == [f"a: {caught.value.hook} of run run-1 failed with {code}"]
+    [report] = kit.calls.reports.values()
+    assert (report.calls, report.errors) == (1, 1)
 
 
 @pytest.mark.parametrize("method", ALL)
@@ -510,10 +523,13 @@ async def test_a_response_is_copied():
               {"response": {"chunks": [{"type": "tool-call", "payload": {"toolName": "t"}}]}},
               {"response": {"chunks": [{"type": "text-delta", "payload": {"text": 5}}]}}]
 )  # fmt: skip
-async def test_a_wrong_request_value_is_an_error(value):
+async def test_a_wrong_request_value_is_an_error_and_counts(value):
+    tally = calls()
+    links = [link(processor(process_llm_request=lambda _args: value))]
     with pytest.raises(ProcessorError) as caught:
-        await request(value)
+        await run_llm_request(context(), links, tally, None)
     assert caught.value.code == INVALID
+    assert tally.report(links[0], Hook.LLM_REQUEST).errors == 1
 
 
 async def test_a_request_gets_the_model_of_the_step():

@@ -164,6 +164,17 @@ async def test_nor_does_it_make_one_of_the_chunk_in_hand(kind, listed):
     assert (caught.value.code, caught.value.processor_id) == ("PROCESSOR_RETURNED_INVALID_VALUE", "a")
 
 
+@pytest.mark.parametrize("made", [5, {"type": "reset", "payload": {}}, {"type": "data-x", "data": {1}}])
+@pytest.mark.parametrize("on_error", ["fail", "skip"])
+async def test_a_wrong_return_is_counted_and_logged_without_its_text(made, on_error):
+    logged: list[str] = []
+    tally = Calls(clock=lambda: 0, environment=environment(log=logged.append))
+    with pytest.raises(ProcessorError):
+        await through(hook(keep, lambda _args: made), [delta("a")], tally=tally, on_error=on_error)
+    assert logged == ["b: processOutputStream of run r failed with PROCESSOR_RETURNED_INVALID_VALUE"]
+    assert [report.errors for report in tally.reports.values()] == [0, 1]
+
+
 async def test_a_type_that_was_changed_in_place_counts_as_a_change():
     def edit(args):
         args.part["type"] = "data-x"

@@ -99,6 +99,11 @@ async def test_what_cannot_be_judged_is_told(name, fields, code, told):
     assert told in reply.error.message
 
 
+async def test_a_state_that_is_no_json_counts_as_an_error():
+    [report] = (await ask("keeps-set")).reports
+    assert (report.calls, report.errors) == (1, 1)
+
+
 async def test_garbage_is_told_too():
     reply = GuardReply.model_validate_json(await answers().answer(SUBJECT, b"{}"))
     assert reply.error is not None
