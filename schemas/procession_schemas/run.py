@@ -20,9 +20,11 @@ class RunRequest(AgentOptions):
     """A request on `procession.v1.run.<tenant>.<agent>`: `{"input": "Hello"}` is enough.
 
     `runId` is the idempotency key: the same id with the same body, byte for byte, on the same subject is the same run;
-    with another body, or for another agent, it is a conflict. It has 1 to 128 letters, digits, `_` and `-`. Without
-    one, the run is called what the header `Nats-Msg-Id` says, and without that `run-<stream sequence>`, which the
-    publish acknowledgement tells. So is one whose id, or whose JSON, cannot be read: its `run.finished` has that name.
+    with another body, or for another agent, it is a conflict. So keys have to be in the same order, which a model that
+    fills a schema heeds; the Python client keeps that in which a dict was made. It has 1 to 128 letters, digits, `_`
+    and `-`. Without one, the run is called what the header `Nats-Msg-Id` says, and without that
+    `run-<stream sequence>`, which the publish acknowledgement tells. So is one whose id, or whose JSON, cannot be
+    read: its `run.finished` has that name.
 
     Integers have 64 bits at the most, values nest 100 levels deep, and an array has 256 processors at the most.
     """

@@ -85,7 +85,8 @@ class Procession:
             agent: Name of an agent that the services know, or an agent that travels with the request: an `Agent`, or
                 its JSON, as in `{"name": "a", "model": "openai/gpt-4o", "outputProcessors": ["pii-detector"]}`.
             options: Any field of RunRequest, for example `memory={"thread": "t1", "resource": "ann"}`. The
-                same `run_id` with the same request is the same run, however often it is sent.
+                same `run_id` with the same request is the same run, however often it is sent; its dicts must have
+                their keys in the same order, too.
 
         Raises:
             pydantic.ValidationError: An option, or one of the agent's, is unknown or wrong; the error names it.
