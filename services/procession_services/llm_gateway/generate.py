@@ -50,6 +50,19 @@ class Generator:
             return GenerateReply(error=f"the request cannot be read: {error.error_count()} errors").to_json()
         _, _, tenant, *_ = subjects.parse(subject)
         try:
+            reply = await self._reply(request, tenant)
+            told = reply.to_json()
+            if len(told) > self._max_reply:
+                told = reply.model_copy(update={"chunks": []}).to_json()
+        except (
+            Exception
+        ) as error:  # whatever it is: without an answer, another gateway would be asked for the same
+            log.exception("an answer of %s cannot be given on", request.model)
+            return GenerateReply(error=f"{request.model} failed: {type(error).__name__}").to_json()
+        return told if len(told) <= self._max_reply else _too_long(len(told), self._max_reply)
+
+    async def _reply(self, request: GenerateRequest, tenant: str) -> GenerateReply:
+        try:
             async with (
                 beating(self._publish, request.beats),
                 asyncio.timeout(request.timeout),
@@ -59,13 +72,10 @@ class Generator:
                 if reply.error is None:
                     self._ledger.add(tenant, {}, request.model, reply.usage, reply.cost)
         except TimeoutError:
-            reply = GenerateReply(error=f"{request.model} gave no answer within {request.timeout:g} s")
+            return GenerateReply(error=f"{request.model} gave no answer within {request.timeout:g} s")
         except ProviderError as error:
-            reply = GenerateReply(error=f"{request.model} failed: {error}")
-        told = reply.to_json()
-        if len(told) > self._max_reply:
-            told = reply.model_copy(update={"chunks": []}).to_json()
-        return told if len(told) <= self._max_reply else _too_long(len(told), self._max_reply)
+            return GenerateReply(error=f"{request.model} failed: {error}")
+        return reply
 
     async def _ask(self, request: GenerateRequest) -> GenerateReply:
         call = self._call(request)

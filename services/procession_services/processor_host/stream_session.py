@@ -101,9 +101,17 @@ class Session:
         return self.moving is not None and not self.moving.done()
 
     def add(self, chunks: Iterable[Chunk]) -> None:
-        """Takes chunks that are to be sent."""
-        # Copied, since orjson leaves each result its working memory: 4 kB for 100 bytes (docs/performance.md).
-        self.raw += [memoryview(orjson.dumps(chunk)).tobytes() for chunk in chunks]
+        """Takes chunks that are to be sent.
+
+        Raises:
+            ProcessorError: One holds what is not JSON.
+        """
+        try:
+            # Copied, since orjson leaves each result its working memory: 4 kB for 100 bytes (docs/performance.md).
+            self.raw += [memoryview(orjson.dumps(chunk)).tobytes() for chunk in chunks]
+        except TypeError as error:
+            text = f"a chunk of the model holds what is not JSON: {error}"
+            raise ProcessorError(text, code="CHUNK_NOT_SENDABLE") from error
 
     def left(self, away: str = "") -> None:
         """Takes it that the attempt has failed, and that clients may have what came of it.

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from procession_schemas.chunks import Chunk
-from procession_services.llm_gateway.core.text import objects, valid_unicode
+from procession_services.llm_gateway.core.text import objects, sendable, valid_unicode
 from procession_services.llm_gateway.core.tool_calls import ToolCallAssembler
 from procession_services.llm_gateway.core.usage import Usage
 
@@ -107,7 +107,7 @@ class ChunkAdapter:
         with index 0 counts.
         """
         if metadata := event.get("provider_specific_fields"):
-            self._metadata.update(metadata)
+            self._metadata.update(sendable(metadata))
         choices: list[dict[str, Any]] = event.get("choices") or []
         choice = choices[0] if choices else {}
         if choice.get("index"):
@@ -128,7 +128,7 @@ class ChunkAdapter:
         if not self._begun and (chunks or self._response_id):
             self._begun = True
             chunks.insert(0, self._response_metadata(event))
-        return [{"type": "raw", "payload": event}, *chunks] if self._include_raw else chunks
+        return [{"type": "raw", "payload": sendable(event)}, *chunks] if self._include_raw else chunks
 
     def finish(self, *, over: bool = False) -> list[Chunk]:
         """Return the last chunks: the ends of what is still open, and `finish`.
@@ -189,7 +189,7 @@ class ChunkAdapter:
                 placed = call if known else {**call, "index": place}
                 chunks += self._calls.feed(placed, self._response_id, self._provider)
         if own := delta.get("provider_specific_fields"):
-            chunks += self._executed(own)
+            chunks += self._executed(sendable(own))
         return chunks
 
     def _executed(self, own: dict[str, Any]) -> list[Chunk]:

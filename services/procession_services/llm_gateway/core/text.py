@@ -5,6 +5,8 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
+from procession.json_values import plain
+
 _CLOSERS: Final = {"{": "}", "[": "]"}
 _SURROGATE: Final = re.compile(r"\\u[dD]|[\ud800-\udfff]")
 
@@ -16,6 +18,11 @@ class InvalidJsonError(ValueError):
 def objects(value: Any) -> list[dict[str, Any]]:
     """Return the objects of a list; nothing of what is no list."""
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def sendable(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return fields of a provider's own as they can travel on; what nests too deep, or is no JSON, as its text."""
+    return {name: plain(value) for name, value in fields.items()}
 
 
 def valid_value(value: Any) -> Any:

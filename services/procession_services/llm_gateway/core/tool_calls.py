@@ -6,7 +6,13 @@ from typing import Any, Final
 from procession.json_values import NotJsonError, given
 from procession_schemas.chunks import Chunk
 from procession_services.llm_gateway.core.messages import compact_json
-from procession_services.llm_gateway.core.text import InvalidJsonError, close_json, parse_json, valid_unicode
+from procession_services.llm_gateway.core.text import (
+    InvalidJsonError,
+    close_json,
+    parse_json,
+    sendable,
+    valid_unicode,
+)
 
 _PROVIDERS_OWN: Final = "srvtoolu_"
 """How Anthropic's ids of calls begin that it executes itself."""
@@ -103,9 +109,14 @@ class ToolCallAssembler:
 
         `response_id` names calls that the provider left nameless; `provider` is the key of
         `providerMetadata`.
+
+        Raises:
+            TypeError, AttributeError: It is not of the shape of such an entry.
         """
         function = delta.get("function") or {}
         name = function.get("name")
+        if not isinstance(name, str | None):
+            raise TypeError("the name of a tool is no text")
         if not isinstance(delta.get("id"), str | None):  # some count
             delta = {**delta, "id": str(delta["id"])}
         call, chunks = self._find(delta, function), []
@@ -118,7 +129,7 @@ class ToolCallAssembler:
             call = self._begin(delta, response_id)
         call.name = call.name or name or ""
         if own := delta.get("provider_specific_fields"):
-            call.metadata.setdefault(provider, {}).update(own)
+            call.metadata.setdefault(provider, {}).update(sendable(own))
         arguments = function.get("arguments") or ""
         return chunks + call.add(arguments if isinstance(arguments, str) else compact_json(arguments))
 

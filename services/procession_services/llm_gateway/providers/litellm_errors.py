@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from procession_services.llm_gateway.core.call import ModelCall
 from procession_services.llm_gateway.core.failures import FailureKind, ProviderError, retryable_status
+from procession_services.llm_gateway.core.text import parse_json
 
 _RESPONSE: Final = frozenset({"httpx.HTTPStatusError"})
 _EVENT: Final = frozenset({"procession_services.EventError"})
@@ -180,7 +181,7 @@ def _payload(chain: list[BaseException]) -> dict[str, Any]:
 
 def _json_object(text: str) -> dict[str, Any] | None:
     try:
-        value = json.loads(text)
+        value = parse_json(text, nan=True)
     except ValueError:
         return None
     if isinstance(value, list) and value:

@@ -108,12 +108,16 @@ class LiteLLMProvider:
                     over = batch[-1] is END
                     if over:
                         batch.pop()
-                    chunks = _fed(adapter, batch)
-                    if over:  # the end goes with them, and nobody has to read on to learn of it
+                    chunks, strange = _fed(adapter, batch)
+                    if (
+                        over and strange is None
+                    ):  # the end goes with them, and nobody has to read on to learn of it
                         yield chunks + _finish(adapter, call, over=True)
                         return
                     if chunks:
                         yield chunks
+                    if strange:
+                        raise strange  # noqa: TRY301 - behind the chunks that came before it
         except ProviderError:
             raise
         except Exception as error:  # LiteLLM and the libraries below it raise whatever they like
@@ -192,14 +196,17 @@ async def _rest(events: AsyncGenerator[list[dict[str, Any]], None]) -> list[dict
         raise
 
 
-def _fed(adapter: ChunkAdapter, batch: list[dict[str, Any]]) -> list[Chunk]:
+def _fed(adapter: ChunkAdapter, batch: list[dict[str, Any]]) -> tuple[list[Chunk], Exception | None]:
+    """The chunks of all events, or of those before one that cannot be read, and what is wrong with that one."""
     chunks: list[Chunk] = []
     for event in batch:
         try:
             chunks += adapter.feed(event)
-        except UNEXPECTED as strange:
-            raise unreadable(event) from strange
-    return chunks
+        except UNEXPECTED as error:
+            strange = unreadable(event)
+            strange.__cause__ = error
+            return chunks, strange
+    return chunks, None
 
 
 def _finish(adapter: ChunkAdapter, call: ModelCall, *, over: bool) -> list[Chunk]:

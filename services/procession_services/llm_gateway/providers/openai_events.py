@@ -76,27 +76,30 @@ class EventReader:
             if line.startswith(b"data:"):
                 told = line[5:].lstrip()
                 if self._data and _apart(self._data[-1], told):
-                    body, self._data = b"\n".join(self._data), []
-                    events.append(ErrorData(body) if self._is_error else body)
-                    self._is_error = False
+                    events.append(self._event())
                     self.done = told.startswith(b"[DONE]")
                     if self.done:
                         break
                 self._data.append(told)
             elif not line and self._data:
-                body, self._data = b"\n".join(self._data), []
-                if body.startswith(b"[DONE]"):
+                event = self._event()
+                if event.startswith(b"[DONE]"):
                     self.done = True
                     break
-                if self._is_error:
-                    body, self._is_error = ErrorData(body), False
-                events.append(body)
+                events.append(event)
+            elif not line:
+                self._is_error = False
             elif line in _NAMED_ERROR:
                 self._is_error = True
             elif line.startswith(_BARE_ERRORS):
                 self._is_error = True
                 self._data.append(line.removeprefix(_ERROR_LINE).lstrip())
         return events
+
+    def _event(self) -> bytes:
+        body, self._data = b"\n".join(self._data), []
+        is_error, self._is_error = self._is_error, False
+        return ErrorData(body) if is_error else body
 
     def _lines(self, data: bytes) -> list[bytes]:
         """The lines that these bytes complete."""

@@ -128,3 +128,21 @@ async def test_an_embedder_that_hangs_for_one_tenant_holds_up_no_other(monkeypat
     assert answer.get("error") is None
     for task in asking:
         task.cancel()
+
+
+class Priceless(Provider):
+    def cost(self, *_of):
+        raise OverflowError("of a price")
+
+
+async def test_whatever_fails_is_answered(caplog):
+    """Else another gateway would be asked for the same."""
+    failing: Any = Priceless(
+        {"type": "text-delta", "payload": {"id": "t", "text": "a"}}, {"type": "finish", "payload": {}}
+    )
+    ledger: Any = Ledger()
+    body = b'{"model": "m/x", "prompt": [], "timeout": 5}'
+    asked = Generator(failing, ledger, nowhere, None, max_reply=10_000)
+    told = orjson.loads(await asked.answer("procession.v1.api.llm_gateway.t.generate", body))
+    assert told["error"] == "m/x failed: OverflowError"
+    assert "OverflowError: of a price" in caplog.text

@@ -5,6 +5,7 @@ from pathlib import Path
 import orjson
 import pytest
 
+from procession.errors import ProcessorError
 from procession.testing.environment import DictStore
 from procession_services.processor_host.stream_session import WINDOW, WINDOW_BYTES, Session
 
@@ -89,3 +90,10 @@ async def test_the_next_attempt_goes_on_behind_what_clients_have_of_those_before
     assert session.resumed(1)["anew"]
     session.timed = True
     assert session.resumed(0)["anew"]
+
+
+async def test_a_chunk_that_is_no_json_fails_by_its_name(session):
+    with pytest.raises(ProcessorError, match="Integer exceeds 64-bit range") as failed:
+        session.add([delta(1), {"type": "x", "payload": {"n": 2**70}}])
+    assert failed.value.code == "CHUNK_NOT_SENDABLE"
+    assert not session.raw

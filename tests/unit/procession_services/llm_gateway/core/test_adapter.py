@@ -4,6 +4,7 @@ import json
 from itertools import pairwise
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -853,3 +854,31 @@ def test_a_strange_time_is_left_out(created: Any) -> None:
 def test_lone_surrogates_do_not_leave_the_adapter() -> None:
     chunks = adapted(event(content="a\ud83d"), call(name="f", id="c1", args='{"x": "\ud83d'), call(args='"}'))
     json.dumps(chunks, ensure_ascii=False).encode()
+
+
+def nested(depth: int) -> Any:
+    value: Any = "x"
+    for _ in range(depth):
+        value = {"a": value}
+    return value
+
+
+@pytest.mark.parametrize("strange", [nested(300), 2**70, float("nan")], ids=["deep", "long", "nan"])
+def test_what_a_provider_tells_of_its_own_can_travel_on(strange: Any) -> None:
+    """It would fail whoever writes it again, and the model would be asked once more."""
+    own = {"provider_specific_fields": {"own": strange, "known": 1}}
+    called = event(tool_calls=[{"id": "c1", "function": {"name": "t", "arguments": "{}"}, **own}])
+    chunks = adapted({**event(content="a"), **own, "x": strange}, called, include_raw=True)
+    orjson.dumps(chunks)
+    (call_payload,) = payloads(chunks, "tool-call")
+    for told in (finish(chunks)["metadata"], call_payload):
+        fields = told["providerMetadata"]["openai"]
+        assert fields["known"] == 1
+        assert isinstance(fields["own"], str)
+    assert isinstance(payloads(chunks, "raw")[0]["x"], str)
+
+
+@pytest.mark.parametrize("name", [["t"], {"t": 1}, 5])
+def test_the_name_of_a_tool_is_a_text(name: Any) -> None:
+    with pytest.raises(TypeError, match="the name of a tool is no text"):
+        adapted(event(tool_calls=[{"id": "c1", "function": {"name": name, "arguments": "{}"}}]))

@@ -163,3 +163,21 @@ def test_the_status_of_an_error_in_a_stream(body: Any, status: int | None) -> No
     with pytest.raises(EventError) as raised:
         request.parse(json.dumps({"error": body}).encode())
     assert meaning(raised.value).status_code == status
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (
+            r'{"error": {"message": "cannot read \"hi \ud83d\""}}',
+            'cannot read "hi \N{REPLACEMENT CHARACTER}"',
+        ),
+        ('{"error": ' + "[" * 5_000 + "]" * 5_000 + "}", None),
+    ],
+    ids=["half a character", "nested deep"],
+)
+def test_what_a_provider_says_of_an_error_can_travel_on(body: str, message: str | None) -> None:
+    response = httpx.Response(400, text=body, request=httpx.Request("POST", "http://provider"))
+    error = meaning(httpx.HTTPStatusError("refused", request=response.request, response=response))
+    json.dumps(error.to_wire(), ensure_ascii=False).encode()
+    assert message in (None, error.message)

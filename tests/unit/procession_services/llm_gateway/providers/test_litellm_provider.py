@@ -636,6 +636,15 @@ async def test_an_error_as_servers_and_proxies_write_them(
     assert (first.kind, first.message, first.code, first.status_code) == ("api", message, "500", 500)
 
 
+async def test_what_came_before_an_event_that_cannot_be_read_counts(provider: LiteLLMProvider) -> None:
+    """Whether they were read together or not."""
+    strange = event(tool_calls=[{"index": 0, "id": "c1", "function": "boo"}])
+    async with ModelServer(Answer(sse(event(content="He"), event(content="llo"), strange))) as server:
+        error, types = await failed(provider, call(server))
+    assert "cannot be read" in error.message
+    assert types == ["response-metadata", "text-start", "text-delta", "text-delta"]
+
+
 @pytest.mark.parametrize("choices", [[None], ["x"], [{"delta": "x"}], {"a": 1}], ids=str)
 async def test_an_event_in_a_form_that_nobody_knows_is_quoted(
     provider: LiteLLMProvider, choices: Any

@@ -200,3 +200,9 @@ async def test_of_an_endless_answer_without_events_not_all_is_kept(monkeypatch):
     monkeypatch.setattr(openai_events, "_WHOLE", 10)
     with pytest.raises(NoEventError, match=r": 'x{16}'$"):
         await batches_of(*[b"x" * 8] * 1000)
+
+
+def test_an_event_without_data_says_nothing_of_the_next_one():
+    (read,) = EventReader().feed(b"event: error\n\ndata: 1\n\n")
+    assert read == b"1"
+    assert not isinstance(read, ErrorData)
