@@ -1,8 +1,10 @@
 """The process of one service, or of several: they start, it says that they are ready, and on SIGTERM they drain."""
 
 import asyncio
+import faulthandler
 import json
 import logging
+import os
 import signal
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -12,11 +14,13 @@ from procession_services.processor_host.service import Host, NotReachableError, 
 from procession_services.runtime import garbage, logs, standstill, telemetry
 from procession_services.runtime.health import keep_ready
 from procession_services.runtime.settings import Settings
-from procession_services.runtime.tasks import ended, spawned
+from procession_services.runtime.tasks import ended, left, spawned
 
 __all__ = ["run"]
 
 log = logging.getLogger(__name__)
+_END_SECONDS = 15.0
+"""How much longer than it drains a process may take to end; then something in it blocks its event loop, or a thread."""
 
 
 def run(services: Mapping[str, Start], settings: Settings) -> None:
@@ -58,6 +62,9 @@ async def _serve(services: Mapping[str, Start], settings: Settings) -> None:
         if not process.stopping.is_set():
             raise
         log.info("stopped before it was ready")
+    if await left(*asyncio.all_tasks() - {task}):
+        logging.shutdown()
+        os._exit(0)  # asyncio would wait for them
 
 
 def _name(services: Collection[str]) -> str:
@@ -110,12 +117,14 @@ class _Process:
     async def _tell(self) -> None:
         """Says that all are ready, on stdout once and with the health file for as long as they are."""
         await self.live.wait()
-        async with keep_ready(self._settings.health_file, self._works), standstill.noticed():
+        patience = standstill.patience(self._settings.work_ack_wait)
+        async with keep_ready(self._settings.health_file, self._works), standstill.noticed(patience):
             garbage.seldom()
             told = {"ready": " ".join(self._services), "replica": self._settings.replica}
             print(json.dumps(told), flush=True)  # noqa: T201 - the protocol
             await self.stopping.wait()
             log.info("stopping: what is in flight is finished, nothing new is taken")
+        faulthandler.dump_traceback_later(self._settings.drain_timeout + _END_SECONDS, exit=True)
 
     async def _works(self) -> bool:
         return all(await asyncio.gather(*(host.works() for host in self.hosts)))

@@ -5,7 +5,6 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 import orjson
@@ -44,7 +43,7 @@ from procession_services.runtime.replicas import Replicas
 from procession_services.runtime.secrets import Secrets
 from procession_services.runtime.settings import Settings
 from procession_services.runtime.store import RunStore
-from procession_services.runtime.tasks import ended, repeated, spawned
+from procession_services.runtime.tasks import ended, place, repeated, spawned
 from procession_services.runtime.values import RedisValues
 
 log = logging.getLogger(__name__)
@@ -372,14 +371,6 @@ async def _tried(step: _Step, ends: float) -> None:
         log.warning("not ended well; what was open is delivered again: %r", error)
 
 
-def _place(task: "asyncio.Task[Any]") -> str:
-    """The file and line at which a task waits."""
-    at: Any = task.get_coro()
-    while hasattr(inner := at.cr_await, "cr_await"):
-        at = inner
-    return f"{Path(at.cr_code.co_filename).name}:{at.cr_frame.f_lineno}"
-
-
 async def _reached(what: str, reaching: Coroutine[Any, Any, _T], seconds: float) -> _T:
     """What comes of `reaching`, or NotReachableError, which tells where it stands."""
     task = asyncio.create_task(reaching)
@@ -387,9 +378,7 @@ async def _reached(what: str, reaching: Coroutine[Any, Any, _T], seconds: float)
         done, _ = await asyncio.wait({task}, timeout=seconds)
         if done:
             return task.result()
-        raise NotReachableError(
-            f"{what} did not answer within {seconds:g} seconds (stands at {_place(task)})"
-        )
+        raise NotReachableError(f"{what} did not answer within {seconds:g} seconds (stands at {place(task)})")
     finally:
         task.cancel()
 

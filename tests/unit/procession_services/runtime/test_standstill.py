@@ -1,6 +1,8 @@
 """Whether somebody is told when the event loop stood still."""
 
 import asyncio
+import subprocess
+import sys
 from itertools import chain, repeat
 from types import SimpleNamespace
 
@@ -32,9 +34,44 @@ async def test_that_the_loop_stood_still_is_told_once_with_what_it_did(
     monkeypatch.setattr(
         standstill, "asyncio", SimpleNamespace(create_task=asyncio.create_task, sleep=looking)
     )
-    async with asyncio.timeout(10), standstill.noticed():
+    async with asyncio.timeout(10), standstill.noticed(600):
         await over.wait()
     expected = f"nothing else ran here for at least {late:.1f} s: "
     assert [message.startswith(expected) and why in message for message in caplog.messages] == [True] * bool(
         why
     )
+
+
+@pytest.mark.parametrize(("lease", "seconds"), [(4, 60), (30, 60), (45, 90)])
+def test_a_process_may_stand_still_for_two_leases_and_a_minute(lease, seconds):
+    assert standstill.patience(lease) == seconds
+
+
+STANDING = """
+import asyncio, re, time
+from procession_services.runtime import standstill
+
+async def main():
+    standstill._LOOK_SECONDS = 0.1
+    async with standstill.noticed(0.5):
+        await asyncio.sleep(0)
+        {blocks}
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("blocks", ["time.sleep(600)", "re.match('(a*)*b', 'a' * 60)"])
+def test_a_process_ends_that_stands_still_for_longer_and_says_where(tmp_path, blocks):
+    script = tmp_path / "standing.py"
+    script.write_text(STANDING.format(blocks=blocks))
+    told = subprocess.run([sys.executable, script], check=False, capture_output=True, text=True, timeout=60)
+    assert told.returncode == 1
+    assert 'standing.py", line 9 in main' in told.stderr
+
+
+def test_a_process_goes_on_that_does_not(tmp_path):
+    script = tmp_path / "standing.py"
+    script.write_text(STANDING.format(blocks="await asyncio.sleep(0.7)") + "time.sleep(0.7)\n")
+    told = subprocess.run([sys.executable, script], check=False, capture_output=True, text=True, timeout=60)
+    assert (told.returncode, told.stderr) == (0, "")
