@@ -42,5 +42,5 @@ class Stuck(Processor[StuckOptions]):
 
 def register(registry: Registry) -> None:
     if "pytest" not in sys.modules:
-        standstill._PATIENCE_SECONDS = 1.0
+        vars(standstill)["_PATIENCE_SECONDS"] = 1.0
     registry.add_processor(Stuck)
