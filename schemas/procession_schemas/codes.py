@@ -49,6 +49,7 @@ ERROR_CODES: Final[dict[str, str]] = {
     "a provider whose key cannot be withheld; the message says which.",
     "STATE_NOT_JSON": "A processor put into its state what is no JSON.",
     "CONTEXT_NOT_JSON": "The same, into messages or the request context.",
+    "CONTEXT_TOO_LONG": "States, messages and steps of the run have more than 128 MB as JSON; the message says whose.",
     "CHUNK_NOT_SENDABLE": "A chunk is no JSON, or longer than a message of NATS.",
     "COMMAND_TOO_LONG": "What a service is to do next is longer than a message of NATS, as with very long options.",
     "WORK_FAILED": "A service gave up a part of the run, after five deliveries.",

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import orjson
 
@@ -18,6 +18,8 @@ USAGE_FIELDS = (
 )  # fmt: skip
 UNKNOWN_USAGE: dict[str, int | None] = {"inputTokens": None, "outputTokens": None, "totalTokens": None}
 """The usage of an attempt whose provider reported none (R-US-3)."""
+_MOST_BYTES: Final = 128 * 1024 * 1024
+"""Of a context as JSON: each service on its way reads and writes all of it, and Redis takes four times as much."""
 
 
 def counted(usage: dict[str, int | None]) -> dict[str, int | None]:
@@ -127,18 +129,31 @@ class RunContext:
         Steps, most of a long loop's context, were JSON when they were told, and are looked at again if hooks got them.
 
         Raises:
-            ProcessorError: Something in it is no JSON: a state, whose processor is named, or something else.
+            ProcessorError: Something in it is no JSON: a state, whose processor is named, or something else; or it is
+                too long.
         """
         data = self.to_dict()
         try:
             if self.steps_shown:
-                return encoded(data, "run")
-            steps = orjson.dumps(data.pop("steps"))
-            return encoded(data, "run")[:-1] + b',"steps":' + steps + b"}"
+                body = encoded(data, "run")
+            else:
+                steps = orjson.dumps(data.pop("steps"))
+                body = encoded(data, "run")[:-1] + b',"steps":' + steps + b"}"
         except TypeError as error:
             self.check_states(hook)
             text = f"the request context, messages and prompt of a run must be JSON: {error}"
             raise _not_json("CONTEXT_NOT_JSON", text, "", hook) from error
+        if len(body) > _MOST_BYTES:
+            raise self._too_long(len(body), hook)
+        return body
+
+    def _too_long(self, size: int, hook: str) -> ProcessorError:
+        sizes = {processor: len(orjson.dumps(state)) for processor, state in self.states.items()}
+        kept = {**sizes, "": size - sum(sizes.values())}
+        most = max(kept, key=lambda processor: kept[processor])
+        whose = f"the state of {most}" if most else "messages, steps and the rest"
+        text = f"what the run keeps has {size} bytes, {kept[most]} of them {whose}; at most {_MOST_BYTES}"
+        return ProcessorError(text, processor_id=most, hook=hook, code="CONTEXT_TOO_LONG")
 
     def check_states(self, hook: str = "") -> None:
         """Raises ProcessorError where the state of a processor is no JSON."""

@@ -2,6 +2,7 @@ import dataclasses
 import json
 from datetime import datetime
 
+import orjson
 import pytest
 
 from procession.context import RunContext, add_usage, is_rejected
@@ -110,3 +111,19 @@ def test_a_context_that_is_no_json_names_the_place_and_whose_state_it_is():
     with pytest.raises(ProcessorError, match=r"state\['x'\]\[0\] is of the type set") as caught:
         ctx.to_json()
     assert (caught.value.code, caught.value.processor_id) == ("STATE_NOT_JSON", "p")
+
+
+@pytest.mark.parametrize(("state", "whose"), [("x" * 900, "p"), ("x", "")])
+def test_a_context_that_is_too_long_names_what_has_most_of_it(monkeypatch, state, whose):
+    monkeypatch.setattr("procession.context._MOST_BYTES", 1_000)
+    ctx = context()
+    ctx.state("p")["x"] = state
+    ctx.request_context["x"] = "y" * (900 if whose == "" else 0)
+    with pytest.raises(
+        ProcessorError, match=r"the run keeps has \d+ bytes, \d+ of them .*; at most 1000"
+    ) as caught:
+        ctx.to_json("processInput")
+    told = caught.value
+    assert (told.code, told.processor_id, told.hook) == ("CONTEXT_TOO_LONG", whose, "processInput")
+    monkeypatch.setattr("procession.context._MOST_BYTES", len(orjson.dumps(ctx.to_dict())) + 10)
+    assert orjson.loads(ctx.to_json()) == ctx.to_dict()
