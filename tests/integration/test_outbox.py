@@ -11,21 +11,28 @@ import pytest_asyncio
 from procession.client import ChunkOrder
 from procession.errors import ProcessorError
 from procession_schemas import subjects
-from procession_services.bus import Bus
+from procession_services.bus import Bus, unconfirmed
 from procession_services.bus.unconfirmed import AGAIN
 from procession_services.processor_host.outbox import Outbox, Shown, last_sent
 from procession_services.runs.numbering import fence_of
 from procession_services.runtime.embedded import EmbeddedServers
+from procession_services.runtime.tasks import ended
+from tests.support.waiting import nothing_more
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def bus(tmp_path):
+async def servers(tmp_path):
     async with EmbeddedServers(tmp_path, redis=False) as servers:
-        bus = await Bus.connect(servers.endpoints.nats_url, "test")
-        yield bus
-        await bus.close()
+        yield servers
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def bus(servers):
+    bus = await Bus.connect(servers.endpoints.nats_url, "test")
+    yield bus
+    await bus.close()
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -97,6 +104,28 @@ async def test_chunks_before_one_that_cannot_be_sent_are_sent_and_its_number_is_
     box.put(*named("instead"))
     await box.flush()
     assert told(await batches.get()) == (7, ["inste"])
+
+
+async def test_who_is_cancelled_while_nats_stands_still_loses_no_chunk(servers, bus, batches, monkeypatch):
+    monkeypatch.setattr(unconfirmed, "_KEPT", 1)
+    box = outbox(bus)
+    servers.freeze_nats()
+    box.put(*named("one"))
+    await box.flush()
+    box.put(*named("two"))
+    flushing = asyncio.create_task(box.flush())
+    await nothing_more()
+    assert not flushing.done()
+    await ended(flushing)
+    servers.thaw_nats()
+    box.put(*named("three"))
+    await box.flush(end=True)
+    got: list[tuple[int, str]] = []
+    async with asyncio.timeout(20):
+        while len(got) < 3:
+            first, names = told(await batches.get())
+            got += list(enumerate(names, first))
+    assert got == [(5, "one"), (6, "two"), (7, "three")]
 
 
 async def test_who_does_it_again_uses_no_number_that_a_client_may_have_although_the_stream_lost_it(

@@ -42,6 +42,11 @@ async def until_stored(bus, *bodies):
             await asyncio.sleep(0.05)
 
 
+async def published(bus, body):
+    await bus.room_to_keep()
+    await bus.publish_kept(SUBJECT, body)
+
+
 async def test_where_there_are_several_servers_each_message_is_sent_until_the_stream_has_it(servers):
     url = servers.endpoints.nats_url
     bus = await Bus.connect(f"{url},{url.replace('127.0.0.1', 'localhost')}", "test")
@@ -145,7 +150,9 @@ async def test_what_is_kept_while_nats_is_away_goes_out_once(servers):
 
 
 @pytest.mark.parametrize("limit", ["_KEPT", "_KEPT_BYTES"])
-async def test_who_publishes_more_than_can_be_kept_waits_until_nats_is_back(servers, monkeypatch, limit):
+async def test_who_wants_to_publish_more_than_can_be_kept_waits_until_nats_is_back(
+    servers, monkeypatch, limit
+):
     monkeypatch.setattr(unconfirmed, limit, 5)
     bus = await Bus.connect(servers.endpoints.nats_url, "test")
     servers.kill_nats()
@@ -154,7 +161,7 @@ async def test_who_publishes_more_than_can_be_kept_waits_until_nats_is_back(serv
 
     async def publish(numbers):
         for number in numbers:
-            await bus.publish_kept(SUBJECT, b"%d" % number)
+            await published(bus, b"%d" % number)
             taken.append(number)
 
     publishing = [
@@ -172,19 +179,19 @@ async def test_who_publishes_more_than_can_be_kept_waits_until_nats_is_back(serv
     await bus.close()
 
 
-async def test_while_nats_is_there_who_publishes_more_than_can_be_kept_goes_on(servers, monkeypatch):
+async def test_while_nats_is_there_who_wants_to_publish_more_than_can_be_kept_goes_on(servers, monkeypatch):
     """As where a stream takes nothing, and clients hear it nevertheless."""
     monkeypatch.setattr(unconfirmed, "_KEPT", 5)
     bus = await Bus.connect(servers.endpoints.nats_url, "test")
     await bus.js.delete_stream("CHUNKS")
     async with asyncio.timeout(20):
         for number in range(20):
-            await bus.publish_kept(SUBJECT, b"%d" % number)
+            await published(bus, b"%d" % number)
     await bus.close()
 
 
 @pytest.mark.parametrize("goes_on", [True, False], ids=["is thawed", "is killed"])
-async def test_who_publishes_more_than_can_be_kept_waits_where_nats_stands_still(
+async def test_who_wants_to_publish_more_than_can_be_kept_waits_where_nats_stands_still(
     servers, monkeypatch, goes_on
 ):
     """It is connected, and has nothing yet."""
@@ -195,7 +202,7 @@ async def test_who_publishes_more_than_can_be_kept_waits_where_nats_stands_still
 
     async def publish():
         for number in range(1, 20):
-            await bus.publish_kept(SUBJECT, b"%d" % number)
+            await published(bus, b"%d" % number)
 
     publishing = asyncio.create_task(publish())
     done, _ = await asyncio.wait([publishing], timeout=0.3)
@@ -276,7 +283,7 @@ async def test_what_a_stream_may_store_yet_is_waited_for_and_kept(servers, monke
 
     async def publish():
         for body in bodies:
-            await bus.publish_kept(SUBJECT, body)
+            await published(bus, body)
 
     publishing = asyncio.create_task(publish())
     await until(lambda: asked.count(b"4") > 1)

@@ -205,10 +205,15 @@ class Bus:
         if not (self._nearby and self._nearby.tell(subject, body, "")):
             self.client.post(subject, body)
 
+    async def room_to_keep(self) -> None:
+        """Returns when `publish_kept` may be called: it waits while too much is kept that no stream has confirmed."""
+        assert self._unconfirmed is not None
+        await self._unconfirmed.make_room()
+
     async def publish_kept(self, subject: str, body: bytes, *, ask: bool = False) -> int:
         """Publishes into a stream without waiting; what the stream has not confirmed is sent again (`Unconfirmed`).
 
-        Gives a number, for which `kept` waits if the stream was asked.
+        Gives a number, for which `kept` waits if the stream was asked. Who is cancelled has published it.
         """
         assert self._unconfirmed is not None
         return await self._unconfirmed.publish(subject, body, ask=ask)

@@ -3,8 +3,8 @@
 One server stores what comes over one connection in its order: it is asked now and then, and speaks for all before. In
 a cluster the stream's leader may die and be elected anew while this connection lives, and swallow what comes meanwhile:
 there each message is asked for, and sent again when one behind it is there, or no answer comes. A reader may get it
-twice. While NATS is away they are only kept; when no more can be, who publishes waits. So it is where NATS is connected
-and stands still.
+twice. While NATS is away they are only kept; when no more can be, who is about to publish waits. So it is where NATS is
+connected and stands still.
 """
 
 import asyncio
@@ -66,9 +66,10 @@ class Unconfirmed:
                 task.cancel()
 
     async def publish(self, subject: str, body: bytes, *, ask: bool = False) -> int:
-        """Publishes and keeps a message; gives its number. With `ask` the stream is asked for it in any case."""
-        if self._is_full():
-            await self._make_room()
+        """Keeps and publishes a message; gives its number. With `ask` the stream is asked for it in any case.
+
+        Who is cancelled has published it: whether more can be kept is asked before (`make_room`).
+        """
         self._number = number = self._number + 1
         now = self._clock()
         self._kept[number] = (subject, body, now)
@@ -83,8 +84,11 @@ class Unconfirmed:
     def _is_full(self) -> bool:
         return len(self._kept) >= _KEPT or self._bytes >= _KEPT_BYTES
 
-    async def _make_room(self) -> None:
-        """Waits for an answer, since NATS may have nothing yet; where a stream refuses, keeps the oldest no longer."""
+    async def make_room(self) -> None:
+        """Returns when one more message can be kept; where a stream refuses, keeps the oldest no longer.
+
+        Else it waits for an answer, since NATS may have nothing yet.
+        """
         while self._is_full():
             if self._refusing:
                 self._confirm(next(iter(self._kept)))

@@ -209,12 +209,14 @@ class Outbox:
         """Says that what is not sent yet comes from here, whatever the one before us may still say."""
         if self._live:
             following = max(self.next_seq, self._suppress + 1)
-            await self._publish(following, [], {"reset": following})
+            await self._bus.room_to_keep()
+            await self._tell(self._batch(following, [], {"reset": following}))
 
     async def flush(self, *, end: bool = False, mark: bool = False) -> None:
         """Publishes what is ready; and what a `mark` says, which the first chunks behind it say again.
 
-        A NATS that is killed may forget what it has confirmed a moment before.
+        A NATS that is killed may forget what it has confirmed a moment before. What is not sent where this is cancelled
+        stays ready: its numbers are given out.
 
         Raises:
             LostError: The command is no longer ours, so its chunks come from somebody else.
@@ -225,15 +227,16 @@ class Outbox:
             return
         if self._gave_up:
             await self.follow()
-        if not (self._ready or end or mark):
+        if self._ready or end or mark:
+            await self._bus.room_to_keep()
+        if not (self._ready or end or mark):  # others may have sent it meanwhile
             return
-        ready, self._ready = self._ready, []
         marks: dict[str, Any] = {"end": True} if end else {}
         if self.reset is not None:
             marks["reset"] = self.reset
-        if ready:
+        if self._ready:
             self.reset = None
-        await self._publish(self.next_seq - len(ready), ready, marks)
+        await self._publish(len(self._ready), marks)
 
     async def kept(self) -> None:
         """Waits until CHUNKS has the run's last chunk, where it has gone out from here; in a cluster, all chunks.
@@ -255,33 +258,42 @@ class Outbox:
         """
         return _Flushes(self)
 
-    async def _publish(self, seq: int, chunks: list[dict[str, Any]], marks: dict[str, Any]) -> None:
-        """Publishes a batch, in halves while the broker does not take it.
+    async def _publish(self, count: int, marks: dict[str, Any]) -> None:
+        """Publishes so many of the chunks that are ready, in halves while the broker does not take them.
 
         Raises:
             ProcessorError: A single chunk is too long, or holds what is not JSON.
         """
-        batch = {"run": self._run, "seq": seq, "fence": self.fence, "chunks": chunks, **marks}
-        if self.timed:
-            batch["timed"] = True
+        seq, chunks = self.next_seq - len(self._ready), self._ready[:count]
         try:
-            body = orjson.dumps(batch)
+            body = self._batch(seq, chunks, marks)
             too_long = len(body) + ENVELOPE > self._bus.max_payload
             why = f"has {len(body)} bytes; the broker takes {self._bus.max_payload}"
         except TypeError as error:
             body, too_long, why = b"", True, f"holds what is not JSON: {error}"
         if not too_long:
-            number = await self._bus.publish_kept(self._subject, body, ask="end" in marks)
-            if "end" in marks or self._bus.clustered:
-                self._asked = number
+            del self._ready[:count]
+            await self._tell(body, end="end" in marks)
             return
         if len(chunks) == 1:
             self.next_seq = seq  # nobody gets what has numbers from here on
+            self._ready.clear()
             kind = chunks[0]["type"]
             raise ProcessorError(f"a chunk ({kind}) {why}", code="CHUNK_NOT_SENDABLE")
         middle = len(chunks) // 2
-        await self._publish(seq, chunks[:middle], {k: v for k, v in marks.items() if k == "reset"})
-        await self._publish(seq + middle, chunks[middle:], {k: v for k, v in marks.items() if k == "end"})
+        await self._publish(middle, {k: v for k, v in marks.items() if k == "reset"})
+        await self._publish(len(chunks) - middle, {k: v for k, v in marks.items() if k == "end"})
+
+    def _batch(self, seq: int, chunks: list[dict[str, Any]], marks: dict[str, Any]) -> bytes:
+        batch = {"run": self._run, "seq": seq, "fence": self.fence, "chunks": chunks, **marks}
+        if self.timed:
+            batch["timed"] = True
+        return orjson.dumps(batch)
+
+    async def _tell(self, body: bytes, *, end: bool = False) -> None:
+        number = await self._bus.publish_kept(self._subject, body, ask=end)
+        if end or self._bus.clustered:
+            self._asked = number
 
 
 class _Flushes:

@@ -36,6 +36,8 @@ class _NoBus:
     def fits(self, _body: bytes) -> bool:
         return True
 
+    async def room_to_keep(self) -> None: ...
+
     async def publish_kept(self, *_: Any, **__: Any) -> int:
         return 0
 

@@ -256,20 +256,31 @@ async def test_who_ends_has_the_last_one_asked_for_and_waits_for_all(made):
 
 
 @pytest.mark.parametrize("limit", ["_KEPT", "_KEPT_BYTES"])
-async def test_who_publishes_more_than_can_be_kept_waits_for_an_answer(made, monkeypatch, limit):
+async def test_who_wants_to_publish_more_than_can_be_kept_waits_for_an_answer(made, monkeypatch, limit):
     monkeypatch.setattr(unconfirmed, limit, 2)
     client, kept, _ = await made()
     await published(kept, "a")
     client.answer("0.1")
-    await published(kept, "b", "c")
+    await published(kept, "b")
+    await kept.make_room()
+    await published(kept, "c")
     client.take()
-    more = asyncio.ensure_future(published(kept, "d"))
+    more = asyncio.ensure_future(kept.make_room())
     await until(lambda: kept._awaited)
     assert client.take() == [("c", "0.3", False)]  # for which nobody had asked
     client.answer("0.3")
     async with asyncio.timeout(5):
         await more
-    assert client.take() == [("d", None, False)]
+
+
+async def test_who_publishes_has_published_although_no_more_can_be_kept(made, monkeypatch):
+    """Who is cancelled while it waits would have lost what it has numbered."""
+    monkeypatch.setattr(unconfirmed, "_KEPT", 1)
+    client, kept, _ = await made()
+    await published(kept, "a")
+    async with asyncio.timeout(5):
+        await published(kept, "b")
+    assert [body for body, _, _ in client.take()] == ["a", "b"]
 
 
 async def test_where_a_stream_refuses_and_no_more_can_be_kept_the_oldest_is_let_go(made, monkeypatch):
@@ -278,13 +289,14 @@ async def test_where_a_stream_refuses_and_no_more_can_be_kept_the_oldest_is_let_
     await published(kept, "a", "b")
     client.answer("0.1", FULL)
     async with asyncio.timeout(5):
-        await published(kept, "c")
+        await kept.make_room()
+    await published(kept, "c")
     client.take()
     await kept.again()
     assert [body for body, _, _ in client.take()] == ["b", "c"]
     client.answer("1.2")  # it takes what it gets again
     await published(kept, "d")
-    more = asyncio.ensure_future(published(kept, "e"))
+    more = asyncio.ensure_future(kept.make_room())
     await until(lambda: kept._awaited)
     assert not more.done()
     client.answer("1.4")

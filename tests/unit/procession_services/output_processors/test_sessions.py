@@ -202,11 +202,17 @@ async def test_what_is_written_while_the_last_batch_goes_out_waits_for_nothing()
         await room.wait()
         return 0
 
+    async def room_to_keep() -> None: ...
+
     async def feed(chunk: int) -> None:
         outbox.put({"type": "data-x", "data": chunk})
 
     bus: Any = SimpleNamespace(
-        subscribe=None, publish_kept=publish_kept, max_payload=1_000_000, clustered=False
+        subscribe=None,
+        room_to_keep=room_to_keep,
+        publish_kept=publish_kept,
+        max_payload=1_000_000,
+        clustered=False,
     )
     outbox, session = RealOutbox(bus, "t", "r", 0, live=True), session_of()
     session.processed = session.received = 0

@@ -13,6 +13,8 @@ from procession.errors import ProcessorError
 from procession_services.bus import Hold, LostError
 from procession_services.processor_host.outbox import TOGETHER_SECONDS, Outbox, Shown, last_sent
 from procession_services.runs.numbering import fence_of
+from procession_services.runtime.tasks import ended
+from tests.support.waiting import nothing_more
 
 ROOM = 1 << 20
 
@@ -24,6 +26,9 @@ class Played:
         self.max_payload, self.clustered = 1_000_000, False
         self.batches, self.waited_for, self.asked = list(batches), [], []
         self.stored = self
+        self.room, self.written = asyncio.Event(), asyncio.Event()
+        self.room.set()
+        self.written.set()
 
     async def latest(self, _stream, _subject):
         return [orjson.dumps(batch) for batch in self.batches]
@@ -32,11 +37,16 @@ class Played:
         for batch in self.batches:
             yield subject, orjson.dumps(batch)
 
+    async def room_to_keep(self):
+        await self.room.wait()
+
     async def publish_kept(self, _subject, body, *, ask):
         assert len(body) <= self.max_payload
         self.batches.append(orjson.loads(body))
         self.asked.append(ask)
-        return len(self.batches)
+        number = len(self.batches)
+        await self.written.wait()
+        return number
 
     async def kept(self, number):
         self.waited_for.append(number)
@@ -127,6 +137,60 @@ async def test_a_batch_that_is_too_long_goes_in_parts_that_say_its_marks_once():
     with pytest.raises(ProcessorError) as failed:
         await box.flush()
     assert (failed.value.code, box.next_seq) == ("CHUNK_NOT_SENDABLE", 9)
+
+
+async def cancelled(flushing):
+    """Cancels a flush as soon as it waits."""
+    task = asyncio.ensure_future(flushing)
+    await nothing_more()
+    await ended(task)
+    assert task.cancelled()
+
+
+async def test_who_is_cancelled_while_nothing_can_be_kept_has_lost_no_number():
+    bus = Played()
+    box = outbox(bus, reset=3)
+    bus.room.clear()
+    put(box, "a")
+    await cancelled(box.flush())
+    put(box, "b")
+    await cancelled(box.flush(end=True))
+    assert (bus.batches, box.waiting) == ([], 2)
+    bus.room.set()
+    put(box, "c")
+    await box.flush(end=True)
+    assert list(told(bus.batches)) == [(5, "abc", {"reset": 3, "end": True})]
+
+
+async def test_who_is_cancelled_between_two_parts_of_a_batch_has_lost_no_number():
+    bus = Played()
+    bus.max_payload = 300
+    box = outbox(bus, reset=2)
+    put(box, "a" * 50, "b" * 50, "c" * 50)
+    bus.written.clear()
+    await cancelled(box.flush())
+    bus.written.set()
+    put(box, "d" * 50)
+    await box.flush(end=True)
+    assert [(seq, said[:1], marks) for seq, said, marks in told(bus.batches)] == [
+        (5, "a", {"reset": 2}),
+        (6, "b", {}),
+        (7, "c", {}),
+        (8, "d", {"end": True}),
+    ]
+
+
+async def test_of_two_who_wait_for_room_one_sends_all_that_is_ready():
+    bus = Played()
+    box = outbox(bus)
+    bus.room.clear()
+    put(box, "a")
+    flushing = [asyncio.ensure_future(box.flush()) for _ in range(2)]
+    await nothing_more()
+    put(box, "b")
+    bus.room.set()
+    await asyncio.gather(*flushing)
+    assert list(told(bus.batches)) == [(5, "ab", {})]
 
 
 async def test_what_is_taken_back_is_said_again_with_the_first_chunks_alone():
