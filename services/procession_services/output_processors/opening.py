@@ -62,6 +62,8 @@ class Session:
     received: int = 0
     processed: int = 0
     acked: int = 0
+    unacked_bytes: int = 0
+    """Those of the frames since the last acknowledgement."""
     missing: int = -1
     flush_at: float = 0.0
     job: Job | None = None

@@ -25,13 +25,15 @@ from procession_services.processor_host.errors import raise_unanswered
 from procession_services.processor_host.executor import Executor
 from procession_services.processor_host.job import Job, id_maker
 from procession_services.processor_host.service import Host
+from procession_services.processor_host.stream_session import WINDOW, WINDOW_BYTES
 from procession_services.runtime import telemetry
 from procession_services.runtime.clock import monotonic_ns
 from procession_services.runtime.redis_client import AWAY
 from procession_services.runtime.tasks import repeated
 
 log = logging.getLogger(__name__)
-_ACK_CHUNKS = 256
+_ACK_CHUNKS = WINDOW // 4
+_ACK_BYTES = WINDOW_BYTES // 4
 _REPLY_SECONDS = 0.005
 """How long the reply to a lease of a whole stream waits for what comes of that."""
 _HEARTBEAT_SECONDS = 0.5
@@ -84,7 +86,7 @@ class SessionServer:
         self._bus.post(reply, orjson.dumps(self._offer))
 
     def _on_lease(self, _subject: str, body: bytes, reply: str) -> None:
-        self._spawn(self._open(orjson.loads(body), reply))
+        self._spawn(self._open(orjson.loads(body), reply, len(body)))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -92,7 +94,7 @@ class SessionServer:
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(_report)
 
-    async def _open(self, lease: dict[str, Any], reply: str) -> None:
+    async def _open(self, lease: dict[str, Any], reply: str, size: int = 0) -> None:
         command = WorkCommand.of(lease["command"])
         address = f"{lease['acks']}.{lease['session']}"
         try:
@@ -114,7 +116,8 @@ class SessionServer:
                 return  # this lease took so long that the sender has asked again
             self._end(other)
         if "chunks" in lease:
-            session.first = {"n": 0, "c": lease["chunks"], "e": lease.get("e"), "g": lease.get("g")}
+            first = {"e": lease.get("e"), "g": lease.get("g")}
+            session.first = {"n": 0, "c": lease["chunks"], "bytes": size, **first}
             session.taken = len(lease["chunks"])
         session.reply = reply
         session.chain.on_chance = partial(self._goes_by_chance, session)
@@ -135,6 +138,7 @@ class SessionServer:
         if session is None or session.attempt != frame["l"]:
             self._bus.post(reply, orjson.dumps({"l": frame["l"], "unknown": True}))
             return
+        frame["bytes"] = len(body)
         session.frames.put_nowait(frame)
 
     async def _serve(self, session: Session) -> None:
@@ -258,7 +262,8 @@ class SessionServer:
                 return bool(frame.get("g"))
             if session.frames.empty():
                 await session.outbox.flush()
-            if session.processed - session.acked >= _ACK_CHUNKS:
+            session.unacked_bytes += frame.get("bytes", 0)  # now: a heartbeat has told of a part of the frame
+            if session.processed - session.acked >= _ACK_CHUNKS or session.unacked_bytes >= _ACK_BYTES:
                 await self._acknowledge(session)
 
     async def _go_on(self, session: Session) -> None:
@@ -325,10 +330,11 @@ class SessionServer:
             session.missing = session.received
             await self._tell(session, {"again": session.received})
 
-    async def _acknowledge(self, session: Session) -> None:
-        session.acked = session.processed
+    async def _acknowledge(self, session: Session, *, beat: bool = False) -> None:
+        """Tells the sender what is processed; a heartbeat also what it waits for, which told twice is missing."""
+        session.acked, session.unacked_bytes = session.processed, 0
         answer = {"l": session.attempt, "a": session.processed}
-        if session.waits:
+        if beat and session.waits:
             answer["r"] = session.received
         await self._bus.publish(session.answer, orjson.dumps(answer), reply=self._address(session))
 
@@ -348,7 +354,7 @@ class SessionServer:
         for session in list(self._sessions.values()):
             session.missing = -1
             if session.processed or session.received or idle_too:
-                await self._acknowledge(session)
+                await self._acknowledge(session, beat=True)
 
     def _place(self, session: Session) -> dict[str, Any]:
         """Who had the stream, and how far its chunks got."""

@@ -20,6 +20,7 @@ from procession_services.bus import Bus
 from procession_services.output_processors import feeding, sessions
 from procession_services.output_processors.sessions import SessionServer
 from procession_services.processor_host.outbox import Outbox as RealOutbox
+from procession_services.processor_host.stream_session import WINDOW_BYTES
 from procession_services.runtime import redis_client
 from procession_services.runtime.tasks import ended
 from tests.support.waiting import nothing_more, until
@@ -58,9 +59,9 @@ class Chain:
 def session_of(attempt: int = 1) -> Any:
     return SimpleNamespace(
         id="s", attempt=attempt, answer="answers", reply="", task=None, frames=asyncio.Queue(), first=None,
-        processed=1, received=1, waits=True, acked=0, missing=-1, taken=0, replying=None, job=None, command=COMMAND,
-        chain=Chain(), outbox=SimpleNamespace(waiting=0, catching_up=False, differs=False, astray=False),
-        ctx=SimpleNamespace(tenant="t", run_id="r"),
+        processed=1, received=1, waits=True, acked=0, unacked_bytes=0, missing=-1, taken=0, replying=None, job=None,
+        command=COMMAND, chain=Chain(), ctx=SimpleNamespace(tenant="t", run_id="r"),
+        outbox=SimpleNamespace(waiting=0, catching_up=False, differs=False, astray=False),
     )  # fmt: skip
 
 
@@ -142,7 +143,7 @@ async def test_a_heartbeat_that_is_due_goes_out_before_the_next_chunk_of_a_block
 
 
 class Outbox:
-    waiting = False
+    waiting = catching_up = differs = False
 
     @asynccontextmanager
     async def flushing(self) -> Any:
@@ -186,12 +187,51 @@ async def test_chunks_are_taken_once_and_in_order_and_those_that_are_missing_are
     for start, chunks in ((0, "a"), (2, "c"), (2, "c"), (0, "abc"), (1, "b")):
         session.frames.put_nowait({"n": start, "c": list(chunks)})
     consuming = asyncio.create_task(server_on(bus)._consume(session))
-    answers = [{"flushed": 1}, {"l": 1, "again": 1}, {"flushed": 1}, {"l": 1, "a": 3, "r": 3}]
+    answers = [{"flushed": 1}, {"l": 1, "again": 1}, {"flushed": 1}, {"l": 1, "a": 3}]
     await until(lambda: told == [*answers, {"flushed": 3}])  # no other chunk is here to go with it
     session.frames.put_nowait({"n": 3, "c": ["d"], "e": True, "g": True})
     await consuming
     assert fed == [*"abcd", "end"]
     assert session.received > session.processed  # so that heartbeats tell that it is at work
+
+
+@pytest.mark.parametrize("leased", [True, False])
+async def test_large_chunks_are_acknowledged_by_their_bytes(
+    monkeypatch: pytest.MonkeyPatch, leased: bool
+) -> None:
+    """The sender's window is full of them long before there are many."""
+    acknowledged, fed = list[dict[str, Any]](), list[str]()
+
+    async def publish(_subject: str, body: bytes, **_: Any) -> None:
+        answer = orjson.loads(body)
+        acknowledged.extend([answer] if "a" in answer else [])
+
+    async def feed(chunk: str) -> None:
+        fed.append(chunk[-1:])
+
+    async def open_(*_: Any) -> Any:
+        return session
+
+    session: Any = session_of()
+    session.processed = session.received = 0
+    session.chain = SimpleNamespace(wakes_at=None, feed=feed)
+    session.outbox = Outbox()
+    session.results, session.flush_at = SimpleNamespace(sent=lambda _: None), float("inf")
+    server = server_on(cast("Any", SimpleNamespace(publish=publish, subscribe=None, on_bounce={})))
+    monkeypatch.setattr(server._opener, "open", open_)
+    monkeypatch.setattr(server, "_serve", server._consume)
+    chunks = ["x" * (WINDOW_BYTES // 8) + str(number) for number in range(5)]
+    lease = {"command": COMMAND.to_dict(), "acks": "answers", "session": "s", "attempt": 1}
+    first = {"chunks": chunks[:1]} if leased else {}
+    server._on_lease("", orjson.dumps(lease | first), "reply")
+    await until(lambda: server._sessions)
+    for number in range(len(chunks))[leased:]:
+        frame = {"s": "s", "l": 1, "n": number, "c": [chunks[number]]}
+        server._on_frame("", orjson.dumps(frame), "")
+    await until(lambda: len(fed) == len(chunks))
+    await nothing_more()
+    assert acknowledged == [{"l": 1, "a": 2}, {"l": 1, "a": 4}]
+    await ended(session.task)
 
 
 async def test_what_is_written_while_the_last_batch_goes_out_waits_for_nothing() -> None:
