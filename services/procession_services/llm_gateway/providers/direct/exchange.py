@@ -1,6 +1,7 @@
 """A request and its answer over one HTTP/1.1 connection, from the socket to who reads (docs/adr/0026)."""
 
 import asyncio
+import select
 from collections.abc import AsyncIterator
 from http import HTTPStatus
 from typing import Any, Final
@@ -66,6 +67,16 @@ class Connection(asyncio.Protocol):
         """
         sent = self._sent and not self._transport.get_write_buffer_size()
         return sent and self._ended and self._kept and not self._paused and not self.closed
+
+    @property
+    def unread(self) -> bool:
+        """Whether something has come that the loop has not read yet, be it the end of the connection.
+
+        While nobody has asked, either says that the next request would be lost.
+        """
+        waiting = select.poll()
+        waiting.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return bool(waiting.poll(0))
 
     async def send(self, head: bytes, body: bytes) -> None:
         """Sends a request; ends early where the answer is here before."""

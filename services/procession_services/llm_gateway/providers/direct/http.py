@@ -169,11 +169,15 @@ class Connections:
         while idle:
             connection, closing = idle.popitem()
             closing.cancel()
-            if not connection.closed:
-                connection.begin()
-                if idle:
-                    self._idle[server] = idle
-                return connection
+            if connection.closed:
+                continue
+            if connection.unread:
+                connection.close()
+                continue
+            connection.begin()
+            if idle:
+                self._idle[server] = idle
+            return connection
         return None
 
     def _keep(self, server: _Server, connection: Connection) -> None:

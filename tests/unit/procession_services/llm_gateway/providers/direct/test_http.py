@@ -11,6 +11,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager, suppress
+from threading import Event
 
 import httpx
 import orjson
@@ -141,6 +142,61 @@ async def test_a_connection_that_the_provider_has_closed_meanwhile_is_not_used_a
         assert await events(served.request(), connections) == [{}]
         await connections.aclose()
     assert served.over == [1, 2]
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("said", [b"", head(408, "content-length: 0")], ids=["nothing", "a farewell"])
+def test_a_connection_whose_end_the_loop_has_not_read_yet_is_not_used_again(run, said, monkeypatch):
+    monkeypatch.setattr(http, "_kept_seconds", lambda: 4)
+    close, closed = Event(), Event()
+
+    def serve(listening):
+        for _ in range(2):
+            one, _ = listening.accept()
+            with one:
+                one.recv(65536)
+                one.sendall(ANSWER)
+                close.wait()
+                one.sendall(said)
+            closed.set()
+
+    async def asks_again_behind_its_end(request):
+        connections = Connections()
+        assert await events(request, connections) == [{}]
+        assert connections._idle
+        close.set()
+        closed.wait()  # as if a processor kept the loop
+        assert await events(request, connections) == [{}]
+        await connections.aclose()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as threads:
+        listening.settimeout(10)
+        threads.submit(serve, listening)
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
+        run(asks_again_behind_its_end(Request(url, {}, b"{}", orjson.loads)))
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_a_connection_by_tls_is_used_again(run, tmp_path, monkeypatch):
+    """What TLS says behind the handshake is not taken for the connection's end."""
+    file, key = certificate(tmp_path, "provider")
+    monkeypatch.setattr(http, "_tls", lambda: ssl.create_default_context(cafile=file))
+    monkeypatch.setattr(http, "_kept_seconds", lambda: 4)
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    serving.load_cert_chain(file, key)
+    served = Provider()
+
+    async def asks_three_times():
+        connections = Connections()
+        async with await asyncio.start_server(served.serve, "127.0.0.1", ssl=serving) as server:
+            url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+            for _ in range(3):
+                assert await events(Request(url, {}, b"{}", orjson.loads), connections) == [{}]
+            await connections.aclose()
+            await asyncio.gather(*served.tasks)
+
+    run(asks_three_times())
+    assert served.over == [1, 1, 1]
 
 
 @pytest.mark.parametrize(
