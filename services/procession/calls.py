@@ -11,6 +11,7 @@ from typing import Any, Literal, NoReturn, Self, TypeVar, cast
 from procession import signals
 from procession.args import AbortSignal, Violation, Writer
 from procession.authors import found_in, is_ours, place
+from procession.awaiting import awaited
 from procession.context import RunContext
 from procession.errors import ProcessionError, ProcessorError, TripWire
 from procession.json_values import error_text, given, plain, text
@@ -105,7 +106,7 @@ class Calls:
         try:
             value = getattr(link.processor, METHODS[hook])(args)
             if inspect.isawaitable(value):
-                value = await within(value, link.timeout)
+                value = await within(awaited(value), link.timeout)
         except TripWire as tripwire:
             await self.violated(link, hook, tripwire)
             raise
@@ -174,7 +175,7 @@ class Calls:
         try:
             told = link.processor.on_violation(violation)
             if inspect.isawaitable(told):
-                await within(told, link.timeout)
+                await within(awaited(told), link.timeout)
         except BaseException as error:  # R-VI-4: counted, never changes the pipeline
             if is_ours(error):
                 raise

@@ -56,7 +56,6 @@ from procession_services.runtime.clock import monotonic_ns
 from procession_services.runtime.redis_client import UNANSWERED
 from procession_services.runtime.run_records import StoredContext
 from procession_services.runtime.store import RunStore
-from procession_services.runtime.tasks import left
 
 log = logging.getLogger(__name__)
 _LEAVE_SECONDS: Final = 5.0
@@ -183,7 +182,7 @@ class Executor:
             await job.outbox.follow(again=attempt > 1)
         elif attempt > 1:
             await job.outbox.renew(attempt, life=self.store.life if command.renewed else 0)
-        job = await self._run_or_leave(job)
+        await self._run_or_leave(job)
         await job.outbox.hold.keep()
         if job.result.outcome == "cancelled":
             await job.outbox.leave()
@@ -289,40 +288,27 @@ class Executor:
             out_seq=command.out_seq,
         )
 
-    async def _run_or_leave(self, job: Job) -> Job:
-        """Runs the operations; a while after the run was cancelled it leaves a hook or tool that never ends.
-
-        Returns:
-            The job to go on with: what catches its cancellation goes on, and may yet write into its own.
-        """
+    async def _run_or_leave(self, job: Job) -> None:
+        """Runs the operations; a while after the run was cancelled it leaves a hook or tool that never ends."""
         limit, signal = asyncio.timeout(None), job.abort_signal
-        running = asyncio.create_task(self._run(job, self._runners))
 
         def hurry() -> None:
             limit.reschedule(asyncio.get_running_loop().time() + _LEAVE_SECONDS)
 
         try:
-            try:
-                async with limit:
-                    signal.on_abort(hurry)
-                    await asyncio.wait({running})
-            except TimeoutError:
-                log.warning(
-                    "%s: left %s, which was cancelled %g s ago: a hook, tool or provider of it does not end",
-                    self.service, job.command.id, _LEAVE_SECONDS,
-                )  # fmt: skip
-            finally:
-                signal.forget(hurry)
-                goes_on = await left(running)
-            if goes_on:
-                job = job.beside()
-            if goes_on or (running.cancelled() and limit.expired()):
-                job.result.outcome = "cancelled"
-            else:
-                running.result()
+            async with limit:
+                signal.on_abort(hurry)
+                await self._run(job, self._runners)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            job.result.outcome = "cancelled"
+            log.warning(
+                "%s: left %s, which was cancelled %g s ago: a hook, tool or provider of it does not end",
+                self.service, job.command.id, _LEAVE_SECONDS,
+            )  # fmt: skip
         finally:
-            del running  # no circle with the traceback of what it raised (ADR 23)
-        return job
+            signal.forget(hurry)
 
     async def _run(self, job: Job, runners: Mapping[str, OpRunner]) -> None:
         result = job.result

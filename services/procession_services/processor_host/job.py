@@ -2,8 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from procession.args import AbortSignal
@@ -60,11 +59,6 @@ class Job:
     """The context as somebody else has left it, in the place of `ctx`: its JSON."""
     parts: bytes = b""
     """What the stream hooks of somebody else received, to be logged with the context."""
-
-    def beside(self) -> "Job":
-        """A job that goes on in the place of this one, whose operations may go on, too: they are heard no more."""
-        body = self.context_body()
-        return replace(self, result=copy(self.result), outbox=self.outbox.beside(), left=body)
 
     def ops_from(self, op: Op) -> list[Op]:
         """The command's operations from this one on."""

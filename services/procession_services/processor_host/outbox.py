@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from copy import copy
 from typing import Any, NamedTuple
 
 import orjson
@@ -111,12 +110,6 @@ class Outbox:
         self._whose = tenant, run
         self._subject = subjects.chunk(tenant, run)
         self._ready: list[dict[str, Any]] = []
-
-    def beside(self) -> "Outbox":
-        """One that goes on in the place of this one, which sends nothing any more, whoever still has it."""
-        other = copy(self)
-        self._live, self._ready = False, []
-        return other
 
     @property
     def waiting(self) -> int:

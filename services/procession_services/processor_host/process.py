@@ -9,12 +9,13 @@ import signal
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from procession.awaiting import left
 from procession_services.bus import Nearby
 from procession_services.processor_host.service import Host, NotReachableError, Start, hosted
 from procession_services.runtime import garbage, logs, standstill, telemetry
 from procession_services.runtime.health import keep_ready
 from procession_services.runtime.settings import Settings
-from procession_services.runtime.tasks import ended, left, spawned
+from procession_services.runtime.tasks import ended, spawned
 
 __all__ = ["run"]
 

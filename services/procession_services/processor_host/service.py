@@ -11,6 +11,7 @@ import orjson
 from redis.exceptions import NoPermissionError
 
 from procession.addresses import address
+from procession.awaiting import stands_at
 from procession.errors import ProcessionError
 from procession.registry import Registry
 from procession.services import Environment
@@ -43,7 +44,7 @@ from procession_services.runtime.replicas import Replicas
 from procession_services.runtime.secrets import Secrets
 from procession_services.runtime.settings import Settings
 from procession_services.runtime.store import RunStore
-from procession_services.runtime.tasks import ended, place, repeated, spawned
+from procession_services.runtime.tasks import ended, repeated, spawned
 from procession_services.runtime.values import RedisValues
 
 log = logging.getLogger(__name__)
@@ -378,7 +379,9 @@ async def _reached(what: str, reaching: Coroutine[Any, Any, _T], seconds: float)
         done, _ = await asyncio.wait({task}, timeout=seconds)
         if done:
             return task.result()
-        raise NotReachableError(f"{what} did not answer within {seconds:g} seconds (stands at {place(task)})")
+        raise NotReachableError(
+            f"{what} did not answer within {seconds:g} seconds (stands at {stands_at(task.get_coro())})"
+        )
     finally:
         task.cancel()
 

@@ -4,16 +4,12 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["ended", "left", "meanwhile", "place", "repeated", "spawned"]
+__all__ = ["ended", "meanwhile", "repeated", "spawned"]
 
 log = logging.getLogger(__name__)
 _AGAIN_SECONDS: Final = 0.2
-_ASYNCIO: Final = str(Path(asyncio.__file__).parent)
-_LEFT_SECONDS: Final = 1.0
-"""How long what is cancelled may take to end."""
 
 
 async def ended(*tasks: "asyncio.Task[Any]") -> None:
@@ -27,38 +23,6 @@ async def ended(*tasks: "asyncio.Task[Any]") -> None:
         for task in going:
             task.cancel()
         _, going = await asyncio.wait(going, timeout=_AGAIN_SECONDS)
-
-
-async def left(*tasks: "asyncio.Task[Any]") -> bool:
-    """Cancels tasks that are not over; gives whether one goes on nevertheless, of which the log tells where it is.
-
-    An author's code may catch its cancellation, and nothing can end it but the process.
-    """
-    going = {task for task in tasks if not task.done()}
-    for task in going:
-        task.cancel()
-    if going:
-        _, going = await asyncio.wait(going, timeout=_LEFT_SECONDS)
-    for task in going:
-        task.add_done_callback(_over)
-        log.error("catches its cancellation, and goes on until its process ends: %s", place(task))
-    return bool(going)
-
-
-def _over(task: "asyncio.Task[Any]") -> None:
-    if not task.cancelled() and (error := task.exception()):
-        log.error("what had been left failed", exc_info=error)
-
-
-def place(task: "asyncio.Task[Any]") -> str:
-    """The file and line at which a task waits: the last one that is not asyncio's."""
-    at: Any = task.get_coro()
-    found = at
-    while hasattr(inner := at.cr_await, "cr_await"):
-        at = inner
-        if not at.cr_code.co_filename.startswith(_ASYNCIO):
-            found = at
-    return f"{Path(found.cr_code.co_filename).name}:{found.cr_frame.f_lineno}"
 
 
 @asynccontextmanager

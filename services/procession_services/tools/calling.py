@@ -8,6 +8,7 @@ from typing import Any, Final
 import orjson
 from pydantic_core import to_jsonable_python
 
+from procession.awaiting import awaited
 from procession.calls import check_custom
 from procession.json_values import given
 from procession.tools import Tool, ToolContext
@@ -95,9 +96,9 @@ async def _invoke(tool: Tool, args: Any, context: ToolContext, seconds: float | 
 
 async def _execute(tool: Tool, args: Any, context: ToolContext) -> Any:
     if inspect.iscoroutinefunction(tool.execute):
-        return await tool.execute(args, context)
+        return await awaited(tool.execute(args, context))
     result = await _threads.run(tool.execute, args, context)
-    return await result if inspect.isawaitable(result) else result
+    return await awaited(result) if inspect.isawaitable(result) else result
 
 
 def to_json(value: Any) -> Any:

@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import itertools
 from pathlib import Path
 from types import SimpleNamespace
@@ -197,6 +198,24 @@ async def test_a_hook_that_takes_too_long_fails():
 
 async def test_a_hook_that_takes_too_long_can_be_skipped():
     assert await calls().call(link(judged(for_ever), timeout=0.01, on_error="skip"), HOOK, None) is None
+
+
+@pytest.mark.parametrize("what", ["hook", "on_violation"])
+async def test_a_timeout_holds_for_what_catches_its_cancellation(monkeypatch, what):
+    monkeypatch.setattr("procession.awaiting._LEFT_SECONDS", 0.05)
+    over = asyncio.Event()
+
+    async def deaf(_args):
+        while not over.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await over.wait()
+
+    members = {} if what == "hook" else {"on_violation": deaf}
+    timed = link(judged(deaf if what == "hook" else aborts(), **members), timeout=0.01)
+    async with asyncio.timeout(10):
+        with pytest.raises(ProcessorError if what == "hook" else TripWire):
+            await calls().call(timed, HOOK, None)
+    over.set()
 
 
 async def test_a_timeout_of_the_hooks_own_is_not_called_ours():

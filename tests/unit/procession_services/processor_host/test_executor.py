@@ -1,7 +1,6 @@
 """Commands that are somebody else's, were done before, or are done again."""
 
 import asyncio
-import contextlib
 import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -40,7 +39,6 @@ from procession_services.runs.program import command as command_of
 from procession_services.runs.reducer import reduce
 from procession_services.runs.state import RunState
 from procession_services.runs.stored import read_state
-from procession_services.runtime import tasks
 from procession_services.runtime.admission import Wanted
 from procession_services.runtime.redis_client import connect
 from procession_services.runtime.run_records import StateChange
@@ -384,37 +382,6 @@ async def test_what_never_ends_is_left_a_while_after_the_run_was_cancelled(repli
     replica.doing = doing
     async with asyncio.timeout(SECONDS):
         await replica.executor.execute(command, replica.delivery(command))
-    assert (await replica.state()).ending
-
-
-async def test_so_is_what_catches_its_cancellation_and_nobody_hears_what_it_says_then(
-    replica, monkeypatch, caplog
-):
-    monkeypatch.setattr(executor, "_LEAVE_SECONDS", 0)
-    monkeypatch.setattr(tasks, "_LEFT_SECONDS", 0.05)
-    over, said = asyncio.Event(), asyncio.Event()
-
-    async def doing(job):
-        replica.doing = nothing
-        replica.executor.cancels.cancel(replica.tenant, replica.run)
-        while not over.is_set():
-            with contextlib.suppress(asyncio.CancelledError):
-                await over.wait()
-        job.emit({"type": "data-late", "data": 1})
-        await job.outbox.flush()
-        job.result.outcome = "failed"
-        said.set()
-
-    command = await replica.accept(service="tools")
-    replica.doing = doing
-    async with asyncio.timeout(SECONDS):
-        await replica.executor.execute(command, replica.delivery(command))
-        assert (await replica.state()).ending
-        assert "catches its cancellation" in caplog.text
-        over.set()
-        await said.wait()
-        await replica.bus.flush()
-    assert "data-late" not in str(await replica.batches())
     assert (await replica.state()).ending
 
 

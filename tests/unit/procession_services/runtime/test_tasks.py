@@ -2,8 +2,7 @@
 
 import asyncio
 
-from procession_services.runtime import tasks
-from procession_services.runtime.tasks import ended, left, meanwhile, repeated, spawned
+from procession_services.runtime.tasks import ended, meanwhile, repeated, spawned
 
 
 async def test_a_task_that_has_lost_a_cancellation_is_told_again():
@@ -94,36 +93,3 @@ async def test_of_what_nobody_waits_for_a_failure_is_told_and_nothing_is_kept(ca
     await asyncio.sleep(0)
     assert tasks == set()
     assert [record.getMessage() for record in caplog.records] == ["the work failed"]
-
-
-async def test_who_catches_a_cancellation_is_left_and_the_log_tells_where_he_is(monkeypatch, caplog):
-    monkeypatch.setattr(tasks, "_LEFT_SECONDS", 0.05)
-    told, over = asyncio.Event(), asyncio.Event()
-
-    async def deaf():
-        while not over.is_set():
-            try:
-                await asyncio.sleep(60)
-            except asyncio.CancelledError:
-                told.set()
-        raise ValueError("after all")
-
-    deaf_one, other = asyncio.create_task(deaf()), asyncio.create_task(asyncio.sleep(60))
-    await asyncio.sleep(0)
-    assert await left(deaf_one, other)
-    assert told.is_set()
-    assert other.cancelled()
-    (said,) = caplog.messages
-    assert said.startswith("catches its cancellation, and goes on until its process ends: test_tasks.py:")
-    over.set()
-    deaf_one.cancel()
-    await asyncio.wait({deaf_one})
-    await asyncio.sleep(0)
-    assert "ValueError: after all" in caplog.text
-
-
-async def test_nobody_is_left_who_ends_when_he_is_told_or_has_ended(caplog):
-    task = asyncio.create_task(asyncio.sleep(60))
-    assert not await left(task)
-    assert not await left(task)
-    assert not caplog.messages

@@ -1,6 +1,7 @@
 """Tool calls from a response to their outcomes: order, concurrency, failures, approval, redelivery."""
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Awaitable, Callable
@@ -393,6 +394,25 @@ async def test_a_plain_function_that_takes_too_long_does_not_hold_the_run() -> N
 
     outcomes = await run(FakeJob([slow], [call("c1", "slow")], refs=[ToolRef(id="slow", timeout=0.02)]))
     release.set()
+    assert outcomes[0]["error"]["name"] == "ToolTimeoutError"
+
+
+async def test_one_that_catches_its_cancellation_does_not_hold_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("procession.awaiting._LEFT_SECONDS", 0.05)
+    over = asyncio.Event()
+
+    @tool
+    async def deaf() -> None:
+        """Stays."""
+        while not over.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await over.wait()
+
+    async with asyncio.timeout(10):
+        outcomes = await run(FakeJob([deaf], [call("c1", "deaf")], refs=[ToolRef(id="deaf", timeout=0.02)]))
+    over.set()
     assert outcomes[0]["error"]["name"] == "ToolTimeoutError"
 
 

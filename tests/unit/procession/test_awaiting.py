@@ -1,0 +1,161 @@
+"""Code of an author is awaited and left where it does not end."""
+
+import asyncio
+import contextlib
+import gc
+
+import pytest
+
+from procession import awaiting
+from procession.authors import is_ours
+from procession.awaiting import awaited, left
+
+SECONDS = 20
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch):
+    monkeypatch.setattr(awaiting, "_LEFT_SECONDS", 0.05)
+
+
+class Deaf:
+    """Catches its cancellations until it may end."""
+
+    def __init__(self):
+        self.begun, self.may_end, self.told = asyncio.Event(), asyncio.Event(), 0
+
+    async def stay(self):
+        self.begun.set()
+        while not self.may_end.is_set():
+            try:
+                await self.may_end.wait()
+            except asyncio.CancelledError:
+                self.told += 1
+        return 7
+
+
+async def test_what_is_awaited_is_what_comes_of_it():
+    async def later():
+        await asyncio.sleep(0)
+        return 7
+
+    made = asyncio.get_running_loop().create_future()
+    made.set_result(8)
+    assert (await awaited(later()), await awaited(made)) == (7, 8)
+
+
+@pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt, asyncio.CancelledError])
+async def test_what_is_raised_there_is_raised(error):
+    """Out of a task, some of these would end the process."""
+
+    async def fails():
+        await asyncio.sleep(0)
+        raise error
+
+    with pytest.raises(error) as caught:
+        await awaited(fails())
+    assert is_ours(caught.value) is (error is KeyboardInterrupt)
+
+
+async def test_what_was_raised_there_is_gone_with_its_error():
+    class Held:
+        pass
+
+    async def fails():
+        held = Held()
+        raise ValueError(held)
+
+    gc.collect()
+    gc.disable()
+    try:
+        with contextlib.suppress(ValueError):
+            await awaited(fails())
+        await asyncio.sleep(0)
+        assert not any(isinstance(each, Held) for each in gc.get_objects())
+    finally:
+        gc.enable()
+
+
+async def test_who_is_cancelled_goes_on_though_what_he_waits_for_catches_that(caplog):
+    deaf = Deaf()
+    waiting = asyncio.create_task(awaited(deaf.stay()))
+    await deaf.begun.wait()
+    waiting.cancel()
+    async with asyncio.timeout(SECONDS):
+        await asyncio.wait({waiting})
+    assert (waiting.cancelled(), deaf.told) == (True, 1)
+    (said,) = caplog.messages
+    assert said.startswith("catches its cancellation, and goes on until its process ends: test_awaiting.py:")
+    deaf.may_end.set()
+
+
+async def test_what_is_cancelled_there_may_end_in_its_way():
+    begun, cleaned = asyncio.Event(), []
+
+    async def cleans():
+        try:
+            begun.set()
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            cleaned.append(True)
+
+    waiting = asyncio.create_task(awaited(cleans()))
+    await begun.wait()
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    assert (waiting.cancelled(), cleaned) == (True, [True])
+
+
+async def test_nobody_is_left_who_ends_or_has_ended(caplog):
+    task = asyncio.create_task(asyncio.sleep(60))
+    assert not await left(task)
+    assert not await left(task)
+    assert not await left()
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize("end", [7, ValueError, SystemExit])
+async def test_what_ends_after_all_says_what_came_of_it(end):
+    begun = asyncio.Event()
+
+    async def tidies():
+        with contextlib.suppress(asyncio.CancelledError):
+            begun.set()
+            await asyncio.Event().wait()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        if end == 7:
+            return end
+        raise end
+
+    async def waits():
+        try:
+            return await awaited(tidies())
+        except BaseException as error:  # noqa: BLE001 - that is what is looked at
+            return type(error)
+
+    waiting = asyncio.create_task(waits())
+    await begun.wait()
+    waiting.cancel()
+    async with asyncio.timeout(SECONDS):
+        assert await waiting == end
+
+
+async def test_what_waits_for_nothing_lets_nobody_else_run():
+    async def at_once():
+        return 7
+
+    beside = asyncio.get_running_loop().create_task(at_once())
+    assert await awaited(at_once()) == 7
+    assert not beside.done()
+    await beside
+
+
+async def test_a_limit_within_holds_where_it_was_set():
+    async def limited():
+        async with asyncio.timeout(0.01):
+            await asyncio.Event().wait()
+
+    with pytest.raises(TimeoutError):
+        await awaited(limited())
