@@ -71,3 +71,25 @@ async def test_a_process_ends_in_which_nothing_else_can_run(system, way):
             await process.stop()
     assert result.error.code == "DEADLINE_EXCEEDED"
     assert "stuck.py" in process.logged()
+
+
+async def test_a_process_that_is_to_stop_ends_whatever_blocks_it(system):
+    plugins = ["tests.support.plugin", PLUGIN]
+    process = system.process(
+        "input_processors", plugins=",".join(plugins), work_ack_wait=60, drain_timeout=1, log_level="INFO"
+    )
+    async with system.inside(*all_but("input_processors"), plugins=plugins):
+        try:
+            await (await process.start()).ready()
+            gate, (blocking,) = system.gate(), stuck("processInput", "sleeps")["inputProcessors"]
+            agent = {"inputProcessors": [gate.processor("processInput"), blocking]}
+            handle = await system.start(ANSWER, agent=agent, timeout=5)
+            await gate.reached()
+            ending = asyncio.create_task(process.terminate())
+            await process.says("stopping")
+            await gate.open()
+            assert await ending == 1
+            await finished(handle)
+        finally:
+            await process.stop()
+    assert "stuck.py" in process.logged()

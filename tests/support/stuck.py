@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from procession.processor import Hook, Options, Processor
 from procession.registry import Registry
+from procession_services.processor_host import process
 from procession_services.runtime import standstill
 
 __all__ = ["register"]
@@ -43,4 +44,5 @@ class Stuck(Processor[StuckOptions]):
 def register(registry: Registry) -> None:
     if "pytest" not in sys.modules:
         vars(standstill)["_PATIENCE_SECONDS"] = 1.0
+        vars(process)["_END_SECONDS"] = 8.0
     registry.add_processor(Stuck)
