@@ -7,68 +7,101 @@ from pathlib import Path
 from types import coroutine
 from typing import Any, Final, TypeVar, cast
 
+from procession.authors import said
+
 __all__ = ["awaited", "left", "stands_at"]
 
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _LEFT_SECONDS: Final = 1.0
 """How long what is cancelled may take to end."""
+_going: "set[asyncio.Task[None]]" = set()
 _ASYNCIO: Final = str(Path(asyncio.__file__).parent)
 
 
 @coroutine
 def awaited(value: Awaitable[_T]) -> Generator[Any, Any, _T]:
-    """Awaits it in the task at hand, and goes on in another one with what waits again after it was cancelled.
+    """Awaits it in the task at hand; what goes on a second after the task was cancelled goes on in another one.
+
+    A limit of that code's own, as `asyncio.timeout`, cancels the task as well, and takes that back at its end: what
+    comes behind it has all the time that it needs.
 
     Raises:
-        CancelledError: The task was cancelled, and what it awaited has not ended a second later.
+        CancelledError: The task was cancelled, and what it awaited goes on.
         BaseException: Whatever that raised.
     """
     code = value if isinstance(value, Coroutine) else _of(value)
-    error: BaseException | None = None
+    patience, error = _Patience(), cast("BaseException | None", None)
     try:
         while True:
             try:
                 waits_for = code.send(None) if error is None else code.throw(error)
             except StopIteration as ended:
                 return cast("_T", ended.value)
-            if isinstance(error, asyncio.CancelledError):
-                return cast("_T", (yield from _ended(code, waits_for).__await__()))
+            if patience.is_over:
+                _leave(code, waits_for)
+                raise asyncio.CancelledError
+            if error is not None:
+                patience.begin()
             try:
                 yield waits_for
             except BaseException as thrown:  # noqa: BLE001 - it is for that code
+                patience.take_back()
                 error = thrown
             else:
                 error = None
     finally:
+        patience.end()
         error = None  # no circle with its traceback (docs/adr/0023)
+
+
+class _Patience:
+    """With code that goes on in a task that is cancelled: when that has lasted too long, it is cancelled once more."""
+
+    __slots__ = ("_before", "_task", "_timer", "is_over")
+
+    def __init__(self) -> None:
+        self._task = cast("asyncio.Task[Any]", asyncio.current_task())
+        self._before = self._task.cancelling()
+        self._timer: asyncio.TimerHandle | None = None
+        self.is_over = False
+
+    def begin(self) -> None:
+        if self._timer is None and self._task.cancelling() > self._before:
+            self._timer = asyncio.get_running_loop().call_later(_LEFT_SECONDS, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        self.is_over = self._task.cancelling() > self._before
+        if self.is_over:
+            self._task.cancel()
+
+    def take_back(self) -> None:
+        """Leaves of all that cancelled the task what others did."""
+        if self.is_over:
+            self._task.uncancel()
+
+    def end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 async def _of(value: Awaitable[_T]) -> _T:
     return await value
 
 
-async def _ended(code: Coroutine[Any, Any, Any], waits_for: Any) -> Any:
-    """What comes of code that goes on after its cancellation; raises CancelledError where that takes too long."""
-    rest = asyncio.create_task(_outcome(code, waits_for))
-    _, going = await asyncio.wait({rest}, timeout=_LEFT_SECONDS)
-    if going:
-        log.error("catches its cancellation, and goes on until its process ends: %s", stands_at(code))
-        raise asyncio.CancelledError
-    told, error = rest.result()
-    try:
-        if error is not None:
-            raise error
-    finally:
-        del error, rest
-    return told
+def _leave(code: Coroutine[Any, Any, Any], waits_for: Any) -> None:
+    log.error("catches its cancellation, and goes on until its process ends: %s", stands_at(code))
+    task = asyncio.create_task(_outcome(code, waits_for))
+    _going.add(task)
+    task.add_done_callback(_going.discard)
 
 
-async def _outcome(code: Coroutine[Any, Any, Any], waits_for: Any) -> tuple[Any, BaseException | None]:
+async def _outcome(code: Coroutine[Any, Any, Any], waits_for: Any) -> None:
     try:
-        return await _resumed(code, waits_for), None
+        await _resumed(code, waits_for)
     except BaseException as error:  # noqa: BLE001 - out of a task, `sys.exit` would end the process
-        return None, error
+        log.warning("what had gone on after its cancellation has ended: %s", said(error))
 
 
 @coroutine

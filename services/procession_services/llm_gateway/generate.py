@@ -54,9 +54,7 @@ class Generator:
             told = reply.to_json()
             if len(told) > self._max_reply:
                 told = reply.model_copy(update={"chunks": []}).to_json()
-        except (
-            Exception
-        ) as error:  # whatever it is: without an answer, another gateway would be asked for the same
+        except Exception as error:  # whatever it is: without an answer, another gateway would be asked
             log.exception("an answer of %s cannot be given on", request.model)
             return GenerateReply(error=f"{request.model} failed: {type(error).__name__}").to_json()
         return told if len(told) <= self._max_reply else _too_long(len(told), self._max_reply)

@@ -9,13 +9,13 @@ from procession_services.tools.execute import cancel_tools, run_tools
 from procession_services.tools.remote import remote_tool
 
 SERVICE = "tools"
+_SILENCE = 5.0
+"""More than others have: where a host is taken for gone that lives, a tool is called twice."""
 
 
 async def start(host: Host) -> None:
     """Starts taking commands."""
-    host.silence = (
-        5.0  # more than others have: where a host is taken for gone that lives, a tool is called twice
-    )
+    host.silence = _SILENCE
     sinks = await StreamSinks.of(host)
     host.registry.add_tool(remote_tool(host.bus.request))
     for kind in list(host.registry.tools.values()):

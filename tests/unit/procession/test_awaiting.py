@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 
+import anyio
 import pytest
 
 from procession import awaiting
@@ -83,7 +84,7 @@ async def test_who_is_cancelled_goes_on_though_what_he_waits_for_catches_that(ca
     waiting.cancel()
     async with asyncio.timeout(SECONDS):
         await asyncio.wait({waiting})
-    assert (waiting.cancelled(), deaf.told) == (True, 1)
+    assert (waiting.cancelled(), deaf.told) == (True, 2)
     (said,) = caplog.messages
     assert said.startswith("catches its cancellation, and goes on until its process ends: test_awaiting.py:")
     deaf.may_end.set()
@@ -150,6 +151,61 @@ async def test_what_waits_for_nothing_lets_nobody_else_run():
     assert await awaited(at_once()) == 7
     assert not beside.done()
     await beside
+
+
+@pytest.mark.parametrize("limit", ["asyncio", "anyio"])
+async def test_a_limit_of_its_own_takes_nothing_from_what_comes_behind_it(limit, caplog):
+    """Which takes longer than what is cancelled by others may; so does what ends within that limit."""
+    longer = awaiting._LEFT_SECONDS * 3
+
+    async def tries_again():
+        begun = asyncio.current_task()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.01) if limit == "asyncio" else _failing_after(0.01):
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    await asyncio.shield(asyncio.sleep(0))
+        await asyncio.sleep(longer)
+        assert asyncio.current_task() is begun
+        return 7
+
+    assert await awaited(tries_again()) == 7
+    assert not caplog.messages
+
+
+@contextlib.asynccontextmanager
+async def _failing_after(seconds):
+    with anyio.fail_after(seconds):
+        yield
+
+
+@pytest.mark.parametrize("by", ["a limit", "somebody"])
+async def test_who_is_cancelled_behind_a_limit_of_its_own_is_left_as_well(by, caplog):
+    deaf, scope = Deaf(), asyncio.timeout(None)
+
+    async def tries_again():
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await asyncio.Event().wait()
+        return await deaf.stay()
+
+    async def waits():
+        async with scope:
+            await awaited(tries_again())
+
+    task = asyncio.create_task(waits())
+    async with asyncio.timeout(SECONDS):
+        await deaf.begun.wait()
+        if by == "a limit":
+            scope.reschedule(asyncio.get_running_loop().time())
+        else:
+            task.cancel()
+        await asyncio.wait({task})
+    assert task.cancelled() is (by == "somebody")
+    assert by == "somebody" or isinstance(task.exception(), TimeoutError)
+    assert caplog.messages[0].startswith("catches its cancellation")
+    deaf.may_end.set()
 
 
 async def test_a_limit_within_holds_where_it_was_set():

@@ -109,9 +109,7 @@ class LiteLLMProvider:
                     if over:
                         batch.pop()
                     chunks, strange = _fed(adapter, batch)
-                    if (
-                        over and strange is None
-                    ):  # the end goes with them, and nobody has to read on to learn of it
+                    if over and not strange:  # the end goes with them: nobody has to read on to learn of it
                         yield chunks + _finish(adapter, call, over=True)
                         return
                     if chunks:

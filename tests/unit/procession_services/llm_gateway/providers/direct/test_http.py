@@ -92,6 +92,16 @@ async def provider(*answers):
 
 
 @pytest.fixture
+def serving(tmp_path, monkeypatch):
+    """How a provider speaks TLS, whose certificate we trust."""
+    file, key = certificate(tmp_path, "provider")
+    monkeypatch.setattr(http, "_tls", lambda: ssl.create_default_context(cafile=file))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(file, key)
+    return context
+
+
+@pytest.fixture
 async def connections():
     litellm_provider._litellm()  # else it is imported with its own settings, which ask the network
     kept = Connections()
@@ -177,13 +187,9 @@ def test_a_connection_whose_end_the_loop_has_not_read_yet_is_not_used_again(run,
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
-def test_a_connection_by_tls_is_used_again(run, tmp_path, monkeypatch):
+def test_a_connection_by_tls_is_used_again(run, serving, monkeypatch):
     """What TLS says behind the handshake is not taken for the connection's end."""
-    file, key = certificate(tmp_path, "provider")
-    monkeypatch.setattr(http, "_tls", lambda: ssl.create_default_context(cafile=file))
     monkeypatch.setattr(http, "_kept_seconds", lambda: 4)
-    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    serving.load_cert_chain(file, key)
     served = Provider()
 
     async def asks_three_times():
@@ -367,11 +373,7 @@ async def test_a_provider_that_does_not_take_the_connection_is_named(connections
         await events(Request("http://127.0.0.1:1/", {}, b"{}", orjson.loads), connections)
 
 
-async def test_a_dot_at_the_end_of_a_host_is_none_of_its_certificate(connections, monkeypatch, tmp_path):
-    file, key = certificate(tmp_path, "provider")
-    monkeypatch.setattr(http, "_tls", lambda: ssl.create_default_context(cafile=file))
-    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    serving.load_cert_chain(file, key)
+async def test_a_dot_at_the_end_of_a_host_is_none_of_its_certificate(connections, monkeypatch, serving):
     served = Provider()
 
     async def resolved(_host, port, **_named):
@@ -505,13 +507,9 @@ async def one_batch(url):
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
-def test_who_stops_reading_leaves_at_once_a_provider_that_does_not_say_goodbye(run, tmp_path, monkeypatch):
+def test_who_stops_reading_leaves_at_once_a_provider_that_does_not_say_goodbye(run, serving, monkeypatch):
     """D-21; TLS would wait half a minute for an answer, while the provider writes on."""
-    file, key = certificate(tmp_path, "provider")
-    monkeypatch.setattr(http, "_tls", lambda: ssl.create_default_context(cafile=file))
     monkeypatch.setattr(http, "_kept_seconds", lambda: 4)
-    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    serving.load_cert_chain(file, key)
 
     sent = []
 
