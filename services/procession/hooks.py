@@ -294,7 +294,10 @@ def _take_messages(
 async def run_tool_result(
     ctx: RunContext, links: list[Link], calls: Calls, writer: a.Writer | None, outcome: dict[str, Any]
 ) -> None:
-    """`process_tool_result` of each processor on one outcome; each sees what the one before made of it (D-34)."""
+    """`process_tool_result` of each processor on one outcome; each sees what the one before made of it (D-34).
+
+    Who makes a failure of the result, or a call that was denied, is the last one: there is no result any more.
+    """
     hook, call_id = Hook.TOOL_RESULT, outcome["toolCallId"]
     for link in links:
         before = find_invocation(ctx.messages, call_id)
@@ -315,8 +318,27 @@ async def run_tool_result(
             with calls.taking(ctx, link, hook):
                 _take_messages(ctx, link, hook, stage, value)
         after = find_invocation(ctx.messages, call_id)
-        if after and "result" in after and after != before:
-            outcome["result"] = after.get("result")
+        if after and after != before:
+            _take_outcome(outcome, after)
+        if "result" not in outcome:
+            return
+
+
+def _take_outcome(outcome: dict[str, Any], changed: dict[str, Any]) -> None:
+    """Makes of an outcome what a processor has made of its call in the conversation."""
+    state = changed["state"]
+    if state == "output-error":
+        told: dict[str, Any] = {"error": {"name": "Error", "message": changed.get("errorText") or ""}}
+    elif state == "output-denied":
+        approval = {"approved": False, **(changed.get("approval") or {})}
+        told = {"denied": {"reason": approval.get("reason"), "approval": approval}}
+    elif "result" in changed:
+        told = {"result": changed["result"]}
+    else:
+        return
+    if told.get("result") != outcome.pop("result"):
+        outcome.pop("modelOutput", None)  # what the tool shows the model of its own result
+    outcome.update(told)
 
 
 def find_invocation(messages: MessageList, call_id: str) -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ from procession_services.output_processors.parts import PartsStore
 from procession_services.processor_host import executor
 from procession_services.processor_host.holders import Holders
 from procession_services.runtime.store import RunStore
-from tests.support.hooked import processor, same, tool
+from tests.support.hooked import HookedTool, processor, same, tool
 from tests.support.raising import panics
 from tests.support.system import finished
 from tests.support.waiting import until
@@ -699,3 +699,45 @@ async def test_what_a_hook_raises_is_its_own_failure(run, hook, how):
     assert (told.result.status, told.result.error.processor_id) == ("failed", "p")
     names = {"exits": "SystemExit", "panics": "PanicException"}
     assert told.result.error.name == names.get(how, "CancelledError")
+
+
+def rewritten(**call):
+    def hook(args):
+        invocation = {"toolCallId": args.tool_call_id, **call}
+        args.message_list.update_tool_invocation({"type": "tool-invocation", "toolInvocation": invocation})
+
+    return processor("p", process_tool_result=hook)
+
+
+@pytest.mark.parametrize(
+    ("made", "kind", "read"),
+    [
+        ({"state": "result", "result": "masked"}, "tool-result", "masked"),
+        ({"state": "output-error", "errorText": "broken"}, "tool-error", "broken"),
+        (
+            {"state": "output-denied", "approval": {"approved": False, "reason": "no"}},
+            "tool-output-denied",
+            "no",
+        ),
+    ],
+)
+async def test_nobody_gets_the_result_that_a_hook_has_replaced(run, monkeypatch, made, kind, read):
+    """R-TR-2: neither client nor result nor model, though the tool has a model output of its own."""
+    monkeypatch.setattr(HookedTool, "model_output", lambda _self, result: f"for the model: {result}")
+    told = await run(call("a"), DONE, o=[rewritten(**made)], tools=[tool("tool", lambda _: "secret")])
+    assert told.prompts[1][-1] == {"role": "tool", "tool_call_id": "a", "content": read}
+    [outcome] = [
+        chunk["type"]
+        for chunk in told.chunks
+        if chunk["type"].startswith(("tool-result", "tool-error", "tool-output"))
+    ]
+    assert outcome == kind
+    assert "secret" not in str((told.chunks, told.result, told.prompts))
+
+
+async def test_a_result_that_a_hook_only_looks_at_is_shown_to_the_model_as_its_tool_does(run, monkeypatch):
+    monkeypatch.setattr(HookedTool, "model_output", lambda _self, result: f"for the model: {result}")
+    told = await run(
+        call("a"), DONE, o=[rewritten(state="result", result="R")], tools=[tool("tool", lambda _: "R")]
+    )
+    assert told.prompts[1][-1]["content"] == "for the model: R"

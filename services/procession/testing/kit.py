@@ -268,10 +268,11 @@ class ProcessorKit:
         async def record(links: list[Link]) -> None:
             writer = run.writer(chained=False)
             await hooks.run_tool_result(ctx, links, self.calls, writer, outcome)
-            ctx.messages.set_tool_result(outcome["toolCallId"], outcome["result"])
+            if "result" in outcome:
+                ctx.messages.set_tool_result(outcome["toolCallId"], outcome["result"])
 
         told = await self._call(Hook.TOOL_RESULT, record)
-        return ToolOutcome(result=outcome["result"], **told)
+        return ToolOutcome(result=outcome.get("result"), **told)
 
     async def output_result(self, text: str | None = None, *, finish_reason: str = "stop") -> Outcome:
         """Calls `process_output_result` at the end of the run, after a last answer where a text is given."""

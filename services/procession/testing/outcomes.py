@@ -75,7 +75,7 @@ class StreamOutcome(Outcome):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolOutcome(Outcome):
-    """After `process_tool_result`: the result as it is recorded and as the model sees it."""
+    """After `process_tool_result`: the result as it is recorded and as the model sees it; None where it has failed."""
 
     result: Any
 

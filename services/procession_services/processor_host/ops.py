@@ -190,6 +190,7 @@ async def tool_results(op: work.ToolResultsOp, job: Job) -> None:
             chunk: Chunk
             if "result" in outcome:
                 await hooks.run_tool_result(ctx, links, job.calls, writer, outcome)
+            if "result" in outcome:
                 ctx.messages.set_tool_result(call_id, outcome["result"])
                 if "modelOutput" in outcome:
                     _set_model_output(job, call_id, outcome["modelOutput"])

@@ -784,6 +784,40 @@ async def test_a_result_that_is_written_into_the_open_call_counts(how):
     assert "secret" not in str(out.messages)
 
 
+@pytest.mark.parametrize(
+    ("made", "outcome"),
+    [
+        (
+            {"state": "output-error", "errorText": "not for you"},
+            {"error": {"name": "Error", "message": "not for you"}},
+        ),
+        (
+            {"state": "output-denied", "approval": {"approved": False, "reason": "not for you"}},
+            {
+                "denied": {
+                    "reason": "not for you",
+                    "approval": {"approved": False, "reason": "not for you"},
+                }
+            },
+        ),
+    ],
+    ids=["failed", "denied"],
+)
+async def test_a_result_that_a_hook_makes_a_failure_of_is_none_any_more(made, outcome):
+    """R-TR-2: the client would get what the conversation does not have. R-TR-1: the next one is not asked about it."""
+
+    def hide(args):
+        call = {"toolCallId": args.tool_call_id, **made}
+        args.message_list.update_tool_invocation({"type": "tool-invocation", "toolInvocation": call})
+
+    kit = kit_of("process_tool_result", hide, lambda args: rewritten(args, "seen"))
+    out = await kit.tool_result("lookup", "secret")
+    assert kit.context.outcomes == [{"toolCallId": "call-1", "toolName": "lookup", "args": {}, **outcome}]
+    assert out.result is None
+    [part] = out.messages[-1]["content"]["parts"]
+    assert part["toolInvocation"] == {"toolCallId": "call-1", "toolName": "lookup", "args": {}, **made}
+
+
 async def test_a_tool_result_hook_gets_the_call_and_the_step_whose_tool_ran():
     """D-33."""
 
