@@ -52,6 +52,14 @@ def unknown_settings(settings: Mapping[str, Any]) -> Iterator[tuple[tuple[str, .
             yield ("timeout", name), f"unknown limit; known: {', '.join(_LIMITS)}"
 
 
+def retries_of(settings: Mapping[str, Any]) -> int | None:
+    """What `maxRetries` says (R-MS-3); raises ValueError where that is no number of retries."""
+    value = settings.get("maxRetries")
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+        return value
+    raise ValueError("maxRetries is a whole number, 0 or more")
+
+
 def _meant(name: str) -> str:
     near = setting_of(name) or nearest(to_camel(name), SETTINGS)
     return f"; did you mean {near!r}?" if near else "; what one provider knows belongs in `providerOptions`"
@@ -77,4 +85,4 @@ def _are_headers(value: Any) -> bool:
 
 ModelSettings = Annotated[JsonObject, AfterValidator(_known)]
 
-__all__ = ["SETTINGS", "ModelSettings", "setting_of", "unknown_settings"]
+__all__ = ["SETTINGS", "ModelSettings", "retries_of", "setting_of", "unknown_settings"]

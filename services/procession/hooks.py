@@ -31,6 +31,7 @@ from procession.returns import (
     wrong,
 )
 from procession.steps import current_step, for_hooks
+from procession_schemas.model_settings import retries_of
 from procession_schemas.validation import in_words, wrong_fields
 from procession_schemas.work import StepConfig
 
@@ -173,10 +174,17 @@ def _override_config(ctx: RunContext, link: Link, value: dict[str, Any]) -> None
     if update:
         merged = {**asdict(ctx.config), **update}
         try:
-            ctx.config = StepConfig.checked(merged)
+            config = StepConfig.checked(merged)
+            retries_of(config.model_settings)
         except ValidationError as error:
-            told = in_words(wrong_fields(error).items(), "settings")
-            raise wrong(link, hook, INVALID_RETURN, f"returned settings that do not fit: {told}") from error
+            raise _unfit(link, in_words(wrong_fields(error).items(), "settings")) from error
+        except ValueError as error:
+            raise _unfit(link, f"model_settings: {error}") from error
+        ctx.config = config
+
+
+def _unfit(link: Link, told: str) -> ProcessorError:
+    return wrong(link, Hook.INPUT_STEP, INVALID_RETURN, f"returned settings that do not fit: {told}")
 
 
 async def run_llm_request(ctx: RunContext, links: list[Link], calls: Calls, writer: a.Writer | None) -> None:

@@ -741,3 +741,19 @@ async def test_a_result_that_a_hook_only_looks_at_is_shown_to_the_model_as_its_t
         call("a"), DONE, o=[rewritten(state="result", result="R")], tools=[tool("tool", lambda _: "R")]
     )
     assert told.prompts[1][-1]["content"] == "for the model: R"
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "asked"), [(None, "finished", 2), (0, "failed", 1), (2, "finished", 2)]
+)
+async def test_a_step_hook_says_how_often_a_call_of_its_step_is_tried_again(run, said, status, asked):
+    """R-MS-3, R-IS-5: what it leaves out is as the agent has it."""
+    settings = {"temperature": 1, **({} if said is None else {"maxRetries": said})}
+    busy = {"error": {"status": 503, "retryable": True, "headers": {"retry-after": "0"}}}
+    told = await run(
+        busy,
+        HELLO,
+        i=[processor("p", process_input_step=lambda _: {"model_settings": settings})],
+        agent={"maxRetries": 0 if said else 1},
+    )
+    assert (told.result.status, len(told.prompts)) == (status, asked)

@@ -19,6 +19,7 @@ from procession.structured import ObjectStream
 from procession.usage import scope_keys
 from procession_schemas.agent import StructuredOutput
 from procession_schemas.chunks import Chunk
+from procession_schemas.model_settings import retries_of
 from procession_schemas.run import ModelReport
 from procession_schemas.work import ModelOp, StepConfig, StepFacts
 from procession_services.llm_gateway.core.call import ModelCall, unknown_model
@@ -125,7 +126,9 @@ class ModelRunner:
         )
 
     def _live(self, call: ModelCall, op: ModelOp) -> AsyncIterator[list[Chunk]]:
-        return stream_with_retries(self._provider, call, op.max_retries, asyncio.sleep)
+        of_step = retries_of(call.model_settings)  # what processInputStep says, for this step
+        retries = op.max_retries if of_step is None else of_step
+        return stream_with_retries(self._provider, call, retries, asyncio.sleep)
 
     def _count(self, job: Job, call: ModelCall, used: dict[str, Any], *, booked: bool = True) -> None:
         """Reports the usage of a call; a call that failed before it began to answer is not booked."""

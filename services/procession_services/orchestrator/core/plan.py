@@ -22,6 +22,7 @@ from procession_schemas.agent import (
     plain_choice,
 )
 from procession_schemas.memory import MemoryOptions, ThreadName
+from procession_schemas.model_settings import retries_of
 from procession_schemas.run import RunRequest
 from procession_schemas.validation import RefusedError
 from procession_schemas.work import OpenOp, StepConfig
@@ -102,7 +103,8 @@ def make_plan(
     config = _config(request, agent, models[0].model, tools, structured)
     budget = pick(request, agent, "max_processor_retries")
     max_steps = request.max_steps or agent.max_steps or (None if stop_when else DEFAULT_STEPS)
-    retries = _retries(config.model_settings.pop("maxRetries", None))
+    retries = _retries(config.model_settings, "modelSettings")
+    config.model_settings.pop("maxRetries", None)
     return Plan(
         input=placed["input"],
         output=placed["output"],
@@ -154,13 +156,12 @@ def _config(
     )
 
 
-def _retries(value: Any) -> int | None:
-    """`modelSettings.maxRetries`, which is the runtime's and not the provider's (R-MS-1, R-MS-3)."""
-    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
-        return value
-    raise RefusedError(
-        "INVALID_REQUEST", "maxRetries is a whole number, 0 or more", "modelSettings.maxRetries"
-    )
+def _retries(settings: dict[str, Any], where: str) -> int | None:
+    """`maxRetries` of these settings, which is the runtime's and not the provider's (R-MS-1, R-MS-3)."""
+    try:
+        return retries_of(settings)
+    except ValueError as error:
+        raise RefusedError("INVALID_REQUEST", str(error), f"{where}.maxRetries") from error
 
 
 def pick(request: RunRequest, agent: AgentOptions, name: str) -> Any:
@@ -200,6 +201,8 @@ def _models(request: RunRequest, agent: Agent) -> list[ModelEntry]:
     entries = [ModelEntry(model=model)] if isinstance(model, str) else [e for e in model if e.enabled]
     if not entries:
         raise RefusedError("INVALID_REQUEST", "every model of the list is disabled", "model")
+    for index, entry in enumerate(model if isinstance(model, list) else ()):
+        _retries(entry.model_settings, f"model.{index}.modelSettings")
     return entries
 
 

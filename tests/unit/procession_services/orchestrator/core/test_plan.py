@@ -462,6 +462,12 @@ class TestRefusals:
             ({"modelSettings": {"maxRetries": "3"}}, {}, "INVALID_REQUEST", "modelSettings.maxRetries"),
             ({"modelSettings": {"maxRetries": -1}}, {}, "INVALID_REQUEST", "modelSettings.maxRetries"),
             ({"modelSettings": {"maxRetries": True}}, {}, "INVALID_REQUEST", "modelSettings.maxRetries"),
+            (
+                {"model": [{"model": "m/x"}, {"model": "m/y", "modelSettings": {"maxRetries": "3"}}]},
+                {},
+                "INVALID_REQUEST",
+                "model.1.modelSettings.maxRetries",
+            ),
         ],
     )
     def test_each_names_its_field(self, request_, agent, code, field):
