@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import orjson
 
@@ -16,7 +16,7 @@ from procession.response import ResponseCollector
 from procession.returns import UNSUPPORTED_MODEL
 from procession.stream import UNDELIVERED
 from procession.structured import ObjectStream
-from procession.usage import scope_keys
+from procession.usage import Scope, scope_keys
 from procession_schemas.agent import StructuredOutput
 from procession_schemas.chunks import Chunk
 from procession_schemas.model_settings import retries_of
@@ -41,6 +41,9 @@ from procession_services.processor_host.outcomes import raise_outcome, take_lent
 from procession_services.processor_host.stream_session import Session
 from procession_services.processor_host.streams import StreamClient
 from procession_services.runtime.ledger import Ledger
+
+_OF_MEMORY: Final[dict[Scope, str]] = {"thread": "x-thread-id", "resource": "x-resource-id"}
+"""The headers that tell a provider of a conversation (R-MS-5)."""
 
 
 class ModelRunner:
@@ -101,10 +104,10 @@ class ModelRunner:
         if structured and structured.json_prompt_injection:
             prompt = [_schema_entry(structured), *prompt]
         headers = dict(op.entry.headers) if op.entry else {}
-        memory = ctx.request_context.get("MastraMemory")
-        if memory:
-            headers.setdefault("x-thread-id", memory["thread"]["id"])
-            headers.setdefault("x-resource-id", memory["resourceId"])
+        if ctx.request_context.get("MastraMemory"):
+            scopes = scope_keys(ctx.request_context, ctx.run_id)
+            named = {header: scopes[scope] for scope, header in _OF_MEMORY.items() if scope in scopes}
+            headers = {**named, **headers}
         return ModelCall(
             model=config.model,
             prompt=prompt,

@@ -41,6 +41,24 @@ def test_the_headers_of_an_entry_come_before_those_of_memory():
     assert call.active_tools == ["t"]
 
 
+@pytest.mark.parametrize(
+    ("memory", "told"),
+    [
+        ("no object", {}),
+        ({"thread": "no object"}, {}),
+        ({"thread": {"id": 5}, "resourceId": None}, {}),
+        ({"thread": {"id": "t"}}, {"x-thread-id": "t"}),
+    ],
+)
+def test_memory_of_another_shape_in_the_request_context_fails_no_call(memory, told):
+    """Callers and processors may write there what they like; five attempts would end in WORK_FAILED."""
+    ctx = context()
+    ctx.config = StepConfig(model="m/one")
+    ctx.request_context["MastraMemory"] = memory
+    runner, job = object.__new__(ModelRunner), cast("Any", SimpleNamespace(ctx=ctx))
+    assert runner._call(ModelOp(), job).headers == told
+
+
 @pytest.mark.parametrize("began", [False, True])
 def test_a_call_that_a_guard_breaks_off_is_paid_for_once_it_has_begun_to_answer(began):
     booked: list[Any] = []
