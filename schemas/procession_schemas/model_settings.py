@@ -1,5 +1,6 @@
 """Settings of a model call: their names, and the form in which they travel."""
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final
 
@@ -32,6 +33,8 @@ _ELSEWHERE: Final = {
 """What providers call some of them."""
 _LIMITS: Final = ("totalMs", "stepMs", "firstChunkMs", "chunkMs")
 """What `timeout` may say by name."""
+_NUMBERS: Final = ("temperature", "topP", "presencePenalty", "frequencyPenalty")
+_WHOLE_NUMBERS: Final = ("maxOutputTokens", "topK", "seed")
 _NAMES: Final = {to_snake(name): name for name in (*SETTINGS, *_LIMITS)}
 
 
@@ -70,9 +73,48 @@ def _known(settings: JsonObject) -> JsonObject:
     named = _named(settings)
     if isinstance(limits := named.get("timeout"), Mapping):
         named["timeout"] = _named(limits)
-    if (headers := named.get("headers")) is not None and not _are_headers(headers):
-        raise ValueError("`headers` is an object of texts")
+    if wrong := "; ".join(_misfits(named)):
+        raise ValueError(wrong)
     return named
+
+
+def _misfits(settings: Mapping[str, Any]) -> Iterator[str]:
+    """What a provider could refuse only in the middle of a run, and what would be no limit of time."""
+    given = {name: value for name, value in settings.items() if value is not None}
+    for name in _NUMBERS:
+        if not _is_number(given.get(name, 0)):
+            yield f"`{name}` is a number"
+    for name in _WHOLE_NUMBERS:
+        if not _is_whole(given.get(name, 0)):
+            yield f"`{name}` is a whole number"
+    if not _are_stops(given.get("stopSequences", ())):
+        yield "`stopSequences` is an array of texts"
+    if not _are_headers(given.get("headers", {})):
+        yield "`headers` is an object of texts"
+    limits = given.get("timeout", 0)
+    times = limits if isinstance(limits, Mapping) else {"": limits}
+    if not all(_is_time(time) for name, time in times.items() if name in ("", *_LIMITS)):
+        yield f"`timeout` is a number of milliseconds, or an object of such, by name: {', '.join(_LIMITS)}"
+
+
+def _is_number(value: Any) -> bool:
+    return _is_whole(value) or (isinstance(value, float) and math.isfinite(value))
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_time(value: Any) -> bool:
+    """Whether it is milliseconds; nothing, and 0, take a limit away that was given elsewhere."""
+    return value is None or (_is_number(value) and value >= 0)
+
+
+def _are_stops(value: Any) -> bool:
+    """Whether it is an array of texts, or the only one."""
+    return isinstance(value, str) or (
+        isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
+    )
 
 
 def _named(settings: Mapping[str, Any]) -> JsonObject:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from pydantic.alias_generators import to_snake
 
 from procession_schemas.agent import Agent
 from procession_schemas.model_settings import SETTINGS, setting_of
@@ -28,6 +29,8 @@ CAMEL: dict[str, Any] = {
     "maxRetries": 2,
     "timeout": {"totalMs": 3, "firstChunkMs": 1},
 }
+
+LIMITS = "totalMs, stepMs, firstChunkMs, chunkMs"
 
 
 def test_both_spellings_are_one_wherever_settings_stand() -> None:
@@ -56,7 +59,7 @@ def test_both_spellings_are_one_wherever_settings_stand() -> None:
         (
             {"timeout": {"total": 5}},
             "timeout.total",
-            "unknown limit; known: totalMs, stepMs, firstChunkMs, chunkMs",
+            f"unknown limit; known: {LIMITS}",
         ),
     ],
 )
@@ -103,6 +106,46 @@ def test_headers_that_are_none_are_told(headers: Any) -> None:
         RunRequest.model_validate({"input": "Hi", "modelSettings": {"headers": headers}})
     for good in (None, {}, {"x": "y"}):
         RunRequest.model_validate({"input": "Hi", "modelSettings": {"headers": good}})
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad", "told"),
+    [
+        ("temperature", [0, 0.5, None], ["hot", True, [1], {}], "`temperature` is a number"),
+        ("topP", [1, 0.9], ["1"], "`topP` is a number"),
+        ("maxOutputTokens", [5, None], ["5", 5.5, False], "`maxOutputTokens` is a whole number"),
+        ("seed", [-1, 0], ["x"], "`seed` is a whole number"),
+        ("stopSequences", [["a", "b"], [], "a"], [5, [5], {"a": 1}], "`stopSequences` is an array of texts"),
+        (
+            "timeout",
+            [500, 0, 1.5, {}, {"totalMs": 9, "chunkMs": None}],
+            ["nope", -1, True, [5], {"totalMs": "9"}, {"chunkMs": -1}],
+            "`timeout` is a number of milliseconds, or an object of such, by name: " + LIMITS,
+        ),
+    ],
+)
+def test_a_value_that_cannot_be_meant_is_told_wherever_it_stands(
+    name: str, good: list[Any], bad: list[Any], told: str
+) -> None:
+    for value in good:
+        RunRequest.model_validate({"input": "Hi", "modelSettings": {name: value}})
+    for value in bad:
+        settings = {to_snake(name): value}
+        with pytest.raises(ValidationError) as raised:
+            RunRequest.model_validate({"input": "Hi", "modelSettings": settings})
+        assert misfit(raised.value).message == f"modelSettings: {told}"
+        for fields in ({"modelSettings": settings}, {"model": [{"model": "m/x", "modelSettings": settings}]}):
+            with pytest.raises(ValidationError, match=name):
+                Agent.model_validate({"name": "a", **fields})
+        with pytest.raises(ValidationError, match=name):
+            StepConfig.checked({"model": "m/x", "modelSettings": settings})
+
+
+def test_all_values_that_cannot_be_meant_are_told_at_once() -> None:
+    with pytest.raises(ValidationError) as raised:
+        RunRequest.model_validate({"input": "Hi", "modelSettings": {"temperature": "hot", "timeout": "nope"}})
+    assert "`temperature`" in misfit(raised.value).message
+    assert "`timeout`" in misfit(raised.value).message
 
 
 def test_what_providers_call_a_setting_is_known() -> None:
