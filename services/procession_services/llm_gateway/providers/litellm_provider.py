@@ -33,6 +33,7 @@ from procession_services.llm_gateway.providers.direct.lower import UNKNOWN_REASO
 from procession_services.llm_gateway.providers.event_errors import UNEXPECTED, unreadable
 from procession_services.llm_gateway.providers.litellm_errors import provider_error
 from procession_services.llm_gateway.providers.litellm_lines import LineSplitter
+from procession_services.llm_gateway.providers.litellm_readers import mend_readers
 from procession_services.llm_gateway.providers.openai_events import END, openai_events
 from procession_services.runtime import garbage
 from procession_services.runtime.secrets import NO_KEY
@@ -333,6 +334,7 @@ def _litellm() -> Any:
     vars(responses)["_responses_try_dispatch_mcp_gateway"] = lambda **_: None
     limit_fetching()
     mend_parser()
+    mend_readers()
     vars(sse_lines)["_SSELineSplitter"] = LineSplitter
     ours = {word: _LITELLM_REASONS.get(reason, reason) for word, reason in REASONS.items()}
     vars(core_helpers)["_FINISH_REASON_MAP"] = _Reasons(ours)

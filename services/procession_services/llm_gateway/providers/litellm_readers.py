@@ -1,0 +1,81 @@
+"""Mends readers of LiteLLM's for providers whose streams it reads itself.
+
+A reader's `chunk_parser` makes a chunk of one decoded event.
+"""
+
+from typing import Any, Final
+
+from procession_services.llm_gateway.providers.event_errors import EventError, raise_told
+
+_NO_EVENT: Final = "{}"
+_THOUGHT, _THOUGHT_END = "<think>", "</think>"
+
+
+def mend_readers() -> None:
+    """Mends the readers of Cohere's streams, and of both of Ollama's."""
+    _mend_cohere()
+    _mend_ollama_chat()
+    _mend_ollama_generate()
+
+
+def _mend_cohere() -> None:
+    """Adds server-sent events, thoughts, and the end: LiteLLM looks for it where Cohere does not tell it."""
+    from litellm.llms.cohere.common_utils import CohereV2ModelResponseIterator as Reader  # noqa: PLC0415 - takes seconds
+    from litellm.types.utils import Delta, ModelResponseStream, StreamingChoices  # noqa: PLC0415
+
+    parse, read = Reader.chunk_parser, Reader.convert_str_chunk_to_generic_chunk
+
+    def chunk_parser(self: Any, chunk: dict[str, Any]) -> Any:
+        raise_told(chunk)
+        delta = chunk.get("delta") or {}
+        if error := delta.get("error"):
+            raise EventError(error)
+        content = (delta.get("message") or {}).get("content")
+        if thought := isinstance(content, dict) and content.get("thinking"):
+            return ModelResponseStream(choices=[StreamingChoices(delta=Delta(reasoning_content=thought))])
+        return parse(self, {**chunk, "event": chunk.get("type"), "data": chunk})
+
+    def convert(self: Any, chunk: str) -> Any:
+        data = chunk.removeprefix("data:").strip()
+        is_event = data and data != "[DONE]" and not data.startswith("event:")
+        return read(self, data if is_event else _NO_EVENT)
+
+    Reader.chunk_parser = chunk_parser  # type: ignore[method-assign]
+    Reader.convert_str_chunk_to_generic_chunk = convert  # type: ignore[method-assign]
+
+
+def _mend_ollama_chat() -> None:
+    """Has errors told in Ollama's words; and thoughts in tags, of which only the first piece was one, stay thoughts."""
+    from litellm.llms.ollama.chat.transformation import OllamaChatCompletionResponseIterator as Reader  # noqa: PLC0415
+
+    parse = Reader.chunk_parser
+
+    def chunk_parser(self: Any, chunk: dict[str, Any]) -> Any:
+        raise_told(chunk)
+        message = chunk.get("message") or {}
+        content = message.get("content") or ""
+        if getattr(self, "in_thought", False) or _THOUGHT in content:
+            thought, end, text = content.replace(_THOUGHT, "").partition(_THOUGHT_END)
+            self.in_thought = not end
+            message |= {"thinking": thought, "content": text}
+        return parse(self, chunk)
+
+    Reader.chunk_parser = chunk_parser  # type: ignore[method-assign]
+
+
+def _mend_ollama_generate() -> None:
+    """Has errors told in Ollama's words, and an answer that was cut off say so: every end was a stop."""
+    from litellm.llms.ollama.completion.transformation import (  # noqa: PLC0415
+        OllamaTextCompletionResponseIterator as Reader,
+    )
+
+    parse = Reader.chunk_parser
+
+    def chunk_parser(self: Any, chunk: dict[str, Any]) -> Any:
+        raise_told(chunk)
+        made: Any = parse(self, chunk)
+        if chunk.get("done") is True and made["finish_reason"] == "stop":
+            made["finish_reason"] = chunk.get("done_reason") or "stop"
+        return made
+
+    Reader.chunk_parser = chunk_parser  # type: ignore[method-assign]

@@ -1,0 +1,117 @@
+"""Streams that LiteLLM reads itself, whose readers are mended."""
+
+import json
+from typing import Any
+
+import pytest
+
+from procession_services.llm_gateway.providers.litellm_provider import LiteLLMProvider
+from tests.unit.procession_services.llm_gateway.loopback import Answer
+from tests.unit.procession_services.llm_gateway.providers.replay import outcome
+
+COHERE = "cohere_chat/command-a-03-2025"
+CHAT, GENERATE = "ollama_chat/llama3", "ollama/llama3"
+
+
+def lines(*events: dict[str, Any]) -> Answer:
+    return Answer([json.dumps(event).encode() + b"\n" for event in events])
+
+
+def named(*events: dict[str, Any]) -> Answer:
+    pieces = [f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode() for event in events]
+    return Answer([*pieces, b"data: [DONE]\n\n"])
+
+
+def content(**said: str) -> dict[str, Any]:
+    return {"type": "content-delta", "index": 0, "delta": {"message": {"content": said}}}
+
+
+def call(kind: str, **told: Any) -> dict[str, Any]:
+    return {"type": f"tool-call-{kind}", "index": 0, "delta": {"message": {"tool_calls": told}}}
+
+
+def end(**told: Any) -> dict[str, Any]:
+    usage = {"billed_units": {"input_tokens": 1}, "tokens": {"input_tokens": 70, "output_tokens": 4}}
+    return {"type": "message-end", "id": "m", "delta": {"usage": usage, **told}}
+
+
+START = {"type": "message-start", "id": "m", "delta": {"message": {"role": "assistant", "content": []}}}
+
+
+@pytest.mark.parametrize("form", [lines, named])
+async def test_cohere(direct: LiteLLMProvider, form: Any) -> None:
+    function = {"name": "weather", "arguments": ""}
+    answer = form(
+        START,
+        content(thinking="hm"),
+        content(text="He"),
+        call("start", id="w", type="function", function=function),
+        call("delta", function={"arguments": '{"city": '}),
+        call("delta", function={"arguments": '"P"}'}),
+        {"type": "tool-call-end", "index": 0},
+        end(finish_reason="TOOL_CALL"),
+    )
+    made = await outcome(direct, COHERE, answer)
+    told = [each for each in made.brief() if each[0] in ("reasoning-delta", "text-delta", "tool-call")]
+    assert told == [("reasoning-delta", "hm"), ("text-delta", "He"), ("tool-call", {"city": "P"})]
+    usage = {"inputTokens": 70, "outputTokens": 4, "totalTokens": 74}
+    assert made.end() == ("tool-calls", usage)
+    assert made.failure == {}
+
+
+async def test_an_answer_of_coheres_that_was_cut_off_says_so(direct: LiteLLMProvider) -> None:
+    made = await outcome(direct, COHERE, named(START, content(text="He"), end(finish_reason="MAX_TOKENS")))
+    assert made.end()[0] == "length"
+
+
+@pytest.mark.parametrize(
+    "event",
+    [{"type": "error", "message": "boom"}, {"message": "boom"}, end(finish_reason="ERROR", error="boom")],
+)
+async def test_errors_of_cohere(direct: LiteLLMProvider, event: dict[str, Any]) -> None:
+    made = await outcome(direct, COHERE, lines(START, content(text="He"), event))
+    assert (made.failure["kind"], made.failure["message"]) == ("stream", "boom")
+    assert made.brief()[-1] == ("text-delta", "He")
+
+
+async def test_a_line_of_coheres_that_is_no_event(direct: LiteLLMProvider) -> None:
+    made = await outcome(direct, COHERE, Answer([b"upstream gone\n"]))
+    assert "upstream gone" in made.failure["message"]
+
+
+def chat(done: str | None = None, **message: Any) -> dict[str, Any]:
+    reason = {} if done is None else {"done_reason": done, "prompt_eval_count": 5, "eval_count": 7}
+    return {"model": "llama3", "message": {"content": "", **message}, "done": done is not None, **reason}
+
+
+def generated(text: str, done: str | None = None) -> dict[str, Any]:
+    reason = {} if done is None else {"done_reason": done, "prompt_eval_count": 5, "eval_count": 7}
+    return {"model": "llama3", "response": text, "done": done is not None, **reason}
+
+
+@pytest.mark.parametrize(
+    "pieces", [["<think>", "hm", " well", "</think>", "A", "B"], ["<think>hm", " well</think>AB"]]
+)
+async def test_thoughts_of_ollama_in_tags_are_no_text(direct: LiteLLMProvider, pieces: list[str]) -> None:
+    made = await outcome(direct, CHAT, lines(*(chat(content=piece) for piece in pieces), chat("stop")))
+    told = {
+        kind: "".join(each[1] for each in made.brief() if each[0] == f"{kind}-delta")
+        for kind in ("reasoning", "text")
+    }
+    assert told == {"reasoning": "hm well", "text": "AB"}
+
+
+@pytest.mark.parametrize(("said", "reason"), [("length", "length"), ("stop", "stop")])
+async def test_why_ollama_ended(direct: LiteLLMProvider, said: str, reason: str) -> None:
+    made = await outcome(direct, GENERATE, lines(generated("He"), generated("", said)))
+    assert made.end() == (reason, {"inputTokens": 5, "outputTokens": 7, "totalTokens": 12})
+    made = await outcome(direct, GENERATE, lines(generated('{"a": 1'), generated("", said)))
+    assert (made.brief()[1][1], made.end()[0]) == ('{"a": 1', reason)
+
+
+@pytest.mark.parametrize(("model", "first"), [(CHAT, chat(content="He")), (GENERATE, generated("He"))])
+async def test_errors_of_ollama(direct: LiteLLMProvider, model: str, first: dict[str, Any]) -> None:
+    for begin in ([], [first]):
+        made = await outcome(direct, model, lines(*begin, {"error": "boom"}))
+        assert made.failure["message"] == "boom"
+        assert made.failure["kind"] == ("stream" if begin else "api")
