@@ -170,7 +170,7 @@ def _payload(chain: list[BaseException]) -> dict[str, Any]:
     for found in (*bodies, *told):
         if not found:
             continue
-        inner = found.get("error", found)
+        inner = found.get("error") or found
         if isinstance(inner, str):
             beside = _message(found)
             return {**found, "message": f"{inner}: {beside}" if beside else inner}

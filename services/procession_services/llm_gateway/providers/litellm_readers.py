@@ -12,10 +12,11 @@ _THOUGHT, _THOUGHT_END = "<think>", "</think>"
 
 
 def mend_readers() -> None:
-    """Mends the readers of Cohere's streams, and of both of Ollama's."""
+    """Mends the readers of Cohere's streams, of both of Ollama's, and of OpenAI's Responses API."""
     _mend_cohere()
     _mend_ollama_chat()
     _mend_ollama_generate()
+    _mend_responses()
 
 
 def _mend_cohere() -> None:
@@ -79,3 +80,36 @@ def _mend_ollama_generate() -> None:
         return made
 
     Reader.chunk_parser = chunk_parser  # type: ignore[method-assign]
+
+
+def _mend_responses() -> None:
+    """Adds refusals and citations, which are events of their own there, and has errors told in the provider's words."""
+    from litellm.completion_extras.litellm_responses_transformation.transformation import (  # noqa: PLC0415
+        OpenAiResponsesToChatCompletionStreamIterator as Reader,
+    )
+    from litellm.responses.streaming_iterator import BaseResponsesAPIStreamingIterator as Source  # noqa: PLC0415
+    from litellm.types.utils import Delta, ModelResponseStream, StreamingChoices  # noqa: PLC0415
+
+    parse = Reader.chunk_parser
+
+    def chunk_parser(self: Any, chunk: dict[str, Any]) -> Any:
+        made = parse(self, chunk)
+        match chunk.get("type"):
+            case "response.refusal.delta":
+                delta = Delta(refusal=chunk.get("delta"))
+            case "response.output_text.annotation.added":
+                delta = Delta(annotations=[chunk["annotation"]])
+            case _:
+                return made
+        return ModelResponseStream(id=made.id, choices=[StreamingChoices(delta=delta)])
+
+    def raise_error(_: Any, result: Any) -> None:
+        kind = getattr(result, "type", None)
+        if kind == "response.failed":
+            raise EventError(result.model_dump(warnings=False)["response"]["error"])
+        if kind == "error":
+            told = result.model_dump(warnings=False)
+            raise EventError(told.get("error") or told)
+
+    Reader.chunk_parser = chunk_parser  # type: ignore[method-assign]
+    Source._maybe_raise_for_error_event = raise_error  # type: ignore[assignment,method-assign] # noqa: SLF001

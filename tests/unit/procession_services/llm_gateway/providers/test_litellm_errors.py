@@ -173,8 +173,9 @@ def test_the_status_of_an_error_in_a_stream(body: Any, status: int | None) -> No
             'cannot read "hi \N{REPLACEMENT CHARACTER}"',
         ),
         ('{"error": ' + "[" * 5_000 + "]" * 5_000 + "}", None),
+        ('{"error": null, "message": "no such model"}', "no such model"),
     ],
-    ids=["half a character", "nested deep"],
+    ids=["half a character", "nested deep", "no error"],
 )
 def test_what_a_provider_says_of_an_error_can_travel_on(body: str, message: str | None) -> None:
     response = httpx.Response(400, text=body, request=httpx.Request("POST", "http://provider"))

@@ -115,3 +115,64 @@ async def test_errors_of_ollama(direct: LiteLLMProvider, model: str, first: dict
         made = await outcome(direct, model, lines(*begin, {"error": "boom"}))
         assert made.failure["message"] == "boom"
         assert made.failure["kind"] == ("stream" if begin else "api")
+
+
+RESPONSES = "openai/responses/gpt-5.2"
+HEAD: dict[str, Any] = {"id": "r", "object": "response", "created_at": 0, "model": "m", "output": []}
+CREATED = {"type": "response.created", "response": HEAD}
+COMPLETED = {"type": "response.completed", "response": HEAD}
+
+
+def part(kind: str, **told: Any) -> dict[str, Any]:
+    place = {"item_id": "m", "output_index": 0, "content_index": 0}
+    return {"type": f"response.{kind}", **place, **told}
+
+
+async def test_a_refusal_by_the_responses_api_is_the_text(direct: LiteLLMProvider) -> None:
+    said = [part("refusal.delta", delta=piece) for piece in ("I ", "can't")]
+    done = part("refusal.done", refusal="I can't")
+    made = await outcome(direct, RESPONSES, named(CREATED, *said, done, COMPLETED))
+    assert made.brief() == [
+        ("text-start",),
+        ("text-delta", "I "),
+        ("text-delta", "can't"),
+        ("text-end",),
+    ]
+
+
+async def test_pages_that_the_responses_api_cites_are_sources(direct: LiteLLMProvider) -> None:
+    cited = {"type": "url_citation", "url": "http://x/y", "title": "T", "start_index": 0, "end_index": 2}
+    events = [
+        part("output_text.delta", delta="He"),
+        part("output_text.annotation.added", annotation_index=0, annotation=cited),
+        part("output_text.delta", delta="llo"),
+    ]
+    made = await outcome(direct, RESPONSES, named(CREATED, *events, COMPLETED))
+    [source] = [chunk["payload"] for chunk in made.chunks if chunk["type"] == "source"]
+    assert (source["url"], source["title"]) == ("http://x/y", "T")
+    assert [each[0] for each in made.brief()].count("text-start") == 1
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {
+            "type": "response.failed",
+            "response": {**HEAD, "error": {"code": "server_error", "message": "boom"}},
+        },
+        {"type": "error", "code": "server_error", "message": "boom", "param": None},
+        {"type": "error", "error": {"code": "server_error", "type": "server_error", "message": "boom"}},
+    ],
+)
+async def test_errors_of_the_responses_api(direct: LiteLLMProvider, event: dict[str, Any]) -> None:
+    made = await outcome(direct, RESPONSES, named(CREATED, part("output_text.delta", delta="He"), event))
+    told = {name: made.failure[name] for name in ("kind", "message", "code")}
+    assert told == {"kind": "stream", "message": "boom", "code": "server_error"}
+    made = await outcome(direct, RESPONSES, named(event))
+    assert (made.failure["statusCode"], made.failure["isRetryable"]) == (500, True)
+
+
+async def test_a_failure_of_the_responses_api_without_a_reason(direct: LiteLLMProvider) -> None:
+    event = {"type": "response.failed", "response": {**HEAD, "error": None}}
+    made = await outcome(direct, RESPONSES, named(CREATED, event))
+    assert made.failure["message"] == "the provider reported an error"
