@@ -10,13 +10,39 @@ from procession_services.llm_gateway.providers.event_errors import EventError, r
 _NO_EVENT: Final = "{}"
 _THOUGHT, _THOUGHT_END = "<think>", "</think>"
 
+_UNSEEN_THOUGHTS: Final = {
+    "reasoning_content": None,
+    "completion_response": {"content": [{"type": "redacted_thinking"}]},
+}
+"""An answer of which LiteLLM cannot estimate how many of its tokens were thoughts."""
+
 
 def mend_readers() -> None:
-    """Mends the readers of Cohere's streams, of both of Ollama's, and of OpenAI's Responses API."""
+    """Mends the readers of Anthropic's and Cohere's streams, of both of Ollama's, and of OpenAI's Responses API."""
+    _mend_anthropic()
     _mend_cohere()
     _mend_ollama_chat()
     _mend_ollama_generate()
     _mend_responses()
+
+
+def _mend_anthropic() -> None:
+    """Has an answer keep its id, and tell no tokens of thoughts that Anthropic does not tell: they were estimated."""
+    from litellm.llms.anthropic.chat.handler import ModelResponseIterator as Reader  # noqa: PLC0415 - takes seconds
+    from litellm.llms.anthropic.chat.transformation import AnthropicConfig as Config  # noqa: PLC0415
+
+    parse, count = Reader.chunk_parser, Config._build_completion_token_details  # noqa: SLF001
+
+    def chunk_parser(self: Any, chunk: dict[str, Any]) -> Any:
+        if chunk.get("type") == "message_start":
+            self.response_id = (chunk.get("message") or {}).get("id") or self.response_id
+        return parse(self, chunk)
+
+    def details(self: Any, **told: Any) -> Any:
+        return count(self, **told | _UNSEEN_THOUGHTS)
+
+    Reader.chunk_parser = chunk_parser  # type: ignore[method-assign]
+    Config._build_completion_token_details = details  # type: ignore[assignment,method-assign] # noqa: SLF001
 
 
 def _mend_cohere() -> None:

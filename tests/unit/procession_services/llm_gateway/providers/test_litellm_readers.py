@@ -7,8 +7,9 @@ import pytest
 
 from procession_services.llm_gateway.providers.litellm_provider import LiteLLMProvider
 from tests.unit.procession_services.llm_gateway.loopback import Answer
-from tests.unit.procession_services.llm_gateway.providers.replay import outcome
+from tests.unit.procession_services.llm_gateway.providers.replay import ANTHROPIC, outcome, recorded
 
+THINKING = "anthropic-thinking.sse"
 COHERE = "cohere_chat/command-a-03-2025"
 CHAT, GENERATE = "ollama_chat/llama3", "ollama/llama3"
 
@@ -33,6 +34,25 @@ def call(kind: str, **told: Any) -> dict[str, Any]:
 def end(**told: Any) -> dict[str, Any]:
     usage = {"billed_units": {"input_tokens": 1}, "tokens": {"input_tokens": 70, "output_tokens": 4}}
     return {"type": "message-end", "id": "m", "delta": {"usage": usage, **told}}
+
+
+async def test_an_answer_of_anthropics_has_its_own_id_and_no_tokens_that_nobody_told(
+    direct: LiteLLMProvider, wrapped: LiteLLMProvider
+) -> None:
+    for way in (direct, wrapped):
+        made = await outcome(way, ANTHROPIC, recorded(THINKING))
+        assert made.chunks[0]["payload"]["id"].startswith("msg_")
+        assert "reasoning-delta" in {each[0] for each in made.brief()}
+        assert "reasoningTokens" not in made.end()[1]
+
+
+async def test_tokens_of_thoughts_that_anthropic_tells_count(direct: LiteLLMProvider) -> None:
+    [answer] = recorded(THINKING).pieces
+    said = answer.replace(
+        b'{"output_tokens":40}', b'{"output_tokens":40,"output_tokens_details":{"thinking_tokens":31}}'
+    )
+    made = await outcome(direct, ANTHROPIC, Answer([said]))
+    assert made.end()[1]["reasoningTokens"] == 31
 
 
 START = {"type": "message-start", "id": "m", "delta": {"message": {"role": "assistant", "content": []}}}
