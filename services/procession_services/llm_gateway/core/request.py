@@ -37,6 +37,9 @@ _NAMED_OPTIONS: Final = {
 }
 """Options that LiteLLM translates for each provider; both spellings are taken."""
 
+_NO_TOP_K: Final = frozenset({"azure", "groq", "mistral"})
+"""Providers in OpenAI's dialect that refuse `top_k`, besides OpenAI itself."""
+
 _TAKEN: Final = frozenset({"model", "messages", "stream", "stream_options", "tools", "tool_choice"})
 """Fields of the request body that belong to the call itself."""
 
@@ -130,7 +133,7 @@ def _settings(call: ModelCall) -> dict[str, Any]:
         for setting, name in _SETTINGS.items()
         if (value := call.model_settings.get(setting)) is not None
     }
-    if call.api_base is None and call.provider in ("openai", "azure"):
+    if call.provider in _NO_TOP_K or (call.provider == "openai" and call.api_base is None):
         given.pop("top_k", None)  # LiteLLM would pass it on, and they would refuse the request
     return given
 

@@ -48,7 +48,7 @@ def test_settings_get_the_providers_names() -> None:
         "seed": 7,
         "maxRetries": 5,
     }
-    given = kwargs("mistral/x", model_settings=settings)
+    given = kwargs("together_ai/x", model_settings=settings)
     assert given["max_retries"] == given["num_retries"] == 0
     assert {name: given[name] for name in given.keys() - kwargs().keys()} == {
         "temperature": 0,
@@ -66,6 +66,12 @@ def test_settings_get_the_providers_names() -> None:
 def test_openai_itself_gets_no_top_k() -> None:
     assert "top_k" not in kwargs(model_settings={"topK": 3})
     assert kwargs(model_settings={"topK": 3}, api_base="http://vllm")["top_k"] == 3
+
+
+@pytest.mark.parametrize("model", ["azure/gpt-4o", "groq/llama", "mistral/large"])
+def test_who_refuses_top_k_gets_none_wherever_they_are(model: str) -> None:
+    for base in (None, "http://place"):
+        assert "top_k" not in kwargs(model, model_settings={"topK": 3}, api_base=base)
 
 
 def test_tools_and_choice() -> None:
