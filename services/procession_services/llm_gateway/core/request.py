@@ -112,6 +112,13 @@ def timeouts(model_settings: Mapping[str, Any]) -> Timeouts:
     )
 
 
+def service_tier(call: ModelCall) -> str | None:
+    """Return the class of service that the call asks for, which has prices of its own."""
+    own = call.provider_options.get(call.provider) or {}
+    tier = own.get("service_tier", own.get("serviceTier"))
+    return tier if isinstance(tier, str) else None
+
+
 def visible_tools(call: ModelCall) -> dict[str, dict[str, Any]]:
     """Return the tools that the model gets to see, in order (R-TL-2, R-TL-3)."""
     if call.tool_choice == "none":

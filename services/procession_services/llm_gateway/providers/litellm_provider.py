@@ -20,7 +20,7 @@ from procession_schemas.chunks import Chunk
 from procession_services.llm_gateway.core.adapter import REASONS, ChunkAdapter
 from procession_services.llm_gateway.core.call import ModelCall
 from procession_services.llm_gateway.core.failures import ProviderError
-from procession_services.llm_gateway.core.request import Timeouts, litellm_kwargs, timeouts
+from procession_services.llm_gateway.core.request import Timeouts, litellm_kwargs, service_tier, timeouts
 from procession_services.llm_gateway.providers.direct import (
     Connections,
     build_request,
@@ -148,6 +148,7 @@ class LiteLLMProvider:
                 completion_tokens=completion or 0,
                 cache_read_input_tokens=usage.get("cachedInputTokens") or 0,
                 cache_creation_input_tokens=usage.get("cacheCreationInputTokens") or 0,
+                service_tier=service_tier(call),
             )
         except Exception:  # noqa: BLE001 - LiteLLM says "no price" in several ways
             return None

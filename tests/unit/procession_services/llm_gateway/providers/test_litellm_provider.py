@@ -949,6 +949,15 @@ def test_costs() -> None:
     assert provider.cost(ModelCall(model="openai/no-such-model", prompt=[]), usage) is None
 
 
+def test_a_class_of_service_has_its_own_prices() -> None:
+    def cost(**own: Any) -> float:
+        call = ModelCall(model="openai/gpt-5", prompt=[], provider_options={"openai": own})
+        return LiteLLMProvider().cost(call, {"inputTokens": 1000, "outputTokens": 100}) or 0.0
+
+    assert 0 < cost(serviceTier="flex") < cost() < cost(service_tier="priority")
+    assert cost(serviceTier="auto") == cost(serviceTier=["flex"]) == cost()
+
+
 # --- quiet -----------------------------------------------------------------------------------
 
 
