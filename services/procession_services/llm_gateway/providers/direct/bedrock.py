@@ -17,6 +17,7 @@ from procession_services.llm_gateway.providers.direct.lower import (
 )
 from procession_services.llm_gateway.providers.event_errors import CutError, EventError, unreadable
 from procession_services.llm_gateway.providers.openai_events import forgiven
+from procession_services.runs.merging import deep_merge
 
 _LENGTH: Final = 4
 """Bytes at the beginning of a frame that tell how long it is."""
@@ -88,21 +89,20 @@ def request(target: Target) -> Request | None:
     kwargs = target.kwargs
     if bedrock_route_for_request(target.model, kwargs, None) != "converse":
         return None
-    if "extra_body" in kwargs or has_remote_media(target.messages) or target.needs_responses():
+    if has_remote_media(target.messages) or target.needs_responses():
         return None
     model = without_bedrock_route_prefix(target.model)
     call = _call(target, model)
     if call["fake_stream"]:
         return None
-    body = json.dumps(
-        AmazonConverseConfig().transform_request(
-            model=model,
-            messages=target.messages,
-            optional_params=call["optional_params"],
-            litellm_params=call["litellm_params"],
-            headers=call["headers"],
-        )
+    made = AmazonConverseConfig().transform_request(
+        model=model,
+        messages=target.messages,
+        optional_params=call["optional_params"],
+        litellm_params=call["litellm_params"],
+        headers=call["headers"],
     )
+    body = json.dumps(deep_merge(dict(made), kwargs.get("extra_body", {})))
     signed = _handler()().get_request_headers(
         credentials=call["credentials"],
         aws_region_name=call["litellm_params"]["aws_region_name"],

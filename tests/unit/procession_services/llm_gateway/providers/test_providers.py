@@ -525,6 +525,27 @@ async def test_bedrock_gets_what_was_signed(direct: LiteLLMProvider) -> None:
     assert request.headers["authorization"].endswith(f"Signature={signature}")
 
 
+async def test_bedrocks_own_options_are_where_bedrock_looks_for_them(direct: LiteLLMProvider) -> None:
+    guard = {"guardrailIdentifier": "g", "guardrailVersion": "1"}
+    own = {
+        "guardrailConfig": guard,
+        "inferenceConfig": {"topP": 0.5},
+        "additionalModelRequestFields": {"k": 1},
+    }
+    request = (
+        await outcome(
+            direct,
+            BEDROCK,
+            recorded("bedrock-text.bin"),
+            provider_options={"bedrock": own},
+            model_settings={"temperature": 0.25},
+        )
+    ).request
+    assert request.path.endswith("/converse-stream")
+    told = {name: request.body[name] for name in own}
+    assert told == {**own, "inferenceConfig": {"temperature": 0.25, "topP": 0.5}}
+
+
 @pytest.mark.parametrize("model", [GEMINI, BEDROCK])
 async def test_files_elsewhere_are_fetched_by_litellm(direct: LiteLLMProvider, model: str) -> None:
     await direct.prepare()
