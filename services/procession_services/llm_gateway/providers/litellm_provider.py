@@ -223,9 +223,11 @@ async def _litellm_events(
         answer = await _litellm().acompletion(**kwargs, _skip_mcp_handler=True)
     try:
         async with deadlines.next():
-            if answer.completion_stream is None:
+            if getattr(answer, "completion_stream", answer) is None:
                 await answer.fetch_stream()
-        source = answer.completion_stream
+        source = getattr(
+            answer, "completion_stream", answer
+        )  # of models that complete texts it is a generator
         if isinstance(source, _openai_stream()):
             items = openai_events(source)
         else:
@@ -241,7 +243,16 @@ async def _litellm_events(
             elif (event := _event(item, answer)) is not None:
                 yield [event]
     finally:
+        stream = _held(answer)
         await answer.aclose()
+        if stream is not None:
+            await stream.close()
+
+
+def _held(answer: Any) -> Any:
+    """The provider's stream that a generator of LiteLLM's reads, which it leaves open when it is closed itself."""
+    frame = getattr(answer, "ag_frame", None)
+    return None if frame is None else frame.f_locals.get("response")
 
 
 class _Deadlines:

@@ -855,7 +855,28 @@ OLLAMA_BEGIN = {
     "message": {"content": "He"},
     "done": False,
 }
+
+
+def completed(text: str, finish: str | None = None, **fields: Any) -> dict[str, Any]:
+    """An event of a model that completes texts."""
+    choice = {"index": 0, "text": text, "finish_reason": finish}
+    return {"id": "c", "object": "text_completion", "created": 1, "model": "m", "choices": [choice], **fields}
+
+
+async def test_models_that_complete_texts(provider: LiteLLMProvider) -> None:
+    usage = {"prompt_tokens": 5, "completion_tokens": 7, "total_tokens": 12}
+    answer = stream(completed("He"), completed("llo", "length"), completed("", usage=usage, choices=[]))
+    async with ModelServer(answer) as server:
+        chunks = await read(provider, call(server, TEXTS))
+        assert server.requests[0].path == "/completions"
+    assert [chunk["payload"]["text"] for chunk in chunks if chunk["type"] == "text-delta"] == ["He", "llo"]
+    assert chunks[-1]["payload"]["stepResult"]["reason"] == "length"
+    assert chunks[-1]["payload"]["output"]["usage"]["totalTokens"] == 12
+
+
+TEXTS = "text-completion-openai/gpt-3.5-turbo-instruct"
 ENDLESS = {
+    TEXTS: Answer(sse(completed("He")), end="hang"),
     "openai/demo": Answer(sse(event(content="He")), end="hang"),
     "azure/demo": Answer(sse(event(content="He")), end="hang"),
     "hosted_vllm/demo": Answer(sse(event(content="He")), end="hang"),
