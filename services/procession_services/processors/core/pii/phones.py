@@ -88,6 +88,7 @@ _TRUNK = re.compile(r"\(?0[1-9][0-9]{1,4}\)?[ /-]{1,3}[0-9][0-9 /-]{4,}")
 _DATE = re.compile(
     r"(?:19|20)[0-9]{2}[-./ ](?:0[1-9]|1[0-2])[-./ ]|[0-3]?[0-9][-./ ][01]?[0-9][-./ ](?:19|20)[0-9]{2}"
 )
+_FRACTION = re.compile(r"[0-9]\.\Z")
 _NUMBER_BEFORE = re.compile(r"[0-9][ .-]\Z")
 _EXTRA = re.compile(r"(?i) ?(?:x|ext).*")
 _TRUNK_ZERO = re.compile(r"\(0\)")
@@ -143,7 +144,14 @@ def _prefixes(text: str, start: int, end: int) -> Iterable[int]:
 
 
 def _phone(regions: tuple[str, ...], text: str, start: int, end: int) -> tuple[int, int] | None:
-    """The number that a candidate begins with."""
+    """The number that a candidate begins with; a parenthesis may open before it, or be a part of it."""
+    if _FRACTION.search(before(text, start, 2)):
+        return None
+    number = _number(regions, text, start, end)
+    return _number(regions, text, start + 1, end) if number is None and text[start] == "(" else number
+
+
+def _number(regions: tuple[str, ...], text: str, start: int, end: int) -> tuple[int, int] | None:
     near = _CUES.near(text, start)
     told = "phone" in near or near == {"number"} or _TOLD_EAST.search(before(text, start, 12)) is not None
     other = "other" in near and not told
@@ -172,4 +180,4 @@ def _phone(regions: tuple[str, ...], text: str, start: int, end: int) -> tuple[i
 def finder(regions: tuple[str, ...]) -> Finder:
     """The finder of phone numbers; `regions` are the countries whose national numbers count."""
     check: Check = partial(_phone, regions)
-    return ShapeFinder("[+(0-9]", [Rule("phone", _PHONE, check, chars(_DIGIT))], apart="[0-9A-Za-z_+(.]")
+    return ShapeFinder("[+(0-9]", [Rule("phone", _PHONE, check, chars(_DIGIT))], apart="[0-9A-Za-z_+(]")
