@@ -206,6 +206,13 @@ async def test_a_name_is_redacted_wherever_it_stands_also_without_spaces(text, v
     assert (await kit((kept,), model="m/d", redactionMethod="placeholder").input(text)).texts == [left]
 
 
+@pytest.mark.parametrize("told", ["john smith", "John  Smith ", "JOHN\nSMITH"])
+async def test_a_value_that_the_model_did_not_copy_letter_by_letter_is_redacted_where_it_stands(told):
+    found = {**ALICE, "value": told, "start": 3, "end": 13}
+    made = kit((answer(found),), model="m/d", redactionMethod="placeholder")
+    assert (await made.input("My name is John Smith, call me.")).texts == ["My name is [NAME], call me."]
+
+
 async def test_what_is_below_the_threshold_stays():
     low = {"type": "name", "value": "Bob", "confidence": 0.1, "start": 10, "end": 13}
     made = kit((answer(ALICE, low),), model="m/d", redactionMethod="placeholder")

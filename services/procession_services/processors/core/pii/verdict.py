@@ -141,13 +141,23 @@ def _told(text: str, hit: Hit) -> dict[str, Any]:
 
 
 def _places(text: str, detection: dict[str, Any], kind: str) -> list[Hit]:
-    """Where a detection stands: wherever its value does, else at the position that is reported, if any (D-57)."""
+    """Where a detection stands: wherever its value does, else at the position that is reported, if any (D-57).
+
+    Models count badly, and do not always copy case and white space: both may differ where the very value is not there.
+    """
     value, confidence = detection["value"], detection["confidence"]
     start, end = max(0, int(detection["start"])), min(len(text), int(detection["end"]))
-    places = {found.span() for found in re.finditer(bounded(value), text)} if value.strip() else set()
+    places: set[tuple[int, int]] = set()
+    if value.strip():
+        alike = "(?i)" + bounded(" ".join(value.split())).replace("\\ ", r"\s+")
+        places = _spans(bounded(value), text) or _spans(alike, text)
     if text[start:end] == value or not places:
         places |= {(start, end)} if text[start:end].strip() else set()
     return [Hit(*place, kind, confidence) for place in sorted(places)]
+
+
+def _spans(pattern: str, text: str) -> set[tuple[int, int]]:
+    return {found.span() for found in re.finditer(pattern, text)}
 
 
 def _usable(rewritten: str | None, text: str, hits: Sequence[Hit]) -> str | None:
