@@ -1,5 +1,6 @@
 """Places in a text that are replaced: located, united, and put back into a message's parts (D-6, D-13)."""
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -17,20 +18,23 @@ class Span:
     found: tuple[Any, ...]
 
 
-def located(text: str, start: int, end: int, value: str) -> list[tuple[int, int]]:
+def located(text: str, start: float, end: float, value: str) -> list[tuple[int, int]]:
     """Where a detection is that somebody reports with a position and a value.
 
     The position counts as far as it lies in the text. Where the text there is not the value, all places of the value
-    count too; where neither says a place, it is the whole text: what cannot be located must not leak.
+    count too, and where it is nowhere to the letter, those where only capitals and white space differ. Where neither
+    says a place, it is the whole text: what cannot be located must not leak.
     """
-    begin, stop = max(start, 0), min(end, len(text))
+    begin, stop = max(int(start), 0), min(int(end), len(text))
     places = [(begin, stop)] if begin < stop else []
-    if value and text[begin:stop] != value:
-        at = text.find(value)
-        while at >= 0:
-            places.append((at, at + len(value)))
-            at = text.find(value, at + len(value))
+    if value.strip() and text[begin:stop] != value:
+        alike = "(?i)" + r"\s+".join(map(re.escape, value.split()))
+        places += _spans(re.escape(value), text) or _spans(alike, text)
     return places or ([(0, len(text))] if text else [])
+
+
+def _spans(pattern: str, text: str) -> list[tuple[int, int]]:
+    return [found.span() for found in re.finditer(pattern, text)]
 
 
 def united(spans: Iterable[Span]) -> list[Span]:

@@ -32,10 +32,19 @@ class TestLocated:
             (9, 12, "ab", [(0, 2)]),
             (9, 12, "xyz", [(0, 7)]),
             (4, 2, "", [(0, 7)]),
+            (2.0, 5.0, "cde", [(2, 5)]),
+            (-1e300, 1e300, "x", [(0, 7)]),
         ],
     )
     def test_a_position_a_value_or_everything(self, start, end, value, places):
         assert located("abcdefg", start, end, value) == places
+
+    @pytest.mark.parametrize("value", ["say no", "Say  No", "say\nno ", "SAY NO"])
+    def test_capitals_and_white_space_do_not_hide_a_value(self, value):
+        assert located("never say\tno", 0, 2, value) == [(0, 2), (6, 12)]
+
+    def test_a_value_that_is_there_to_the_letter_is_no_other_one(self):
+        assert located("No, no", 1, 1, "no") == [(4, 6)]
 
     def test_nothing_is_found_in_nothing(self):
         assert located("", 0, 3, "abc") == []
