@@ -70,6 +70,8 @@ class JudgedStream:
         if part["type"] == "step-start":
             self.state.clear()  # what an attempt that was taken back left here must not go out with the next one
             return [part]
+        if part["type"] == "raw":  # beside each text: a piece would end, and be judged, with each
+            return [part]
         if part["type"] != "text-delta":
             return [*await self.flush(), part]
         self._raise_tripped()

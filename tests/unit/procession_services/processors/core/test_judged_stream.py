@@ -145,6 +145,14 @@ async def test_observed_text_passes_at_once_and_is_judged_at_its_end():
     assert await stream.flush() == []
 
 
+async def test_the_providers_own_events_between_observed_texts_ask_nothing():
+    judge, raw = Judge("warn"), {"type": "raw", "payload": {}}
+    chunks = [each for letter in "fine words" for each in (raw, delta(letter))]
+    out, _ = await played([*chunks, FINISH], judge, mode="observe", size=100)
+    assert out == [*chunks, FINISH]
+    assert judge.judged == ["fine words"]
+
+
 async def test_observed_text_is_kept_up_to_a_bound():
     judge = Judge("warn")
     stream = JudgedStream({}, judge, "observe", 1, 0)
