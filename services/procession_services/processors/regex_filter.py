@@ -4,11 +4,12 @@ No model, no cost. Input, stream and result; streams go through the hold-back bu
 """
 
 import asyncio
+import re
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from procession.args import HookArgs, InputArgs, OutputResultArgs, OutputStreamArgs
 from procession.hold_back import (
@@ -35,6 +36,7 @@ from procession_services.processors.core.regex_rules import (
     replaced,
 )
 
+_LITERAL = re.compile(r"/((?:[^/\\\[\n]|\\.|\[(?:[^\]\\]|\\.)*\])+)/([dgimsuvy]*)")
 _MAX_SAFE = 2**53 - 1
 _MUCH = 100_000
 """Characters, each counted for each rule: from so many on texts are searched beside the event loop."""
@@ -57,6 +59,17 @@ class RegexFilterRule(Options):
     replacement: str = Field(
         default=REDACTED, description="What takes the match's place; `$&`, `$1`, `$<name>` work."
     )
+
+    @field_validator("pattern", mode="after")
+    @classmethod
+    def _no_literal(cls, pattern: Pattern | str) -> Pattern | str:
+        """Text with slashes around it is hardly ever meant, so that the rule would find nothing, without a word."""
+        if isinstance(pattern, str) and (literal := _LITERAL.fullmatch(pattern)):
+            raise ValueError(
+                f"{pattern} is written as in JavaScript code; give {{regex: '{literal[1]}', flags: '{literal[2]}'}}, "
+                "or \\/ for a slash that is meant"
+            )
+        return pattern
 
 
 class RegexFilterOptions(LenientOptions):

@@ -130,6 +130,8 @@ def test_the_phase_decides_about_the_hooks():
         ({"rules": [{"name": "x", "pattern": "a("}]}, "rule 'x'"),
         ({"rules": [{"name": "x", "pattern": {"regex": "a", "flags": "q"}}]}, "unknown flags 'q'"),
         ({"rules": [{"name": "x", "pattern": r"(?<=a*)b"}]}, "look-behind"),
+        ({"rules": [{"name": "x", "pattern": "/key-[/]+/gi"}]}, "regex: 'key-.*flags: 'gi'"),
+        ({"rules": [{"name": "x", "pattern": "/key/"}]}, "as in JavaScript code"),
         ({"rules": [{"name": "x", "pattern": "a", "replacement": "b" * 1_001}]}, "1,000 characters"),
         ({"rules": [{"name": "x", "pattern": "a", "replacement": "$&" * 17}]}, "16 `.` groups"),
         ({"presets": ["pii"], "streamCarryoverSize": 0}, "streamCarryoverSize"),
@@ -143,6 +145,11 @@ def test_the_phase_decides_about_the_hooks():
 def test_options_that_cannot_work_are_refused(options, problem):
     with pytest.raises(InvalidOptionsError, match=problem.replace("(", r"\(")):
         RegexFilter.build(options)
+
+
+@pytest.mark.parametrize("pattern", ["/api/v1/", r"\/key/", "a/b", {"regex": "/key/", "flags": "g"}])
+def test_slashes_that_are_meant_are_taken(pattern):
+    RegexFilter.build({"rules": [{"name": "x", "pattern": pattern}]})
 
 
 def test_null_is_not_given():
