@@ -27,7 +27,7 @@ from procession_services.processors.core.spans import (
     replaced_in_parts,
     united,
 )
-from procession_services.processors.core.verbatim import Scanners, verbatim_scanners
+from procession_services.processors.core.verbatim import Scanners, is_findable, verbatim_scanners
 from procession_services.processors.detector import Detector, DetectorOptions
 
 CUSTOM: Final = "custom_pattern"
@@ -94,6 +94,12 @@ class SystemPromptScrubberOptions(DetectorOptions):
         refuse_blind_action(self.stream_mode, self.strategy, reports=frozenset({"warn"}))
         if not (self.model or self.own_prompt or self.protected_texts or self.custom_patterns):
             raise ValueError("nothing to look for: give a model, ownPrompt, protectedTexts or customPatterns")
+        for place, text in enumerate(self.protected_texts):
+            if not is_findable(text):
+                raise ValueError(
+                    f"protectedTexts.{place} has fewer than four words, and would never be found; make it one of "
+                    "customPatterns"
+                )
         if self.custom_patterns:
             self._patterns = RegexScanner([RegexRule(CUSTOM, each) for each in self.custom_patterns])
         return self

@@ -16,7 +16,7 @@ from procession.scanners import RegexRule, RegexScanner
 from procession_services.processors.core.scripts import UNSPACED
 from procession_services.processors.core.spans import Span, united
 
-__all__ = ["SYSTEM_PROMPT", "Scanners", "VerbatimScanner", "verbatim_scanners"]
+__all__ = ["SYSTEM_PROMPT", "Scanners", "VerbatimScanner", "is_findable", "verbatim_scanners"]
 
 SYSTEM_PROMPT: Final = "system_prompt"
 """Label of what was repeated."""
@@ -150,6 +150,11 @@ def verbatim_scanners(texts: tuple[str, ...], min_words: int) -> tuple[Scanner, 
         if _SHORTEST * _WORD_WEIGHT <= weight < least
     ]
     return (*([VerbatimScanner(long, min_words)] if long else []), *([RegexScanner(rules)] if rules else []))
+
+
+def is_findable(text: str) -> bool:
+    """Whether a text is long enough to be looked for."""
+    return sum(map(_weight, _words(text))) >= _SHORTEST * _WORD_WEIGHT
 
 
 def _phrase(words: Sequence[str]) -> str:

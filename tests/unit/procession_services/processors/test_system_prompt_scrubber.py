@@ -274,6 +274,8 @@ class TestOptions:
             ({"streamMode": "observe"}, "observe"),
             ({"threshold": 2}, "threshold"),
             ({"minWords": 1}, "minWords"),
+            ({"protectedTexts": ["one two three four", "SAVE-7781"]}, r"protectedTexts\.1 .*customPatterns"),
+            ({"protectedTexts": ["* * * *"]}, "protectedTexts"),
         ],
     )
     def test_what_cannot_work_is_refused(self, options, told):
