@@ -147,8 +147,10 @@ def _phone(regions: tuple[str, ...], text: str, start: int, end: int) -> tuple[i
     """The number that a candidate begins with; a parenthesis may open before it, or be a part of it."""
     if _FRACTION.search(before(text, start, 2)):
         return None
-    number = _number(regions, text, start, end)
-    return _number(regions, text, start + 1, end) if number is None and text[start] == "(" else number
+    opened = text[start] == "("
+    closed = opened and text.find(")", start, end) > 0
+    number = _number(regions, text, start, end) if closed or not opened else None
+    return _number(regions, text, start + 1, end) if number is None and opened else number
 
 
 def _number(regions: tuple[str, ...], text: str, start: int, end: int) -> tuple[int, int] | None:
