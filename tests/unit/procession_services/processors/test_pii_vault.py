@@ -144,6 +144,35 @@ async def test_the_model_sees_tokens_where_the_conversation_holds_values():
     ]
 
 
+FIELDS = ("id", "type", "role", "data", "url", "image", MAIL)
+
+
+async def test_fields_of_tools_may_have_any_name():
+    made = kit()
+    token = await masked(made, MAIL)
+    rows = [{name: MAIL} for name in FIELDS]
+    call = {"type": "tool-call", "toolCallId": "1", "toolName": "send", "input": {"rows": rows}}
+    outputs = [{"type": kind, "value": rows} for kind in ("json", "error-json")]
+    results = [{"type": "tool-result", "toolCallId": "1", "toolName": "send", "output": o} for o in outputs]
+    prompt = [{"role": "assistant", "content": [call]}, {"role": "tool", "content": results}]
+    assert json.dumps((await made.llm_request(prompt)).prompt) == json.dumps(prompt).replace(MAIL, token)
+
+    args = {"rows": [{name: token} for name in FIELDS[:-1]]}
+    out = await made.stream([], tool_calls=[{"toolName": "send", "args": args}])
+    assert out.tool_calls[0]["args"] == {"rows": [{name: MAIL} for name in FIELDS[:-1]]}
+    assert MAIL not in json.dumps((await made.output_result()).messages)
+
+
+async def test_what_is_no_text_of_a_prompt_stays_as_it_is():
+    made = kit()
+    await masked(made, MAIL)
+    files = [{"type": "file", "data": MAIL}, {"type": "image", "url": MAIL}]
+    shown = {"type": "content", "value": [{"type": "media", "data": MAIL}]}
+    result = {"type": "tool-result", "toolCallId": MAIL, "toolName": MAIL, "output": shown}
+    prompt = [{"role": "user", "content": files}, {"role": "tool", "content": [result]}]
+    assert (await made.llm_request(prompt)).prompt == prompt
+
+
 @pytest.mark.parametrize("options", [BOTH, TOKENS])
 async def test_the_result_is_what_the_client_got(options):
     made = kit(options)
