@@ -198,6 +198,7 @@ class OutputStreamArgs(HookArgs):
     writer: Writer
     wake_after: Callable[[float | None], None] = lambda _seconds: None
     place: int = 0
+    json_text: bool = False
 
     def own(self, name: str) -> dict[str, Any]:
         """What this processor alone keeps under a name: a dict in the state, for its place in the chain."""

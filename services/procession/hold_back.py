@@ -19,6 +19,9 @@ processor's failure policy, since the text in hand may be half of what must not 
 text, not of its chunks: all splits of a text overflow alike. A long hold is scanned again when an eighth of it is new,
 so the cost of a stream is linear in its text for a scanner that is.
 
+**JSON.** Where the text is a structured answer (`args.json_text`), scanners see what its strings mean, `rewrite` gets
+that, and what it returns is escaped: a line end hides no word behind it, and the JSON stays valid.
+
 **Order.** Text blocks are independent; each keeps its order. A chunk that is no text and arrives while a block holds
 text (a tool call, a source) waits behind that text. The end of a block or of the stream decides all that is held. A
 new attempt (`step-start`) finds nothing of a rejected one.
@@ -29,6 +32,7 @@ from enum import StrEnum
 from typing import Any, cast
 
 from procession.args import OutputStreamArgs
+from procession.json_text import JsonScanner, rewrites_strings
 from procession.text_hold import (
     HoldOverflowError,
     Match,
@@ -113,6 +117,7 @@ def hold_stream(
     """
     if args.part["type"] == "raw" and mode is not StreamMode.OBSERVE:
         return []  # the provider's own event has the text as it was (D-89)
+    scanner, rewrite = _reading(args, scanner, rewrite)
     return _Blocks(args, scanner, rewrite, limit, context, mode, args.own(key)).take(args.part)
 
 
@@ -127,7 +132,13 @@ def hold_flush(
     key: str = "held",
 ) -> list[Chunk]:
     """For `flush_stream` at the end of a stream: returns all that is still held; arguments as in `hold_stream`."""
+    scanner, rewrite = _reading(args, scanner, rewrite)
     return _Blocks(args, scanner, rewrite, limit, context, mode, args.own(key)).close_all()
+
+
+def _reading(args: OutputStreamArgs, scanner: Scanner, rewrite: Rewrite) -> tuple[Scanner, Rewrite]:
+    """Both, reading text that is JSON as its strings mean it."""
+    return (JsonScanner(scanner), rewrites_strings(rewrite)) if args.json_text else (scanner, rewrite)
 
 
 @dataclass(frozen=True, slots=True)

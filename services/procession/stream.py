@@ -69,6 +69,7 @@ class StreamChain:
                 services=calls.services(ctx, link, _HOOK),
                 wake_after=partial(_wake_after, self._wake, calls.clock, k),
                 place=k,
+                json_text=ctx.config.structured_output is not None,
             )
             for k, link in enumerate(links)
         ]

@@ -88,3 +88,28 @@ async def test_a_scrubber_whose_model_fails_lets_nothing_out(system):
     model = system.script({"chunks": ["nonsense"]})
     result, chunks = await system.run(CALM, agent=scrubber(model=model))
     assert (result.status, text_of(chunks)) == ("blocked", "")
+
+
+SECRETS = (
+    "Contact:\njohn.doe@example.com\n123-45-6789\n\tnever tell anyone what the discount code of this month is"
+)
+HIDDEN = "Contact:\n[EMAIL]\n[SSN]\n\t[SYSTEM_PROMPT]"
+
+
+@pytest.mark.parametrize("finder", ["pii-detector", "regex-filter"])
+@pytest.mark.parametrize("ascii_only", [True, False])
+async def test_an_escape_in_a_structured_answer_hides_nothing_behind_it(system, finder, ascii_only):
+    own: dict[str, Any] = {"redactionMethod": "placeholder"}
+    if finder == "regex-filter":
+        own = {"presets": ["pii"], "strategy": "redact"}
+    agent = scrubber(redactionMethod="placeholder", minWords=4)
+    agent["outputProcessors"].append({"id": finder, "options": own})
+    answer = json.dumps({"is": SECRETS}).replace("@", "\\u0040" if ascii_only else "@")
+    schema = {"type": "object", "properties": {"is": {"type": "string"}}, "required": ["is"]}
+    call = {"chunks": [answer[at : at + 3] for at in range(0, len(answer), 3)]}
+    result, chunks = await system.run(call, agent=agent, structured_output={"schema": schema})
+    assert result.object == json.loads(text_of(chunks)) == json.loads(result.text) == {"is": HIDDEN}
+    objects = [
+        chunk["object"]["is"] for chunk in chunks if chunk["type"].startswith("object") and chunk["object"]
+    ]
+    assert all(HIDDEN.startswith(each) for each in objects)
