@@ -169,6 +169,7 @@ _PASSWORD_NAME = _named(
     alone=True,
 )  # fmt: skip
 _REFERENCE_NAME = re.compile("(?i)\\s{0,4}[\"'`]?(?:yek|terces)[_-]?ipa")
+_QUOTE = re.compile("[\"'`]")
 _VALUE = seq(chars("\\s", 0, 4), chars("[\"'`]", 0, 1), chars("[^\\s\"'`<>,;]", 1, 500))
 _VALUE_FULL = re.compile("[ \\t\\n\\r]{0,4}([\"'`]?)([^\\s\"'`<>,;]{1,500})([\"'`]?)")
 _NO_VALUE = re.compile(
@@ -203,6 +204,8 @@ class AssignedFinder:
             return None
         quote, said = value.group(1), value.group(2)
         if named and _PLAIN.fullmatch(said):
+            if _QUOTE.search(named[0]):  # a field of JSON, which stays one
+                return Hit(*value.span(2), "api-key", cause=at)
             return Hit(at - named.end(), value.end(), "api-key")
         if _NO_VALUE.fullmatch(said) or (not quote and _CODE.fullmatch(said)):
             return None

@@ -44,6 +44,8 @@ FOUND = (
     ("national-id", "NI QQ 12 34 56 C, AB 12 34 56 C", "AB 12 34 56 C"),
     ("api-key", "key sk_live_0123456789abcdefXY ok", "sk_live_0123456789abcdefXY"),
     ("api-key", 'api_key = "0123456789abcdefghij" ok', 'api_key = "0123456789abcdefghij"'),
+    ("api-key", '{"api_key": "0123456789abcdefghij"}', "0123456789abcdefghij"),
+    ("api-key", '{"x": 1, "apiSecret":"0123456789abcdefghij"}', "0123456789abcdefghij"),
     ("api-key", "client_secret: f8aK2j3nQp0zLwX1, ok", "f8aK2j3nQp0zLwX1"),
     ("api-key", "AWS AKIAIOSFODNN7EXAMPLE.", "AKIAIOSFODNN7EXAMPLE"),
     ("api-key", "Bearer abcdef0123456789abcdef01 x", "abcdef0123456789abcdef01"),
