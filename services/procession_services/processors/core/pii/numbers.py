@@ -5,13 +5,14 @@ from typing import Final
 
 from stdnum import iban, luhn
 
-from procession_services.processors.core.pii.contact import WORD
 from procession_services.processors.core.pii.family import Cues, Finder, Rule, ShapeFinder
 from procession_services.processors.core.pii.grammar import Shape, chars, maybe, repeat, seq
 
 _DIGIT = "[0-9]"
 _SEPARATOR = maybe(chars("[-\\s]"))
-_BOUND = chars(WORD)
+_TOUCHING = "[0-9A-Za-z]"
+"""What must not stand next to a number; not `_`, with which Markdown emphasises."""
+_BOUND = chars(_TOUCHING)
 
 
 def digits(value: str) -> str:
@@ -95,7 +96,7 @@ FINDERS: Final[tuple[Finder, ...]] = (
     ShapeFinder(
         _DIGIT,
         [*(Rule("credit-card", shape, _card, _BOUND) for shape in _CARDS), Rule("ssn", _SSN, _ssn, _BOUND)],
-        apart=WORD,
+        apart=_TOUCHING,
     ),
-    ShapeFinder("[A-Za-z]", [Rule("iban", _IBAN, _iban, _BOUND)], apart=WORD, guard="[A-Za-z][0-9]{2}"),
+    ShapeFinder("[A-Za-z]", [Rule("iban", _IBAN, _iban, _BOUND)], apart=_TOUCHING, guard="[A-Za-z][0-9]{2}"),
 )

@@ -182,4 +182,4 @@ def _number(regions: tuple[str, ...], text: str, start: int, end: int) -> tuple[
 def finder(regions: tuple[str, ...]) -> Finder:
     """The finder of phone numbers; `regions` are the countries whose national numbers count."""
     check: Check = partial(_phone, regions)
-    return ShapeFinder("[+(0-9]", [Rule("phone", _PHONE, check, chars(_DIGIT))], apart="[0-9A-Za-z_+(]")
+    return ShapeFinder("[+(0-9]", [Rule("phone", _PHONE, check, chars(_DIGIT))], apart="[0-9A-Za-z+(]")
