@@ -236,6 +236,32 @@ async def test_a_service_does_not_wait_for_ever_for_its_servers(system, monkeypa
             pass
 
 
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("nats", "Protocol error"),
+        ("database", "DB index is out of range"),
+        ("password", "without any password"),
+    ],
+)
+async def test_a_service_says_what_is_wrong_with_the_address_of_redis(system, monkeypatch, caplog, url, why):
+    monkeypatch.setattr(hosting, "START_SECONDS", 2.0)
+    urls = {
+        "nats": system.servers.nats_url.replace("nats:", "redis:"),
+        "database": system.servers.redis_url.removesuffix("0") + "99",
+        "password": system.servers.redis_url.replace("redis://", "redis://:secret@"),
+    }
+    settings = Settings(nats_url=system.servers.nats_url, redis_url=urls[url])
+
+    async def never(_host):
+        raise AssertionError("there is nothing to start with")
+
+    with pytest.raises(NotReachableError, match="Redis at") as refused:
+        async with hosted("memory", settings, never):
+            pass
+    assert why in f"{refused.value}{caplog.text}"
+
+
 async def works(host):
     """What the health file is told: an error, or no answer in time, means no."""
     try:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Final, TypeVar, cast
 
 import orjson
-from redis.exceptions import NoPermissionError
+from redis.exceptions import NoPermissionError, RedisError
 
 from procession.addresses import address
 from procession.awaiting import stands_at
@@ -387,7 +387,11 @@ async def _reached(what: str, reaching: Coroutine[Any, Any, _T], seconds: float)
 
 
 async def _answers(url: str, access: Access, service: str) -> None:
-    """Waits until Redis answers; tells what the service may not do there."""
+    """Waits until Redis answers; tells what the service may not do there.
+
+    Raises:
+        NotReachableError: What answers is no Redis, or has not that database.
+    """
     told = ""
     async with once(url, access) as redis:
         while True:
@@ -400,6 +404,9 @@ async def _answers(url: str, access: Access, service: str) -> None:
                 await asyncio.sleep(_LOOK_SECONDS)
             except NoPermissionError:  # to ping
                 break
+            except RedisError as error:
+                told = f"Redis at {address(url)} refuses ({error}): is PROCESSION_REDIS_URL right?"
+                raise NotReachableError(told) from error
             else:
                 break
         for problem in await rights_problems(redis, service):

@@ -56,9 +56,10 @@ async def knows(url: str, access: Access) -> bool | None:
 
 
 def once(url: str, access: Access) -> "Redis":
-    """A client that asks once, over a connection of its own."""
+    """A client that asks once, over a connection of its own, and gets in where those of services do."""
     return Redis.from_url(
         url,
+        protocol=2,  # theirs; in another one Redis takes a password where it has none
         retry=Retry(NoBackoff(), 0),
         socket_connect_timeout=_SECONDS,
         socket_timeout=_SECONDS,
