@@ -26,6 +26,7 @@ from procession.testing import ScriptedModels, answers, environment
 from procession_schemas.agent import Agent, ProcessorRef
 from procession_schemas.memory import MemoryConfig, MemoryOptions, RequestMemory, history_limits
 from procession_schemas.run import RunRequest, RunResult
+from procession_schemas.validation import RefusedError
 from procession_schemas.work import ModelOp, StepFacts
 from procession_services.memory.history import MessageHistory
 from procession_services.memory.input_filter import MemoryInputFilter
@@ -86,7 +87,7 @@ def _wired(vector: dict[str, Any]) -> Any:
             output_ids=ids,
             vectors=bool(given.get("vectorStoreAndEmbedderGiven")),
         )
-    except (ValidationError, NoVectorStoreError) as error:
+    except (ValidationError, RefusedError, NoVectorStoreError) as error:
         return {"throws": {"message": str(error)}}
     return {
         "input": [ref.id for ref in made.input],

@@ -4,6 +4,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pydantic import ValidationError
+
 from procession_schemas.agent import ProcessorRef, ToolRef
 from procession_schemas.memory import (
     MemoryOptions,
@@ -12,6 +14,7 @@ from procession_schemas.memory import (
     WorkingMemoryConfig,
     history_limits,
 )
+from procession_schemas.validation import RefusedError
 from procession_services.runs.merging import deep_merge
 
 __all__ = ["NoVectorStoreError", "Wiring", "last_messages", "merged_options", "wire"]
@@ -39,14 +42,22 @@ class Wiring:
 
 
 def merged_options(own: MemoryOptions, asked: MemoryOptions | None) -> MemoryOptions:
-    """The agent's options, and over them those of the request (R-WIRE-9)."""
+    """The agent's options, and over them those of the request (R-WIRE-9).
+
+    Raises:
+        RefusedError: They do not go together, though each is right by itself.
+    """
     names = {*MemoryOptions.model_fields}
     given = [
         each.model_dump(include=names, by_alias=True, exclude_unset=True, exclude_none=True)
         for each in (own, asked)
         if each is not None
     ]
-    return MemoryOptions.model_validate(deep_merge(given[0], given[1]) if len(given) > 1 else given[0])
+    merged = deep_merge(given[0], given[1]) if len(given) > 1 else given[0]
+    try:
+        return MemoryOptions.model_validate(merged)
+    except ValidationError as error:
+        raise RefusedError.because(error, "memory", merged) from error
 
 
 def wire(

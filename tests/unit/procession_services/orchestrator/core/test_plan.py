@@ -445,6 +445,18 @@ class TestRefusals:
                 "requestContext.mastra__resourceId",
             ),
             (
+                {"memory": {"thread": "t", "resource": "r", "workingMemory": {"schema": {}}}},
+                {"memory": {"workingMemory": {"template": "# User"}}},
+                "INVALID_REQUEST",
+                "memory.workingMemory",
+            ),
+            (
+                {"memory": {"thread": "t", "resource": "r", "messageHistory": {"maxTokens": 3}}},
+                {"memory": {"messageHistory": {"maxTokens": 10, "atMaxRemoveTokens": 5}}},
+                "INVALID_REQUEST",
+                "memory.messageHistory",
+            ),
+            (
                 {"structuredOutput": {"schema": {"type": 1}, "model": "m/x"}},
                 {},
                 "INVALID_REQUEST",
