@@ -7,6 +7,7 @@ from typing import Any, Final
 import orjson
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
+from jsonschema.validators import validator_for
 from pydantic_core import from_json
 
 from procession.json_schema import UnusableSchemaError, misfits
@@ -132,9 +133,9 @@ def _only_object(text: str) -> Any:
 
 
 def schema_problem(schema: dict[str, Any]) -> tuple[list[str], str] | None:
-    """Where and why something is no JSON Schema; None where it is one."""
+    """Where and why something is no JSON Schema, of the version that it names; None where it is one."""
     try:
-        Draft202012Validator.check_schema(schema)
+        validator_for(schema, default=Draft202012Validator).check_schema(schema)
     except SchemaError as error:
         return [str(step) for step in error.absolute_path], f"is no JSON Schema: {error.message}"
     return None

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from procession.structured import ObjectStream, _strip, parse_object
+from procession.structured import ObjectStream, _strip, parse_object, schema_problem
 from tests.support.cost import growth
 from tests.unit.procession.making import delta
 
@@ -173,3 +173,9 @@ def test_a_schema_that_cannot_be_used_is_told(ref):
 def test_other_rules_are_told_in_the_validators_words():
     _, problem = parse_object('{"n": 1}', {"properties": {"n": {"minimum": 5}}})
     assert "- n: 1 is less than the minimum of 5" in str(problem)
+
+
+def test_a_schema_is_held_against_the_draft_that_it_names():
+    tuples = {"type": "array", "items": [{"type": "string"}]}
+    assert schema_problem({"$schema": "http://json-schema.org/draft-07/schema#", **tuples}) is None
+    assert (schema_problem(tuples) or [None])[0] == ["items"]
