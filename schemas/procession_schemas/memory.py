@@ -110,6 +110,8 @@ class WorkingMemoryConfig(StrictModel):
         return self
 
 
+OBSERVING_MODEL: Final = "gemini/gemini-2.5-flash"
+"""The reference's model for notes, as LiteLLM calls its provider."""
 Activation = Annotated[float, Field(gt=0, le=1)]
 BlockAfter = Annotated[float, Field(ge=1, allow_inf_nan=False)]
 _MULTIPLES: Final = 2
@@ -211,7 +213,7 @@ class ObservationalConfig(StrictModel):
     """Notes that a model makes of long threads, in place of their oldest messages (R-OM)."""
 
     model: str | None = Field(
-        default=None, description="`provider/model` of both; default: google/gemini-2.5-flash."
+        default=None, description=f"`provider/model` of both; default: {OBSERVING_MODEL}."
     )
     scope: Scope = Field(default="thread", description="Notes of one thread, or of all of a resource.")
     observation: ObservationConfig = Field(default_factory=ObservationConfig, description="The observer.")

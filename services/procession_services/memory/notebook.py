@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from procession.services import ModelAnswer, ModelCallError, ModelRequest
-from procession_schemas.memory import ObservationalConfig
+from procession_schemas.memory import OBSERVING_MODEL, ObservationalConfig
 from procession_schemas.messages import Message
 from procession_services.memory.core.observed import (
     Condensed,
@@ -17,7 +17,7 @@ from procession_services.memory.core.observed import (
     noteworthy,
     tokens,
 )
-from procession_services.memory.core.observing import DEFAULT_MODEL, observer_prompt, reflector_prompt
+from procession_services.memory.core.observing import observer_prompt, reflector_prompt
 from procession_services.memory.ports import MessageStore
 
 __all__ = ["SECONDS", "Ask", "Notebook"]
@@ -110,7 +110,7 @@ class Notebook:
         self, ask: Ask, model: str | None, prompt: list[dict[str, object]], temperature: float
     ) -> ModelAnswer:
         request = ModelRequest(
-            model=model or self.options.model or DEFAULT_MODEL,
+            model=model or self.options.model or OBSERVING_MODEL,
             prompt=prompt,
             model_settings={"temperature": temperature},
             timeout=SECONDS,

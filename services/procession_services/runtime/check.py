@@ -18,6 +18,7 @@ from procession.processor import INPUT_HOOKS, METHODS, OUTPUT_HOOKS, Hook, Proce
 from procession.registry import Registry
 from procession_schemas.admin import ModelUse
 from procession_schemas.agent import Agent, FactoryRef, ProcessorRef, ToolRef
+from procession_schemas.memory import OBSERVING_MODEL, ObservationalConfig
 from procession_services.runtime.agents import AgentsFile, read_agents
 from procession_services.runtime.problems import ConfigurationError, Problem, suggested_field, suggestion
 from procession_services.runtime.settings import Settings
@@ -231,7 +232,7 @@ def _settings(agent: Agent, base: str) -> Iterator[Problem]:
 
 
 def _models_in(agent: Agent) -> list[tuple[str, str]]:
-    """Where in an agent a model is named, for itself or for a processor, and its name."""
+    """Where in an agent a model is named, for itself, a processor or notes of its memory, and its name."""
     names = [("model", agent.model)] if isinstance(agent.model, str) else []
     if isinstance(agent.model, list):
         names = [(f"model.{index}.model", entry.model) for index, entry in enumerate(agent.model)]
@@ -242,4 +243,10 @@ def _models_in(agent: Agent) -> list[tuple[str, str]]:
         for index, ref in enumerate(array if isinstance(array, list) else ()):
             if isinstance(asked := ref.options.get("model"), str):
                 names.append((f"{key}.{index}.options.model", asked))
+    observing = agent.memory.observational_memory if agent.memory else None
+    if isinstance(observing, ObservationalConfig):
+        base, common = "memory.observationalMemory", observing.model or OBSERVING_MODEL
+        parts = [("observation", observing.observation.model), ("reflection", observing.reflection.model)]
+        found = [(f"{base}.{part}.model", own) if own else (f"{base}.model", common) for part, own in parts]
+        names += dict.fromkeys(found)
     return names

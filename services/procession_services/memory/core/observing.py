@@ -8,9 +8,8 @@ from typing import Any, Final
 from procession_schemas.messages import Message
 from procession_services.memory.core.observed import Observed
 
-__all__ = ["DEFAULT_MODEL", "observer_prompt", "reflector_prompt", "system_text"]
+__all__ = ["observer_prompt", "reflector_prompt", "system_text"]
 
-DEFAULT_MODEL: Final = "google/gemini-2.5-flash"
 _OBSERVER: Final = """\
 You keep the notes of an assistant about its conversations. Turn the messages below into notes that let the
 assistant go on without them: what the user said about themselves, wants, decided and prefers; what was done

@@ -4,7 +4,9 @@ import pytest
 
 from procession import InputArgs, Options, Processor, Registry, Tool, tool
 from procession_schemas.agent import Agent
+from procession_schemas.memory import OBSERVING_MODEL
 from procession_services.demo import processors as demo
+from procession_services.llm_gateway.providers.litellm_provider import LiteLLMProvider
 from procession_services.runtime.check import check, check_agent, checked_agents, models_of
 from procession_services.runtime.problems import ConfigurationError
 from procession_services.runtime.settings import Settings
@@ -212,6 +214,27 @@ def test_models_are_checked_by_the_function_that_knows_them(registry):
     assert told(registry, model_problem, structured_output={"schema": {}, "model": "m/z"}) == [
         ("agents.a.structuredOutput.model", "unknown model 'm/z'")
     ]
+
+
+def test_models_that_make_notes_are_checked_the_default_too(registry):
+    def models_of_memory(observing):
+        agent = Agent.model_validate({"name": "a", "memory": {"observationalMemory": observing}})
+        return [use.model for use in models_of([agent], None)]
+
+    assert models_of_memory(True) == [OBSERVING_MODEL]
+    assert models_of_memory({"model": "m/x"}) == ["m/x"]
+    assert models_of_memory({"observation": {"model": "m/y"}}) == [OBSERVING_MODEL, "m/y"]
+    both = {"observation": {"model": "m/y"}, "reflection": {"model": "m/z"}}
+    assert told(
+        registry, lambda name: None if name == "m/x" else "no", memory={"observationalMemory": both}
+    ) == [
+        ("agents.a.memory.observationalMemory.observation.model", "no"),
+        ("agents.a.memory.observationalMemory.reflection.model", "no"),
+    ]
+
+
+def test_the_default_of_the_models_that_make_notes_is_one_that_there_is():
+    assert LiteLLMProvider().knows(OBSERVING_MODEL)
 
 
 def test_an_agent_without_a_model_is_a_warning(registry):
