@@ -16,9 +16,10 @@ from procession.errors import (
 from procession.placing import misplaced
 from procession.processor import INPUT_HOOKS, METHODS, OUTPUT_HOOKS, Hook, Processor, misshapen, overridden
 from procession.registry import Registry
+from procession.structured import schema_problem
 from procession_schemas.admin import ModelUse
 from procession_schemas.agent import Agent, FactoryRef, ProcessorRef, ToolRef
-from procession_schemas.memory import OBSERVING_MODEL, ObservationalConfig
+from procession_schemas.memory import OBSERVING_MODEL, ObservationalConfig, WorkingMemoryConfig
 from procession_services.runtime.agents import AgentsFile, read_agents
 from procession_services.runtime.problems import ConfigurationError, Problem, suggested_field, suggestion
 from procession_services.runtime.settings import Settings
@@ -106,6 +107,7 @@ def check_agent(
             told = f"two tools are called {tool.name!r}; rename one with `as`"
             yield Problem("", f"{base}.tools.{index}", told)
         names.add(tool.name)
+    yield from _schemas(agent, base)
     yield from _models(agent, base, model_problem)
     yield from _settings(agent, base)
 
@@ -213,6 +215,19 @@ def _options(error: InvalidOptionsError, model: type[BaseModel] | None, path: st
         unknown = "Extra inputs" in told
         message = f"unknown option{suggested_field(name.split('.'), model)}" if unknown else told
         yield Problem("", f"{path}.options.{name}" if name else f"{path}.options", message)
+
+
+def _schemas(agent: Agent, base: str) -> Iterator[Problem]:
+    """Schemas that are none: with them each run would be refused, or each call of the tool."""
+    given = [(f"tools.{index}.parameters", tool.parameters) for index, tool in enumerate(agent.tools)]
+    if agent.structured_output:
+        given.append(("structuredOutput.schema", agent.structured_output.schema_))
+    if agent.memory and isinstance(agent.memory.working_memory, WorkingMemoryConfig):
+        given.append(("memory.workingMemory.schema", agent.memory.working_memory.schema_))
+    for path, schema in given:
+        if schema is not None and (problem := schema_problem(schema)):
+            place, told = problem
+            yield Problem("", ".".join([base, path, *place]), told)
 
 
 def _models(agent: Agent, base: str, model_problem: ModelCheck | None) -> Iterator[Problem]:

@@ -237,6 +237,24 @@ def test_the_default_of_the_models_that_make_notes_is_one_that_there_is():
     assert LiteLLMProvider().knows(OBSERVING_MODEL)
 
 
+def test_schemas_that_are_none_are_told_with_their_place(registry):
+    wrong = {"type": "object", "properties": {"n": {"type": "nubmer"}}}
+    paths = [
+        path
+        for path, _ in told(
+            registry,
+            tools=[{"id": "dice", "parameters": wrong}],
+            structuredOutput={"schema": wrong},
+            memory={"workingMemory": {"schema": wrong}},
+        )
+    ]
+    assert paths == [
+        "agents.a.tools.0.parameters.properties.n.type",
+        "agents.a.structuredOutput.schema.properties.n.type",
+        "agents.a.memory.workingMemory.schema.properties.n.type",
+    ]
+
+
 def test_an_agent_without_a_model_is_a_warning(registry):
     [problem] = check_agent(Agent(name="a"), registry)
     assert problem.warning
