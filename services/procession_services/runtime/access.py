@@ -31,8 +31,12 @@ class Access:
         """Reads the password files that the settings name.
 
         Raises:
-            SettingsError: One cannot be read, or the authority's certificate is none.
+            SettingsError: One cannot be read or is nobody's, or the authority's certificate is none.
         """
+        if settings.nats_password_file and not settings.nats_user:
+            raise SettingsError(
+                "PROCESSION_NATS_PASSWORD_FILE: say in PROCESSION_NATS_USER whose password it is"
+            )
         access = cls(
             settings.nats_user,
             _secret("PROCESSION_NATS_PASSWORD_FILE", settings.nats_password_file),
@@ -65,7 +69,9 @@ class Access:
         """Options of `Redis.from_url` for that address."""
         options: dict[str, Any] = {}
         if self.redis_user:
-            options |= {"username": self.redis_user, "password": self.redis_password or ""}
+            options["username"] = self.redis_user
+        if self.redis_user or self.redis_password:
+            options["password"] = self.redis_password or ""
         if url.startswith("rediss://") and self.authority:
             options["ssl_ca_certs"] = str(self.authority)
         return options
@@ -76,5 +82,6 @@ def _secret(name: str, file: Path | None) -> str | None:
         return None
     try:
         return file.read_text(encoding="utf-8").rstrip("\r\n")
-    except OSError as error:
-        raise SettingsError(f"{name}: cannot read {file}: {error.strerror}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        told = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise SettingsError(f"{name}: cannot read {file}: {told}") from error

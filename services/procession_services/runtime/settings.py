@@ -49,7 +49,10 @@ class Settings(BaseSettings):
     nats_user: str | None = Field(default=None, description="User of NATS; answers come to `_INBOX.<user>`.")
     nats_password_file: Path | None = Field(default=None, description="File with the password of that user.")
     redis_user: str | None = Field(default=None, description="User of Redis.")
-    redis_password_file: Path | None = Field(default=None, description="File with the password of that user.")
+    redis_password_file: Path | None = Field(
+        default=None,
+        description="File with the password of that user, or of the default one (`requirepass`).",
+    )
     tls_ca: Path | None = Field(
         default=None,
         description="Authority of the certificates of `tls://` (NATS) and `rediss://` (Redis); default: the system's.",

@@ -29,6 +29,24 @@ def test_passwords_come_from_files_and_answers_go_to_the_user_alone(access):
     assert access.redis("redis://x") == {"username": "tools", "password": "redis-password"}
 
 
+def test_a_password_of_redis_without_a_user_is_the_default_ones(tmp_path):
+    (tmp_path / "redis").write_text("of-requirepass\n")
+    access = Access.of(Settings(redis_password_file=tmp_path / "redis"))
+    assert access.redis("redis://x") == {"password": "of-requirepass"}
+
+
+def test_a_password_of_nats_without_a_user_is_refused(tmp_path):
+    (tmp_path / "nats").write_text("nobodys\n")
+    with pytest.raises(SettingsError, match="PROCESSION_NATS_USER"):
+        Access.of(Settings(nats_password_file=tmp_path / "nats"))
+
+
+def test_a_file_that_is_no_text_is_told_by_its_variable(tmp_path):
+    (tmp_path / "redis").write_bytes(b"\xff\xfe")
+    with pytest.raises(SettingsError, match=r"PROCESSION_REDIS_PASSWORD_FILE: cannot read .*UTF-8"):
+        Access.of(Settings(redis_password_file=tmp_path / "redis"))
+
+
 def test_a_password_is_in_no_text_that_is_logged(access):
     assert "password" not in repr(access)
     assert "password" not in str(access)
