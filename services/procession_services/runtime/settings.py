@@ -1,15 +1,15 @@
 """What the operator configures: the environment first (`PROCESSION_*`), one file second; unknown keys are errors."""
 
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
-from urllib.parse import urlsplit
 
 import yaml
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from procession.addresses import NATS_SCHEMES, address, is_address
+from procession.addresses import NATS_SCHEMES, address, is_address, split_address
 from procession_schemas.agent import LONGEST_RUN
 from procession_schemas.memory import EmbedderName
 from procession_schemas.subjects import token
@@ -28,6 +28,9 @@ _MANY: Final = 1_000_000
 _LARGEST: Final = 64 * 1_048_576
 """Bytes of the longest message that NATS can be set to take."""
 _COPIES: Final = (1, 3, 5)
+_DATABASE: Final = re.compile(r"/?\d*")
+"""What Redis' client reads behind the address; of anything else it says nothing, and takes database 0."""
+_HOST_ALONE: Final = re.compile(r"https?://[^/?#@]+/?")
 _SCHEMES: Final = {"nats_url": NATS_SCHEMES, "redis_url": ("redis", "rediss", "unix")}
 
 
@@ -209,10 +212,18 @@ class Settings(BaseSettings):
                 raise ValueError(f"should be like {cls.model_fields[name].default}")
         return value
 
+    @field_validator("redis_url")
+    @classmethod
+    def _database(cls, value: str) -> str:
+        if not value.startswith("unix:") and not _DATABASE.fullmatch(split_address(value).path):
+            raise ValueError("should end with the number of a database, as /0, or with none")
+        return value
+
     @field_validator("chroma_url")
     @classmethod
     def _chroma(cls, value: str | None) -> str | None:
-        if value and urlsplit(value).scheme not in ("http", "https"):
+        # A user, a path or a query would not be sent to it.
+        if value and not (is_address(value, ("http", "https")) and _HOST_ALONE.fullmatch(value)):
             raise ValueError("should be like http://chroma:8000")
         return value
 

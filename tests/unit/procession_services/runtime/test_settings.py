@@ -77,6 +77,10 @@ def test_an_address_that_cannot_be_one_is_told_without_its_password(file, name, 
     [
         ("chroma_url", "chroma:8000", "should be like http://chroma:8000, not 'chroma:8000'"),
         ("chroma_url", "chroma", "should be like http://chroma:8000, not 'chroma'"),
+        ("chroma_url", "http://", "should be like http://chroma:8000, not 'http://'"),
+        ("chroma_url", "http://chroma:port", "should be like http://chroma:8000, not 'http://chroma:port'"),
+        ("chroma_url", "http://proxy/chroma", "should be like http://chroma:8000, not 'http://proxy/chroma'"),
+        ("chroma_url", "http://ann:secret@chroma", "should be like http://chroma:8000, not 'http://chroma'"),
         (
             "embedder",
             "small",
@@ -93,6 +97,9 @@ def test_what_would_only_show_in_answers_without_recall_is_told(file, name, valu
     ("name", "value"),
     [
         ("chroma_url", "https://chroma"),
+        ("chroma_url", "http://127.0.0.1:8000/"),
+        ("redis_url", "redis://host"),
+        ("redis_url", "redis://host/?socket_timeout=1"),
         ("embedder", "openai/text-embedding-3-small"),
         ("embedder", "lexical"),
         ("nats_url", "localhost"),
@@ -103,6 +110,13 @@ def test_what_would_only_show_in_answers_without_recall_is_told(file, name, valu
 )
 def test_an_address_is_taken_in_all_its_forms(name, value):
     assert getattr(Settings(**{name: value}), name) == value
+
+
+def test_what_names_no_database_of_redis_is_told(file):
+    file.write_text("")
+    [wrong] = told(file, redis_url="redis://ann:secret@host/procession")
+    expected = "PROCESSION_REDIS_URL: should end with the number of a database, as /0, or with none, "
+    assert wrong == f"{expected}not 'redis://host/procession'"
 
 
 def test_every_number_has_an_end(monkeypatch):
