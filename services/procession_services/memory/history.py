@@ -129,11 +129,12 @@ class MessageHistory(Processor[MessageHistoryOptions]):
         kept = here.retention
         if kept is None:
             return
-        age = (
-            None if kept.max_age_days is None else clock.iso(clock.now() - timedelta(days=kept.max_age_days))
-        )
         gone = await memory.store.trim(
-            memory.tenant, here.thread, here.resource, older_than=age, keep=kept.max_messages
+            memory.tenant,
+            here.thread,
+            here.resource,
+            older_than=_days_ago(kept.max_age_days),
+            keep=kept.max_messages,
         )
         if gone and memory.recall is not None:
             await memory.recall.forget(memory.tenant, here.resource, here.thread, gone)
@@ -173,6 +174,14 @@ class MessageHistory(Processor[MessageHistoryOptions]):
         if self.options.token_limit is not None:
             return None
         return DEFAULT_LAST_MESSAGES if here.last_messages is None else int(here.last_messages)
+
+
+def _days_ago(days: float | None) -> str | None:
+    """The time so many days ago; None where there is no such time, and nothing is older."""
+    try:
+        return None if days is None else clock.iso(clock.now() - timedelta(days=days))
+    except OverflowError:
+        return None
 
 
 def put_behind(messages: MessageList, recalled: Sequence[Message]) -> None:

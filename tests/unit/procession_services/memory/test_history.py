@@ -500,6 +500,14 @@ async def test_retention_by_count_and_age(run: Make, store: RedisMessageStore, t
     assert texts_of(await stored(store, tenant)) == ["a1", "q2", "a2", "q3", "a3"]
 
 
+@pytest.mark.parametrize("days", [700_000, 1_000_000, 1e300])
+async def test_an_age_before_all_time_keeps_everything(
+    run: Make, store: RedisMessageStore, tenant: str, days: float
+) -> None:
+    await run(context(retention={"maxAgeDays": days})).turn("q1", "a1")
+    assert texts_of(await stored(store, tenant)) == ["q1", "a1"]
+
+
 async def test_outcomes_that_a_client_sends_join_the_stored_message(
     run: Make, store: RedisMessageStore, tenant: str
 ) -> None:
