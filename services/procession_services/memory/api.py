@@ -13,7 +13,7 @@ from procession.messages import InvalidMessageError, normalise
 from procession_schemas.base import JsonObject, StrictModel
 from procession_schemas.messages import Message
 from procession_schemas.validation import RefusedError
-from procession_services.memory.core.notes import InvalidUpdateError
+from procession_services.memory.core.notes import LONGEST_NOTE, InvalidUpdateError
 from procession_services.memory.indexing import submit_all
 from procession_services.memory.notes import NoteToolOptions, update_note
 from procession_services.memory.ports import MessageStore
@@ -81,7 +81,7 @@ class ImportRequest(CreateRequest):
 
     messages: list[Any] = Field(default_factory=list, max_length=1000)
     embedder: str | None = Field(default=None, description="As for `reindex`.")
-    note: str | None = Field(default=None, max_length=262_144)
+    note: str | None = Field(default=None, max_length=LONGEST_NOTE)
 
 
 class NoteRequest(StrictModel):
@@ -94,7 +94,7 @@ class NoteRequest(StrictModel):
 class SetNoteRequest(NoteRequest):
     """Body of `set-note`; where `expected` is given, only if it still says that (null: there is none)."""
 
-    note: str = Field(max_length=262_144)
+    note: str = Field(max_length=LONGEST_NOTE)
     expected: str | None = None
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from procession_services.memory.core.notes import (
+    LONGEST_NOTE,
     InvalidUpdateError,
     Update,
     merge_update,
@@ -36,7 +37,7 @@ async def update_note(
     """Makes one change and gives what the model is told; concurrent calls all count.
 
     Raises:
-        InvalidUpdateError: The call says nothing that can be stored, or it is not known whose note it is.
+        InvalidUpdateError: The call says nothing that can be stored, or too much, or it is not known whose note it is.
     """
     home = _home(options, resource, thread)
     for _ in range(_TRIES):
@@ -44,6 +45,10 @@ async def update_note(
         update = _update(options, given, stored)
         if update.text is None:
             return update.told
+        if (size := len(update.text)) > LONGEST_NOTE:
+            raise InvalidUpdateError(
+                f"the working memory would have {size:,} characters and may have {LONGEST_NOTE:,}; make it shorter"
+            )
         if await store.replace_note(tenant, *home, update.text, expected=stored):
             return update.told
     raise InvalidUpdateError("the working memory is being changed by others; call again")

@@ -12,8 +12,10 @@ from referencing.jsonschema import DRAFT202012
 
 from procession_services.memory.core.templates import Template
 
-__all__ = ["InvalidUpdateError", "Update", "merge_update", "replace_update", "vnext_update"]
+__all__ = ["LONGEST_NOTE", "InvalidUpdateError", "Update", "merge_update", "replace_update", "vnext_update"]
 
+LONGEST_NOTE: Final = 262_144
+"""Characters of a note, whoever writes it."""
 _SPACE: Final = re.compile(r"\s+")
 _APPEND: Final = "append-new-memory"
 _IRRELEVANT: Final = "replace-irrelevant-memory"

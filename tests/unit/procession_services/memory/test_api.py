@@ -226,6 +226,17 @@ async def test_the_tool_changes_a_note(ask: Ask) -> None:
     assert "thread id" in refused["error"]["message"]
 
 
+async def test_the_tool_writes_no_note_that_could_not_be_imported(ask: Ask) -> None:
+    longest = {"options": {"scope": "thread", "vnext": True}, "given": {"newMemory": "x" * 262_144}, **WHERE}
+    assert (await ask("update-note", longest))["result"]["success"]
+    exported = await ask("export")
+    assert "error" not in await ask("import", {**WHERE, "thread": "t2", "note": exported["note"]})
+    refused = await ask("update-note", {**longest, "given": {"newMemory": "y"}})
+    assert refused["error"]["code"] == "INVALID_UPDATE"
+    assert "262,146 characters and may have 262,144" in refused["error"]["message"]
+    assert await ask("note") == {"note": exported["note"]}
+
+
 @pytest.mark.parametrize("operation", ["index", "reindex"])
 async def test_without_a_vector_store_there_is_no_index(ask: Ask, operation: str) -> None:
     error = (await ask(operation, {}))["error"]
