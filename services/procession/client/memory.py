@@ -88,10 +88,11 @@ class MemoryClient:
                 yield {name: told.get(name) for name in ("thread", "note", "messages")}
 
     async def import_page(self, page: dict[str, Any], *, embedder: str | None = None) -> list[str]:
-        """Takes in a page of an export; what the thread has already is replaced by it, and nothing comes twice.
+        """Takes in a page of an export; messages that the thread has already are replaced, and nothing comes twice.
 
-        The messages are queued for the index of semantic recall; `embedder` is that of agents which name their own,
-        where none of them has run yet. A page that is too long for a message of NATS is sent in parts.
+        A title, metadata and a working memory that are there stay. The messages are queued for the index of semantic
+        recall; `embedder` is that of agents which name their own, where none of them has run yet. A page that is too
+        long for a message of NATS is sent in parts.
         """
         head, messages = page["thread"], page["messages"]
         fields = {"thread": head["id"], "resource": head["resource"], "messages": messages}

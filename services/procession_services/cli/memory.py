@@ -91,7 +91,11 @@ def add_memory_command(commands: Any, connect: Connect, *parents: argparse.Argum
             added.add_argument("title")
         if name == "create":
             added.add_argument("--title")
-    taken = action("import", _import, "read threads that `export` wrote; what is there already is replaced")
+    taken = action(
+        "import",
+        _import,
+        "read threads that `export` wrote; of what is there messages are replaced, notes stay",
+    )
     taken.add_argument("file", type=Path, help="- reads stdin")
     taken.add_argument("--embedder", help=_EMBEDDER)
     note = action("note", _note, "show the working memory of a resource or a thread, or set it")

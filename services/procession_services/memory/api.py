@@ -77,7 +77,7 @@ class MessagesRequest(ThreadRequest):
 
 
 class ImportRequest(CreateRequest):
-    """Body of `import`: a page of an export; what the thread has already stays."""
+    """Body of `import`: a page of an export; of what the thread has, messages are replaced, all else stays."""
 
     messages: list[Any] = Field(default_factory=list, max_length=1000)
     embedder: str | None = Field(default=None, description="As for `reindex`.")
