@@ -113,6 +113,10 @@ def _told(error: Exception) -> tuple[int, list[str]] | None:
             return USAGE, [f"what was given is not UTF-8: {error}"]
         case OSError():
             return FAILED, [str(error) or "no answer in time"]
+        case ModuleNotFoundError(name=str(name)) if not name.startswith("procession"):
+            return USAGE, [
+                f"needs the module {name}, which is not installed here; see which extra of procession has it"
+            ]
         case _ if type(error).__module__.startswith("nats."):  # to import it takes too long for every command
             right = "are address, user and password right? `procession check --deploy` tells more"
             return FAILED, [f"NATS refuses: {error}; {right}"]

@@ -14,6 +14,7 @@ from procession_services.runtime.settings import Settings
 
 if TYPE_CHECKING:
     from procession_services.deploy.check import Findings
+    from procession_services.runtime.check import ModelCheck
 
 __all__ = ["add_operator_commands"]
 
@@ -51,9 +52,10 @@ def _check(options: argparse.Namespace) -> int:
     from procession_services.runtime.check import check  # noqa: PLC0415 - only what the command needs
 
     settings = settings_of(options)
-    problems, wrong = [], USAGE
+    problems, wrong = list[Problem](), USAGE
     if not options.deploy or settings.agents is not None:  # of a deployment the orchestrator has the agents
-        problems = check(settings, _model_problem if options.models else None) + memory_problems(settings)
+        knows = _model_check(problems) if options.models and settings.agents else None
+        problems += check(settings, knows) + memory_problems(settings)
     if options.deploy:
         found = asyncio.run(_deployment(settings, options))
         problems, wrong = problems + found.problems, FAILED
@@ -103,15 +105,22 @@ async def _reload(options: argparse.Namespace) -> int:
     return _told(told_by(statuses), FAILED)
 
 
-def _model_problem(model: str) -> str | None:
-    """What is wrong with the name of a model; it takes LiteLLM, and seconds to load it."""
-    from procession_services.llm_gateway.providers.litellm_provider import LiteLLMProvider  # noqa: PLC0415
-
-    if LiteLLMProvider().knows(model):
+def _model_check(problems: list[Problem]) -> "ModelCheck | None":
+    """What checks the names of models; where it is not installed, problems say so. It takes seconds to load LiteLLM."""
+    try:
+        from procession_services.llm_gateway.providers.litellm_provider import LiteLLMProvider  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        told = f"names of models are not checked, for want of {error.name}: pip install 'procession[llm-gateway]'"
+        problems.append(Problem("", "", told, warning=True))
         return None
-    return (
-        f"unknown model {model!r}; write provider/name, with a provider of LiteLLM, as in openai/gpt-4o-mini"
-    )
+    provider = LiteLLMProvider()
+
+    def problem(model: str) -> str | None:
+        if provider.knows(model):
+            return None
+        return f"unknown model {model!r}; write provider/name, with a provider of LiteLLM, as in openai/gpt-4o-mini"
+
+    return problem
 
 
 def _processors(options: argparse.Namespace) -> int:

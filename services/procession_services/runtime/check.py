@@ -25,7 +25,7 @@ from procession_services.runtime.problems import ConfigurationError, Problem, su
 from procession_services.runtime.settings import Settings
 from procession_services.runtime.tenants import load_tenants
 
-__all__ = ["check", "check_agent", "checked_agents", "models_of"]
+__all__ = ["ModelCheck", "check", "check_agent", "checked_agents", "models_of"]
 
 _ARRAYS: Final = (
     ("input_processors", "inputProcessors", frozenset(INPUT_HOOKS)),

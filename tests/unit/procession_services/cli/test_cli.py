@@ -370,6 +370,30 @@ def test_up_says_which_plugin_is_missing(tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().err.startswith("procession: plugin not_there: there is no module not_there")
 
 
+def without(module, *arguments):
+    """Runs a command where a module is not installed."""
+    program = f"import sys; sys.modules[{module!r}] = None\nfrom procession_services.cli import main\nsys.exit(main())"
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_check_without_the_libraries_of_the_gateway_checks_all_but_the_names_of_models(tmp_path):
+    path = tmp_path / "agents.yaml"
+    path.write_text("agents: {a: {model: nosuch/model, inputProcessors: [nonsense]}}")
+    checked = without("aiohttp", "check", "--agents", str(path))
+    assert (checked.returncode, checked.stderr) == (2, "1 wrong\n")
+    warning, wrong = checked.stdout.splitlines()
+    assert "procession[llm-gateway]" in warning
+    assert "unknown processor 'nonsense'" in wrong
+
+
+def test_a_service_without_its_libraries_says_which(tmp_path):
+    served = without("aiohttp", "serve", "llm_gateway")
+    assert (served.returncode, served.stdout) == (2, "")
+    [told] = served.stderr.splitlines()
+    assert told.startswith("procession: needs the module aiohttp")
+
+
 def test_check_lists_what_is_wrong_and_says_so_in_its_exit_code(tmp_path, capsys):
     path = tmp_path / "agents.yaml"
     path.write_text("agents: {a: {model: m/x, inputProcesors: []}}")
