@@ -258,6 +258,8 @@ async def run_api_error(
             continue
         if isinstance(value, dict) and value.get("retry"):
             return True
+        if value is not None and not isinstance(value, dict):
+            calls.refused(link, Hook.API_ERROR, INVALID_RETURN, ctx.run_id)
     return False
 
 

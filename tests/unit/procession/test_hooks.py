@@ -639,6 +639,17 @@ async def test_the_first_retry_decides(values, asked, retry):
     assert kit.context.retry_count == int(retry)
 
 
+@pytest.mark.parametrize("value", [True, "yes", ["retry"]])
+async def test_an_error_processor_that_answers_wrongly_is_counted_and_logged(value):
+    lines: list[str] = []
+    kit = kit_of("process_api_error", answers_error(value), environment=environment(log=lines.append))
+    out = await kit.api_error()
+    assert not out.retry
+    [line] = lines
+    assert "processAPIError" in line
+    assert "PROCESSOR_RETURNED_INVALID_VALUE" in line
+
+
 @pytest.mark.parametrize("on_error", ["fail", "skip", None])
 async def test_an_error_processor_that_fails_has_no_remedy_whatever_a_failure_does_elsewhere(on_error):
     async def forever(_args):
