@@ -162,14 +162,3 @@ async def test_an_orchestrator_whose_user_may_too_little_to_start_says_why(tmp_p
         with pytest.raises(NotReachableError, match="orchestrator cannot start: Redis does not allow it"):
             async with system.inside("orchestrator", redis_user="narrow"):
                 pass
-
-
-async def test_a_redis_without_the_database_is_told_at_the_start(tmp_path):
-    async with (
-        own_servers(tmp_path) as servers,
-        running_system(servers.endpoints, tmp_path) as system,
-    ):
-        url = servers.endpoints.redis_url.replace("/0", "/99")
-        with pytest.raises(NotReachableError, match=r"Redis at .*/99 refuses: .*out of range"):
-            async with system.inside("tools", redis_url=url):
-                pass

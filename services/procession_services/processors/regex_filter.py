@@ -37,6 +37,8 @@ from procession_services.processors.core.regex_rules import (
 )
 
 _LITERAL = re.compile(r"/((?:[^/\\\[\n]|\\.|\[(?:[^\]\\]|\\.)*\])+)/([dgimsuvy]*)")
+_SIGN = re.compile(r"[\\\[({|^$*+?]")
+"""What says that a text between slashes is a pattern, and no path."""
 _MAX_SAFE = 2**53 - 1
 _MUCH = 100_000
 """Characters, each counted for each rule: from so many on texts are searched beside the event loop."""
@@ -64,7 +66,8 @@ class RegexFilterRule(Options):
     @classmethod
     def _no_literal(cls, pattern: Pattern | str) -> Pattern | str:
         """Text with slashes around it is hardly ever meant, so that the rule would find nothing, without a word."""
-        if isinstance(pattern, str) and (literal := _LITERAL.fullmatch(pattern)):
+        literal = _LITERAL.fullmatch(pattern) if isinstance(pattern, str) else None
+        if literal and (literal[2] or _SIGN.search(literal[1])):
             raise ValueError(
                 f"{pattern} is written as in JavaScript code; give {{regex: '{literal[1]}', flags: '{literal[2]}'}}, "
                 "or \\/ for a slash that is meant"

@@ -131,7 +131,7 @@ def test_the_phase_decides_about_the_hooks():
         ({"rules": [{"name": "x", "pattern": {"regex": "a", "flags": "q"}}]}, "unknown flags 'q'"),
         ({"rules": [{"name": "x", "pattern": r"(?<=a*)b"}]}, "look-behind"),
         ({"rules": [{"name": "x", "pattern": "/key-[/]+/gi"}]}, "regex: 'key-.*flags: 'gi'"),
-        ({"rules": [{"name": "x", "pattern": "/key/"}]}, "as in JavaScript code"),
+        ({"rules": [{"name": "x", "pattern": r"/key-\d/"}]}, "as in JavaScript code"),
         ({"rules": [{"name": "x", "pattern": "a", "replacement": "b" * 1_001}]}, "1,000 characters"),
         ({"rules": [{"name": "x", "pattern": "a", "replacement": "$&" * 17}]}, "16 `.` groups"),
         ({"presets": ["pii"], "streamCarryoverSize": 0}, "streamCarryoverSize"),
@@ -147,7 +147,7 @@ def test_options_that_cannot_work_are_refused(options, problem):
         RegexFilter.build(options)
 
 
-@pytest.mark.parametrize("pattern", ["/api/v1/", r"\/key/", "a/b", {"regex": "/key/", "flags": "g"}])
+@pytest.mark.parametrize("pattern", ["/api/v1/", "/home/", r"\/key/", "a/b", {"regex": "/key/", "flags": "g"}])
 def test_slashes_that_are_meant_are_taken(pattern):
     RegexFilter.build({"rules": [{"name": "x", "pattern": pattern}]})
 
