@@ -10,6 +10,7 @@ from weakref import ref
 
 from procession.args import OutputStreamArgs
 from procession.authors import is_ours
+from procession.awaiting import awaited
 from procession.calls import Calls, Clock, Link, TurnWriter, abort, failure, of_another, within
 from procession.context import RunContext
 from procession.errors import ProcessorError, TripWire
@@ -123,7 +124,7 @@ class StreamChain:
                 out: Any = (self._hooks[k] if chunk else link.processor.flush_stream)(args)
                 if type(out) is CoroutineType or inspect.isawaitable(out):
                     self._waiting.add(k)
-                    out = await (out if link.timeout is None else within(out, link.timeout))
+                    out = await (out if link.timeout is None else within(awaited(out), link.timeout))
             except TripWire as tripwire:
                 await self._calls.violated(link, _HOOK, tripwire)
                 raise

@@ -1,4 +1,5 @@
 import asyncio
+from contextlib import suppress
 from typing import Any
 from weakref import ref
 
@@ -577,6 +578,20 @@ async def test_a_hook_that_takes_too_long_is_skipped_or_fails():
     with pytest.raises(ProcessorError) as caught:
         await through(hook(hangs), [delta("a")], timeout=0.01, on_error="fail")
     assert caught.value.code == "PROCESSOR_TIMEOUT"
+
+
+async def test_a_hook_that_catches_the_end_of_its_time_keeps_nobody(monkeypatch):
+    monkeypatch.setattr("procession.awaiting._LEFT_SECONDS", 0.05)
+    may_end = asyncio.Event()
+
+    async def deaf(_args):
+        while not may_end.is_set():
+            with suppress(asyncio.CancelledError):
+                await may_end.wait()
+
+    async with asyncio.timeout(20):
+        assert texts(await through(hook(deaf), [delta("a"), delta("b")], timeout=0.01)) == ["a", "b"]
+    may_end.set()
 
 
 async def test_the_chunk_of_an_abort_is_not_delivered_and_nobody_behind_sees_it():
