@@ -67,9 +67,12 @@ class MemoryClient:
             return await self._ask("messages", thread=thread, resource=resource, limit=limit)
         return await self._ask("messages", thread=thread, resource=resource, page=page, perPage=per_page)
 
-    async def save(self, thread: str, resource: str, messages: Sequence[Any]) -> list[str]:
-        """Saves messages in any form that a run takes, at most 1,000; gives their ids."""
-        told = await self._ask("save", thread=thread, resource=resource, messages=list(messages))
+    async def save(
+        self, thread: str, resource: str, messages: str | dict[str, Any] | Sequence[Any]
+    ) -> list[str]:
+        """Saves messages in any form that a run takes, also a single one, at most 1,000; gives their ids."""
+        several = [messages] if isinstance(messages, str | dict) else list(messages)
+        told = await self._ask("save", thread=thread, resource=resource, messages=several)
         return list(told["ids"])
 
     async def export(self, thread: str, resource: str) -> AsyncIterator[dict[str, Any]]:

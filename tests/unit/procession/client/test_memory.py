@@ -1,4 +1,4 @@
-"""What a client makes of threads that are longer than a message of NATS; the rest is in tests/integration."""
+"""What a client makes of messages that it saves, and of threads that are longer than a message of NATS."""
 
 import json
 from typing import Any
@@ -16,7 +16,7 @@ class Service:
     """A link to a service that has one thread, behind a broker that takes so many bytes."""
 
     def __init__(self, *texts: str) -> None:
-        self.texts, self.imported = list(texts), list[str]()
+        self.texts, self.imported = list(texts), list[Any]()
 
     async def ask(self, subject: str, body: bytes, _seconds: float) -> bytes:
         if len(body) > LONGEST:
@@ -36,6 +36,8 @@ class Service:
     def _import(self, asked: dict[str, Any]) -> dict[str, Any]:
         self.imported += asked["messages"]
         return {"ids": asked["messages"]}
+
+    _save = _import
 
 
 def client(service: Any) -> MemoryClient:
@@ -67,3 +69,11 @@ async def test_a_page_that_is_too_long_is_imported_in_parts() -> None:
     assert service.imported == TEXTS
     with pytest.raises(RequestTooLargeError):
         await client(service).import_page({**page, "messages": ["x" * LONGEST]})
+
+
+@pytest.mark.parametrize("one", ["Hello", {"role": "user", "content": "Hello"}])
+async def test_a_single_message_is_saved_as_one(one: Any) -> None:
+    service = Service()
+    for given in (one, [one], (one,)):
+        await client(service).save("t", "ann", given)
+    assert service.imported == [one] * 3
