@@ -34,6 +34,8 @@ The options come as a dict, or as the model, derived from `Options`, with which 
 
 T = TypeVar("T")
 _GROUPS = ("processors", "tools", "factories", "stop_conditions")
+_TOLD = 8
+"""Ids that somebody is told who asks for another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +200,9 @@ class Registry:
 def _find(table: Mapping[str, T], id: str, kind: str) -> T:  # noqa: A002
     if id in table:
         return table[id]
-    near = sorted(table, key=lambda known: (not known.startswith(id[:3]), known))[:8]
-    known = ", ".join(near) or "none"
+    names = sorted(table, key=lambda known: (not known.startswith(id[:3]), known))
+    left_out = [f"and {len(names) - _TOLD} more"] if len(names) > _TOLD else []
+    known = ", ".join([*names[:_TOLD], *left_out]) or "none"
     raise UnknownComponentError(f"unknown {kind} {short(id)!r}; registered: {known}")
 
 

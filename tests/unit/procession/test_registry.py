@@ -112,6 +112,14 @@ def test_an_unknown_id_lists_the_nearest():
         registry.stop_condition("x")
 
 
+def test_of_many_ids_it_is_told_how_many_are_left_out():
+    registry = Registry()
+    for number in range(11):
+        registry.add_processor(processor(f"p-{number:02}"))
+    with pytest.raises(UnknownComponentError, match=r"registered: p-00, .*, p-07, and 3 more$"):
+        registry.processor("x")
+
+
 async def test_factories_may_be_sync_or_async():
     """R-CF-2."""
     registry = Registry()
