@@ -78,3 +78,23 @@ async def test_a_request_that_outlasts_the_end_of_the_service_is_let_go(servers)
     assert let_go.is_set()
     asking.cancel()
     await bus.close()
+
+
+async def test_who_wants_no_answer_gets_none_and_nothing_is_wrong_with_that(servers, caplog):
+    heard = asyncio.Queue[bytes]()
+
+    async def echo(_subject: str, body: bytes) -> bytes:
+        heard.put_nowait(body)
+        return body
+
+    async def start(host):
+        await host.answer("test.silent", echo)
+
+    settings = Settings(nats_url=servers.nats_url, redis_url=servers.redis_url)
+    async with hosted("test", settings, start):
+        bus = await Bus.connect(servers.nats_url, "tells")
+        await bus.publish("test.silent", b"told")
+        assert await bus.request("test.silent", b"asked", 10) == b"asked"
+        await bus.close()
+    assert [heard.get_nowait(), heard.get_nowait()] == [b"told", b"asked"]
+    assert not [record for record in caplog.records if "test.silent" in record.getMessage()]

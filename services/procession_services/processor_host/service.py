@@ -146,7 +146,9 @@ class Host:
 
         async def reply_to(subject: str, body: bytes, reply: str) -> None:
             try:
-                await self.bus.publish(reply, await answer(subject, body))
+                answered = await answer(subject, body)
+                if reply:
+                    await self.bus.publish(reply, answered)
             except Exception:
                 log.exception("a request on %s was not answered: who asked asks again", subject)
 
