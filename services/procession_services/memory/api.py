@@ -11,6 +11,7 @@ from pydantic_core import from_json
 from procession.json_values import NotJsonError, given
 from procession.messages import InvalidMessageError, normalise
 from procession_schemas.base import JsonObject, StrictModel
+from procession_schemas.memory import ThreadName
 from procession_schemas.messages import Message
 from procession_schemas.validation import RefusedError
 from procession_services.memory.core.notes import LONGEST_NOTE, InvalidUpdateError
@@ -42,7 +43,14 @@ class ThreadRequest(StrictModel):
     resource: Id
 
 
-class CreateRequest(ThreadRequest):
+class NewThreadRequest(ThreadRequest):
+    """What may make a thread: only one that a run could name."""
+
+    thread: ThreadName
+    resource: ThreadName
+
+
+class CreateRequest(NewThreadRequest):
     """Body of `create`."""
 
     title: str | None = Field(default=None, max_length=1024)
@@ -55,7 +63,7 @@ class RenameRequest(ThreadRequest):
     title: str = Field(max_length=1024)
 
 
-class SaveRequest(ThreadRequest):
+class SaveRequest(NewThreadRequest):
     """Body of `save`: messages in any form that a run takes; the title is for a thread that it creates."""
 
     title: str | None = Field(default=None, max_length=1024)
@@ -94,6 +102,8 @@ class NoteRequest(StrictModel):
 class SetNoteRequest(NoteRequest):
     """Body of `set-note`; where `expected` is given, only if it still says that (null: there is none)."""
 
+    resource: ThreadName
+    thread: ThreadName | None = None
     note: str = Field(max_length=LONGEST_NOTE)
     expected: str | None = None
 
