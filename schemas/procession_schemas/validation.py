@@ -131,6 +131,8 @@ def _of_a_request(name: str) -> str:
     camel = to_camel(name)
     if camel in _OF_OTHERS:
         return f"; {_OF_OTHERS[camel]}"
+    if camel in _FIELDS and name == to_snake(camel):  # alone it would have been taken
+        return f"; `{camel}` is given, too"
     near = nearest(camel, _FIELDS)
     return f"; did you mean {near!r}?" if near else ""
 

@@ -68,6 +68,8 @@ def test_a_request_with_very_much_that_is_wrong_is_judged_in_linear_time() -> No
         ({"input": "Hi", "memory": {"thread": "t", "resource": "r", "seed": 1}}, "memory.seed: {}"),
         ({"input": "Hi", "temprature": 3}, "temprature: {}"),
         ({"input": "Hi", "max_step": 3}, "max_step: {}; did you mean 'maxSteps'?"),
+        ({"input": "Hi", "MaxSteps": 3}, "MaxSteps: {}; did you mean 'maxSteps'?"),
+        ({"input": "Hi", "maxSteps": 2, "max_steps": 3}, "max_steps: {}; `maxSteps` is given, too"),
         ({"input": "Hi", "thread_id": "t"}, "thread_id: {}; this belongs in `memory`, as `thread`"),
         ({"input": "Hi", "messages": []}, "messages: {}; it is `input` here"),
     ],
