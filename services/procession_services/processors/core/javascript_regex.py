@@ -30,6 +30,7 @@ _TOKEN = re.compile(
     r"\\u(?P<high>[dD][89abAB][0-9a-fA-F]{2})\\u(?P<low>[dD][c-fC-F][0-9a-fA-F]{2})"
     r"|\\u\{(?P<code>[0-9a-fA-F]+)\}"
     r"|\\u[0-9a-fA-F]{4}|\\x[0-9a-fA-F]{2}|\\c(?P<control>[A-Za-z])|\\k<(?P<back>\w+)>|\\[pP]\{[^}]*\}"
+    r"|\\(?P<number>[1-9]\d?)"
     r"|(?P<hyphen>-(?=\\[dDsSwW]))"
     r"|\\(?P<escaped>[\s\S])"
     r"|(?P<group>\(\?<(?![=!]))"
@@ -37,7 +38,7 @@ _TOKEN = re.compile(
     r"|(?P<quantifier>\{\d+(?:,\d*)?\})"
     r"|(?P<char>[\s\S])"
 )
-_PLAIN = frozenset("fnrtv123456789")
+_PLAIN = frozenset("fnrtv")
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]|\\[pPu]|\\x[89a-fA-F]")
 _FLAGS = {"i": regex.IGNORECASE, "s": 0, "m": 0, "g": 0, "u": 0, "v": 0, "d": 0, "y": 0}
 
@@ -99,18 +100,24 @@ class _Translator:
         if found["control"]:
             return f"\\x{ord(found['control']) % 32:02x}"
         if found["back"]:
-            return f"(?P={found['back']})"
+            return _again(found["back"], f"(?P={found['back']})")
+        if found["number"] and not self._in_class:
+            return _again(found["number"], text)
         if found["hyphen"]:
             return r"\-"
         if found["escaped"]:
             return self._escaped(found["escaped"])
-        if found["empty"] and self._in_class:
-            return "".join(map(self._char, text))
         if found["empty"]:
-            return "(?!)" if text == "[]" else r"[\s\S]"
+            return self._empty(text)
         if found["group"] and not self._in_class:
             return "(?P<"
         return self._char(text) if found["char"] else text
+
+    def _empty(self, text: str) -> str:
+        """A class of nothing, which matches nothing, or all; in a class these are characters."""
+        if self._in_class:
+            return "".join(map(self._char, text))
+        return "(?!)" if text == "[]" else r"[\s\S]"
 
     def _escaped(self, char: str) -> str:
         if char in self._sets:
@@ -134,3 +141,8 @@ class _Translator:
             return rf"\{char}" if char in "[&~|" else char
         self._in_class = char == "["
         return self._outside.get(char, char)
+
+
+def _again(group: str, reference: str) -> str:
+    """What a group has matched; nothing where it has not: an optional quote, and the same behind the value."""
+    return f"(?({group}){reference}|)"

@@ -147,6 +147,14 @@ def test_options_that_cannot_work_are_refused(options, problem):
         RegexFilter.build(options)
 
 
+@pytest.mark.parametrize("split", range(1, 22))
+async def test_a_group_that_matched_nothing_is_nothing_when_it_is_referred_to(split):
+    rules = [{"name": "key", "pattern": r"key=(['\"])?[0-9a-f]{6,9}\1", "replacement": "[key]"}]
+    text = "key=c0ffee99 key='c0ffee'"
+    made = ProcessorKit(RegexFilter, {"rules": rules, "strategy": "redact"})
+    assert (await made.stream([text[:split], text[split:]])).text == "[key] [key]"
+
+
 @pytest.mark.parametrize("pattern", ["/api/v1/", "/home/", r"\/key/", "a/b", {"regex": "/key/", "flags": "g"}])
 def test_slashes_that_are_meant_are_taken(pattern):
     RegexFilter.build({"rules": [{"name": "x", "pattern": pattern}]})
