@@ -101,6 +101,16 @@ async def test_a_window_of_one_is_one_earlier_piece():
     assert judge.judged == ["a. ", "a. b. ", "b. c"]
 
 
+@pytest.mark.parametrize("size", [1, 100])
+async def test_the_white_space_around_a_piece_stays_when_a_model_rewrites_it(size):
+    async def trimming(_text, piece):
+        return Verdict(piece.strip().replace("bad", "good"), flagged=True)
+
+    text = " One bad. Two bad.\n\nThree bad. "
+    out, _ = await played([delta(text), FINISH], trimming, size=size)
+    assert text_of(out) == text.replace("bad", "good")
+
+
 async def test_what_was_objected_to_is_not_judged_again():
     judge = Judge("warn")
     await played([delta("bad. b. c. ")], judge, window=2)
