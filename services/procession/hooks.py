@@ -4,6 +4,7 @@ Each function takes the run's context and changes it; a tripwire or a processor'
 """
 
 import copy
+from contextlib import suppress
 from typing import Any
 
 from msgspec.structs import asdict
@@ -14,7 +15,7 @@ from procession.calls import Calls, Link, abort, of_another
 from procession.context import RunContext, add_usage, counted, is_rejected
 from procession.errors import ProcessorError
 from procession.message_list import MessageList
-from procession.parts import AROUND_DEPTH, copy_json
+from procession.parts import AROUND_DEPTH, InvalidMessageError, copy_json
 from procession.processor import Hook
 from procession.prompt import to_prompt
 from procession.returns import (
@@ -25,6 +26,7 @@ from procession.returns import (
     invalid,
     is_prompt,
     is_response,
+    left_readable,
     reconcile,
     replace_system,
     same_list,
@@ -75,6 +77,19 @@ def _step(ctx: RunContext, link: Link, calls: Calls, hook: Hook, writer: a.Write
     }
 
 
+async def _called(ctx: RunContext, link: Link, calls: Calls, hook: Hook, args: Any) -> Any:
+    """What a hook returns; raises ProcessorError also where it leaves a message that cannot be read."""
+    try:
+        value = await calls.call(link, hook, args)
+    except BaseException:
+        with suppress(InvalidMessageError):  # how the run ends says somebody else already
+            ctx.messages.check()
+        raise
+    with calls.taking(ctx, link, hook):
+        left_readable(ctx, link, hook)
+    return value
+
+
 def model_info(model: str) -> a.ModelInfo:
     """Splits `provider/name` (R-IS-7)."""
     provider, _, name = model.partition("/")
@@ -92,7 +107,7 @@ async def run_input(ctx: RunContext, links: list[Link], calls: Calls) -> None:
             system_messages=ctx.messages.get_all_system_messages(),
             message_list=ctx.messages,
         )
-        value = await calls.call(link, hook, args)
+        value = await _called(ctx, link, calls, hook, args)
         with calls.taking(ctx, link, hook):
             if isinstance(value, dict) and {"messages", "system_messages"} <= value.keys():
                 reconcile(ctx, link, hook, stage, value["messages"])
@@ -131,7 +146,7 @@ async def run_input_step(ctx: RunContext, links: list[Link], calls: Calls, write
             message_id=ctx.message_id,
             **_settings(config),
         )
-        value = await calls.call(link, hook, args)
+        value = await _called(ctx, link, calls, hook, args)
         with calls.taking(ctx, link, hook):
             if isinstance(value, dict):
                 _apply_step(ctx, link, stage, value)
@@ -197,7 +212,7 @@ async def run_llm_request(ctx: RunContext, links: list[Link], calls: Calls, writ
             message_list=ctx.messages,
             **_settings(ctx.config),
         )
-        value = await calls.call(link, Hook.LLM_REQUEST, args)
+        value = await _called(ctx, link, calls, Hook.LLM_REQUEST, args)
         if value is None:
             continue
         with calls.taking(ctx, link, Hook.LLM_REQUEST):
@@ -255,7 +270,9 @@ async def run_api_error(
         except ProcessorError as failed:  # R-AE-7: counted in the report, the next one is asked
             if of_another(link, failed):
                 raise
-            continue
+            value = None
+        with calls.taking(ctx, link, Hook.API_ERROR):
+            left_readable(ctx, link, Hook.API_ERROR)
         if isinstance(value, dict) and value.get("retry"):
             return True
         if value is not None and not isinstance(value, dict):
@@ -282,7 +299,7 @@ async def run_output_step(ctx: RunContext, links: list[Link], calls: Calls, writ
             usage=dict(response.get("usage", {})),
             provider_metadata=response.get("metadata", {}).get("providerMetadata", {}),
         )
-        value = await calls.call(link, hook, args)
+        value = await _called(ctx, link, calls, hook, args)
         if isinstance(value, list) and not value:
             continue
         with calls.taking(ctx, link, hook):
@@ -323,7 +340,7 @@ async def run_tool_result(
             result=copy.deepcopy(outcome["result"]),
             provider_executed=bool(outcome.get("providerExecuted")),
         )
-        value = await calls.call(link, hook, args)
+        value = await _called(ctx, link, calls, hook, args)
         if not (isinstance(value, list) and not value):
             with calls.taking(ctx, link, hook):
                 _take_messages(ctx, link, hook, stage, value)
@@ -384,7 +401,7 @@ async def run_output_result(
             result=result,
             writer=writer,
         )
-        value = await calls.call(link, hook, args)
+        value = await _called(ctx, link, calls, hook, args)
         with calls.taking(ctx, link, hook):
             _take_messages(ctx, link, hook, stage, value)
 

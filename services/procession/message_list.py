@@ -11,7 +11,7 @@ from typing import Any, Final, Self, cast
 from procession.attempt import Attempt, by_step, write
 from procession.entries import Entries, Entry, known
 from procession.merging import advance, find_part, is_open, keep_outcomes
-from procession.messages import normalise, system_text, without_stale_flat
+from procession.messages import check_stored, is_readable, normalise, system_text, without_stale_flat
 from procession.parts import InvalidMessageError, copy_json
 from procession.signals import cut_back
 from procession.system_messages import SystemMessages
@@ -310,6 +310,18 @@ class MessageList:
         parts = [part for message in self.get_persisted.response.db() for part in message["content"]["parts"]]
         calls = [part["toolInvocation"] for part in parts if "toolInvocation" in part]
         return [copy_json(call) for call in calls if is_open(call)]
+
+    def check(self) -> None:
+        """Looks for what edits in place have spoilt, and takes it out, so that the run can be told of.
+
+        Raises:
+            InvalidMessageError: There was such a message; says what is wrong with the first.
+        """
+        try:
+            check_stored(entry.message for entry in self._entries.all)
+        except InvalidMessageError:
+            self._entries.all = [entry for entry in self._entries.all if is_readable(entry.message)]
+            raise
 
     # --- travelling between services -----------------------------------------------------------
 

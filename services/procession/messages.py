@@ -7,7 +7,9 @@ from typing import Any, Final, cast
 from procession import flat_fields
 from procession.parts import (
     InvalidMessageError,
+    check_parts,
     copy_json,
+    is_common,
     read_foreign_parts,
     read_own_parts,
     read_tool_answer,
@@ -17,7 +19,9 @@ from procession_schemas.messages import Message, Part
 
 __all__ = [
     "InvalidMessageError",
+    "check_stored",
     "clone",
+    "is_readable",
     "map_text",
     "new_message",
     "normalise",
@@ -31,6 +35,9 @@ __all__ = [
 ]
 
 _ROLES: Final = ("user", "assistant", "system", "tool", "signal")
+_STORED_ROLES: Final = ("user", "assistant", "signal")
+_STAMP: Final = len("2026-01-31T12:00:00.000Z")
+_NOTHING: Final[dict[str, Any]] = {}
 _END_OF_TIME: Final = "9999"  # a message after it could not get a later time
 _PROVIDER_OPTIONS: Final = ("providerOptions", "providerMetadata", "experimental_providerMetadata")
 _KEPT: Final = ("threadId", "resourceId", "type")
@@ -188,6 +195,56 @@ def normalise(
     return message
 
 
+def check_stored(messages: Iterable[Mapping[str, Any]]) -> None:
+    """Checks what every reader of stored messages relies on, which an edit in place may have spoilt.
+
+    Raises:
+        InvalidMessageError: As in `normalise`, which lets nothing else in.
+    """
+    for i, message in enumerate(messages):
+        if not _is_common(message):
+            _check_stored(message, f"messages.{i}")
+
+
+def is_readable(message: Mapping[str, Any]) -> bool:
+    """Whether there is nothing wrong with a stored message."""
+    try:
+        check_stored([message])
+    except InvalidMessageError:
+        return False
+    return True
+
+
+def _is_common(message: Mapping[str, Any]) -> bool:
+    """Whether it is as nearly all are, with nothing wrong: a whole conversation is looked at behind each hook."""
+    stamp, content = message.get("createdAt"), message.get("content")
+    if type(stamp) is not str or len(stamp) != _STAMP or stamp[-1] != "Z":
+        return False
+    if type(content) is not dict or type(parts := content.get("parts")) is not list:
+        return False
+    if type(id_ := message.get("id")) is not str or not id_ or message.get("role") not in _STORED_ROLES:
+        return False
+    return type(content.get("metadata", _NOTHING)) is dict and all(map(is_common, parts))
+
+
+def _check_stored(message: Mapping[str, Any], where: str) -> None:
+    if message.get("role") not in _STORED_ROLES:
+        told = f"is {message.get('role')!r}; use one of {', '.join(_STORED_ROLES)}"
+        raise InvalidMessageError(f"{where}.role", told)
+    if not _optional(message, "id", where):
+        raise InvalidMessageError(f"{where}.id", "is missing; give a string")
+    try:
+        datetime.fromisoformat(message["createdAt"])
+    except (KeyError, TypeError, ValueError):
+        raise _no_time(message.get("createdAt"), where) from None
+    content = message.get("content")
+    if not isinstance(content, dict) or not isinstance(content.get("parts"), list):
+        told = "is no object with a list of `parts`; change the parts, which are what a message says"
+        raise InvalidMessageError(f"{where}.content", told)
+    _check_metadata(content, f"{where}.content")
+    check_parts(content["parts"], f"{where}.content.parts")
+
+
 def _content(like: Mapping[str, Any], where: str) -> dict[str, Any]:
     content, path = like.get("content"), f"{where}.content"
     if isinstance(content, Mapping):
@@ -223,15 +280,19 @@ def _full_content(content: Mapping[str, Any], where: str) -> dict[str, Any]:
         raise InvalidMessageError(f"{where}.parts", f"is of type {type(given).__name__}; give a list")
     if not isinstance(flat, str | None):
         raise InvalidMessageError(f"{where}.content", f"is of type {type(flat).__name__}; give a string")
-    if not isinstance(metadata := content.get("metadata"), Mapping | None):
-        raise InvalidMessageError(
-            f"{where}.metadata", f"is of type {type(metadata).__name__}; give an object"
-        )
+    _check_metadata(content, where)
     parts = _with_flat_text(read_own_parts(given or [], f"{where}.parts"), flat)
     parts = flat_fields.unfolded(content, parts, where)
     gone = ("parts", *flat_fields.FIELDS)
     rest = {key: value for key, value in content.items() if value is not None and key not in gone}
     return copy_json(rest) | {"format": 2, "parts": parts}
+
+
+def _check_metadata(content: Mapping[str, Any], where: str) -> None:
+    if not isinstance(metadata := content.get("metadata"), Mapping | None):
+        raise InvalidMessageError(
+            f"{where}.metadata", f"is of type {type(metadata).__name__}; give an object"
+        )
 
 
 def _with_flat_text(parts: list[Part], flat: Any) -> list[Part]:
@@ -268,9 +329,14 @@ def _created_at(value: Any, where: str) -> str | None:
     except (TypeError, ValueError, OverflowError):
         stamp = _END_OF_TIME
     if stamp >= _END_OF_TIME:
-        problem = f"is {value!r}; give a time such as 2026-01-31T12:00:00.000Z"
-        raise InvalidMessageError(f"{where}.createdAt", problem)
+        raise _no_time(value, where)
     return stamp
+
+
+def _no_time(value: Any, where: str) -> InvalidMessageError:
+    return InvalidMessageError(
+        f"{where}.createdAt", f"is {value!r}; give a time such as 2026-01-31T12:00:00.000Z"
+    )
 
 
 def _texts(content: Mapping[str, Any]) -> list[str]:

@@ -5,7 +5,7 @@ chat completions. A part of an unknown type is kept untouched.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import NoneType
 from typing import Any, Final, TypeVar, cast
 
@@ -166,23 +166,55 @@ def _join(known: Part, read: Part, *, asked: bool) -> None:
         known["providerMetadata"] = {**known.get("providerMetadata", {}), **read["providerMetadata"]}
 
 
+def check_parts(parts: Iterable[Any], where: str) -> None:
+    """Checks what every reader of parts of the own format relies on.
+
+    Raises:
+        InvalidMessageError: As in `read_own_parts`.
+    """
+    for i, part in enumerate(parts):
+        if not is_common(part):
+            _check_part(part, f"{where}.{i}")
+
+
+def is_common(part: Any) -> bool:
+    """Whether it is a text, call or step as nearly all are, and nothing is wrong with it: to know that costs little."""
+    if type(part) is not dict or "providerMetadata" in part:
+        return False
+    kind = part.get("type")
+    if kind != "tool-invocation":
+        plain = kind == "step-start" or (kind == "text" and type(part.get("text")) is str)
+        return plain and "toolInvocation" not in part
+    if type(call := part.get("toolInvocation")) is not dict or "approval" in call or "errorText" in call:
+        return False
+    named = type(id_ := call.get("toolCallId")) is str and id_ and type(name := call.get("toolName")) is str
+    return bool(named and name and type(state := call.get("state")) is str and state)
+
+
 def _own_part(part: Any, where: str) -> Part:
     typed = _typed(part, where)
-    for key, kinds in {"providerMetadata": _OPTIONAL_MAP, **_FIELDS.get(typed["type"], {})}.items():
-        _check(typed, key, kinds, where)
-    for i, detail in enumerate(typed.get("details") or () if typed["type"] == "reasoning" else ()):
+    if typed["type"] != "tool-invocation":
+        typed.pop("toolInvocation", None)  # readers go by it, whatever the type
+    _check_part(typed, where)
+    if "toolInvocation" in typed:
+        typed["toolInvocation"].setdefault("args", {})
+    return cast("Part", typed)
+
+
+def _check_part(part: Any, where: str) -> None:
+    kind = _kind_of_part(part, where)
+    for key, kinds in {"providerMetadata": _OPTIONAL_MAP, **_FIELDS.get(kind, {})}.items():
+        _check(part, key, kinds, where)
+    for i, detail in enumerate(part.get("details") or () if kind == "reasoning" else ()):
         _check({"": detail}, "", (dict,), f"{where}.details.{i}")
         _check(detail, "text", _OPTIONAL_TEXT, f"{where}.details.{i}")
-    if typed["type"] == "tool-invocation":
-        path, invocation = f"{where}.toolInvocation", typed["toolInvocation"]
+    if "toolInvocation" in part:
+        _check(part, "toolInvocation", (dict,), where)
+        path, invocation = f"{where}.toolInvocation", part["toolInvocation"]
         for key in ("state", "toolCallId", "toolName"):
             _string(invocation, key, path)
         _check(invocation, "errorText", _OPTIONAL_TEXT, path)
         _check(invocation, "approval", _OPTIONAL_MAP, path)
-        invocation.setdefault("args", {})
-    else:
-        typed.pop("toolInvocation", None)  # readers go by it, whatever the type
-    return cast("Part", typed)
 
 
 def _foreign_part(part: dict[str, Any], where: str) -> Part:
@@ -334,10 +366,14 @@ def _call_names(part: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def _typed(part: Any, where: str) -> dict[str, Any]:
+    _kind_of_part(part, where)
+    return copy_json(dict(part))
+
+
+def _kind_of_part(part: Any, where: str) -> str:
     if not isinstance(part, Mapping):
         raise InvalidMessageError(where, f"is {_kind(part)}; a part is an object with a type")
-    _string(part, "type", where)
-    return copy_json(dict(part))
+    return _string(part, "type", where)
 
 
 def _string(owner: Mapping[str, Any], key: str, where: str, *, empty: bool = False) -> str:

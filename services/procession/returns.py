@@ -61,6 +61,14 @@ def reconcile(ctx: RunContext, link: Link, hook: Hook, stage: list[Any], returne
         raise _unreadable(link, hook, error) from error
 
 
+def left_readable(ctx: RunContext, link: Link, hook: Hook) -> None:
+    """Refuses what a hook has made of messages in place (R-AR-6), where nobody could read them any more."""
+    try:
+        ctx.messages.check()
+    except InvalidMessageError as error:
+        raise _unreadable(link, hook, error, "left") from error
+
+
 def replace_system(ctx: RunContext, link: Link, hook: Hook, returned: Any) -> None:
     """Takes over system messages that a hook returned; raises ProcessorError as `reconcile` does."""
     if not isinstance(returned, list):
@@ -71,9 +79,9 @@ def replace_system(ctx: RunContext, link: Link, hook: Hook, returned: Any) -> No
         raise _unreadable(link, hook, error) from error
 
 
-def _unreadable(link: Link, hook: Hook, error: InvalidMessageError) -> ProcessorError:
+def _unreadable(link: Link, hook: Hook, error: InvalidMessageError, did: str = "returned") -> ProcessorError:
     return ProcessorError(
-        f"returned a message that cannot be read: {error}",
+        f"{did} a message that cannot be read: {error}",
         processor_id=link.id,
         hook=hook.value,
         code=error.code,

@@ -757,3 +757,28 @@ async def test_a_step_hook_says_how_often_a_call_of_its_step_is_tried_again(run,
         agent={"maxRetries": 0 if said else 1},
     )
     assert (told.result.status, len(told.prompts)) == (status, asked)
+
+
+@pytest.mark.parametrize(
+    "hook", ["process_input", "process_input_step", "process_output_step", "process_output_result"]
+)
+async def test_a_message_that_nobody_can_read_is_told_at_once_and_not_saved(run, hook):
+    """R-AR-6: each service that reads it would fail five times, and each later run on the thread."""
+
+    def spoil(args):
+        args.messages[-1]["content"] = "a text"
+
+    hooks: dict[str, Any] = {hook: spoil}
+    on_input = hook in ("process_input", "process_input_step")
+    thread = {"memory": {"thread": f"spoilt-{hook}", "resource": "r"}}
+    agent = {"memory": {"lastMessages": 5}}
+    spoiling = [processor("p", **hooks)]
+    told = await run(
+        HELLO, i=spoiling if on_input else [], o=[] if on_input else spoiling, agent=agent, **thread
+    )
+    error = told.result.error
+    assert (told.result.status, error.code, error.processor_id) == ("failed", "INVALID_MESSAGE_CONTENT", "p")
+    assert [chunk["type"] for chunk in told.chunks][-1] == "error"
+    assert len(told.prompts) == (0 if on_input else 1)
+    again = await run(HELLO, agent=agent, **thread)
+    assert [message["content"] for message in again.prompts[0]] == ["Hello"]

@@ -49,6 +49,10 @@ async def drive(kit, method):
             return await kit.output_step("answer")
         case "process_output_result":
             return await kit.output_result("answer")
+        case "process_llm_request":
+            return await kit.llm_request()
+        case "process_api_error":
+            return await kit.api_error()
         case _:
             return await kit.tool_result("lookup", 1)
 
@@ -766,6 +770,37 @@ async def test_a_rejected_attempt_is_taken_back_and_tried_again_with_its_reason(
     assert len([e for e in kit.prompt() if e["role"] == "system"]) == 1
     await kit.output_step("fine")
     assert kit.state["seen"] == [[0, 0, 1], [0, 1, 1], [0, 2, 1], [1, 2, 2]]
+
+
+# --- edits in place --------------------------------------------------------------------------
+
+TOOL, REQUEST, ERROR = "process_tool_result", "process_llm_request", "process_api_error"
+
+
+@pytest.mark.parametrize("method", [INPUT, STEP, JUDGE, RESULT, TOOL, REQUEST, ERROR])
+@pytest.mark.parametrize("ends", ["well", "raises", "aborts"])
+async def test_a_message_that_nobody_can_read_ends_the_run_at_once(method, ends):
+    """R-AR-6: whoever reads it would fail, five times over; saved with its thread, in each run to come."""
+
+    def spoil(args):
+        args.message_list.get.all.db()[0]["content"] = "a text"
+        if ends == "raises":
+            raise LookupError
+        if ends == "aborts":
+            args.abort("no")
+
+    kit = kit_of(method, spoil)
+    if ends == "aborts":
+        assert (await drive(kit, method)).blocked.reason == "no"
+        return
+    with pytest.raises(ProcessorError) as caught:
+        await drive(kit, method)
+    if ends == "raises" and method != ERROR:
+        assert caught.value.name == "LookupError"
+    else:
+        assert (caught.value.code, caught.value.processor_id) == (UNREADABLE, "a")
+        assert "left a message that cannot be read: messages.0.content" in str(caught.value)
+    assert [text_of(message) for message in kit.messages[:1]] == ["new"]
 
 
 # --- processToolResult -----------------------------------------------------------------------

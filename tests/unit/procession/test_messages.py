@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from procession.messages import (
     InvalidMessageError,
+    check_stored,
     clone,
+    is_readable,
     map_text,
     new_message,
     normalise,
@@ -544,5 +546,50 @@ def test_anything_is_read_or_refused_with_a_reason(like: Any) -> None:
     with suppress(InvalidMessageError):
         message = read(like)
         assert read(message) == message
+        assert is_readable(message) or message["role"] == "system"
         conversation_entries([message])
         to_ui(message)
+
+
+spoilt = st.fixed_dictionaries(
+    {},
+    optional={
+        "role": st.sampled_from(["user", "assistant", "signal"]) | odd,
+        "id": odd,
+        "createdAt": odd | st.just("2026-01-31 12:00") | st.just("2026-01-31T12:00:00+00:00"),
+        "content": odd
+        | st.fixed_dictionaries(
+            {}, optional={"parts": part_lists, "content": odd, "metadata": odd, "providerMetadata": odd}
+        ),
+    },
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(spoilt, st.sets(st.sampled_from(["role", "id", "createdAt", "content"]), max_size=1))
+def test_whatever_is_made_of_a_message_in_place_is_refused_or_can_be_read(made: Any, gone: Any) -> None:
+    message = {key: value for key, value in {**stored(text("a")), **made}.items() if key not in gone}
+    if is_readable(message):
+        refresh_flat(message)
+        text_of(message)
+        conversation_entries([message])
+        to_ui(message)
+        assert is_readable(read(message))
+
+
+@pytest.mark.parametrize(
+    ("edit", "told"),
+    [
+        ({"content": "hello"}, r"messages\.1\.content is no object with a list of `parts`"),
+        ({"content": {"parts": ["hello"]}}, r"messages\.1\.content\.parts\.0 is of type str"),
+        ({"content": {"parts": [text(5)]}}, r"messages\.1\.content\.parts\.0\.text is of type int"),
+        ({"content": {"parts": [], "metadata": 5}}, r"messages\.1\.content\.metadata is of type int"),
+        ({"role": "system"}, r"messages\.1\.role is 'system'; use one of user, assistant, signal"),
+        ({"id": None}, r"messages\.1\.id is missing"),
+        ({"createdAt": 5}, r"messages\.1\.createdAt is 5; give a time"),
+    ],
+)
+def test_what_an_edit_in_place_has_spoilt_is_told_with_its_place(edit: Any, told: str) -> None:
+    check_stored([stored(text("a"))])
+    with pytest.raises(InvalidMessageError, match=told):
+        check_stored([stored(text("a")), {**stored(text("b")), **edit}])
