@@ -40,6 +40,18 @@ _NAMED_OPTIONS: Final = {
 _NO_TOP_K: Final = frozenset({"azure", "groq", "mistral"})
 """Providers in OpenAI's dialect that refuse `top_k`, besides OpenAI itself."""
 
+_KNOWN: Final = {**_NAMED_OPTIONS, **{name: name for name in _NAMED_OPTIONS.values()}}
+
+_OLLAMA: Final = frozenset({"ollama", "ollama_chat"})
+_OLLAMA_OPTIONS: Final = frozenset(
+    {
+        "main_gpu", "min_p", "mirostat", "mirostat_eta", "mirostat_tau", "num_batch", "num_ctx", "num_gpu", "num_keep",
+        "num_predict", "num_thread", "numa", "repeat_last_n", "repeat_penalty", "seed", "stop", "temperature",
+        "tfs_z", "top_k", "top_p", "typical_p", "use_mlock", "use_mmap",
+    }
+)  # fmt: skip
+"""What Ollama takes as `options`, where LiteLLM puts the settings of the call, too."""
+
 _TAKEN: Final = frozenset({"model", "messages", "stream", "stream_options", "tools", "tool_choice"})
 """Fields of the request body that belong to the call itself."""
 
@@ -114,7 +126,7 @@ def timeouts(model_settings: Mapping[str, Any]) -> Timeouts:
 
 def service_tier(call: ModelCall) -> str | None:
     """Return the class of service that the call asks for, which has prices of its own."""
-    own = call.provider_options.get(call.provider) or {}
+    own = _object(call.provider_options.get(call.provider), call.provider)
     tier = own.get("service_tier", own.get("serviceTier"))
     return tier if isinstance(tier, str) else None
 
@@ -181,11 +193,12 @@ def _options(call: ModelCall) -> dict[str, Any]:
     Nothing becomes an argument of LiteLLM by accident, so an option can reach the provider but not our
     settings.
     """
-    own = call.provider_options.get(call.provider) or {}
-    known = {**_NAMED_OPTIONS, **{name: name for name in _NAMED_OPTIONS.values()}}
+    where = f"providerOptions.{call.provider}"
+    own, known = _object(call.provider_options.get(call.provider), where), _KNOWN
+    if call.provider in _OLLAMA:
+        own, known = _of_ollama(own, where), {**_KNOWN, **{name: name for name in _OLLAMA_OPTIONS}}
     kwargs = {known[name]: value for name, value in own.items() if name in known}
     body = {name: value for name, value in own.items() if name not in known}
-    where = f"providerOptions.{call.provider}"
     if taken := sorted(_TAKEN & body.keys()):
         raise ValueError(f"{where} may not set {', '.join(taken)}: the call itself does")
     if body and call.provider == "anthropic":
@@ -195,3 +208,18 @@ def _options(call: ModelCall) -> dict[str, Any]:
         rest = {name: value for name, value in thinking.items() if name != "budgetTokens"}
         kwargs["thinking"] = {**rest, "budget_tokens": thinking["budgetTokens"]}
     return {**kwargs, "extra_body": body} if body else kwargs
+
+
+def _of_ollama(own: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return its options, those in `options` beside the others: that object would replace the one with our settings."""
+    inner = _object(own.get("options"), f"{where}.options")
+    if strange := sorted(inner.keys() - _OLLAMA_OPTIONS):
+        known = ", ".join(sorted(_OLLAMA_OPTIONS))
+        raise ValueError(f"{where}.options has no {', '.join(strange)}; it knows {known}")
+    return {**{name: value for name, value in own.items() if name != "options"}, **inner}
+
+
+def _object(value: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping | None):
+        raise ValueError(f"{where} is no object")  # noqa: TRY004 - one class for whatever cannot be sent
+    return value or {}

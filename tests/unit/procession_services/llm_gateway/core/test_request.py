@@ -173,6 +173,22 @@ def test_an_option_cannot_replace_the_call_itself(name: str) -> None:
         kwargs(provider_options={"openai": {name: 1}})
 
 
+@pytest.mark.parametrize("own", ["low", ["low"], 5])
+def test_options_of_a_provider_are_an_object(own: Any) -> None:
+    with pytest.raises(ValueError, match=r"providerOptions\.openai is no object"):
+        kwargs(provider_options={"openai": own})
+    assert "extra_body" not in kwargs(provider_options={"openai": None})
+
+
+@pytest.mark.parametrize("own", [{"num_ctx": 9}, {"options": {"num_ctx": 9}}])
+def test_options_of_ollamas_join_the_settings_of_the_call(own: dict[str, Any]) -> None:
+    given = kwargs("ollama_chat/x", provider_options={"ollama_chat": {**own, "keep_alive": "5m"}})
+    assert given["num_ctx"] == 9
+    assert given["extra_body"] == {"keep_alive": "5m"}
+    with pytest.raises(ValueError, match=r"providerOptions\.ollama\.options has no api_base"):
+        kwargs("ollama/x", provider_options={"ollama": {"options": {"api_base": "http://evil"}}})
+
+
 def test_anthropic_takes_known_options_only() -> None:
     with pytest.raises(ValueError, match="has no effort"):
         kwargs("anthropic/claude", provider_options={"anthropic": {"effort": "low"}})

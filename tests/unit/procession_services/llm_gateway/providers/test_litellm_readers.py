@@ -129,6 +129,19 @@ async def test_why_ollama_ended(direct: LiteLLMProvider, said: str, reason: str)
     assert (made.brief()[1][1], made.end()[0]) == ('{"a": 1', reason)
 
 
+@pytest.mark.parametrize("model", [CHAT, GENERATE])
+@pytest.mark.parametrize("own", [{"num_ctx": 9}, {"options": {"num_ctx": 9}}])
+async def test_options_of_ollamas_go_beside_the_settings(
+    direct: LiteLLMProvider, model: str, own: dict[str, Any]
+) -> None:
+    options = {model.partition("/")[0]: own}
+    settings = {"temperature": 0.5, "maxOutputTokens": 5}
+    asked = {"provider_options": options, "model_settings": settings}
+    made = await outcome(direct, model, lines(chat("stop"), generated("", "stop")), **asked)
+    assert made.request.body["options"] == {"temperature": 0.5, "num_predict": 5, "num_ctx": 9}
+    assert "num_ctx" not in made.request.body
+
+
 @pytest.mark.parametrize(("model", "first"), [(CHAT, chat(content="He")), (GENERATE, generated("He"))])
 async def test_errors_of_ollama(direct: LiteLLMProvider, model: str, first: dict[str, Any]) -> None:
     for begin in ([], [first]):
