@@ -74,6 +74,10 @@ def test_who_refuses_top_k_gets_none_wherever_they_are(model: str) -> None:
         assert "top_k" not in kwargs(model, model_settings={"topK": 3}, api_base=base)
 
 
+def test_a_frequency_penalty_is_no_repeat_penalty() -> None:
+    assert "frequency_penalty" not in kwargs("ollama_chat/x", model_settings={"frequencyPenalty": 0})
+
+
 def test_tools_and_choice() -> None:
     given = kwargs(tools=TOOLS)
     assert given["tools"] == [
