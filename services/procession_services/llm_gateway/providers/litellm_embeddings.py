@@ -6,6 +6,7 @@ from typing import Any
 
 from procession_services.llm_gateway.core.call import ModelCall
 from procession_services.llm_gateway.core.usage import possible
+from procession_services.llm_gateway.providers.event_errors import EventError
 from procession_services.llm_gateway.providers.litellm_errors import provider_error
 from procession_services.llm_gateway.providers.litellm_provider import LiteLLMProvider, _litellm
 
@@ -36,19 +37,36 @@ async def embed(
     await provider.prepare()
     litellm = _litellm()
     call = ModelCall(model=model, prompt=[], api_base=api_base)
-    more = {"api_base": api_base} if api_base else {}
+    asked = {"model": model, "input": list(texts), "num_retries": 0, **options}
+    if api_base:
+        asked["api_base"] = api_base
     try:
-        answer = await litellm.aembedding(
-            model=model, input=list(texts), encoding_format="float", num_retries=0, **more, **options
-        )
+        answer = await _answer(litellm, asked)
+        vectors = _vectors(answer.data)
     except Exception as error:  # LiteLLM and the libraries below it raise whatever they like
         raise provider_error(error, call, begun=False) from error
-    rows = sorted((_row(row) for row in answer.data), key=lambda row: row[0])
-    tokens = possible(getattr(answer.usage, "prompt_tokens", None))
+    tokens = (
+        possible(getattr(answer.usage, "prompt_tokens", None)) or None
+    )  # LiteLLM has 0 where nothing is told
     cost = None if tokens is None else provider.cost(call, {"inputTokens": tokens, "outputTokens": 0})
-    return Embeddings([vector for _, vector in rows], tokens, cost)
+    return Embeddings(vectors, tokens, cost)
 
 
-def _row(row: Any) -> tuple[int, list[float]]:
-    told = row if isinstance(row, dict) else row.model_dump()
-    return int(told["index"]), [float(value) for value in told["embedding"]]
+async def _answer(litellm: Any, asked: dict[str, Any]) -> Any:
+    """Asks for numbers: OpenAI's library would ask for base64. Some providers have nothing else, and no word for it."""
+    try:
+        return await litellm.aembedding(**{"encoding_format": "float", **asked})
+    except litellm.UnsupportedParamsError:
+        return await litellm.aembedding(**asked)
+
+
+def _vectors(data: Any) -> list[list[float]]:
+    """The vectors in the order of the texts; a row without its place has the one where it is."""
+    rows: list[tuple[int, list[float]]] = []
+    for place, row in enumerate(data):
+        told = row if isinstance(row, dict) else row.model_dump(warnings=False)
+        index, vector = told.get("index"), told.get("embedding")
+        if not isinstance(vector, list) or not all(isinstance(value, int | float) for value in vector):
+            raise EventError("the provider sent a vector that cannot be read")
+        rows.append((place if index is None else int(index), [float(value) for value in vector]))
+    return [vector for _, vector in sorted(rows, key=lambda row: row[0])]
