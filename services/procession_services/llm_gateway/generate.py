@@ -67,12 +67,12 @@ class Generator:
                 self._gates.of(tenant),
             ):
                 reply = await self._ask(request)
-                if reply.error is None:
+                if reply.error is None or reply.usage:  # some fail when they have been paid
                     self._ledger.add(tenant, {}, request.model, reply.usage, reply.cost)
         except TimeoutError:
             return GenerateReply(error=f"{request.model} gave no answer within {request.timeout:g} s")
         except ProviderError as error:
-            return GenerateReply(error=f"{request.model} failed: {error}")
+            return GenerateReply(error=_failed(request, error))
         return reply
 
     async def _ask(self, request: GenerateRequest) -> GenerateReply:
@@ -83,14 +83,16 @@ class Generator:
             retries = int(request.model_settings.get("maxRetries") or 0)
         except (OverflowError, TypeError, ValueError):
             return GenerateReply(error="modelSettings.maxRetries must be a number")
-        collector, ending = ResponseCollector(keep_chunks=True), Ending(call)
+        collector, ending, failure = ResponseCollector(keep_chunks=True), Ending(call), None
         async for chunks in stream_with_retries(self._provider, call, retries, asyncio.sleep):
-            if failure := ending.failure(chunks):
-                raise failure
+            failure = ending.failure(chunks)
             for chunk in chunks:
                 collector.arrived(chunk)
                 collector.passed(chunk)
         response = collector.to_dict()
+        if failure:
+            cost = self._provider.cost(call, response["usage"])
+            return GenerateReply(error=_failed(request, failure), usage=response["usage"], cost=cost)
         return GenerateReply(
             text=response["text"],
             finish_reason=response["finishReason"],
@@ -113,6 +115,10 @@ class Generator:
             response_format=None if request.json_prompt_injection else request.schema_,
             api_base=self._api_base,
         )
+
+
+def _failed(request: GenerateRequest, error: ProviderError) -> str:
+    return f"{request.model} failed: {error}"
 
 
 def _too_long(size: int, limit: int) -> bytes:

@@ -71,6 +71,15 @@ async def test_an_answer_that_ended_with_an_error_is_none():
     assert not answer.get("text")
 
 
+async def test_an_answer_that_ended_with_an_error_has_been_paid_all_the_same():
+    usage = {"inputTokens": 5, "outputTokens": 7, "totalTokens": 12}
+    finish = {"type": "finish", "payload": {"stepResult": {"reason": "error"}, "output": {"usage": usage}}}
+    ledger, body = Ledger(), b'{"model": "m/x", "prompt": [], "timeout": 5}'
+    told = orjson.loads(await generator(finish, ledger=ledger).answer(subject("t"), body))
+    assert ledger.tenants == ["t"]
+    assert told["usage"] == usage
+
+
 @pytest.mark.parametrize("replica", ["", ".gateway-2"])
 async def test_what_an_answer_costs_is_booked_for_the_tenant_whoever_was_asked(replica):
     ledger = Ledger()
