@@ -37,7 +37,9 @@ class RunRequest(AgentOptions):
         description="Idempotency key.",
     )
     input: str | JsonObject | list[str | JsonObject] = Field(
-        description="A text, a message, or a list of these."
+        description="A text, a message, or a list of these. A message or part with `providerOptions` "
+        "`{anthropic: {cacheControl: {type: ephemeral}}}` is where a prompt that the provider keeps ends; so with "
+        "`bedrock` and `openrouter`."
     )
     agent: Agent | None = Field(
         default=None, description="An inline agent; the subject's agent name is then a label."

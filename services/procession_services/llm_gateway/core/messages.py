@@ -18,6 +18,9 @@ _THOUGHT: Final = "__thought__"
 
 _KEEP_THOUGHTS: Final = frozenset({"gemini", "vertex_ai", "vertex_ai_beta", "litellm_proxy"})
 
+_CACHING: Final = frozenset({"anthropic", "bedrock", "openrouter"})
+"""Providers that keep what is read up to a mark, and read it for a tenth of the price the next time."""
+
 _IMAGE_STARTS: Final = {"/9j/": "image/jpeg", "R0lG": "image/gif", "UklG": "image/webp"}
 """How the base64 of a picture begins."""
 
@@ -39,15 +42,18 @@ def openai_messages(prompt: list[dict[str, Any]], model: str = "") -> list[dict[
         ValueError: when an entry has another role.
     """
     messages: list[dict[str, Any]] = []
+    provider = model.partition("/")[0]
     for entry in prompt:
-        role, content = entry.get("role"), entry.get("content")
+        role, content, mark = entry.get("role"), entry.get("content"), _mark(entry, provider)
         if role == "system":
-            messages.append({"role": "system", "content": _text(content)})
+            text = _text(content)
+            said = [{"type": "text", "text": text, **mark}] if mark else text
+            messages.append({"role": "system", "content": said})
         elif role == "user":
-            if said := _user_content(content):
+            if said := _user_content(content, mark, provider):
                 messages.append({"role": "user", "content": said})
         elif role == "assistant":
-            message = _assistant(content, model)
+            message = {**_assistant(content, model), **mark}
             if message["content"] or "tool_calls" in message:
                 messages.append(message)
         elif role == "tool":
@@ -74,20 +80,31 @@ def _text(content: Any) -> str:
     return "".join(part.get("text", "") for part in _parts(content) if part.get("type") == "text")
 
 
-def _user_content(content: Any) -> str | list[dict[str, Any]]:
+def _user_content(content: Any, mark: dict[str, Any], provider: str) -> str | list[dict[str, Any]]:
     """Plain text stays a string, which every provider understands; a list is for what text cannot say."""
     parts = _parts(content)
-    if all(part.get("type") == "text" for part in parts) and len(parts) <= 1:
-        return _text(parts)
-    return list(_rendered(parts))
+    rendered = list(_rendered(parts, provider))
+    if rendered and mark:
+        rendered[-1] |= mark
+    text = _text(parts)
+    is_plain = len(parts) <= 1 and all(part.get("type") == "text" for part in parts)
+    is_marked = any("cache_control" in part for part in rendered)
+    return text if is_plain and not (text and is_marked) else rendered
 
 
-def _rendered(parts: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
+def _rendered(parts: Iterable[dict[str, Any]], provider: str) -> Iterable[dict[str, Any]]:
     for part in parts:
         if part.get("type") == "text":
-            yield {"type": "text", "text": part.get("text", "")}
+            yield {"type": "text", "text": part.get("text", ""), **_mark(part, provider)}
         elif part.get("type") in ("file", "image", "media"):
-            yield _file(part)
+            yield {**_file(part), **_mark(part, provider)}
+
+
+def _mark(of: dict[str, Any], provider: str) -> dict[str, Any]:
+    """The field that says to keep what is read up to this part or entry of a prompt; none where nobody asks for it."""
+    own = _metadata(of).get(provider) if provider in _CACHING else None
+    told = (own.get("cacheControl") or own.get("cache_control")) if isinstance(own, dict) else None
+    return {"cache_control": told} if told else {}
 
 
 def _file(part: dict[str, Any]) -> dict[str, Any]:
@@ -123,6 +140,8 @@ def _assistant(content: Any, model: str) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": _text(parts) or (None if calls else "")}
     if calls:
         message["tool_calls"] = calls
+    for part in parts:
+        message |= _mark(part, provider)
     if provider in _SIGNED_REASONING:
         signed = [block for part in parts if (block := _thinking_block(part))]
         if signed:
@@ -178,20 +197,22 @@ def _metadata(part: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tool_message(part: dict[str, Any], model: str) -> dict[str, Any]:
+    provider = model.partition("/")[0]
     return {
         "role": "tool",
         "tool_call_id": _call_id(part, model),
-        "content": _tool_output(part.get("output")),
+        "content": _tool_output(part.get("output"), provider),
+        **_mark(part, provider),
     }
 
 
-def _tool_output(output: Any) -> str | list[dict[str, Any]]:
+def _tool_output(output: Any, provider: str) -> str | list[dict[str, Any]]:
     """Render a tool's output as the prompt encodes it; what has no such encoding counts as JSON."""
     if isinstance(output, dict) and "value" in output:
         value = output["value"]
         if output.get("type") in ("text", "error-text"):
             return value if isinstance(value, str) else compact_json(value)
         if output.get("type") == "content" and isinstance(value, list):
-            return list(_rendered(_parts(value)))
+            return list(_rendered(_parts(value), provider))
         return compact_json(value)
     return output if isinstance(output, str) else compact_json(output)

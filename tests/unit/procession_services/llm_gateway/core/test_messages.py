@@ -229,3 +229,31 @@ def test_reasoning_goes_back_as_text_to_who_demands_it(model: str) -> None:
     told = [message.get("reasoning_content") for message in openai_messages(prompt, model)]
     assert told == ["hm", " ", "hm", None]
     assert not any("reasoning_content" in message for message in openai_messages(prompt, "openai/gpt-4o"))
+
+
+@pytest.mark.parametrize("name", ["cacheControl", "cache_control"])
+@pytest.mark.parametrize("field", ["providerOptions", "providerMetadata"])
+def test_what_is_to_be_kept_by_the_provider_is_marked(name: str, field: str) -> None:
+    kept = {"type": "ephemeral"}
+    mark = {field: {"anthropic": {name: kept}}}
+    result = {"type": "tool-result", "toolCallId": "c", "output": {"type": "text", "value": "r"}}
+    prompt: list[dict[str, Any]] = [
+        {"role": "system", "content": "s", **mark},
+        {"role": "user", "content": [{"type": "text", "text": "a", **mark}, {"type": "text", "text": "b"}]},
+        {"role": "assistant", "content": [{"type": "text", "text": "c", **mark}]},
+        {"role": "tool", "content": [{**result, **mark}]},
+        {"role": "user", "content": "d", **mark},
+        {"role": "user", "content": "", **mark},
+    ]
+    assert openai_messages(prompt, "anthropic/claude") == [
+        {"role": "system", "content": [{"type": "text", "text": "s", "cache_control": kept}]},
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "a", "cache_control": kept}, {"type": "text", "text": "b"}],
+        },
+        {"role": "assistant", "content": "c", "cache_control": kept},
+        {"role": "tool", "tool_call_id": "c", "content": "r", "cache_control": kept},
+        {"role": "user", "content": [{"type": "text", "text": "d", "cache_control": kept}]},
+    ]
+    for other in ("openai/gpt", "bedrock/claude", "gemini/x"):
+        assert "cache_control" not in json.dumps(openai_messages(prompt, other))

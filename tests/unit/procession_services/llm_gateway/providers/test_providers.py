@@ -525,6 +525,24 @@ async def test_bedrock_gets_what_was_signed(direct: LiteLLMProvider) -> None:
     assert request.headers["authorization"].endswith(f"Signature={signature}")
 
 
+@pytest.mark.parametrize(
+    ("model", "marked"),
+    [
+        (ANTHROPIC, [{"type": "text", "text": "long", "cache_control": {"type": "ephemeral"}}]),
+        (BEDROCK, [{"text": "long"}, {"cachePoint": {"type": "default"}}]),
+    ],
+)
+async def test_both_ways_ask_to_keep_what_is_marked(
+    direct: LiteLLMProvider, wrapped: LiteLLMProvider, model: str, marked: list[dict[str, Any]]
+) -> None:
+    mark = {model.partition("/")[0]: {"cacheControl": {"type": "ephemeral"}}}
+    prompt = [{"role": "user", "content": [{"type": "text", "text": "long", "providerOptions": mark}]}]
+    name = "anthropic-text.sse" if model == ANTHROPIC else "bedrock-text.bin"
+    for way in (direct, wrapped):
+        made = await outcome(way, model, recorded(name), prompt=prompt)
+        assert made.request.body["messages"][0]["content"] == marked
+
+
 async def test_bedrocks_own_options_are_where_bedrock_looks_for_them(direct: LiteLLMProvider) -> None:
     guard = {"guardrailIdentifier": "g", "guardrailVersion": "1"}
     own = {
