@@ -179,7 +179,9 @@ class AgentOptions(StrictModel):
         description="`temperature`, `maxOutputTokens`, `topP`, `topK`, `presencePenalty`, `frequencyPenalty`, "
         "`stopSequences`, `seed`, `maxRetries`, `headers`, `timeout` (milliseconds; or by name: `totalMs`, `stepMs`, "
         "`firstChunkMs`, `chunkMs`). Others are not sent: an error in a request, a warning of `procession check` in "
-        "a file. What one provider knows belongs in `providerOptions`. Merged deeply (R-MS-1).",
+        "a file. What one provider knows belongs in `providerOptions`. What the model's provider does not take, as far "
+        "as LiteLLM knows, is left out without a word, be it a setting, a `toolChoice`, the tools, or the schema of "
+        "`structuredOutput`. Merged deeply (R-MS-1).",
     )
     provider_options: JsonObject | None = Field(
         default=None, description="By provider; merged deeply (R-MS-2)."
