@@ -1,6 +1,6 @@
 """What hooks and tools may use beside their arguments: models through the gateway, a store, the time."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -9,7 +9,7 @@ from urllib.parse import quote
 from procession.errors import ProcessionError
 from procession.signals import Signal
 from procession.structured import parse_object
-from procession.usage import Scope, UsageBooks, UsageSum
+from procession.usage import Scope, UsageBooks, UsageSum, scope_keys
 from procession_schemas.messages import Message
 
 
@@ -65,6 +65,14 @@ class Models(Protocol):
 def conversation_key(resource: str, thread: str) -> str:
     """What names a thread of a resource in a key: both are quoted, so that no other two make the same (D-86)."""
     return ":".join(quote(each, safe="", errors="surrogatepass") for each in (resource, thread))
+
+
+def book_keys(request_context: Mapping[str, Any], run_id: str) -> dict[Scope, str]:
+    """The keys under which the calls of a run are counted; that of a thread has its resource in it (D-86)."""
+    keys = scope_keys(request_context, run_id)
+    if thread := keys.get("thread"):
+        keys["thread"] = conversation_key(keys.get("resource", thread), thread)
+    return keys
 
 
 class KeyValueStore(Protocol):
@@ -133,7 +141,10 @@ class Services(Protocol):
         """
 
     async def usage(self, scope: Scope, key: str, window_seconds: float | None) -> UsageSum:
-        """What model calls used and cost in the last seconds (None: all that is kept), for one key of a scope."""
+        """What model calls used and cost in the last seconds (None: all that is kept), for one key of a scope.
+
+        `book_keys` gives the keys of a run.
+        """
 
     async def violation(self, message: str, detail: Any = None) -> None:
         """Reports a violation that does not abort (D-17): `on_violation` is called, the event is stored."""

@@ -14,6 +14,7 @@ from procession.processor import Hook
 from procession.prompt import shared_prompt
 from procession.response import ResponseCollector
 from procession.returns import UNSUPPORTED_MODEL
+from procession.services import book_keys
 from procession.stream import UNDELIVERED
 from procession.structured import ObjectStream
 from procession.usage import Scope, scope_keys
@@ -141,7 +142,7 @@ class ModelRunner:
         usage: dict[str, int | None] = {k: v for k, v in used.items() if v is not None}
         job.result.model = ModelReport(model=call.model, calls=1, usage=usage, cost=cost)
         if booked:
-            scopes = scope_keys(job.ctx.request_context, job.ctx.run_id)
+            scopes = book_keys(job.ctx.request_context, job.ctx.run_id)
             self._ledger.add(job.ctx.tenant, scopes, call.model, usage, cost)
 
     def _refused(self, job: Job, call: ModelCall, chunks: list[Chunk]) -> None:

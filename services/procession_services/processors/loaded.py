@@ -6,8 +6,7 @@ from typing import Any, Protocol
 from pydantic import Field
 
 from procession.processor import Options
-from procession.services import KeyValueStore, conversation_key
-from procession.usage import scope_keys
+from procession.services import KeyValueStore, book_keys
 from procession_services.processors.core.names import numbered, ordered
 
 __all__ = ["KeptOptions", "LoadedNames", "scope_of"]
@@ -24,13 +23,8 @@ def scope_of(args: _Run) -> str:
     The reference keeps one set for all requests without a thread, and for all threads of one id, so one caller sees
     what another one loaded.
     """
-    named = scope_keys(args.request_context, args.run_id)
-    thread = named.get("thread")
-    return (
-        f"thread:{conversation_key(named.get('resource', thread), thread)}"
-        if thread
-        else f"run:{args.run_id}"
-    )
+    thread = book_keys(args.request_context, args.run_id).get("thread")
+    return f"thread:{thread}" if thread else f"run:{args.run_id}"
 
 
 class KeptOptions(Options):

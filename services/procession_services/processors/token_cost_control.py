@@ -14,6 +14,7 @@ from pydantic import Field, field_validator
 from procession.args import InputStepArgs, RequestContext
 from procession.errors import InvalidOptionsError, TripWire
 from procession.processor import Options, Processor
+from procession.services import book_keys
 from procession.usage import ModelUsage, Scope, UsageSum, scope_keys
 from procession_services.processors.core.own_state import own_by_options
 
@@ -100,13 +101,13 @@ class TokenCostControl(Processor[TokenCostControlOptions]):
     async def process_input_step(self, args: InputStepArgs) -> None:
         """Checks the cost; skipped where the request does not name the scope (R-COST-2)."""
         scope = self.options.scope
-        key = args.services.tenant if scope == "tenant" else self._key(args)
+        key, booked = self._keys(args)
         if not key:
             return
         try:
             limit = await self._limit(args.request_context)
             window = None if scope == "run" else _WINDOWS[self.options.window]
-            spent = await args.services.usage(scope, key, window)
+            spent = await args.services.usage(scope, booked, window)
         except TripWire:
             raise
         except Exception as error:  # noqa: BLE001 - an author's `max_cost`, or Redis: the cost is unchecked (D-1)
@@ -119,8 +120,13 @@ class TokenCostControl(Processor[TokenCostControlOptions]):
             return
         await self._judge(args, spent, limit, self._place(key))
 
-    def _key(self, args: InputStepArgs) -> str | None:
-        return scope_keys(args.request_context, args.run_id).get(self.options.scope)
+    def _keys(self, args: InputStepArgs) -> tuple[str, str]:
+        """Whose cost it is, as it is told and as it is booked; empty where the request does not say it."""
+        scope = self.options.scope
+        if scope == "tenant":
+            return args.services.tenant, args.services.tenant
+        run = args.request_context, args.run_id
+        return scope_keys(*run).get(scope, ""), book_keys(*run).get(scope, "")
 
     async def _limit(self, request_context: RequestContext) -> float:
         limit: Any = self.max_cost(request_context)

@@ -99,7 +99,7 @@ class Ledger:
 
         Args:
             tenant: Who pays.
-            scopes: For whom the call was made, as `procession.usage.scope_keys` tells.
+            scopes: For whom the call was made, as `procession.services.book_keys` tells.
             model: `provider/name`.
             usage: `inputTokens` and `outputTokens`; what is missing counts as none.
             cost: US dollars; None when it is not known.

@@ -2,6 +2,7 @@
 
 import re
 from typing import Any, cast
+from urllib.parse import unquote
 
 from procession import hooks
 from procession.args import RequestContext, Violation
@@ -42,7 +43,10 @@ class Books:
 
     async def read(self, tenant: str, scope: Scope, key: str, window_seconds: float | None) -> UsageSum:
         """The cost of this step; None is that of calls without a price."""
-        filters: dict[str, Any] = {_COLUMN[scope]: key, "entityType": "agent"}
+        told = (
+            unquote(key.rpartition(":")[2]) if scope == "thread" else key
+        )  # its resource stands before it (D-86)
+        filters: dict[str, Any] = {_COLUMN[scope]: told, "entityType": "agent"}
         if window_seconds is not None:
             filters["timestamp"] = {"windowMs": round(window_seconds * 1000)}
         cost = self._costs[min(len(self.queries), len(self._costs) - 1)]

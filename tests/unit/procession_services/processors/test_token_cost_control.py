@@ -1,7 +1,7 @@
 import pytest
 
 from procession.errors import InvalidOptionsError
-from procession.services import NO_ENVIRONMENT
+from procession.services import NO_ENVIRONMENT, book_keys
 from procession.testing import DictUsage, ProcessorKit, environment
 from procession_services.processors.token_cost_control import TokenCostControl
 
@@ -78,11 +78,22 @@ async def test_warnings_come_once_a_run_for_each_threshold():
     ],
 )
 async def test_each_scope_has_its_key_and_is_skipped_without_one(scope, context):
-    spent = [(scope, "k", 2.0)]
+    spent = [(scope, book_keys(context, "")[scope], 2.0)]
     assert (await kit(spent, scope=scope, context=context).input_step()).tripwire.metadata[
         "scopeKey"
     ] == f"{scope}:k"
     assert (await kit(spent, scope=scope, context={}).input_step()).tripwire is None
+
+
+async def test_threads_of_the_same_name_pay_for_themselves():
+    """D-86: two resources have two threads, and neither is told what the other's cost."""
+    spent = [("thread", book_keys(thread_of("ann"), "")["thread"], 2.0)]
+    assert (await kit(spent, scope="thread", context=thread_of("ann")).input_step()).tripwire is not None
+    assert (await kit(spent, scope="thread", context=thread_of("bob")).input_step()).tripwire is None
+
+
+def thread_of(resource):
+    return {"MastraMemory": {"thread": {"id": "chat"}, "resourceId": resource}}
 
 
 async def test_a_run_is_summed_as_a_whole_and_a_tenant_over_all_its_calls():
