@@ -86,9 +86,9 @@ class Deployment:
             return
         if self.directory.stat().st_mode & 0o077:
             yield self.directory, "is open to others: `chmod 700` it"
-        names, seen = self.tenants(), dict[str, Path]()
+        names, seen = self.tenants(), dict[bytes, Path]()
         for file in self._passwords(names):
-            text = file.read_text(encoding="utf-8").strip() if file.exists() else None
+            text = file.read_bytes().strip() if file.exists() else None  # a key of one's own may be no text
             if text is None:
                 yield file, "is missing: `procession init` writes it"
             elif len(text) < _SHORTEST:
@@ -98,7 +98,7 @@ class Deployment:
                 )
             elif text in seen:
                 yield file, f"is the same as {seen[text]}: delete it, and `procession init` makes a new one"
-            seen.setdefault(text or "", file)
+            seen.setdefault(text or b"", file)
         if not all(file.exists() for file in self._passwords(names)):
             return
         for file, text in self._made(names).items():
@@ -194,7 +194,7 @@ _EXPORTS: Final = (
 
 def _says_something(file: Path) -> bool:
     """Whether a file is there, and more than what a full disk has left of it: anybody knows an empty password."""
-    return file.exists() and bool(file.read_text(encoding="utf-8").strip())
+    return file.exists() and bool(file.read_bytes().strip())
 
 
 def _write_new(file: Path, text: str) -> None:

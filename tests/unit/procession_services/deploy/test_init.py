@@ -93,6 +93,16 @@ def test_force_makes_all_anew(deployment):
     assert not set(before.values()) & set(passwords(deployment).values())
 
 
+def test_a_masking_key_of_any_bytes_is_left_as_it_is(deployment):
+    deployment.write(["acme"])
+    key = deployment.directory / "processors" / "masking-key"
+    key.write_bytes(bytes(range(200, 232)))
+    deployment.write(["beta"])
+    assert "beta" in deployment.tenants()
+    assert key.read_bytes() == bytes(range(200, 232))
+    assert not list(deployment.wrong())
+
+
 def test_keys_of_providers_are_never_replaced(deployment):
     deployment.write(["acme"])
     keys = deployment.directory / "providers.env"
