@@ -27,7 +27,8 @@ def add_deploy_commands(commands: Any) -> None:
         metavar="NAME",
         help="a tenant (default: `default`); may be repeated",
     )
-    init.add_argument("--force", action="store_true", help="make every password anew; the old ones end")
+    told = "make every password anew; the old ones end, and the key of masked data stays"
+    init.add_argument("--force", action="store_true", help=told)
     init.set_defaults(command=_init)
 
     told = "tell whether the service of this container is ready (exit code 0)"

@@ -61,7 +61,7 @@ class Deployment:
 
         Args:
             tenants: Tenants who get a password, besides those who have one.
-            force: Make every password anew.
+            force: Make every password anew; the key of masked data stays.
 
         Raises:
             InvalidSubjectError: A tenant cannot be a token of a subject.
@@ -70,7 +70,10 @@ class Deployment:
         self.directory.mkdir(parents=True, exist_ok=True)
         self.directory.chmod(0o700)
         self._put(self.directory / ".gitignore", "*\n")
-        new = [file for file in self._passwords(names) if force or not _says_something(file)]
+        key = self._masking_key  # with another one, what was masked could never be restored
+        new = [
+            file for file in self._passwords(names) if (force and file != key) or not _says_something(file)
+        ]
         for file in new:
             self._put(file, secrets.token_urlsafe(_BYTES))
         if not _says_something(keys := self.directory / "providers.env"):
@@ -88,17 +91,17 @@ class Deployment:
             yield self.directory, "is open to others: `chmod 700` it"
         names, seen = self.tenants(), dict[bytes, Path]()
         for file in self._passwords(names):
-            text = file.read_bytes().strip() if file.exists() else None  # a key of one's own may be no text
-            if text is None:
+            held = file.read_bytes().strip() if file.exists() else None  # a key of one's own may be no text
+            if held is None:
                 yield file, "is missing: `procession init` writes it"
-            elif len(text) < _SHORTEST:
+            elif len(held) < _SHORTEST:
                 yield (
                     file,
                     f"has less than {_SHORTEST} characters: delete it, and `procession init` makes a new one",
                 )
-            elif text in seen:
-                yield file, f"is the same as {seen[text]}: delete it, and `procession init` makes a new one"
-            seen.setdefault(text or b"", file)
+            elif held in seen:
+                yield file, f"is the same as {seen[held]}: delete it, and `procession init` makes a new one"
+            seen.setdefault(held or b"", file)
         if not all(file.exists() for file in self._passwords(names)):
             return
         for file, text in self._made(names).items():
@@ -111,8 +114,12 @@ class Deployment:
             *(self.directory / "nats" / user for user in (*SERVICES, OPERATOR, "route", "system")),
             *(self.directory / "redis" / user for user in (*SERVICES, OPERATOR)),
             *(self.directory / "clients" / tenant for tenant in tenants),
-            self.directory / "processors" / "masking-key",
+            self._masking_key,
         ]
+
+    @property
+    def _masking_key(self) -> Path:
+        return self.directory / "processors" / "masking-key"
 
     def _made(self, tenants: Iterable[str]) -> dict[Path, str]:
         """What the servers read, made from the passwords."""

@@ -86,11 +86,13 @@ def test_an_empty_password_is_none(deployment):
     assert not list(deployment.wrong())
 
 
-def test_force_makes_all_anew(deployment):
+def test_force_makes_all_anew_but_the_key_without_which_nothing_masked_is_restored(deployment):
     deployment.write(["acme"])
     before = passwords(deployment)
+    key = (deployment.directory / "processors" / "masking-key").read_text()
     deployment.write(force=True)
-    assert not set(before.values()) & set(passwords(deployment).values())
+    assert set(before.values()) & set(passwords(deployment).values()) <= {key}
+    assert (deployment.directory / "processors" / "masking-key").read_text() == key
 
 
 def test_a_masking_key_of_any_bytes_is_left_as_it_is(deployment):
