@@ -27,8 +27,15 @@ _Action = Callable[["MemoryClient", argparse.Namespace], Awaitable[None]]
 
 
 def memory_problems(settings: Settings) -> list[Problem]:
-    """What is wrong with semantic recall in the agents file: no vector store, no weights, only the lexical fallback."""
-    from procession_services.memory.embedders import fallback_warning  # noqa: PLC0415 - only what the command needs
+    """What is wrong with semantic recall in the agents file: no vector store, no weights, only the lexical fallback.
+
+    Nor can agents share an index when their embedders make different vectors.
+    """
+    from procession_services.memory.embedders import (  # noqa: PLC0415 - only what the command needs
+        AUTO,
+        fallback_warning,
+        local_default,
+    )
     from procession_services.memory.stores.onnx import missing_weights  # noqa: PLC0415
 
     if settings.agents is None:
@@ -38,18 +45,25 @@ def memory_problems(settings: Settings) -> list[Problem]:
     except ConfigurationError:
         return []  # told by the check of the file itself
     problems = []
+    makers: dict[str | None, tuple[str, str, dict[str, Any]]] = {}
     for name, agent in file.agents.items():
         recall = agent.memory.semantic_recall if agent.memory else None
         if not recall:
             continue
         path = f"agents.{name}.memory.semanticRecall"
+        embedder = recall.embedder or settings.embedder
+        maker = local_default(settings.onnx_path) if embedder == AUTO else embedder
+        first, *made_by = makers.setdefault(recall.index_name, (name, maker, recall.embedder_options))
+        if made_by != [maker, recall.embedder_options]:
+            told = f"shares its index with agent {first!r}, whose embedder is another one: give it an `indexName`"
+            problems += file.placed([Problem("", path, told, warning=True)])
         if not (settings.chroma_url or settings.chroma_path):
             told = "needs PROCESSION_CHROMA_URL or PROCESSION_CHROMA_PATH, except below `procession up`"
             problems += file.placed([Problem("", path, told, warning=True)])
         if settings.onnx_path and (missing := missing_weights(settings.onnx_path)):
             told = f"there is no {missing[0]}, unless the memory service sees another directory there"
             problems.append(Problem("PROCESSION_ONNX_PATH", path, told, warning=True))
-        if warning := fallback_warning(recall.embedder or settings.embedder, settings.onnx_path):
+        if warning := fallback_warning(embedder, settings.onnx_path):
             problems.append(Problem("PROCESSION_EMBEDDER", path, warning, warning=True))
     return problems
 

@@ -279,7 +279,8 @@ class ChromaVectors(VectorStore):
             made = f"{stored.get('embedder')} ({stored.get('dimension')} dimensions)"
             raise EmbedderChangedError(
                 f"the index {index.name!r} of tenant {index.tenant} was made with {made}, and the embedder is now "
-                f"{index.embedder} ({index.dimension} dimensions): run `procession memory reindex`, or go back"
+                f"{index.embedder} ({index.dimension} dimensions): run `procession memory reindex`, or go back; agents "
+                "with different embedders need an `indexName` each"
             )
         self._collections[index, name] = collection
         return collection

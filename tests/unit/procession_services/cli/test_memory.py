@@ -137,3 +137,29 @@ def test_check_tells_what_semantic_recall_lacks(tmp_path, monkeypatch):
     assert f"there is no {tmp_path / 'model.onnx'}" in problem.message
     write_tiny_model(tmp_path)
     assert memory_problems(Settings(**recalling, onnx_path=tmp_path)) == []
+
+
+def test_check_tells_which_agents_share_an_index_with_different_embedders(tmp_path):
+    recalls = {
+        "a": {},
+        "b": {"embedder": "m/other"},
+        "c": {"embedder": "m/other", "indexName": "others"},
+        "d": {"embedder": "m/other", "indexName": "others", "embedderOptions": {"dimensions": 64}},
+        "e": {"embedder": "lexical"},
+    }
+    agents = {name: {"model": "m/one", "memory": {"semanticRecall": each}} for name, each in recalls.items()}
+    file = tmp_path / "agents.yaml"
+    file.write_text(json.dumps({"agents": agents}))
+    problems = memory_problems(Settings(agents=file, chroma_path=tmp_path, embedder="lexical"))
+    assert [(problem.path, problem.warning) for problem in problems] == [
+        ("agents.b.memory.semanticRecall", True), ("agents.d.memory.semanticRecall", True),
+    ]  # fmt: skip
+    assert "with agent 'a', " in problems[0].message
+    assert "with agent 'c', " in problems[1].message
+    automatic = memory_problems(
+        Settings(agents=file, chroma_path=tmp_path, onnx_path=tmp_path, embedder="auto")
+    )
+    shared = [problem.path for problem in automatic if "shares its index" in problem.message]
+    assert shared == ["agents.b.memory.semanticRecall", "agents.d.memory.semanticRecall"], (
+        "e has what auto is"
+    )
