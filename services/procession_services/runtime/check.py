@@ -231,6 +231,14 @@ def _schemas(agent: Agent, base: str) -> Iterator[Problem]:
 
 
 def _models(agent: Agent, base: str, model_problem: ModelCheck | None) -> Iterator[Problem]:
+    recall = agent.memory.semantic_recall if agent.memory else None
+    if (
+        model_problem
+        and recall
+        and "/" in (embedder := recall.embedder or "")
+        and (told := model_problem(embedder))
+    ):
+        yield Problem("", f"{base}.memory.semanticRecall.embedder", told)
     if agent.model is None:
         yield Problem("", f"{base}.model", "no model; every request must name one", warning=True)
         return

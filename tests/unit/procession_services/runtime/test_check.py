@@ -233,6 +233,15 @@ def test_models_that_make_notes_are_checked_the_default_too(registry):
     ]
 
 
+@pytest.mark.parametrize(
+    ("embedder", "wrong"), [("m/x", False), ("m/y", True), ("lexical", False), (None, False)]
+)
+def test_the_embedder_of_an_agent_is_checked(registry, embedder, wrong):
+    memory = {"semanticRecall": {"embedder": embedder}}
+    found = told(registry, lambda name: None if name == "m/x" else "no", memory=memory)
+    assert found == [("agents.a.memory.semanticRecall.embedder", "no")] * wrong
+
+
 def test_the_default_of_the_models_that_make_notes_is_one_that_there_is():
     assert LiteLLMProvider().knows(OBSERVING_MODEL)
 
