@@ -568,7 +568,7 @@ spoilt = st.fixed_dictionaries(
 @settings(max_examples=300, deadline=None)
 @given(spoilt, st.sets(st.sampled_from(["role", "id", "createdAt", "content"]), max_size=1))
 def test_whatever_is_made_of_a_message_in_place_is_refused_or_can_be_read(made: Any, gone: Any) -> None:
-    message = {key: value for key, value in {**stored(text("a")), **made}.items() if key not in gone}
+    message: Any = {key: value for key, value in {**stored(text("a")), **made}.items() if key not in gone}
     if is_readable(message):
         refresh_flat(message)
         text_of(message)

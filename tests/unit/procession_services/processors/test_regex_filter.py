@@ -155,7 +155,9 @@ async def test_a_group_that_matched_nothing_is_nothing_when_it_is_referred_to(sp
     assert (await made.stream([text[:split], text[split:]])).text == "[key] [key]"
 
 
-@pytest.mark.parametrize("pattern", ["/api/v1/", "/home/", r"\/key/", "a/b", {"regex": "/key/", "flags": "g"}])
+@pytest.mark.parametrize(
+    "pattern", ["/api/v1/", "/home/", r"\/key/", "a/b", {"regex": "/key/", "flags": "g"}]
+)
 def test_slashes_that_are_meant_are_taken(pattern):
     RegexFilter.build({"rules": [{"name": "x", "pattern": pattern}]})
 
