@@ -252,6 +252,10 @@ def _settings(agent: Agent, base: str) -> Iterator[Problem]:
     """Settings that no model gets to see: what was meant as a limit would not hold."""
     for place, told in agent.unknown_settings():
         yield Problem("", ".".join(map(str, (base, *place))), told, warning=True)
+    providers = {name.partition("/")[0] for _, name in _models_in(agent)}
+    for provider in sorted((agent.provider_options or {}).keys() - providers) if agent.model else ():
+        told = f"not sent: no model here is one of {provider!r}; known: {', '.join(sorted(providers))}"
+        yield Problem("", f"{base}.providerOptions.{provider}", told, warning=True)
 
 
 def _models_in(agent: Agent) -> list[tuple[str, str]]:

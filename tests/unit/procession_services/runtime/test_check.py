@@ -1,4 +1,5 @@
 from functools import partial, wraps
+from typing import Any
 
 import pytest
 
@@ -400,6 +401,16 @@ def test_a_setting_that_is_not_sent_is_told(registry):
             "unknown setting, which is not sent; did you mean 'temperature'?",
         ),
     ]
+
+
+def test_options_of_a_provider_that_no_model_has_are_told(registry):
+    options: dict[str, Any] = {"gemini": {"thinking": {}}, "google": {"thinkingConfig": {}}}
+    agent = {"name": "a", "model": "gemini/x", "providerOptions": options}
+    [found] = check_agent(Agent.model_validate(agent), registry)
+    assert (found.path, found.warning) == ("agents.a.providerOptions.google", True)
+    assert found.message == "not sent: no model here is one of 'google'; known: gemini"
+    both = [{"model": "gemini/x"}, {"model": "google/x"}]
+    assert not list(check_agent(Agent.model_validate({**agent, "model": both}), registry))
 
 
 class _Mastra(Processor[Options]):
