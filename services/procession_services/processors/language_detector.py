@@ -138,7 +138,7 @@ class LanguageDetector(Detector[LanguageDetectorOptions]):
     async def _translate(self, args: InputArgs, text: str) -> str | None:
         schema = _schema(("translated_text",))
         answer = await self.ask(args, text, schema=schema, system=_TRANSLATE, remark=self._wish())
-        return (answer or {}).get("translated_text")
+        return Found.of_answer(answer or {}).translation
 
     def _wish(self) -> str:
         quality = _QUALITY[self.options.translation_quality]

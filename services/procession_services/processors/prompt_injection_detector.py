@@ -105,7 +105,7 @@ class PromptInjectionDetector(Detector[PromptInjectionOptions]):
             args.abort(report)
         await args.services.violation(report, {"types": flagged, "strategy": options.strategy})
         kept = message if options.strategy == "warn" else None
-        if options.strategy == "rewrite" and rewritten:
+        if options.strategy == "rewrite" and rewritten and rewritten.strip():
             kept = with_text(message, rewritten)
         outcome = (
             "dropped: no rewrite was given"

@@ -45,7 +45,7 @@ class Found:
         """What a model's answer says; a translation without confidence counts as sure (R-LANG-3)."""
         code, confidence, text = (answer.get(key) for key in ("iso_code", "confidence", "translated_text"))
         sure = float(confidence) if isinstance(confidence, int | float) else 0.0
-        translation = text if isinstance(text, str) and text else None
+        translation = text if isinstance(text, str) and text.strip() else None
         return cls(
             code if isinstance(code, str) and _CODE.fullmatch(code) else None,
             sure or (_ASSUMED if translation else 0.0),

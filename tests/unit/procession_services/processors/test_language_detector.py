@@ -103,8 +103,11 @@ class TestLibrary:
         assert "iso_code" not in json.dumps(models.requests[0].schema)
         assert len(kit.violations) == 1
 
-    async def test_without_a_translation_the_text_stays(self):
-        kit, _ = make(json.dumps({"translated_text": None}), model="m/x", strategy="translate")
+    @pytest.mark.parametrize("detector", ["library", "model"])
+    @pytest.mark.parametrize("nothing", [None, "", " \n"])
+    async def test_without_a_translation_the_text_stays(self, nothing, detector):
+        told = {"iso_code": "es", "confidence": 0.9, "translated_text": nothing}
+        kit, _ = make(json.dumps(told), model="m/x", strategy="translate", detector=detector)
         out = await kit.input(SPANISH)
         assert out.texts == [SPANISH]
         assert "translation" not in note(out.messages[0])

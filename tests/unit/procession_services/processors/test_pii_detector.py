@@ -225,6 +225,7 @@ async def test_what_is_below_the_threshold_stays():
         ({"redacted_content": "A person and nobody"}, "A person and nobody"),
         ({"redacted_content": "Alice and nobody"}, "[NAME] and Bob"),
         ({"redacted_content": "P. and a@b.com"}, "P. and [EMAIL]"),
+        ({"redacted_content": " \n"}, "[NAME] and Bob"),
     ],
 )
 async def test_the_models_redaction_counts_unless_something_is_left_in_it(extra, text):

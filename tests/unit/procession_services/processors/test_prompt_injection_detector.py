@@ -58,8 +58,9 @@ async def test_a_rewrite_changes_the_text_and_nothing_else():
     assert len(run.violations) == 1
 
 
-async def test_without_a_rewrite_the_message_is_dropped():
-    out = await kit([answer(("injection", 1), rewritten_content=None)], strategy="rewrite").input("bad")
+@pytest.mark.parametrize("nothing", [None, "", " \n"])
+async def test_without_a_rewrite_the_message_is_dropped(nothing):
+    out = await kit([answer(("injection", 1), rewritten_content=nothing)], strategy="rewrite").input("bad")
     assert out.texts == []
 
 

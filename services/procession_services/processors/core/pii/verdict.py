@@ -162,7 +162,7 @@ def _spans(pattern: str, text: str) -> set[tuple[int, int]]:
 
 def _usable(rewritten: str | None, text: str, hits: Sequence[Hit]) -> str | None:
     """The model's redaction, unless something flagged still stands in it (R-PII-6, D-58)."""
-    if not rewritten or rewritten == text:
+    if not rewritten or not rewritten.strip() or rewritten == text:
         return None
     left = any(text[hit.start : hit.end] in rewritten for hit in hits)
     return None if left else rewritten
