@@ -233,9 +233,12 @@ class MessageList:
 
     @property
     def attempt_has_parts(self) -> bool:
-        """Whether the attempt in hand has parts in the run's assistant message."""
-        started = self._attempt is not None and self._attempt.started
-        return started and self._entries.find(self._response_id) is not None
+        """Whether the run's assistant message has anything of the attempt in hand, as processors have left it."""
+        attempt, entry = self._attempt, self._entries.find(self._response_id)
+        if attempt is None or not attempt.started or entry is None:
+            return False
+        attempt.follow(entry.message)
+        return bool(attempt.output)
 
     def response_steps(self) -> list[list[Part]]:
         """The parts of the run's assistant message, step by step (R-DM-2); none without that message."""

@@ -2,6 +2,7 @@
 
 import pytest
 
+from procession.steps import current_step
 from procession_schemas.run import Failure
 from procession_schemas.work import ResultOp
 from procession_services.processor_host.results import compile_result
@@ -111,6 +112,19 @@ def test_what_a_processor_put_in_the_place_of_the_message_is_the_text_and_has_th
     assert told(ctx) == ("a notice", [*[""] * (steps - 1), "a notice"])
     (message,) = ctx.messages.get.response.db()
     assert [part["type"] for part in message["content"]["parts"]] == ["text", "data-removed"]
+
+
+def test_a_step_that_a_processor_took_out_with_its_mark_before_it_was_accepted_has_no_text():
+    """R-OR-5; the text of the step before was told twice."""
+    ctx = context()
+    step_of(ctx, delta("one "))
+    ctx.messages.begin_response(ctx.message_id)
+    ctx.response = {"text": "two"}
+    ctx.messages.append_response_parts([{"type": "text", "text": "two"}])
+    del ctx.messages.get.response.db()[0]["content"]["parts"][1:]
+    ctx.steps.append(current_step(ctx))
+    ctx.messages.accept_response()
+    assert told(ctx) == ("one ", ["one ", ""])
 
 
 def test_a_step_that_left_the_conversation_before_the_next_one_keeps_its_text():
