@@ -124,21 +124,25 @@ def no_chunk(link: Link, hook: Hook, value: Any) -> ProcessorError:
 def is_response(value: Any) -> bool:
     """Whether a value can answer in the model's place: `{"chunks": [...]}`, with chunks of a model (R-CA-1)."""
     chunks = value.get("chunks") if isinstance(value, dict) else None
-    return isinstance(chunks, Sequence) and all(
-        is_chunk(chunk) and chunk["type"] not in RUNTIME_TYPES and _tells(chunk) for chunk in chunks
-    )
+    if not isinstance(chunks, Sequence) or not isinstance(value.get("warnings"), list | None):
+        return False
+    return all(is_chunk(chunk) and chunk["type"] not in RUNTIME_TYPES and _tells(chunk) for chunk in chunks)
 
 
 def _tells(chunk: dict[str, Any]) -> bool:
-    """Whether what a model's `finish` says of the answer can be read; other chunks say nothing of it."""
+    """Whether what a model says of its answer can be read; other chunks say nothing of it."""
+    payload = chunk.get("payload") or {}
+    if chunk["type"] == "response-metadata":
+        return isinstance(payload.get("providerMetadata"), _OBJECT)
     if chunk["type"] != "finish":
         return True
-    payload = chunk.get("payload") or {}
     reason = (payload.get("stepResult") or {}).get("reason")
     usage = (payload.get("output") or {}).get("usage") or {}
+    metadata = payload.get("metadata")
     return (
         isinstance(reason, str | None)
-        and isinstance(payload.get("metadata"), _OBJECT)
+        and isinstance(metadata, _OBJECT)
+        and isinstance((metadata or {}).get("providerMetadata"), _OBJECT)
         and isinstance(usage, dict)
         and all(isinstance(count, int | None) for count in usage.values())
     )

@@ -20,7 +20,7 @@ def take_response(ctx: RunContext, response: dict[str, Any], parts: list[Any]) -
     ctx.object, ctx.used_fallback = made.get("object"), bool((made.get("metadata") or {}).get("fallback"))
     cached = ctx.cached
     response["fromCache"] = cached is not None
-    response |= {key: cached[key] for key in REPLAYED if cached and key in cached}
+    response |= {key: told for key in REPLAYED if (told := (cached or {}).get(key)) is not None}
     ctx.usage = add_usage(ctx.usage, response["usage"])
     ctx.prompt, ctx.response = None, response
     waiting, ctx.pending_parts = ctx.pending_parts, []

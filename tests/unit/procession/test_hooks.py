@@ -531,12 +531,15 @@ async def test_a_response_is_copied():
 
 @pytest.mark.parametrize(
     "value", [5, [PROMPT], "x", {"prompt": "x"}, {"prompt": {}}, {"response": []}, {"response": {}},
+              {"response": {"chunks": [], "warnings": "w"}},
+              {"response": {"chunks": [{"type": "response-metadata", "payload": {"providerMetadata": 5}}]}},
               {"response": {"chunks": "text"}}, {"response": {"chunks": [{"payload": {}}]}},
               {"response": {"chunks": [{"type": 5}]}}, {"response": {"chunks": [{"type": "reset", "payload": {}}]}},
               {"response": {"chunks": [{"type": "tool-call", "payload": {"toolName": "t"}}]}},
               {"response": {"chunks": [{"type": "text-delta", "payload": {"text": 5}}]}},
               *({"response": {"chunks": [{"type": "finish", "payload": said}]}}
                 for said in ({"stepResult": {"reason": 5}}, {"output": {"usage": [1]}}, {"metadata": "x"},
+                             {"metadata": {"providerMetadata": 5}},
                              {"output": {"usage": {"inputTokens": "1"}}}))]
 )  # fmt: skip
 async def test_a_wrong_request_value_is_an_error_and_counts(value):

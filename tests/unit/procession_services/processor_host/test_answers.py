@@ -13,6 +13,10 @@ from tests.unit.procession.making import context
         (None, {"fromCache": False, "warnings": []}),
         ({"chunks": []}, {"fromCache": True, "warnings": []}),
         (
+            {"chunks": [], "warnings": None, "request": None, "rawResponse": None},
+            {"fromCache": True, "warnings": []},
+        ),
+        (
             {"chunks": [], "warnings": ["w"], "request": {"body": "b"}, "rawResponse": {"id": "r"}},
             {"fromCache": True, "warnings": ["w"], "request": {"body": "b"}, "rawResponse": {"id": "r"}},
         ),
