@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 
 import pytest
 import pytest_asyncio
@@ -169,6 +170,21 @@ async def test_a_schema_is_merged_and_refused_arguments_are_told(system, resourc
     assert await system.client.memory.note(resource, "t1") == '{"name":"Ann","age":7}'
     assert [each["output"] for each in result.tool_results] == [{"success": True}] * 2
     assert await system.client.memory.note(resource) is None
+
+
+@pytest.mark.parametrize("merges", [True, False])
+async def test_what_the_model_is_told_of_fields_that_it_leaves_out_is_so(system, resource, merges):
+    fields = {"name": {"type": "string"}, "likes": {"type": "string"}}
+    schema = {"type": "object", "properties": fields}
+    form = {"schema": schema} if merges else {"template": {"format": "json", "content": schema}}
+    agent = {"memory": {"workingMemory": form}}
+    for note in ({"name": "Ann", "likes": "tea"}, {"name": "Anna"}):
+        memory = note if merges else json.dumps(note)
+        changes = call("updateWorkingMemory", memory=memory)
+        _, shown = await say(system, "I am Ann", agent, "t", resource, changes, DONE)
+        assert ("Fields that you leave out stay." in shown[0]) is merges
+    kept = json.loads(await system.client.memory.note(resource))
+    assert kept == ({"name": "Anna", "likes": "tea"} if merges else {"name": "Anna"})
 
 
 async def test_notes_of_concurrent_runs_all_count(system, resource):

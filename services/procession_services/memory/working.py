@@ -80,7 +80,13 @@ class WorkingMemory(Processor[WorkingMemoryOptions]):
             return None
         note = await note_of(current_memory(), here, self.options.scope)
         read_only = self.options.read_only or bool(here.options.read_only)
-        told = instructions(self.template(args), note, read_only=read_only, vnext=self.options.use_v_next)
+        told = instructions(
+            self.template(args),
+            note,
+            read_only=read_only,
+            vnext=self.options.use_v_next,
+            merges=self.options.schema_ is not None,
+        )
         return args.message_list.add_system(told, TAG)
 
 

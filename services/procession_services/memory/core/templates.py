@@ -88,12 +88,20 @@ def _of_example(value: Any) -> Any:
 
 
 def instructions(
-    template: Template, note: str | None, *, read_only: bool = False, vnext: bool = False
+    template: Template,
+    note: str | None,
+    *,
+    read_only: bool = False,
+    vnext: bool = False,
+    merges: bool = False,
 ) -> str:
-    """The system message about working memory: what it is, what is in it, and how to change it."""
+    """The system message about working memory: what it is, what is in it, and how to change it.
+
+    `merges` tells whether the tool does, which it does with a schema only: a JSON template is replaced as a whole.
+    """
     if read_only:
         return _read_only(note)
-    return _vnext(template, note) if vnext else _whole(template, note)
+    return _vnext(template, note) if vnext else _whole(template, note, merges=merges)
 
 
 def _data(note: str) -> str:
@@ -114,8 +122,9 @@ def _name(template: Template) -> str:
     return "JSON" if template.format == "json" else "Markdown"
 
 
-def _whole(template: Template, note: str | None) -> str:
+def _whole(template: Template, note: str | None, *, merges: bool) -> str:
     name = _name(template)
+    change = "Fields that you leave out stay." if merges else "It replaces what was there."
     told = [
         "WORKING_MEMORY",
         f"Store what is worth knowing in later turns by calling {TOOL}. What you do not store is forgotten.",
@@ -142,14 +151,10 @@ def _whole(template: Template, note: str | None) -> str:
         "- Store a fact as soon as it is told or changes.",
         "- When unsure whether something matters, store it.",
         "- Keep sections that are still empty.",
-        f"- Send the entire content with every call, in the same formatting.{_merges(name)}",
+        f"- Send the entire content with every call, in the same formatting. {change}",
         f"- Call {TOOL} in every reply to a message that tells you something of this kind.",
     ]
     return "\n".join(told)
-
-
-def _merges(name: str) -> str:
-    return " Fields that you leave out stay." if name == "JSON" else " It replaces what was there."
 
 
 def _vnext(template: Template, note: str | None) -> str:
