@@ -6,6 +6,8 @@ from urllib.parse import SplitResult, urlsplit
 
 NATS_SCHEMES: Final = ("nats", "tls", "ws", "wss")
 """How an address of NATS begins."""
+WEB_SCHEMES: Final = ("http", "https")
+"""How one of a server that is asked over HTTP begins."""
 
 
 def address(url: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
+from procession.addresses import WEB_SCHEMES, is_address
 from procession.errors import (
     BrokenComponentError,
     InvalidOptionsError,
@@ -110,6 +111,7 @@ def check_agent(
     yield from _schemas(agent, base)
     yield from _models(agent, base, model_problem)
     yield from _settings(agent, base)
+    yield from _api_base(agent, base)
 
 
 def checked_agents(
@@ -256,6 +258,11 @@ def _settings(agent: Agent, base: str) -> Iterator[Problem]:
     for provider in sorted((agent.provider_options or {}).keys() - providers) if agent.model else ():
         told = f"not sent: no model here is one of {provider!r}; known: {', '.join(sorted(providers))}"
         yield Problem("", f"{base}.providerOptions.{provider}", told, warning=True)
+
+
+def _api_base(agent: Agent, base: str) -> Iterator[Problem]:
+    if agent.api_base and not is_address(agent.api_base, WEB_SCHEMES):
+        yield Problem("", f"{base}.apiBase", "should be like https://api.openai.com/v1")
 
 
 def _models_in(agent: Agent) -> list[tuple[str, str]]:

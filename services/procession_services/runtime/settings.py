@@ -9,7 +9,7 @@ import yaml
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from procession.addresses import NATS_SCHEMES, address, is_address, split_address
+from procession.addresses import NATS_SCHEMES, WEB_SCHEMES, address, is_address, split_address
 from procession_schemas.agent import LONGEST_RUN
 from procession_schemas.memory import EmbedderName
 from procession_schemas.subjects import token
@@ -219,11 +219,19 @@ class Settings(BaseSettings):
             raise ValueError("should end with the number of a database, as /0, or with none")
         return value
 
+    @field_validator("api_base", "api_bases")
+    @classmethod
+    def _provider(cls, value: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:
+        for url in (value,) if isinstance(value, str) else value or ():
+            if url and not is_address(url, WEB_SCHEMES):
+                raise ValueError("should be like https://api.openai.com/v1")
+        return value
+
     @field_validator("chroma_url")
     @classmethod
     def _chroma(cls, value: str | None) -> str | None:
         # A user, a path or a query would not be sent to it.
-        if value and not (is_address(value, ("http", "https")) and _HOST_ALONE.fullmatch(value)):
+        if value and not (is_address(value, WEB_SCHEMES) and _HOST_ALONE.fullmatch(value)):
             raise ValueError("should be like http://chroma:8000")
         return value
 

@@ -247,6 +247,12 @@ def test_the_default_of_the_models_that_make_notes_is_one_that_there_is():
     assert LiteLLMProvider().knows(OBSERVING_MODEL)
 
 
+@pytest.mark.parametrize("given", ["api.openai.com/v1", "ftp://x", "http://", "http://x:port/v1"])
+def test_an_address_of_a_provider_that_is_none_is_told(registry, given):
+    assert told(registry, apiBase=given) == [("agents.a.apiBase", "should be like https://api.openai.com/v1")]
+    assert told(registry, apiBase="http://127.0.0.1:8399/v1") == []
+
+
 def test_schemas_that_are_none_are_told_with_their_place(registry):
     wrong = {"type": "object", "properties": {"n": {"type": "nubmer"}}}
     paths = [

@@ -112,6 +112,16 @@ def test_an_address_is_taken_in_all_its_forms(name, value):
     assert getattr(Settings(**{name: value}), name) == value
 
 
+@pytest.mark.parametrize("name", ["api_base", "api_bases"])
+def test_an_address_of_a_provider_that_is_none_is_told(file, monkeypatch, name):
+    file.write_text("")
+    monkeypatch.setenv(f"PROCESSION_{name.upper()}", "api.openai.com/v1")
+    [wrong] = told(file)
+    assert wrong.startswith(f"PROCESSION_{name.upper()}: should be like https://api.openai.com/v1, not ")
+    monkeypatch.setenv(f"PROCESSION_{name.upper()}", "https://api.openai.com/v1")
+    Settings.load(file)
+
+
 def test_what_names_no_database_of_redis_is_told(file):
     file.write_text("")
     [wrong] = told(file, redis_url="redis://ann:secret@host/procession")
