@@ -203,7 +203,7 @@ class RunHandle:
 
         Raises:
             NotWaitingError: As `approve` does.
-            ResumeDataError: They do not fit the call's `resumeSchema`; it still waits.
+            ResumeDataError: They do not fit the call's `resumeSchema`, or are None; it still waits.
             NotJsonError: They are not JSON.
         """
         given(data, "data")
@@ -499,6 +499,8 @@ def _check(control: Control, asked: dict[str, Any]) -> None:
             told = in_words(((".".join(map(str, each.path)), each.message) for each in wrong), "data")
             waits = "for approval: approve or decline it" if kind == "approval" else "for other data"
             raise ResumeDataError(f"{call} waits {waits} ({told})")
+    if control.resume_data is None:  # also where the schema takes anything: a tool without data asks for them
+        raise ResumeDataError(f"{call} waits for data, and null is none")
 
 
 class _Chunks(AsyncIterator[dict[str, Any]]):

@@ -26,6 +26,7 @@ from procession.client import (
     NotWaitingError,
     Procession,
     RequestTooLargeError,
+    ResumeDataError,
     RunConflictError,
     RunFailedError,
     UnknownRunError,
@@ -746,6 +747,14 @@ async def test_a_reason_that_no_message_holds_is_told_and_decides_nothing(servic
         await handle.decline("c1", "\ud800")
     await handle.decline("c1", "no")
     assert (await services.control())["reason"] == "no"
+
+
+async def test_none_is_no_data(services, procession):
+    handle = await waiting(services, procession)
+    with pytest.raises(ResumeDataError, match=r"call c1 of .* waits for data, and null is none"):
+        await handle.resume("c1", None)
+    await handle.resume("c1", 0)
+    assert (await services.control())["resumeData"] == 0
 
 
 async def test_who_has_read_to_a_suspension_knows_of_it(services, procession):
