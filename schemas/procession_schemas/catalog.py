@@ -252,8 +252,8 @@ CATALOG: Final[tuple[Row, ...]] = (
     Row(
         "memory.request", JsonObject, _pattern(subjects.api, "memory", "{tenant}", "{operation}"), None,
         (CLIENT, "tools"), ("memory",),
-        "Reads or changes threads and messages; operations and fields: `procession_services.memory.api`. The tool of "
-        "working memory asks for `update-note`.",
+        "Reads or changes threads and messages; operations and fields: [memory](../memory.md#in-other-languages). The "
+        "tool of working memory asks for `update-note`.",
     ),
     Row(
         "memory.reply", JsonObject, "_INBOX.{request}", None,

@@ -360,8 +360,8 @@ _OPERATIONS: dict[str, _Operation] = {
     "reindex": (ReindexRequest, _reindex),
     "index": (NothingRequest, _index),
 }
-OPERATIONS = tuple(_OPERATIONS)
-"""The operations that `handle` knows, for whoever subscribes to them."""
+OPERATIONS = {operation: body for operation, (body, _) in _OPERATIONS.items()}
+"""The operations that `handle` knows, and what their bodies are."""
 
 
 def _find(operation: str) -> _Operation:
