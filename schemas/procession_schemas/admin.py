@@ -46,4 +46,5 @@ class ServiceStatus(WireModel):
     models: list[ModelUse] = Field(
         default_factory=list, description="Models of the configured agents; the orchestrator knows them."
     )
+    redis: str = Field(default="", description="Which Redis it has; empty where nobody can tell.")
     findings: list[Finding] = Field(default_factory=list)

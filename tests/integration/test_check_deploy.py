@@ -20,7 +20,9 @@ from procession_services.processor_host.service import hosted
 from procession_services.runtime.settings import Settings
 from procession_services.supervisor import SERVICES
 from tests.support.guarded import guarded_servers
-from tests.support.system import running_system
+from tests.support.servers import own_servers
+from tests.support.system import all_but, running_system
+from tests.support.waiting import until
 
 pytestmark = [
     pytest.mark.integration,
@@ -245,3 +247,22 @@ async def test_what_procession_up_runs_has_nothing_wrong(servers, tmp_path, monk
         found = await check_deployment(Settings(nats_url=servers.nats_url))
     assert [str(each) for each in found.problems if not each.warning] == []
     assert len(found.fine) == 2
+
+
+async def test_a_service_with_another_redis_is_told_and_says_what_it_drops(
+    servers, tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setenv("OPENAI_API_KEY", "unused")
+    async with (
+        own_servers(tmp_path, nats=False) as other,
+        running_system(servers, tmp_path) as system,
+        system.inside(*all_but("llm_gateway")),
+        system.inside("llm_gateway", redis_url=other.endpoints.redis_url),
+    ):
+        found = await check_deployment(Settings(nats_url=servers.nats_url))
+        handle = await system.start({"chunks": ["unheard"]}, agent={"timeout": 0.5})
+        await until(lambda: "of whose run Redis knows nothing" in caplog.text)
+        assert (await handle.result(timeout=20)).status == "failed"
+    [told] = [str(each) for each in found.problems if not each.warning]
+    assert told.startswith("PROCESSION_REDIS_URL: not every replica has the same one")
+    assert ": llm_gateway " in told

@@ -134,7 +134,20 @@ def told_by(statuses: list[ServiceStatus]) -> list[Problem]:
         if len(digests) > 1:
             told = "not every replica has the same: bring the same file everywhere, then `procession reload`"
             found.append(Problem(name, "", told))
-    return found
+    return [*found, *_parted(statuses)]
+
+
+def _parted(statuses: list[ServiceStatus]) -> list[Problem]:
+    """Whether somebody has another Redis than the others: whatever one begins there, the others know nothing of."""
+    by_redis: dict[str, list[str]] = {}
+    for status in statuses:
+        if status.redis:
+            by_redis.setdefault(status.redis, []).append(f"{status.service} {status.replica}")
+    if len(by_redis) <= 1:
+        return []
+    each = "; ".join(f"{redis}: {', '.join(replicas)}" for redis, replicas in sorted(by_redis.items()))
+    told = f"not every replica has the same one, so runs are lost between them ({each}): set one address everywhere"
+    return [Problem("PROCESSION_REDIS_URL", "", told)]
 
 
 def _statuses(answers: list[bytes]) -> list[ServiceStatus]:

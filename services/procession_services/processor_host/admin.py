@@ -35,6 +35,7 @@ class Admin:
     Attributes:
         checks: What the status is made of, besides the watched files.
         models: The models that are configured, where the service knows them.
+        redis: Which Redis the service has.
     """
 
     def __init__(self, bus: Bus, service: str, replica: str) -> None:
@@ -45,6 +46,7 @@ class Admin:
         self._asked: dict[str, list[str]] = {}
         self.checks: list[Check] = []
         self.models: Callable[[], list[ModelUse]] = list
+        self.redis: Callable[[], Awaitable[str]] = _nobody_knows
 
     def watch(self, name: str, path: Path | None, load: Callable[[Path], T], default: T) -> Watched[T]:
         """Reads a file now, and again whenever it changes or somebody says so; see `Watched`.
@@ -69,12 +71,12 @@ class Admin:
         found = self._refusals()
         for told in await asyncio.gather(*(_checked(check) for check in self.checks)):
             found += told
-        return self.says(found)
+        return self.says(found, await self.redis())
 
     def _refusals(self) -> list[Problem]:
         return [problem for watched in self._watched for problem in watched.problems]
 
-    def says(self, problems: Iterable[Problem]) -> ServiceStatus:
+    def says(self, problems: Iterable[Problem], redis: str = "") -> ServiceStatus:
         """The status of a process that has found this."""
         return ServiceStatus(
             service=self._service,
@@ -82,6 +84,7 @@ class Admin:
             version=importlib.metadata.version("procession"),
             configuration={w.name: w.digest for w in self._watched if w.path is not None},
             models=self.models(),
+            redis=redis,
             findings=[
                 Finding(where=each.where, path=each.path, message=each.message, warning=each.warning)
                 for each in problems
@@ -129,6 +132,10 @@ class Admin:
                     await self._bus.publish(reply, body)
         finally:
             del self._asked[operation]
+
+
+async def _nobody_knows() -> str:
+    return ""
 
 
 async def _checked(check: Check) -> list[Problem]:

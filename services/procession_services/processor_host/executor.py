@@ -129,7 +129,14 @@ class Executor:
                 result = WorkResult.from_json(stored.result)
                 await self.driver.event(command.tenant, command.run, result)
                 return
-            if stored.state is None or _stale(command, stored):
+            if stored.state is None:
+                log.warning(
+                    "command %s is dropped, of whose run Redis knows nothing: it was emptied, or whoever sent the "
+                    "command has another one (`procession check --deploy`)",
+                    command.id,
+                )
+                return
+            if _stale(command, stored):
                 log.info(
                     "command %s is stale: context %d, wanted %d", command.id, stored.version, command.version
                 )

@@ -36,7 +36,7 @@ from procession_services.runtime.access import Access
 from procession_services.runtime.begun import Begun
 from procession_services.runtime.clock import seconds
 from procession_services.runtime.ledger import Ledger
-from procession_services.runtime.redis_check import once, redis_problems_at
+from procession_services.runtime.redis_check import once, redis_at, redis_problems_at
 from procession_services.runtime.redis_client import UNANSWERED, connect
 from procession_services.runtime.redis_refusals import NotAllowedError
 from procession_services.runtime.redis_rights import rights_problems, rights_problems_at
@@ -97,6 +97,7 @@ class Host:
             watch=telemetry.observer().hook if telemetry.observer().enabled else None,
         )
         self.admin = Admin(bus, service, settings.replica)
+        self.admin.redis = partial(redis_at, settings.redis_url, access)
         self.admin.checks.append(partial(redis_problems_at, settings.redis_url, access))
         self.admin.checks.append(partial(rights_problems_at, settings.redis_url, access, service))
         self.silence = 1.5

@@ -11,7 +11,7 @@ from redis.exceptions import AuthenticationError, NoPermissionError, RedisError,
 from procession_services.runtime.access import Access
 from procession_services.runtime.problems import Problem
 
-__all__ = ["knows", "once", "redis_problems", "redis_problems_at"]
+__all__ = ["knows", "once", "redis_at", "redis_problems", "redis_problems_at"]
 
 WHERE: Final = "Redis"
 _OLDEST: Final = (6, 2)
@@ -40,6 +40,18 @@ async def redis_problems_at(url: str, access: Access) -> list[Problem]:
     """The same of a server that may not answer, over a connection of its own."""
     async with once(url, access) as redis:
         return await redis_problems(redis)
+
+
+async def redis_at(url: str, access: Access) -> str:
+    """Which server is there, and which of its databases; empty where it does not say."""
+    async with once(url, access) as redis:
+        server: Any = redis
+        try:
+            async with asyncio.timeout(_SECONDS):
+                started = (await server.info("server"))["run_id"]
+        except (RedisError, OSError, KeyError):
+            return ""
+        return f"{started[:10]}/{redis.connection_pool.connection_kwargs.get('db') or 0}"
 
 
 async def knows(url: str, access: Access) -> bool | None:
