@@ -5,11 +5,14 @@ import logging
 from contextlib import AsyncExitStack
 from typing import Any
 
+import nats
 import pytest
 
 from procession_services.bus import Bus, connection, streams
+from procession_services.deploy.check import check_deployment
 from procession_services.runtime.embedded import EmbeddedServers
 from procession_services.runtime.server_programs import Nats
+from procession_services.runtime.settings import Settings
 from procession_services.runtime.tasks import ended
 from tests.support.waiting import until
 
@@ -69,6 +72,21 @@ async def test_whoever_starts_says_why_there_are_no_streams(nats_with, caplog, t
     assert "no answer about the streams, trying again: " in caplog.text
     assert why in caplog.text
     await ended(connecting)
+
+
+async def test_a_stream_of_somebody_else_with_one_of_our_names_stays_as_it_is(nats_with, caplog):
+    url = await nats_with()
+    async with await nats.connect(url) as client:
+        js = client.jetstream()
+        theirs = (await js.add_stream(name="EVENTS", subjects=["orders.>"])).config
+        connecting = asyncio.create_task(Bus.connect(url, "test"))
+        await until(lambda: connecting.done() or "trying again" in caplog.text)
+        assert (await js.stream_info("EVENTS")).config == theirs
+        assert "the stream EVENTS is somebody else's, with the subjects orders.> (10058); give" in caplog.text
+        found = await check_deployment(Settings(nats_url=url))
+        assert any("stream EVENTS: is somebody else's" in str(each) for each in found.problems)
+        await js.delete_stream("EVENTS")
+        await (await connecting).close()
 
 
 async def test_why_a_stream_cannot_be_made_anew_is_told_once_and_that_it_was(nats_with, caplog, monkeypatch):

@@ -12,6 +12,8 @@ _MENDED: Final = {
     10028: _ROOM,
     10039: "give the account of NATS a `jetstream` in the configuration of the server",
     10047: _ROOM,
+    10052: "a stream that has one of our names is of another kind: `procession check --deploy` says which",
+    10058: "give Procession an account of its own in NATS, or that stream another name",
     10065: "a stream of somebody else has our subjects (procession.v1.>): delete it",
     10074: "PROCESSION_STREAM_REPLICAS asks for copies of streams, for which NATS has to be a cluster: set it to 1",
 }

@@ -7,7 +7,7 @@ import nats.errors
 from nats.js.api import StreamConfig, StreamInfo
 
 from procession_services.bus.operator import Operator
-from procession_services.bus.streams import stream_configs
+from procession_services.bus.streams import is_ours, stream_configs
 from procession_services.runtime.problems import Problem
 from procession_services.runtime.settings import Settings
 
@@ -74,6 +74,13 @@ def _stream(
         yield "is missing: the orchestrator makes it within seconds", False
         return
     have = info.config
+    if not is_ours(have):
+        subjects = ", ".join(have.subjects or ("none",))
+        yield (
+            f"is somebody else's, with the subjects {subjects}: give Procession an account of its own in NATS",
+            False,
+        )
+        return
     for name, is_, should in (
         ("storage", have.storage, wanted.storage),
         ("retention", have.retention, wanted.retention),

@@ -11,7 +11,7 @@ from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfi
 from nats.js.errors import BadRequestError, NotFoundError
 
 from procession.client.nats_client import AWAY
-from procession_schemas.subjects import STREAMS
+from procession_schemas.subjects import ROOT, STREAMS
 from procession_services.bus.errors import explained
 
 log = logging.getLogger(__name__)
@@ -67,14 +67,30 @@ def stream_configs(replicas: int = 1) -> list[StreamConfig]:
     ]
 
 
+def is_ours(config: StreamConfig) -> bool:
+    """Whether a stream of one of our names is not somebody else's, whose messages we would delete by our rules."""
+    subjects = config.subjects or []
+    return bool(subjects) and all(subject.startswith(f"{ROOT}.") for subject in subjects)
+
+
 async def ensure_streams(js: JetStreamContext, *, replicas: int = 1) -> None:
-    """Creates what is missing; safe when every service does so at once."""
+    """Creates what is missing; safe when every service does so at once.
+
+    Raises:
+        APIError: What JetStream says; or there is a stream of one of our names that is somebody else's, which stays as
+            it is.
+    """
     for config in stream_configs(replicas):
         try:
             await js.add_stream(config)
         except BadRequestError as error:
             if error.err_code != _OTHERWISE:
                 raise
+            there = (await js.stream_info(config.name or "")).config
+            if not is_ours(there):
+                subjects = ", ".join(there.subjects or ("none",))
+                told = f"the stream {config.name} is somebody else's, with the subjects {subjects}"
+                raise BadRequestError(code=error.code, err_code=_OTHERWISE, description=told) from error
             await js.update_stream(config)
 
 
