@@ -5,6 +5,9 @@ from typing import Final
 from nats.js.errors import APIError, ServiceUnavailableError
 
 _ROOM: Final = "give JetStream more room (max_memory_store, max_file_store)"
+_READERS: Final = (
+    "somebody else reads from RUNS or WORK, whose messages are for one reader each: delete that consumer"
+)
 _MENDED: Final = {
     10005: "PROCESSION_STREAM_REPLICAS is more than there are servers with JetStream, or they have no room",
     10023: _ROOM,
@@ -16,6 +19,8 @@ _MENDED: Final = {
     10058: "give Procession an account of its own in NATS, or that stream another name",
     10065: "a stream of somebody else has our subjects (procession.v1.>): delete it",
     10074: "PROCESSION_STREAM_REPLICAS asks for copies of streams, for which NATS has to be a cluster: set it to 1",
+    10099: _READERS,
+    10100: _READERS,
 }
 """How to mend it, by JetStream's code."""
 

@@ -117,7 +117,12 @@ def _told(error: Exception) -> tuple[int, list[str]] | None:
             return USAGE, [
                 f"needs the module {name}, which is not installed here; see which extra of procession has it"
             ]
-        case _ if type(error).__module__.startswith("nats."):  # to import it takes too long for every command
+        # To import NATS' library takes too long for every command.
+        case _ if type(error).__module__.startswith("nats.js."):
+            from procession_services.bus.errors import explained  # noqa: PLC0415 - as above
+
+            return FAILED, [f"JetStream refuses: {explained(error)}"]
+        case _ if type(error).__module__.startswith("nats."):
             right = "are address, user and password right? `procession check --deploy` tells more"
             return FAILED, [f"NATS refuses: {error}; {right}"]
         case _:

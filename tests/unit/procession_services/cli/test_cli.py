@@ -11,12 +11,16 @@ import tomllib
 from importlib import metadata
 from pathlib import Path
 
+import nats
 import pytest
+from nats.js.api import AckPolicy
 
+from procession_services.bus.streams import ensure_streams
 from procession_services.cli import main
 from procession_services.runtime.embedded import EmbeddedServers
 from tests.support.guarded import guarded_servers
 from tests.support.interrupts import hear_interrupts
+from tests.support.servers import own_servers
 from tests.support.waiting import until
 from tests.support.wire import services_at
 
@@ -502,6 +506,24 @@ async def test_a_port_that_is_taken_is_one_clear_line(servers, procession):
     assert code == 2
     assert "take another --host or --port" in err
     assert len(err.splitlines()) == 1
+
+
+async def test_somebody_elses_consumer_of_our_work_is_one_clear_line(procession, tmp_path):
+    async with own_servers(tmp_path) as servers:
+        async with await nats.connect(servers.endpoints.nats_url) as client:
+            js = client.jetstream()
+            await ensure_streams(js)
+            await js.add_consumer("WORK", durable_name="nosy", ack_policy=AckPolicy.EXPLICIT)
+        urls = {
+            "PROCESSION_NATS_URL": servers.endpoints.nats_url,
+            "PROCESSION_REDIS_URL": servers.endpoints.redis_url,
+        }
+        command = await procession("serve", "tools", **urls)
+        code, _, err = await command.finished()
+    assert code == 1
+    [told] = err.splitlines()
+    assert told.startswith("procession: JetStream refuses: ")
+    assert told.endswith("delete that consumer")
 
 
 async def test_a_directory_that_cannot_be_one_is_one_clear_line(procession, tmp_path):
