@@ -161,9 +161,8 @@ async def test_a_run_outlives_the_death_of_its_gateway_and_says_so(parts):
     (reset,) = [chunk for chunk in chunks if chunk["type"] == "reset"]
     assert reset["payload"]["from"] == 0
     batches = await parts.system.batches(result.run_id)
-    counting = max(
-        batch["fence"] for batch in batches
-    )  # what the dead one has said may be stored late, and is void
+    # What the dead one has said may be stored late, and is void.
+    counting = max(batch["fence"] for batch in batches)
     assert disorder([batch for batch in batches if batch["fence"] == counting]) is None
     _, all_of_it = await finished(await parts.system.client.attach(result.run_id))
     assert text_of(all_of_it) == expected

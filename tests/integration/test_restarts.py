@@ -199,10 +199,8 @@ async def test_streams_that_are_gone_are_made_again(system, nats, gone):
     js = nats.jetstream()
     for stream in gone:
         await js.delete_stream(stream)
-    if "RUNS" in gone:
-        await eventually(
-            lambda: there_are(js, ["RUNS"])
-        )  # until then requests are refused when they are sent
+    if "RUNS" in gone:  # until it is there requests are refused when they are sent
+        await eventually(lambda: there_are(js, ["RUNS"]))
     agent = {"inputProcessors": ["upper"], "outputProcessors": ["upper"]}
     result, chunks = await system.run({"chunks": ["well"]}, agent=agent)
     assert result.text == text_of(chunks) == "WELL"

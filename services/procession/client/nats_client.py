@@ -438,9 +438,8 @@ class NatsClient(Client):
     def _remove_sub(self, sid: int, max_msgs: int = 0) -> None:
         super()._remove_sub(sid, max_msgs)
         self._listeners.pop(sid, None)
-        if (
-            self.is_reconnecting
-        ):  # nats-py says nothing then, and that it was subscribed may still wait to be sent
+        # nats-py says nothing then, and that it was subscribed may still wait to be sent.
+        if self.is_reconnecting:
             command = unsub_cmd(sid, 0)
             self._pending.append(command)
             self._pending_data_size += len(command)

@@ -43,9 +43,8 @@ class Books:
 
     async def read(self, tenant: str, scope: Scope, key: str, window_seconds: float | None) -> UsageSum:
         """The cost of this step; None is that of calls without a price."""
-        told = (
-            unquote(key.rpartition(":")[2]) if scope == "thread" else key
-        )  # its resource stands before it (D-86)
+        # Before a thread stands its resource (D-86).
+        told = unquote(key.rpartition(":")[2]) if scope == "thread" else key
         filters: dict[str, Any] = {_COLUMN[scope]: told, "entityType": "agent"}
         if window_seconds is not None:
             filters["timestamp"] = {"windowMs": round(window_seconds * 1000)}

@@ -154,10 +154,8 @@ def _settings(call: ModelCall) -> dict[str, Any]:
     }
     if call.provider in _NO_TOP_K or (call.provider == "openai" and call.api_base is None):
         given.pop("top_k", None)  # LiteLLM would pass it on, and they would refuse the request
-    if call.provider in _OLLAMA:
-        given.pop(
-            "frequency_penalty", None
-        )  # LiteLLM would make it `repeat_penalty`, where 1 is none and 0 all
+    if call.provider in _OLLAMA:  # LiteLLM would make it `repeat_penalty`, where 1 is none and 0 all
+        given.pop("frequency_penalty", None)
     return given
 
 

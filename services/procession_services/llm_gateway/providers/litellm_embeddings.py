@@ -45,9 +45,8 @@ async def embed(
         vectors = _vectors(answer.data)
     except Exception as error:  # LiteLLM and the libraries below it raise whatever they like
         raise provider_error(error, call, begun=False) from error
-    tokens = (
-        possible(getattr(answer.usage, "prompt_tokens", None)) or None
-    )  # LiteLLM has 0 where nothing is told
+    # LiteLLM has 0 where nothing is told.
+    tokens = possible(getattr(answer.usage, "prompt_tokens", None)) or None
     cost = None if tokens is None else provider.cost(call, {"inputTokens": tokens, "outputTokens": 0})
     return Embeddings(vectors, tokens, cost)
 

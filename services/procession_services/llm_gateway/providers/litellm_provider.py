@@ -225,9 +225,8 @@ async def _litellm_events(
         async with deadlines.next():
             if getattr(answer, "completion_stream", answer) is None:
                 await answer.fetch_stream()
-        source = getattr(
-            answer, "completion_stream", answer
-        )  # of models that complete texts it is a generator
+        # Of models that complete texts it is a generator.
+        source = getattr(answer, "completion_stream", answer)
         if isinstance(source, _openai_stream()):
             items = openai_events(source)
         else:

@@ -98,9 +98,8 @@ def wire(
     if note is not None and note.use_state_signals:
         inputs.append(_note_ref("working-memory-state", note))
     outputs = [_recall_ref(recall)] if recall is not None else []
-    if enabled or (
-        recall is not None and observing is None
-    ):  # what is indexed must be stored, or it could never be recalled (D-85)
+    # What is indexed must be stored, or it could never be recalled (D-85).
+    if enabled or (recall is not None and observing is None):
         outputs.append(ProcessorRef(id=HISTORY, options=_history_options(options, limits)))
     outputs += observer
     return Wiring(

@@ -154,9 +154,8 @@ class JudgedStream:
         verdict = Verdict(piece)
         if piece.strip():
             verdict = await self.judge("".join([*context, piece]), piece)
-        if (
-            verdict.keep is None
-        ):  # what waits was part of the text: only what is out already stays, as context
+        # What waits was part of the text: only what is out already stays, as context.
+        if verdict.keep is None:
             self.state["context"], self.state["waiting"] = context[: len(context) - len(waiting)], []
             return []
         keep = verdict.keep if verdict.keep == piece else _edged(verdict.keep, piece)
