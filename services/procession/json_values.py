@@ -18,7 +18,15 @@ _LONGEST_ERROR: Final = 8192
 
 
 class NotJsonError(TypeError):
-    """A value has no JSON form; the message says where it is, and nothing of what it says."""
+    """A value has no JSON form; the message says where it is, and nothing of what it says.
+
+    Attributes:
+        field: Where it is, such as `requestContext.a`; empty where it is all of the value, or nobody knows.
+    """
+
+    def __init__(self, told: str, field: str = "") -> None:
+        super().__init__(told)
+        self.field = field
 
 
 def encoded(value: Any, where: str) -> bytes:
@@ -38,8 +46,9 @@ def encoded(value: Any, where: str) -> bytes:
             return body
     except TypeError as error:
         why = f"{where}: {error}"
-    if problem := _problem(value, where) or why:
-        raise NotJsonError(problem)
+    told, field = _problem(value, where)
+    if told or why:
+        raise NotJsonError(told or why, field)
     return body
 
 
@@ -50,7 +59,7 @@ def given(value: Any, where: str) -> bytes:
         try:
             from_json(b"[" * _AROUND + body + b"]" * _AROUND)
         except ValueError as error:
-            raise NotJsonError(_problem(value, where, _GIVEN_DEPTH)) from error
+            raise NotJsonError(*_problem(value, where, _GIVEN_DEPTH)) from error
     return body
 
 
@@ -87,16 +96,18 @@ def error_text(error: BaseException) -> str:
     return text(error)[:_LONGEST_ERROR] or type(error).__name__
 
 
-def _problem(value: Any, where: str, depth: int = _DEPTH) -> str:
-    """The first place that is not JSON, and what is there; empty where there is none."""
-    path: list[str] = []
+def _problem(value: Any, where: str, depth: int = _DEPTH) -> tuple[str, str]:
+    """What is not JSON first, with its place, and the field that it is; empty where all is."""
+    path: list[str | int] = []
     if not (told := _fault(value, depth, path)):
-        return ""
-    place = "".join([where, *reversed(path)])
-    return f"{place:.80}{told}" if told is _TOO_DEEP else f"{place}{told}"
+        return "", ""
+    path.reverse()
+    place = "".join([where, *(f"[{step!r}]" for step in path)])
+    told = f"{place:.80}{told}" if told is _TOO_DEEP else f"{place}{told}"
+    return told, ".".join(map(str, path))
 
 
-def _fault(value: Any, depth: int, path: list[str]) -> str:
+def _fault(value: Any, depth: int, path: list[str | int]) -> str:
     """What is wrong first; the path gets where, its end first: to name the places of all that is right takes long."""
     items: Iterable[tuple[Any, Any]]
     if isinstance(value, list | tuple):
@@ -112,7 +123,7 @@ def _fault(value: Any, depth: int, path: list[str]) -> str:
         return _TOO_DEEP
     for key, item in items:
         if told := _fault(item, depth - 1, path):
-            path.append(f"[{key!r}]")
+            path.append(key)
             return told
     return ""
 

@@ -13,7 +13,7 @@ from procession.messages import InvalidMessageError, normalise
 from procession_schemas.base import JsonObject, StrictModel
 from procession_schemas.memory import ThreadName
 from procession_schemas.messages import Message
-from procession_schemas.validation import RefusedError
+from procession_schemas.validation import RefusedError, short
 from procession_services.memory.core.notes import LONGEST_NOTE, InvalidUpdateError
 from procession_services.memory.indexing import submit_all
 from procession_services.memory.notes import NoteToolOptions, update_note
@@ -182,7 +182,7 @@ def _parse(model: type[StrictModel], body: bytes) -> Any:
     except ValidationError as error:
         raise RefusedError.because(error) from error
     except NotJsonError as error:
-        raise RefusedError("INVALID_REQUEST", str(error)) from error
+        raise RefusedError("INVALID_REQUEST", str(error), short(error.field) or None) from error
     return request
 
 

@@ -61,6 +61,7 @@ def test_what_would_not_arrive_as_it_is_is_told_with_its_place(value, told):
     with pytest.raises(NotJsonError) as caught:
         encoded({"a": [{"b": (0, value)}]}, "v")
     assert str(caught.value).startswith("v['a'][0]['b'][1] ")
+    assert caught.value.field == "a.0.b.1"
     assert told in str(caught.value)
 
 

@@ -24,7 +24,7 @@ from procession_schemas.agent import (
 from procession_schemas.memory import MemoryOptions, ThreadName
 from procession_schemas.model_settings import retries_of
 from procession_schemas.run import RunRequest
-from procession_schemas.validation import RefusedError
+from procession_schemas.validation import RefusedError, short
 from procession_schemas.work import OpenOp, StepConfig
 from procession_services.orchestrator.core.memory_wiring import (
     NoVectorStoreError,
@@ -59,7 +59,7 @@ def parse_request(body: bytes, limit: int, remedy: str = "") -> RunRequest:
     except ValidationError as error:
         raise RefusedError.because(error, body=_parsed(body)) from error
     except NotJsonError as error:
-        raise RefusedError("INVALID_REQUEST", str(error)) from error
+        raise RefusedError("INVALID_REQUEST", str(error), short(error.field) or None) from error
     return request
 
 

@@ -308,6 +308,7 @@ async def test_a_number_that_no_answer_could_hold_is_told_with_its_place(ask: As
     told = (await ask("create", {**WHERE, "metadata": {"card": 2**70}}))["error"]
     assert told["code"] == "INVALID_REQUEST"
     assert told["message"] == "request['metadata']['card'] is an integer of more than 64 bits"
+    assert told["field"] == "metadata.card"
 
 
 @pytest.mark.parametrize(

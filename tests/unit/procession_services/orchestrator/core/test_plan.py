@@ -315,6 +315,7 @@ class TestParsing:
             parse_request(f'{{"input": "x", "requestContext": {{"a": {given}}}}}'.encode(), LIMIT)
         assert caught.value.failure.code == "INVALID_REQUEST"
         assert caught.value.failure.message.startswith("request['requestContext']['a']")
+        assert (caught.value.failure.field or "").startswith("requestContext.a")
 
     def test_every_wrong_field_is_in_the_message(self):
         with pytest.raises(RefusedError) as caught:
