@@ -187,8 +187,8 @@ def is_common(part: Any) -> bool:
         return plain and "toolInvocation" not in part
     if type(call := part.get("toolInvocation")) is not dict or "approval" in call or "errorText" in call:
         return False
-    named = type(id_ := call.get("toolCallId")) is str and id_ and type(name := call.get("toolName")) is str
-    return bool(named and name and type(state := call.get("state")) is str and state)
+    named = type(id_ := call.get("toolCallId")) is str and id_ and type(call.get("toolName")) is str
+    return bool(named and type(state := call.get("state")) is str and state)
 
 
 def _own_part(part: Any, where: str) -> Part:
@@ -211,8 +211,9 @@ def _check_part(part: Any, where: str) -> None:
     if "toolInvocation" in part:
         _check(part, "toolInvocation", (dict,), where)
         path, invocation = f"{where}.toolInvocation", part["toolInvocation"]
-        for key in ("state", "toolCallId", "toolName"):
+        for key in ("state", "toolCallId"):
             _string(invocation, key, path)
+        _string(invocation, "toolName", path, empty=True)  # models call such, too (R-TL-4)
         _check(invocation, "errorText", _OPTIONAL_TEXT, path)
         _check(invocation, "approval", _OPTIONAL_MAP, path)
 

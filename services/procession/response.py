@@ -110,8 +110,9 @@ class ResponseCollector:
         key = ("text", str(payload.get("id")))
         part = self._open.get(key) or self._begin(key, {"type": "text", "text": ""})
         self._pieces[id(part)].append(payload.get("text") or "")
-        if payload.get("providerMetadata"):
-            part["providerMetadata"] = payload["providerMetadata"]
+        told = payload.get("providerMetadata")
+        if told and isinstance(told, dict):
+            part["providerMetadata"] = told
 
     def _reasoning(self, payload: dict[str, Any], kind: str) -> None:
         key = ("reasoning", str(payload.get("id")))

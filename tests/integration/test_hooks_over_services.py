@@ -1,6 +1,7 @@
 """What hooks do to a run counts wherever they run: in a stream beside the command, over a suspension, all at once."""
 
 import asyncio
+import copy
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -782,3 +783,20 @@ async def test_a_message_that_nobody_can_read_is_told_at_once_and_not_saved(run,
     assert len(told.prompts) == (0 if on_input else 1)
     again = await run(HELLO, agent=agent, **thread)
     assert [message["content"] for message in again.prompts[0]] == ["Hello"]
+
+
+async def test_a_thread_goes_on_behind_a_call_of_a_tool_without_a_name(run):
+    """Models make such calls; nobody could read the thread any more, nor take copies of its messages."""
+    thread = {"memory": {"thread": "nameless", "resource": "r"}, "agent": {"memory": {"lastMessages": 9}}}
+    copies = processor("p", process_output_result=lambda args: copy.deepcopy(args.messages))
+    told = await run(call("a", name=""), DONE, o=[copies], tools=[tool("tool", lambda _: "ok")], **thread)
+    assert [chunk["type"] for chunk in told.chunks].count("tool-error") == 1
+    again = await run(HELLO, **thread)
+    assert (told.result.status, again.result.status) == ("finished", "finished")
+    assert [message["role"] for message in again.prompts[0]] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+        "user",
+    ]

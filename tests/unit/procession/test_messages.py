@@ -551,6 +551,14 @@ def test_anything_is_read_or_refused_with_a_reason(like: Any) -> None:
         to_ui(message)
 
 
+def test_a_call_of_a_tool_without_a_name_is_one() -> None:
+    """R-TL-4: models make such, and are told that there is no such tool."""
+    call = {"type": "tool-invocation", "toolInvocation": {**CALL, "toolName": ""}}
+    assert read(stored(call)) == stored(call)
+    assert is_readable(stored(call))
+    assert read(to_ui(stored(call)))["content"]["parts"] == [call]
+
+
 spoilt = st.fixed_dictionaries(
     {},
     optional={
