@@ -223,7 +223,7 @@ async def test_a_dropped_control_chunk_is_only_hidden(kind):
 
 def test_what_a_processor_tells_a_provider_in_another_shape_is_no_part_of_the_message():
     """The next hook would be told that it left what nobody can read."""
-    chunk = {"type": "text-delta", "payload": {"id": "b", "text": "a", "providerMetadata": "odd"}}
+    chunk: Any = {"type": "text-delta", "payload": {"id": "b", "text": "a", "providerMetadata": "odd"}}
     collector = ResponseCollector()
     collector.passed(chunk)
     assert collector.parts == [{"type": "text", "text": "a"}]
