@@ -4,6 +4,7 @@ Each function takes the run's context and changes it; a tripwire or a processor'
 """
 
 import copy
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -133,8 +134,17 @@ def _settings(config: StepConfig) -> dict[str, Any]:
     }
 
 
-async def run_input_step(ctx: RunContext, links: list[Link], calls: Calls, writer: a.Writer | None) -> None:
-    """`process_input_step` of each processor; overrides go into `ctx.config`, for this step only (R-IS)."""
+async def run_input_step(
+    ctx: RunContext,
+    links: list[Link],
+    calls: Calls,
+    writer: a.Writer | None,
+    complete: Callable[[Link], None] = lambda _link: None,
+) -> None:
+    """`process_input_step` of each processor; overrides go into `ctx.config`, for this step only (R-IS).
+
+    `complete` adds to the tools that a processor has named what is known of them.
+    """
     hook = Hook.INPUT_STEP
     for link in links:
         stage, config = ctx.messages.get.all.db(), ctx.config
@@ -150,6 +160,7 @@ async def run_input_step(ctx: RunContext, links: list[Link], calls: Calls, write
         with calls.taking(ctx, link, hook):
             if isinstance(value, dict):
                 _apply_step(ctx, link, stage, value)
+                complete(link)
             else:
                 _take_messages(ctx, link, hook, stage, value, others="an object of overrides, or nothing")
 

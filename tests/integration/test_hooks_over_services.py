@@ -800,3 +800,28 @@ async def test_a_thread_goes_on_behind_a_call_of_a_tool_without_a_name(run):
         "assistant",
         "user",
     ]
+
+
+@pytest.mark.parametrize(
+    ("named", "code"),
+    [({"id": "no-such-tool"}, "UNKNOWN_COMPONENT"), ({"id": "hooked-tool"}, "INVALID_OPTIONS")],
+)
+async def test_who_names_a_tool_that_there_is_not_is_told(run, named, code):
+    """D-30."""
+    naming = [processor("other"), processor("p", process_input_step=lambda _: {"tools": {"t": named}})]
+    told = await run(HELLO, i=naming)
+    error = told.result.error
+    assert (told.result.status, error.code) == ("failed", code)
+    assert (error.processor_id, error.hook) == ("p", "processInputStep")
+    (tally,) = [each for each in told.result.processors if each.processor == "p"]
+    assert tally.errors == 1
+
+
+async def test_a_step_hook_sees_what_the_tools_are_that_the_one_before_has_named(run):
+    """R-IS-4."""
+    seen = list[Any]()
+    naming = processor("a", process_input_step=lambda _: {"tools": {"t": {"id": "calculator"}}})
+    looking = processor("b", process_input_step=lambda args: seen.append(args.tools["t"]))
+    await run(HELLO, i=[naming, looking])
+    assert seen[0]["description"]
+    assert seen[0]["parameters"]["properties"]

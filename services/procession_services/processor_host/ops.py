@@ -1,12 +1,14 @@
 """The operations that any service can run on a run's context."""
 
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final, Literal
 
 from procession import hooks
 from procession.args import APIError, RequestContext, Writer
-from procession.calls import TurnWriter
+from procession.calls import Link, TurnWriter
 from procession.context import UNKNOWN_USAGE, counted
+from procession.errors import BrokenComponentError, InvalidOptionsError, UnknownComponentError
 from procession.messages import InvalidMessageError
 from procession.processor import Hook
 from procession.response import local_calls
@@ -19,6 +21,7 @@ from procession_services.processor_host.factories import called_in_time
 from procession_services.processor_host.fitting import fitting_finish
 from procession_services.processor_host.job import Job, OpRunner
 from procession_services.processor_host.results import compile_result
+from procession_services.processor_host.wire import hook_failure
 from procession_services.runs.arrays import place
 from procession_services.runtime.clock import iso, now
 
@@ -103,8 +106,7 @@ async def _hook(op: work.HookOp, kind: Hook, job: Job, writer: Writer) -> None:
         case Hook.INPUT:
             await hooks.run_input(ctx, links, calls)
         case Hook.INPUT_STEP:
-            await hooks.run_input_step(ctx, links, calls, writer)
-            _complete_tools(job)
+            await hooks.run_input_step(ctx, links, calls, writer, partial(_complete_tools, job))
         case Hook.LLM_REQUEST:
             await hooks.run_llm_request(ctx, links, calls, writer)
         case Hook.LLM_RESPONSE:
@@ -143,11 +145,18 @@ def api_error(error: dict[str, Any]) -> APIError:
     )
 
 
-def _complete_tools(job: Job) -> None:
-    """Fills in description and schema of tools that a step hook added by id."""
+def _complete_tools(job: Job, link: Link) -> None:
+    """Fills in description and schema of tools that a step hook added by id.
+
+    Raises:
+        ProcessorError: There is no such tool, or not with these options.
+    """
     for name, ref in job.ctx.config.tools.items():
         if ref.parameters is None:
-            tool = job.registry.tool(ref.id).build(ref.options)
+            try:
+                tool = job.registry.tool(ref.id).build(ref.options)
+            except (UnknownComponentError, BrokenComponentError, InvalidOptionsError) as error:
+                raise hook_failure(error, link.id, Hook.INPUT_STEP.value) from error
             update = {"description": ref.description or tool.description, "parameters": tool.parameters}
             job.ctx.config.tools[name] = ref.but(**update)
 

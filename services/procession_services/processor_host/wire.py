@@ -45,13 +45,22 @@ def wire_failure(error: Exception) -> Failure:
             name=error.name,
         )
     return Failure(
-        code=next(
-            (code for kind, code in _CODES.items() if isinstance(error, kind)), "INVALID_MESSAGE_CONTENT"
-        ),
+        code=_code_of(error),
         message=error_text(error),
         field=error.field if isinstance(error, InvalidMessageError) else None,
         name=type(error).__name__,
     )
+
+
+def hook_failure(error: Exception, processor: str, hook: str) -> ProcessorError:
+    """What is wrong with a component that a hook has named, as that hook's failure."""
+    return ProcessorError(
+        str(error), processor_id=processor, hook=hook, code=_code_of(error), name=type(error).__name__
+    )
+
+
+def _code_of(error: Exception) -> str:
+    return next((code for kind, code in _CODES.items() if isinstance(error, kind)), "INVALID_MESSAGE_CONTENT")
 
 
 def failure_of(error: dict[str, Any]) -> Failure:
