@@ -46,7 +46,8 @@ class ResponseCollector:
             payload = chunk.get("payload") or {}
             self.finished = True
             self.finish_reason = (payload.get("stepResult") or {}).get("reason") or "other"
-            self.usage = dict((payload.get("output") or {}).get("usage") or {})
+            usage = (payload.get("output") or {}).get("usage") or {}
+            self.usage = {name: count for name, count in usage.items() if name != "raw"}
             provider = (payload.get("metadata") or {}).get("providerMetadata")
             if provider:
                 self.metadata["providerMetadata"] = provider

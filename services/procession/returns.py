@@ -144,7 +144,7 @@ def _tells(chunk: dict[str, Any]) -> bool:
         and isinstance(metadata, _OBJECT)
         and isinstance((metadata or {}).get("providerMetadata"), _OBJECT)
         and isinstance(usage, dict)
-        and all(isinstance(count, int | None) for count in usage.values())
+        and all(isinstance(count, int | None) for name, count in usage.items() if name != "raw")
     )
 
 

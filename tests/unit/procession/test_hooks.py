@@ -529,6 +529,16 @@ async def test_a_response_is_copied():
     assert ctx.cached == {"chunks": CHUNKS}
 
 
+async def test_a_cached_answer_may_tell_its_usage_in_the_providers_own_form_too():
+    """R-US-1: `raw` is no count."""
+    usage = {"inputTokens": 1, "raw": {"prompt_tokens": 1}}
+    chunk = {"type": "finish", "payload": {"stepResult": {"reason": "stop"}, "output": {"usage": usage}}}
+    ctx = context()
+    links = [link(processor(process_llm_request=lambda _args: {"response": {"chunks": [chunk]}}))]
+    await run_llm_request(ctx, links, calls(), None)
+    assert ctx.cached == {"chunks": [chunk]}
+
+
 @pytest.mark.parametrize(
     "value", [5, [PROMPT], "x", {"prompt": "x"}, {"prompt": {}}, {"response": []}, {"response": {}},
               {"response": {"chunks": [], "warnings": "w"}},

@@ -227,3 +227,11 @@ def test_what_a_processor_tells_a_provider_in_another_shape_is_no_part_of_the_me
     collector = ResponseCollector()
     collector.passed(chunk)
     assert collector.parts == [{"type": "text", "text": "a"}]
+
+
+def test_usage_has_the_counts_and_not_what_the_provider_said_in_its_own_form():
+    """R-US-1: sums and results hold numbers."""
+    collector = ResponseCollector()
+    usage = {"inputTokens": 1, "raw": {"prompt_tokens": 1}}
+    collector.arrived({"type": "finish", "payload": {"output": {"usage": usage}}})
+    assert collector.usage == {"inputTokens": 1}
