@@ -36,11 +36,13 @@ def misfits(schema: Any, value: Any) -> list[ValidationError]:
     Raises:
         UnusableSchemaError: The schema itself is at fault; the message says why.
     """
-    ends = _ends.set(thread_time() + _SECONDS)
     try:
         text = json.dumps(schema)
         validator = _kept(text) if len(text) <= _LONGEST_KEPT else _validator(text)
-        return list(validator.iter_errors(value))
+        try:
+            return _in_time(validator, value)
+        except TimeoutError:  # the garbage collector may have taken it
+            return _in_time(validator, value)
     except TimeoutError:
         raise UnusableSchemaError(
             f"it takes more than {_SECONDS:g} s to check a value: a pattern backtracks too much, or alternatives are "
@@ -48,6 +50,12 @@ def misfits(schema: Any, value: Any) -> list[ValidationError]:
         ) from None
     except Exception as error:  # a bad pattern, a dead reference, endless recursion: each raises its own
         raise UnusableSchemaError(f"{type(error).__name__}: {error}") from error
+
+
+def _in_time(validator: Validator, value: Any) -> list[ValidationError]:
+    ends = _ends.set(thread_time() + _SECONDS)
+    try:
+        return list(validator.iter_errors(value))
     finally:
         _ends.reset(ends)
 

@@ -1,7 +1,7 @@
 """Schemas of others can neither fetch anything nor hold a process up."""
 
 import json
-from time import monotonic, sleep
+from time import monotonic, sleep, thread_time
 from typing import Any
 
 import pytest
@@ -94,6 +94,24 @@ class Late(dict[str, Any]):
 
 def test_a_check_may_wait_for_a_cpu() -> None:
     assert told({"patternProperties": {"a": {"type": "string"}}}, Late(a=1)) == ["1 is not of type 'string'"]
+
+
+class Interrupted(dict[str, Any]):
+    """An object whose first reader loses his time, as to a garbage collection."""
+
+    seen = False
+
+    def items(self) -> Any:
+        until = thread_time() + (0 if self.seen else 0.3)
+        self.seen = True
+        while thread_time() < until:
+            pass
+        return super().items()
+
+
+def test_a_check_may_lose_its_time_once() -> None:
+    schema = {"patternProperties": {"a": {"type": "string"}}}
+    assert told(schema, Interrupted(a=1)) == ["1 is not of type 'string'"]
 
 
 def test_a_long_schema_takes_no_longer_than_its_check() -> None:
