@@ -36,14 +36,29 @@ class JsonScanner:
 
 
 def rewrites_strings(rewrite: Rewrite) -> Rewrite:
-    """Does what `rewrite` does, to what a part of a JSON string means."""
+    """Does what `rewrite` does, to what a part of a JSON string means.
+
+    A match with quotes of the JSON itself in it, such as one of a whole field, is replaced as it is said.
+    """
 
     def rewritten(match: Match, text: str) -> str:
         meant = unescaped(text)
         new = rewrite(match, meant)
-        return text if new == meant else json.dumps(new, ensure_ascii=False)[1:-1]
+        if new == meant:
+            return text
+        quotes = _ESCAPE.sub("", text).count('"')
+        # One alone is where a string begins or ends, as it still has to.
+        if quotes == 1 and text.endswith('"') and not new.endswith('"'):
+            return _escaped(new) + '"'
+        if quotes == 1 and text.startswith('"') and not new.startswith('"'):
+            return '"' + _escaped(new)
+        return new if quotes else _escaped(new)
 
     return rewritten
+
+
+def _escaped(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 def unescaped(text: str) -> str:

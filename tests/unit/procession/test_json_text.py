@@ -64,3 +64,19 @@ def test_what_escapes_mean(text, meant):
 
 def test_what_stays_is_left_as_it_was_written():
     assert rewrites_strings(lambda _match, text: text)(None, r"\u0041\/") == r"\u0041\/"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "new", "want"),
+    [
+        ('"key": "abc"', '"key": "***"', '"key": "***"'),
+        ('"key": "a\\nc", ', "", ""),
+        ('"sk-1"', '"***"', '"***"'),
+        ('key=abc"', "[KEY]", '[KEY]"'),
+        ('"key=abc', 'an "x"', '"an \\"x\\"'),
+        ('key=abc"', 'key=***"', 'key=***"'),
+        ('say \\"abc\\"', 'say "***"', 'say \\"***\\"'),
+    ],
+)
+def test_quotes_of_the_json_itself_stay_what_they_are(text, new, want):
+    assert rewrites_strings(lambda _match, _text: new)(None, text) == want  # type: ignore[arg-type]
