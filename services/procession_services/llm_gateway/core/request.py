@@ -45,12 +45,16 @@ _KNOWN: Final = {**_NAMED_OPTIONS, **{name: name for name in _NAMED_OPTIONS.valu
 _OLLAMA: Final = frozenset({"ollama", "ollama_chat"})
 _OLLAMA_OPTIONS: Final = frozenset(
     {
-        "main_gpu", "min_p", "mirostat", "mirostat_eta", "mirostat_tau", "num_batch", "num_ctx", "num_gpu", "num_keep",
-        "num_predict", "num_thread", "numa", "repeat_last_n", "repeat_penalty", "seed", "stop", "temperature",
-        "tfs_z", "top_k", "top_p", "typical_p", "use_mlock", "use_mmap",
+        "f16_kv", "frequency_penalty", "low_vram", "main_gpu", "min_p", "mirostat", "mirostat_eta", "mirostat_tau",
+        "num_batch", "num_ctx", "num_gpu", "num_keep", "num_predict", "num_thread", "numa", "penalize_newline",
+        "presence_penalty", "repeat_last_n", "repeat_penalty", "seed", "stop", "temperature", "tfs_z", "top_k", "top_p",
+        "typical_p", "use_mlock", "use_mmap", "vocab_only",
     }
 )  # fmt: skip
-"""What Ollama takes as `options`, where LiteLLM puts the settings of the call, too."""
+"""What belongs into Ollama's `options`, though somebody gives it beside them."""
+_OLLAMA_NAMES: Final = dict.fromkeys(
+    ("max_tokens", "max_completion_tokens", "maxCompletionTokens"), "num_predict"
+)
 
 _TAKEN: Final = frozenset({"model", "messages", "stream", "stream_options", "tools", "tool_choice"})
 """Fields of the request body that belong to the call itself."""
@@ -82,7 +86,7 @@ def litellm_kwargs(call: ModelCall) -> dict[str, Any]:
         "num_retries": 0,
         "max_retries": 0,
         "drop_params": True,
-        **_settings(call),
+        **({} if call.provider in _OLLAMA else _settings(call)),
         **_tools(call),
         **_options(call),
     }
@@ -154,8 +158,6 @@ def _settings(call: ModelCall) -> dict[str, Any]:
     }
     if call.provider in _NO_TOP_K or (call.provider == "openai" and call.api_base is None):
         given.pop("top_k", None)  # LiteLLM would pass it on, and they would refuse the request
-    if call.provider in _OLLAMA:  # LiteLLM would make it `repeat_penalty`, where 1 is none and 0 all
-        given.pop("frequency_penalty", None)
     return given
 
 
@@ -196,15 +198,15 @@ def _options(call: ModelCall) -> dict[str, Any]:
     settings.
     """
     where = f"providerOptions.{call.provider}"
-    own, known = _object(call.provider_options.get(call.provider), where), _KNOWN
+    own = _object(call.provider_options.get(call.provider), where)
     if call.provider in _OLLAMA:
-        own, known = _of_ollama(own, where), {**_KNOWN, **{name: name for name in _OLLAMA_OPTIONS}}
-    kwargs = {known[name]: value for name, value in own.items() if name in known}
-    body = {name: value for name, value in own.items() if name not in known}
+        own = _of_ollama({**_settings(call), **own}, where)
+    kwargs = {_KNOWN[name]: value for name, value in own.items() if name in _KNOWN}
+    body = {name: value for name, value in own.items() if name not in _KNOWN}
     if taken := sorted(_TAKEN & body.keys()):
         raise ValueError(f"{where} may not set {', '.join(taken)}: the call itself does")
     if body and call.provider == "anthropic":
-        raise ValueError(f"{where} has no {', '.join(sorted(body))}; it knows {', '.join(sorted(known))}")
+        raise ValueError(f"{where} has no {', '.join(sorted(body))}; it knows {', '.join(sorted(_KNOWN))}")
     thinking = kwargs.get("thinking")
     if isinstance(thinking, Mapping) and "budgetTokens" in thinking:
         rest = {name: value for name, value in thinking.items() if name != "budgetTokens"}
@@ -212,13 +214,17 @@ def _options(call: ModelCall) -> dict[str, Any]:
     return {**kwargs, "extra_body": body} if body else kwargs
 
 
-def _of_ollama(own: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return its options, those in `options` beside the others: that object would replace the one with our settings."""
-    inner = _object(own.get("options"), f"{where}.options")
-    if strange := sorted(inner.keys() - _OLLAMA_OPTIONS):
-        known = ", ".join(sorted(_OLLAMA_OPTIONS))
-        raise ValueError(f"{where}.options has no {', '.join(strange)}; it knows {known}")
-    return {**{name: value for name, value in own.items() if name != "options"}, **inner}
+def _of_ollama(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return settings and options with those in `options` that belong there.
+
+    LiteLLM makes an object of that name of the settings, and would send ours in its place; and it makes a
+    `frequency_penalty` the `repeat_penalty`, where 1 is none and 0 all.
+    """
+    named = {_OLLAMA_NAMES.get(name, name): value for name, value in given.items()}
+    rest = {name: value for name, value in named.items() if name not in _OLLAMA_OPTIONS}
+    options = {name: value for name, value in named.items() if name in _OLLAMA_OPTIONS}
+    options |= _object(rest.pop("options", None), f"{where}.options")
+    return {**rest, "options": options} if options else rest
 
 
 def _object(value: Any, where: str) -> Mapping[str, Any]:

@@ -74,8 +74,14 @@ def test_who_refuses_top_k_gets_none_wherever_they_are(model: str) -> None:
         assert "top_k" not in kwargs(model, model_settings={"topK": 3}, api_base=base)
 
 
-def test_a_frequency_penalty_is_no_repeat_penalty() -> None:
-    assert "frequency_penalty" not in kwargs("ollama_chat/x", model_settings={"frequencyPenalty": 0})
+@pytest.mark.parametrize("provider", ["ollama", "ollama_chat"])
+def test_settings_of_ollama_are_its_options(provider: str) -> None:
+    settings = {"temperature": 0.5, "maxOutputTokens": 5, "frequencyPenalty": 0, "presencePenalty": 1}
+    given = kwargs(f"{provider}/x", model_settings=settings)
+    options = {"temperature": 0.5, "num_predict": 5, "frequency_penalty": 0, "presence_penalty": 1}
+    assert given["extra_body"] == {"options": options}
+    assert not given.keys() & {"temperature", "max_tokens", *options}
+    assert "extra_body" not in kwargs(f"{provider}/x")
 
 
 def test_tools_and_choice() -> None:
@@ -184,13 +190,25 @@ def test_options_of_a_provider_are_an_object(own: Any) -> None:
     assert "extra_body" not in kwargs(provider_options={"openai": None})
 
 
-@pytest.mark.parametrize("own", [{"num_ctx": 9}, {"options": {"num_ctx": 9}}])
-def test_options_of_ollamas_join_the_settings_of_the_call(own: dict[str, Any]) -> None:
-    given = kwargs("ollama_chat/x", provider_options={"ollama_chat": {**own, "keep_alive": "5m"}})
-    assert given["num_ctx"] == 9
-    assert given["extra_body"] == {"keep_alive": "5m"}
-    with pytest.raises(ValueError, match=r"providerOptions\.ollama\.options has no api_base"):
-        kwargs("ollama/x", provider_options={"ollama": {"options": {"api_base": "http://evil"}}})
+@pytest.mark.parametrize(
+    "own", [{"num_ctx": 9, "maxCompletionTokens": 3}, {"options": {"num_ctx": 9, "num_predict": 3}}]
+)
+def test_options_of_ollama_join_the_settings_of_the_call(own: dict[str, Any]) -> None:
+    options, settings = {"ollama": {**own, "keep_alive": "5m"}}, {"maxOutputTokens": 5, "seed": 7}
+    given = kwargs("ollama/x", provider_options=options, model_settings=settings)
+    assert given["extra_body"] == {
+        "keep_alive": "5m",
+        "options": {"num_ctx": 9, "num_predict": 3, "seed": 7},
+    }
+
+
+def test_options_of_ollama_may_have_any_name() -> None:
+    options = {"penalize_newline": False, "of_tomorrow": 1, "api_base": "http://evil"}
+    given = kwargs("ollama/x", provider_options={"ollama": {"options": options}})
+    assert given["extra_body"] == {"options": options}
+    assert "api_base" not in given
+    with pytest.raises(ValueError, match=r"providerOptions\.ollama\.options is no object"):
+        kwargs("ollama/x", provider_options={"ollama": {"options": 5}})
 
 
 def test_anthropic_takes_known_options_only() -> None:

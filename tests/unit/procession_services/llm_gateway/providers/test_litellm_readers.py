@@ -135,11 +135,12 @@ async def test_options_of_ollamas_go_beside_the_settings(
     direct: LiteLLMProvider, model: str, own: dict[str, Any]
 ) -> None:
     options = {model.partition("/")[0]: own}
-    settings = {"temperature": 0.5, "maxOutputTokens": 5}
+    settings = {"temperature": 0.5, "maxOutputTokens": 5, "frequencyPenalty": 0}
     asked = {"provider_options": options, "model_settings": settings}
     made = await outcome(direct, model, lines(chat("stop"), generated("", "stop")), **asked)
-    assert made.request.body["options"] == {"temperature": 0.5, "num_predict": 5, "num_ctx": 9}
-    assert "num_ctx" not in made.request.body
+    sent = {"temperature": 0.5, "num_predict": 5, "frequency_penalty": 0, "num_ctx": 9}
+    assert made.request.body["options"] == sent
+    assert not made.request.body.keys() & sent.keys()
 
 
 @pytest.mark.parametrize(("model", "first"), [(CHAT, chat(content="He")), (GENERATE, generated("He"))])
