@@ -72,7 +72,10 @@ def _mend_cohere() -> None:
 
 
 def _mend_ollama_chat() -> None:
-    """Has errors told in Ollama's words; and thoughts in tags, of which only the first piece was one, stay thoughts."""
+    """Has errors told in Ollama's words; and thoughts in tags, of which only the first piece was one, stay thoughts.
+
+    Only an answer that begins with the tag thinks: another one may tell of it.
+    """
     from litellm.llms.ollama.chat.transformation import OllamaChatCompletionResponseIterator as Reader  # noqa: PLC0415
 
     parse = Reader.chunk_parser
@@ -80,12 +83,19 @@ def _mend_ollama_chat() -> None:
     def chunk_parser(self: Any, chunk: dict[str, Any]) -> Any:
         raise_told(chunk)
         message = chunk.get("message") or {}
-        content = message.get("content") or ""
-        if getattr(self, "in_thought", False) or _THOUGHT in content:
-            thought, end, text = content.replace(_THOUGHT, "").partition(_THOUGHT_END)
-            self.in_thought = not end
-            message |= {"thinking": thought, "content": text}
-        return parse(self, chunk)
+        text = message.get("content") or ""
+        thinks = getattr(self, "thinks", None)  # until it is known
+        if thinks is None and (begun := text.lstrip()):
+            thinks = begun.startswith(_THOUGHT)
+            text = begun.removeprefix(_THOUGHT) if thinks else text
+        if thinks:
+            message["thinking"], end, text = text.partition(_THOUGHT_END)
+            thinks = not end
+        self.thinks = thinks
+        message["content"] = ""  # in which LiteLLM would look for tags
+        made = parse(self, chunk)
+        made.choices[0].delta.content = text or None
+        return made
 
     Reader.chunk_parser = chunk_parser  # type: ignore[method-assign]
 

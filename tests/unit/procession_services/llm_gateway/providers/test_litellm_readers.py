@@ -110,15 +110,27 @@ def generated(text: str, done: str | None = None) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "pieces", [["<think>", "hm", " well", "</think>", "A", "B"], ["<think>hm", " well</think>AB"]]
+    ("pieces", "thought", "text"),
+    [
+        (["<think>", "hm", " well", "</think>", "A", "B"], "hm well", "AB"),
+        (["\n", "<think>hm", " well</think>AB"], "hm well", "\nAB"),
+        (["<think>hm</think>", "A ", "<think>", " B"], "hm", "A <think> B"),
+        (
+            ["A tag, ", "<think>", ", is closed by </think>", "."],
+            "",
+            "A tag, <think>, is closed by </think>.",
+        ),
+    ],
 )
-async def test_thoughts_of_ollama_in_tags_are_no_text(direct: LiteLLMProvider, pieces: list[str]) -> None:
+async def test_thoughts_of_ollama_in_tags_are_no_text(
+    direct: LiteLLMProvider, pieces: list[str], thought: str, text: str
+) -> None:
     made = await outcome(direct, CHAT, lines(*(chat(content=piece) for piece in pieces), chat("stop")))
     told = {
         kind: "".join(each[1] for each in made.brief() if each[0] == f"{kind}-delta")
         for kind in ("reasoning", "text")
     }
-    assert told == {"reasoning": "hm well", "text": "AB"}
+    assert told == {"reasoning": thought, "text": text}
 
 
 @pytest.mark.parametrize(("said", "reason"), [("length", "length"), ("stop", "stop")])
