@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from procession.response import ResponseCollector
 from procession_schemas import subjects
 from procession_schemas.generate import GenerateReply, GenerateRequest
+from procession_schemas.model_settings import retries_of
 from procession_services.bus.alive import beating
 from procession_services.llm_gateway.core.call import ModelCall, unknown_model
 from procession_services.llm_gateway.core.ending import Ending
@@ -80,9 +81,9 @@ class Generator:
         if not self._provider.knows(call.model):
             return GenerateReply(error=unknown_model(call.model))
         try:
-            retries = int(request.model_settings.get("maxRetries") or 0)
-        except (OverflowError, TypeError, ValueError):
-            return GenerateReply(error="modelSettings.maxRetries must be a number")
+            retries = retries_of(request.model_settings) or 0
+        except ValueError as error:
+            return GenerateReply(error=f"modelSettings: {error}")
         collector, ending, failure = ResponseCollector(keep_chunks=True), Ending(call), None
         async for chunks in stream_with_retries(self._provider, call, retries, asyncio.sleep):
             failure = ending.failure(chunks)
