@@ -22,18 +22,27 @@ def located(text: str, start: float, end: float, value: str) -> list[tuple[int, 
     """Where a detection is that somebody reports with a position and a value.
 
     The position counts as far as it lies in the text. Where the text there is not the value, all places of the value
-    count too, and where it is nowhere to the letter, those where only capitals and white space differ. Where neither
-    says a place, it is the whole text: what cannot be located must not leak.
+    count too. Where neither says a place, it is the whole text: what cannot be located must not leak.
     """
     begin, stop = max(int(start), 0), min(int(end), len(text))
     places = [(begin, stop)] if begin < stop else []
-    if value.strip() and text[begin:stop] != value:
-        alike = "(?i)" + r"\s+".join(map(re.escape, value.split()))
-        places += _spans(re.escape(value), text) or _spans(alike, text)
+    if text[begin:stop] != value:
+        places += occurrences(text, value, re.escape)
     return places or ([(0, len(text))] if text else [])
 
 
-def _spans(pattern: str, text: str) -> list[tuple[int, int]]:
+def occurrences(text: str, value: str, pattern: Callable[[str], str]) -> list[tuple[int, int]]:
+    """Where a value stands that a model reports, with the pattern for it.
+
+    Models do not always copy capitals and white space: both may differ where the very value is not there.
+    """
+    if not value.strip():
+        return []
+    alike = "(?i)" + pattern(" ".join(value.split())).replace("\\ ", r"\s+")
+    return _matched(pattern(value), text) or _matched(alike, text)
+
+
+def _matched(pattern: str, text: str) -> list[tuple[int, int]]:
     return [found.span() for found in re.finditer(pattern, text)]
 
 

@@ -1,6 +1,5 @@
 """What both stages say about a text: the model's question and answer, what is flagged, and where it stands."""
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -9,6 +8,7 @@ from procession_services.processors.core.category_scores import PROBABILITY
 from procession_services.processors.core.pii.family import Hit
 from procession_services.processors.core.pii.scanner import CONTEXT_TYPES, LOCAL_TYPES, merged
 from procession_services.processors.core.scripts import bounded
+from procession_services.processors.core.spans import occurrences
 
 OTHER: Final = "pii"
 """The type of what a model calls by a name that nobody configured: it may hold what it found."""
@@ -141,23 +141,13 @@ def _told(text: str, hit: Hit) -> dict[str, Any]:
 
 
 def _places(text: str, detection: dict[str, Any], kind: str) -> list[Hit]:
-    """Where a detection stands: wherever its value does, else at the position that is reported, if any (D-57).
-
-    Models count badly, and do not always copy case and white space: both may differ where the very value is not there.
-    """
+    """Where a detection stands: wherever its value does, else at the position that is reported, if any (D-57)."""
     value, confidence = detection["value"], detection["confidence"]
     start, end = max(0, int(detection["start"])), min(len(text), int(detection["end"]))
-    places: set[tuple[int, int]] = set()
-    if value.strip():
-        alike = "(?i)" + bounded(" ".join(value.split())).replace("\\ ", r"\s+")
-        places = _spans(bounded(value), text) or _spans(alike, text)
+    places = set(occurrences(text, value, bounded))
     if text[start:end] == value or not places:
         places |= {(start, end)} if text[start:end].strip() else set()
     return [Hit(*place, kind, confidence) for place in sorted(places)]
-
-
-def _spans(pattern: str, text: str) -> set[tuple[int, int]]:
-    return {found.span() for found in re.finditer(pattern, text)}
 
 
 def _usable(rewritten: str | None, text: str, hits: Sequence[Hit]) -> str | None:
