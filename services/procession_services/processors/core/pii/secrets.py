@@ -191,7 +191,8 @@ class AssignedFinder:
         """See `Finder`: looks for the sign, then to both sides."""
         for sign in _SIGN.finditer(text, start, min(len(text), stop + CONTEXT)):
             hit = self._hit(text, sign.start())
-            if hit and start <= hit.start < stop:
+            # Without its sign it would not be found again.
+            if hit and start <= hit.start and hit.origin < stop:
                 yield hit
 
     @staticmethod

@@ -49,6 +49,7 @@ FOUND = (
     ("api-key", "key sk_live_0123456789abcdefXY ok", "sk_live_0123456789abcdefXY"),
     ("api-key", 'api_key = "0123456789abcdefghij" ok', 'api_key = "0123456789abcdefghij"'),
     ("api-key", '{"api_key": "0123456789abcdefghij"}', "0123456789abcdefghij"),
+    ("password", "password: hx42kdpw it is", "hx42kdpw"),
     ("api-key", '{"x": 1, "apiSecret":"0123456789abcdefghij"}', "0123456789abcdefghij"),
     ("api-key", "client_secret: f8aK2j3nQp0zLwX1, ok", "f8aK2j3nQp0zLwX1"),
     ("api-key", "AWS AKIAIOSFODNN7EXAMPLE.", "AKIAIOSFODNN7EXAMPLE"),
