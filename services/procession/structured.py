@@ -134,8 +134,10 @@ def _only_object(text: str) -> Any:
 
 def schema_problem(schema: dict[str, Any]) -> tuple[list[str], str] | None:
     """Where and why something is no JSON Schema, of the version that it names; None where it is one."""
+    named = isinstance(schema.get("$schema"), str)
+    kind = validator_for(schema, default=Draft202012Validator) if named else Draft202012Validator
     try:
-        validator_for(schema, default=Draft202012Validator).check_schema(schema)
+        kind.check_schema(schema)
     except SchemaError as error:
         return [str(step) for step in error.absolute_path], f"is no JSON Schema: {error.message}"
     return None

@@ -6,8 +6,6 @@ object comes before `finish`, in the run's result too.
 
 from typing import Any, Final, Literal
 
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError
 from pydantic import Field, field_validator, model_validator
 
 from procession.args import HookArgs, OutputStepArgs, OutputStreamArgs
@@ -15,7 +13,7 @@ from procession.errors import ProcessorError
 from procession.processor import Hook, Options, Processor
 from procession.prompt import to_prompt
 from procession.services import ModelAnswer, ModelCallError, ModelRequest, object_of
-from procession.structured import ObjectStream
+from procession.structured import ObjectStream, schema_problem
 from procession_schemas.chunks import Chunk
 from procession_services.processors.core.own_state import own_by_options
 from procession_services.processors.core.structuring import current_answer, questions, system_prompt
@@ -60,10 +58,9 @@ class StructuredOutputOptions(Options):
     @field_validator("schema_")
     @classmethod
     def _valid(cls, schema: dict[str, Any]) -> dict[str, Any]:
-        try:
-            Draft202012Validator.check_schema(schema)
-        except SchemaError as error:
-            raise ValueError(f"is no JSON Schema: {error.message}") from error
+        if problem := schema_problem(schema):
+            place, told = problem
+            raise ValueError(f"{'.'.join(place)} {told}".strip())
         return schema
 
 

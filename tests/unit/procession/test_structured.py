@@ -179,3 +179,5 @@ def test_a_schema_is_held_against_the_draft_that_it_names():
     tuples = {"type": "array", "items": [{"type": "string"}]}
     assert schema_problem({"$schema": "http://json-schema.org/draft-07/schema#", **tuples}) is None
     assert (schema_problem(tuples) or [None])[0] == ["items"]
+    for none in ({"a": 1}, [1], 5, None):
+        assert (schema_problem({"$schema": none}) or [None])[0] == ["$schema"]

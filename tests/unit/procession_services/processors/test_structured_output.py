@@ -239,13 +239,17 @@ class TestOptions:
             ({"model": "m/x"}, "STRUCTURED_OUTPUT_PROCESSOR_SCHEMA_REQUIRED"),
             ({"schema": {}}, "STRUCTURED_OUTPUT_PROCESSOR_MODEL_REQUIRED"),
             ({"schema": {}, "model": None}, "STRUCTURED_OUTPUT_PROCESSOR_MODEL_REQUIRED"),
-            ({"schema": {"type": 5}, "model": "m/x"}, "is no JSON Schema"),
+            ({"schema": {"type": 5}, "model": "m/x"}, "type is no JSON Schema"),
             ({"schema": {}, "model": "m/x", "errorStrategy": "hope"}, "errorStrategy"),
         ],
     )
     def test_what_is_missing_or_wrong_is_named(self, options, told):
         with pytest.raises(InvalidOptionsError, match=told):
             StructuredOutput.build(options)
+
+    def test_a_schema_may_be_of_an_earlier_draft(self):
+        schema = {"$schema": "http://json-schema.org/draft-07/schema#", "items": [{"type": "string"}]}
+        StructuredOutput.build({"schema": schema, "model": "m/x"})
 
     async def test_it_keeps_the_rules_of_every_processor(self):
         await check_processor(
