@@ -276,9 +276,9 @@ class SystemPromptScrubber(Detector[SystemPromptScrubberOptions]):
                 return text
 
     def _trusted(self, text: str, judged: _Judged) -> bool:
-        """Whether the model's own redaction is used: it must not hold what the model objected to."""
+        """Whether the model's own redaction is used: it must say something, and not what the model objected to."""
         secrets = (text[span.start : span.end] for span in judged.spans)
-        return bool(judged.rewritten) and not any(secret in judged.rewritten for secret in secrets)
+        return bool(judged.rewritten.strip()) and not any(secret in judged.rewritten for secret in secrets)
 
     def _instead(self, span: Span, text: str) -> str:
         """What stands for a place; lengths are those of the text (D-13)."""

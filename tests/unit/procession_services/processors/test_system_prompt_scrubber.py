@@ -219,9 +219,11 @@ class TestModel:
         assert (await make(reply, model="m/x")[0].stream(["a secret"])).text == "a nice text"
         assert (await make(reply, model="m/x")[0].output_result("a secret")).texts == ["a nice text"]
 
-    async def test_but_not_where_it_still_has_the_secret(self):
-        kit, _ = make(detected(("r", "secret", 1, 2, 8), rewritten="my secret"), model="m/x")
-        assert (await kit.stream(["a secret"])).text == "a ******"
+    @pytest.mark.parametrize("rewritten", ["my secret", " \n"])
+    async def test_but_not_where_it_still_has_the_secret_or_says_nothing(self, rewritten):
+        reply = detected(("r", "secret", 1, 2, 8), rewritten=rewritten)
+        assert (await make(reply, model="m/x")[0].stream(["a secret"])).text == "a ******"
+        assert (await make(reply, model="m/x")[0].output_result("a secret")).texts == ["a ******"]
 
     async def test_it_never_sees_what_was_found_without_it(self):
         kit, models = make(NOTHING, model="m/x")
