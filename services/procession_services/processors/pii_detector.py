@@ -25,7 +25,7 @@ from procession.processor import Hook
 from procession_schemas.chunks import Chunk
 from procession_schemas.messages import Message
 from procession_services.processors.core.detector_text import JS_SPACE, detector_text, with_text
-from procession_services.processors.core.judged_stream import JudgedStream, Verdict
+from procession_services.processors.core.judged_stream import JudgedStream, Verdict, edged
 from procession_services.processors.core.pii.family import Hit
 from procession_services.processors.core.pii.prompts import restored, with_tokens
 from procession_services.processors.core.pii.redaction import Replace, redacted, redacted_parts, replacer
@@ -250,8 +250,9 @@ class PIIDetector(Detector[PIIDetectorOptions]):
             if self.options.strategy == "filter" or findings.lost:
                 return Verdict(None, flagged=True)
             replacing = vault.token if vault else self._replace
-            kept = findings.rewritten or redacted(piece, findings.hits, replacing)
-            return Verdict(kept, flagged=True)
+            if findings.rewritten:
+                return Verdict(edged(findings.rewritten, piece), flagged=True)
+            return Verdict(redacted(piece, findings.hits, replacing), flagged=True)
 
         mode = self.options.mode
         size = _ALL if mode is StreamMode.HOLD else self.options.buffer_size

@@ -18,7 +18,7 @@ from procession.scanners import RegexRule, RegexScanner
 from procession_schemas.chunks import Chunk
 from procession_schemas.messages import Message
 from procession_services.processors.core.detector_text import with_text
-from procession_services.processors.core.judged_stream import JudgedStream, Verdict
+from procession_services.processors.core.judged_stream import JudgedStream, Verdict, edged
 from procession_services.processors.core.spans import (
     Span,
     joined_text,
@@ -270,8 +270,9 @@ class SystemPromptScrubber(Detector[SystemPromptScrubberOptions]):
             case "filter":
                 return None
             case "redact":
-                trusted = self._trusted(text, judged)
-                return judged.rewritten if trusted else replaced(text, judged.spans, self._instead)
+                if self._trusted(text, judged):
+                    return edged(judged.rewritten, text)
+                return replaced(text, judged.spans, self._instead)
             case _:
                 return text
 

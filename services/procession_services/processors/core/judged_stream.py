@@ -158,12 +158,11 @@ class JudgedStream:
         if verdict.keep is None:
             self.state["context"], self.state["waiting"] = context[: len(context) - len(waiting)], []
             return []
-        keep = verdict.keep if verdict.keep == piece else _edged(verdict.keep, piece)
         if verdict.flagged:  # reported once: later pieces are judged without it
             self.state["context"], self.state["waiting"] = [], []
-            return [*waiting, keep]
-        self.state["context"] = [*context, keep][-self.window :] if self.window else []
-        waiting = [*waiting, keep]
+            return [*waiting, verdict.keep]
+        self.state["context"] = [*context, verdict.keep][-self.window :] if self.window else []
+        waiting = [*waiting, verdict.keep]
         stay = self.window if self.mode == "hold" else 0
         self.state["waiting"] = waiting[-stay:] if stay else []
         return waiting[:-stay] if stay else waiting
@@ -176,8 +175,8 @@ class JudgedStream:
         return [{**last, "payload": {**last.get("payload", {}), "text": text}}]
 
 
-def _edged(text: str, piece: str) -> str:
-    """What stands for a piece, with the piece's own white space around it: a model that rewrites it trims that."""
+def edged(text: str, piece: str) -> str:
+    """What a model wrote in the place of a piece, with the piece's own white space around it, which models trim."""
     body = piece.strip()
     begin = piece.index(body)
     return piece[:begin] + text.strip() + piece[begin + len(body) :]

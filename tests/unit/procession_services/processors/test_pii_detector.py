@@ -38,6 +38,16 @@ def kit(replies=(), log=lambda _text: None, **options):
 
 
 @pytest.mark.parametrize(
+    ("more", "text"), [({"redacted_content": "P. came"}, " P. came\n"), ({}, "  came\n")]
+)
+async def test_a_piece_keeps_its_white_space_whoever_redacts_it(more, text):
+    """What a model rewrites it trims; what is removed here is removed alone."""
+    alice = {**ALICE, "start": 1, "end": 6}
+    one = kit((answer(alice, **more),), model="m/x", detectionTypes=["name"], redactionMethod="remove")
+    assert (await one.stream([" Alice came\n"])).text == text
+
+
+@pytest.mark.parametrize(
     ("method", "text"),
     [
         ("mask", "mail j******e@*******.com or (XXX) XXX-4567"),

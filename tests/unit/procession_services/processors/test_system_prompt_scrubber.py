@@ -219,6 +219,15 @@ class TestModel:
         assert (await make(reply, model="m/x")[0].stream(["a secret"])).text == "a nice text"
         assert (await make(reply, model="m/x")[0].output_result("a secret")).texts == ["a nice text"]
 
+    async def test_its_own_redaction_keeps_the_white_space_of_a_piece_that_it_trims(self):
+        reply = detected(("r", "secret", 1, 3, 9), rewritten="a nice text")
+        assert (await make(reply, model="m/x")[0].stream([" a secret\n"])).text == " a nice text\n"
+
+    async def test_what_is_removed_takes_no_white_space_along(self):
+        """R-SCR-6."""
+        kit, _ = make(detected(("r", "My", 1, 0, 2)), model="m/x", redactionMethod="remove")
+        assert (await kit.stream(["My secret."])).text == " secret."
+
     @pytest.mark.parametrize("rewritten", ["my secret", " \n"])
     async def test_but_not_where_it_still_has_the_secret_or_says_nothing(self, rewritten):
         reply = detected(("r", "secret", 1, 2, 8), rewritten=rewritten)

@@ -7,7 +7,7 @@ import pytest
 
 from procession.errors import TripWire
 from procession_schemas.chunks import Chunk
-from procession_services.processors.core.judged_stream import OBSERVED_AT_ONCE, JudgedStream, Verdict
+from procession_services.processors.core.judged_stream import OBSERVED_AT_ONCE, JudgedStream, Verdict, edged
 
 FINISH: Chunk = {"type": "finish", "payload": {}}
 
@@ -104,7 +104,7 @@ async def test_a_window_of_one_is_one_earlier_piece():
 @pytest.mark.parametrize("size", [1, 100])
 async def test_the_white_space_around_a_piece_stays_when_a_model_rewrites_it(size):
     async def trimming(_text, piece):
-        return Verdict(piece.strip().replace("bad", "good"), flagged=True)
+        return Verdict(edged(piece.strip().replace("bad", "good"), piece), flagged=True)
 
     text = " One bad. Two bad.\n\nThree bad. "
     out, _ = await played([delta(text), FINISH], trimming, size=size)
