@@ -223,7 +223,7 @@ class TokenLimiter(Processor[TokenLimiterOptions]):
                 total -= sum(tokens[place] for place in group)
         if not removed:
             return
-        gone = [messages[place] for place in sorted(removed)]
+        gone = [messages[place] for place in removed]
         told = self.on_memory_trim(gone, args.request_context)
         if inspect.isawaitable(told):
             await told
@@ -267,7 +267,8 @@ class TokenLimiter(Processor[TokenLimiterOptions]):
                     if self.options.strategy == "abort":
                         args.abort(self._exceeded(total + tokens))
                     part["text"], cut = counter.first(part["text"], limit - total), True
-                total = min(limit, total + tokens)
+                    tokens = counter.count(part["text"])
+                total += tokens
             messages.append(copy)
         if not cut:
             return None

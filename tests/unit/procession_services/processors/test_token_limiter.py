@@ -173,6 +173,16 @@ async def test_the_final_messages_are_cut_with_their_flat_copy():
     assert [violation.message for violation in kit.violations]
 
 
+async def test_a_later_text_gets_what_an_earlier_one_has_left_of_the_limit():
+    """R-TOKLIM-15: what was cut counts as much as is left of it."""
+    kit = ProcessorKit(TokenLimiter, {"limit": 3})
+    kit.answer("a" * 25 + "ñ")
+    kit.messages[-1]["content"]["parts"].append({"type": "text", "text": "two"})
+    outcome = await kit.output_result()
+    texts = [part["text"] for part in outcome.messages[-1]["content"]["parts"] if part["type"] == "text"]
+    assert texts == ["a" * 9, "two"]
+
+
 async def test_an_answer_that_fits_stays_as_it_is():
     kit = ProcessorKit(TokenLimiter, {"limit": 9})
     outcome = await kit.output_result("one two three")
