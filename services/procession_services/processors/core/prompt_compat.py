@@ -91,7 +91,7 @@ def without_empty_signed(prompt: Prompt, case: PromptCase) -> Prompt:
         if entry is protected or not _is_reasoning(entry, part):
             return True
         signature = part.get("signature") or _own(part).get("signature")
-        return not signature or bool((part.get("text") or "").strip())
+        return not signature or bool(part.get("text"))
 
     return _filtered(prompt, stays)
 

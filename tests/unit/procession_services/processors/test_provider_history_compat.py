@@ -79,6 +79,13 @@ class TestPrompt:
         prompt = [ASKED, says(thinks("t", signature="s"), thinks("", redactedData="d"), text()), ASKED]
         assert await sent(prompt, "anthropic/claude-sonnet-4-5") == prompt
 
+    async def test_a_blank_thought_that_anthropic_signed_is_one(self):
+        """R-PHC-2: only a signature without any text goes; it signs blanks like every other text."""
+        blank = thinks(" ", providerOptions={"anthropic": {"signature": "s"}})
+        empty = thinks("", providerOptions={"anthropic": {"signature": "s"}})
+        out = await sent([ASKED, says(blank, empty, text()), ASKED], "anthropic/claude-sonnet-4-5")
+        assert out == [ASKED, says(blank, text()), ASKED]
+
     async def test_the_turn_under_way_keeps_mixed_reasoning_also_behind_tool_results(self):
         turn = says(thinks("foreign"), thinks("own", signature="s"), {**CALL, "providerExecuted": False})
         prompt = [ASKED, turn, {"role": "tool", "content": [RESULT]}]
