@@ -160,7 +160,7 @@ class MessageHistory(Processor[MessageHistoryOptions]):
         while True:
             page = await memory.store.recent(memory.tenant, here.thread, here.resource, PAGE, skip=len(found))
             found = [*page, *found]
-            visible = [message for message in found if boundary.shows(message)]
+            visible = [m for m in found if m["role"] != "system" and boundary.shows(m)]
             enough = limit is not None and len(visible) >= limit
             used = sum(map(self.count_message, visible))
             behind = bool(found) and found[0]["createdAt"] < boundary.at

@@ -430,6 +430,15 @@ async def test_a_token_limit_reads_pages_until_it_is_used_up(
     assert len(await capped.recall()) == 3
 
 
+async def test_system_messages_of_a_thread_take_no_place_of_others(
+    run: Make, store: RedisMessageStore, tenant: str
+) -> None:
+    """R-HIST-3, R-HIST-6."""
+    rows = [message("m0"), message("m1"), message("s0", role="system"), message("s1", role="system")]
+    await store.save(tenant, "t", "r", rows)
+    assert await run(tokenLimit={"maxTokens": 100_000}, lastMessages=2).recall() == ["m0", "m1"]
+
+
 async def test_a_boundary_hides_what_a_budget_has_cut(
     run: Make, store: RedisMessageStore, tenant: str
 ) -> None:
