@@ -153,14 +153,14 @@ def vnext_update(
     if why != _APPEND and search is None:
         return _refused("reason", f"{why} needs the text to replace, in `searchString`; nothing was changed")
     if not stored:
-        if entry == template.text:
+        if _squeezed(entry) == _squeezed(template.text):
             return _refused(
                 "reason", "this is the empty template; call again when there is something to note"
             )
         return _noted(entry, "the working memory was started", template)
     if search is not None and search in stored:
         return _noted(stored.replace(search, entry, 1), "the text was found and replaced", template)
-    if entry in stored or entry.strip() == template.text.strip():
+    if entry in stored or _squeezed(entry) == _squeezed(template.text):
         return _refused("reason", "the working memory says that already; nothing was added")
     told = (
         "added at the end"

@@ -104,6 +104,9 @@ def test_entries():
     assert vnext("- a", "- a\n- c") == (None, False)
     assert vnext(f" {FORM.text}\n", "- a") == (None, False)
     assert vnext(FORM.text, None) == (None, False)
+    for blank in ("\n", "  "):
+        assert vnext(FORM.text.replace("\n", f"\n{blank}") + blank, None) == (None, False)
+        assert vnext(FORM.text.replace("\n", f"\n{blank}"), "- a") == (None, False)
     assert vnext(f"{FORM.text}\n- b", "- a") == ("- a\n\n- b", True), "the template is no note"
     irrelevant = {"updateReason": "replace-irrelevant-memory", "searchString": "- a"}
     assert vnext("- b", "- a", **irrelevant) == ("- b", True)
