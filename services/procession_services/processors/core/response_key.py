@@ -60,7 +60,7 @@ def _digest(text: str) -> str:
 
 
 def without_internal(value: Any) -> Any:
-    """A prompt without `providerOptions.mastra`, which no provider sees."""
+    """A prompt without `providerOptions.mastra`, which no provider sees, and without empty `providerOptions`."""
     if isinstance(value, list):
         return [without_internal(each) for each in value]
     if not isinstance(value, dict):
@@ -69,9 +69,8 @@ def without_internal(value: Any) -> Any:
     for key, each in value.items():
         if key == "providerOptions" and isinstance(each, dict):
             rest = {name: options for name, options in each.items() if name != _INTERNAL}
-            if not rest and each:
-                continue
-            made[key] = without_internal(rest)
+            if rest:
+                made[key] = without_internal(rest)
         else:
             made[key] = without_internal(each)
     return made
