@@ -45,7 +45,7 @@ class WorkingMemoryState(StateSignalProcessor[WorkingMemoryStateOptions]):
             return None
         attributes = {"format": written, "scope": self.options.scope}
         known = _known(args) if args.has_snapshot and written == "markdown" else None
-        if known is None:
+        if not known:
             return {"id": self.state_id, "mode": "snapshot", "cacheKey": key, "tagName": self.state_id,
                     "contents": text, "value": text, "attributes": attributes}  # fmt: skip
         delta = hunks(known, text)
@@ -55,7 +55,7 @@ class WorkingMemoryState(StateSignalProcessor[WorkingMemoryStateOptions]):
 
 
 def _known(args: StateSignalArgs) -> str | None:
-    """The text that the model has, from what was sent; None where that is not known."""
+    """The text that the model has, from what was sent; None or empty where that is not known."""
     latest: SentState | None = args.deltas[-1] if args.deltas else None
     for sent in (latest, args.last_snapshot):
         if sent is not None and isinstance(sent.metadata.get("value"), str):
