@@ -219,8 +219,8 @@ def _one(
 ) -> dict[str, Any]:
     if name not in known:
         near = catalog.suggest(name, denied)
-        hint = f"Did you mean {', '.join(near)}?" if near else f"Find tools with {SEARCH}."
-        message = f'There is no tool "{name}". {hint}'
+        hint = f"Did you mean {', '.join(near)}? Else find tools" if near else "Find tools"
+        message = f'There is no tool "{name}". {hint} with {SEARCH}.'
     elif name in added:
         message = f'"{name}" is loaded; it can be called from the next step on.'
     else:
