@@ -13,7 +13,7 @@ from procession_services.processors.core.api_errors import texts
 
 _REFUSAL: Final = re.compile(
     r"does not support assistant message prefill"
-    r"|assistant response prefill is incompatible with enable[_\s-]*thinking"
+    r"|assistant response prefill is incompatible with enable[_\s-]?thinking"
     r"|requests ending with a model turn are not supported",
     re.IGNORECASE,
 )

@@ -44,6 +44,7 @@ async def test_the_body_of_a_refused_request_counts_too():
         ("rate limited", {}),
         ("broken", {"name": "StreamError", "response_body": REFUSAL}),
         (REFUSAL, {"retries": 1}),
+        ("assistant response prefill is incompatible with enable  thinking", {}),
     ],
 )
 async def test_other_errors_and_later_failures_are_left_alone(message, fields):
