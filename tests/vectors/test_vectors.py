@@ -10,11 +10,22 @@ from tests.vectors.compare import differences
 from tests.vectors.run import judge, main, vectors_of
 
 GIVEN = Path(__file__).parent / "given"
-CASES = [(path.name, vector) for path in sorted(GIVEN.glob("*.json")) for vector in vectors_of(path)]
+CASES, RECORDED = (
+    [(path.name, vector) for path in sorted(folder.glob("*.json")) for vector in vectors_of(path)]
+    for folder in (GIVEN, GIVEN.parent / "recorded")
+)
 
 
 @pytest.mark.parametrize(("file", "vector"), CASES, ids=[f"{file[:-5]}:{v['name']}" for file, v in CASES])
 async def test_given(file, vector):
+    result = await judge(file, vector)
+    assert not result.failed, "\n".join(result.differences)
+
+
+@pytest.mark.parametrize(
+    ("file", "vector"), RECORDED, ids=[f"{file[:-5]}:{v['name']}" for file, v in RECORDED]
+)
+async def test_recorded(file, vector):
     result = await judge(file, vector)
     assert not result.failed, "\n".join(result.differences)
 

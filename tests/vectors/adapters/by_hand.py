@@ -162,17 +162,25 @@ def error_of(told: Any) -> APIError:
         for key, v in {**told, **told.get("props", {})}.items()
         if key not in ("kind", "cause", "props")
     }
+    retryable = fields.get("isRetryable")
+    if retryable is None and kind == "APICallError":
+        retryable = _passes(fields.get(STATUS))
     return APIError(
         str(fields.get("message", "")),
         name=kind,
         status_code=fields.get(STATUS),
-        is_retryable=fields.get("isRetryable"),
+        is_retryable=retryable,
         code=fields.get("code"),
         response_headers=fields.get("responseHeaders") or {},
         response_body=fields.get("responseBody"),
         cause=_cause(told),
         data=fields,
     )
+
+
+def _passes(status: Any) -> bool:
+    """What the reference's `APICallError` takes for granted where nobody says it, as our gateway does."""
+    return isinstance(status, int) and (status in (408, 409, 429) or status >= 500)
 
 
 def _cause(told: dict[str, Any]) -> APIError | None:

@@ -79,6 +79,7 @@ def _answers(vector: dict[str, Any]) -> list[Any]:
 def _processor(vector: dict[str, Any], **more: Any) -> _Policy:
     processor = _Policy.build({**_options(vector), **more})
     processor.policy = vector["options"].get("policy", "none")
+    processor.id = vector["options"].get("id", processor.id)  # type: ignore[misc]  # an entry's `as`
     return processor
 
 

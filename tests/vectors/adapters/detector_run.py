@@ -27,7 +27,8 @@ from tests.vectors.adapters.common import (
     without,
 )
 
-_CALLBACK = re.compile(r"policy$|on[A-Z]")
+_CALLBACK = re.compile(r"policy$|on[A-Z]|id$")
+"""What is no option of ours; an instance is named by `as`, beside its options."""
 _FENCED = re.compile(r"<text-(\w+)>\n(.*)\n</text-\1>", re.DOTALL)
 
 
@@ -126,7 +127,7 @@ async def _messages(
 ) -> None:
     messages: list[Any] = [to_message(each) for each in given["messages"]]
     for message in messages:
-        ctx.messages.add({"createdAt": NOW, **copy.deepcopy(message)}, "input")
+        ctx.messages.add({"createdAt": NOW, **copy.deepcopy(message)}, "input", merge=False)
     if given["hook"] == Hook.INPUT.value:
         args = InputArgs(**common, messages=messages, system_messages=[], message_list=ctx.messages)
         out = await processor.process_input(args)

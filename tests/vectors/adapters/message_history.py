@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from procession_services.memory.core.storable import storable, without_blocks
+from procession_services.memory.core.storable import storable
 from procession_services.memory.history import BOUNDARY, MessageHistory
 from tests.vectors.adapters.common import from_message, to_message, without
 from tests.vectors.adapters.memory_run import MemoryRun, rows, thrown
@@ -139,10 +139,16 @@ async def _persist(given: dict[str, Any]) -> Any:
 
 
 def override(vector: dict[str, Any], observed: Any, differences: list[str]) -> str | None:
-    """D-18: the incoming copy wins; D-42: false is none, left out it is 10; D-111: what says nothing is not kept."""
+    """D-18: the incoming copy wins; D-42: false is none, left out it is 10; D-43: a number holds beside a budget, too;
+    D-111: what says nothing is not kept.
+    """
     if "saved" in observed:
         return _of_saving(vector, observed)
     given, options = vector["input"], without(vector["options"])
+    if "loaded" in observed and isinstance(options.get("lastMessages"), int):
+        ours, theirs = observed["loaded"], vector["expected"]["loaded"]
+        kept = [each for each in theirs if each in ours] == ours
+        return "D-43" if kept and len(ours) <= options["lastMessages"] < len(theirs) else None
     if given["hook"] != "processInput" or "order" not in observed:
         return None
     order = observed["order"]
@@ -154,8 +160,12 @@ def override(vector: dict[str, Any], observed: Any, differences: list[str]) -> s
             entry["source"] == "input" and entry["text"] == _text(to_message(incoming[entry["id"]]))
             for entry in both
         )
-        others = [entry["id"] for entry in order] == [entry["id"] for entry in vector["expected"]["order"]]
-        return "D-18" if fresh and others else None
+        twice = {entry["id"] for entry in both}
+        ids, expected_ids = (
+            [entry["id"] for entry in each if entry["id"] not in twice]
+            for each in (order, vector["expected"]["order"])
+        )
+        return "D-18" if fresh and ids == expected_ids else None
     last = options.get("lastMessages")
     recalled = [entry["id"] for entry in order if entry["source"] == "memory"]
     limits = [asked["perPage"] for asked in observed["listMessagesArgs"]]
@@ -184,8 +194,7 @@ def _of_saving(vector: dict[str, Any], observed: Any) -> str | None:
 
 
 def _without_emptied(row: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
-    """A message without the texts that were more before."""
-    texts = [str(part.get("text", "")) for part in told["parts"]]
-    had_blocks = any(without_blocks(text) != text for text in texts)
-    parts = [part for part in row["parts"] if not had_blocks or part.get("text") != ""]
+    """A message without the texts that were more before; all texts of before are in it, in their order."""
+    texts = iter([part["text"] for part in told["parts"] if part["type"] == "text"])
+    parts = [p for p in row["parts"] if p["type"] != "text" or (p["text"] == "") is (next(texts) == "")]
     return {**row, "parts": parts}

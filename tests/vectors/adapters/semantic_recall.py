@@ -1,5 +1,6 @@
 """`semantic-recall.json`: hits that a noted index gives, and what is put into it."""
 
+import re
 from typing import Any
 
 from procession_services.memory.core.recall_text import other_conversations
@@ -165,12 +166,12 @@ def _rule(key: str, vector: dict[str, Any], observed: Any) -> str | None:
 
 def _block(vector: dict[str, Any]) -> str:
     """What the rule makes of the messages that the reference shows."""
-    told = "\n".join(vector["expected"]["crossThreadSystemMessage"])
+    told = "\n".join(vector["expected"]["crossThreadSystemMessage"]).replace("Message from", "\nMessage from")
     shown = [
         {**_message(row), "threadId": row["threadId"]}
         for row in vector["input"]["stored"]
         if row["threadId"] != "t1"
         and row.get("text")
-        and f"{row['role'].capitalize()}: {' '.join(row['text'].split('|'))}" in told
+        and re.search(rf"\b{re.escape(' '.join(row['text'].split('|')))}\b", told)
     ]
     return other_conversations(shown)  # type: ignore[arg-type]

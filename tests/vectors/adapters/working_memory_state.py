@@ -68,6 +68,8 @@ def override(vector: dict[str, Any], observed: Any, differences: list[str]) -> s
         return None
     if {**signal, "contents": expected.get("contents"), "delta": expected.get("delta")} != expected:
         return None
-    latest = (given.get("deltas") or [None])[-1] or given["lastSnapshot"]
-    known = (latest.get("metadata") or {}).get("value", latest.get("contents"))
+    snapshot = given.get("lastSnapshot") or {}
+    sent = [*(given.get("deltas") or [])[-1:], snapshot]
+    values = [each["metadata"]["value"] for each in sent if "value" in (each.get("metadata") or {})]
+    known = [*values, snapshot.get("contents")][0]
     return "D-87" if patched(known, signal["contents"]) == signal["value"] else None
