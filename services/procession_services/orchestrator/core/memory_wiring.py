@@ -22,6 +22,7 @@ __all__ = ["NoVectorStoreError", "Wiring", "last_messages", "merged_options", "w
 HISTORY: Final = "message-history"
 RECALL: Final = "semantic-recall"
 NOTE: Final = "working-memory"
+OBSERVER: Final = "observational-memory"
 INDEX: Final = "messages"
 """The index of agents that name none: one for all embedders, so that a change of the embedder is noticed (R-WIRE-8)."""
 _DEFAULT_LAST: Final = 10
@@ -76,13 +77,17 @@ def wire(
     """
     limits = history_limits(last_messages(options), options.message_history)
     observing = options.observational_memory or None
-    enabled: bool = limits["enabled"] and observing is None
+    # In an array that has an observer, whoever put it there, it loads or saves in the place of history.
+    observes_input, observes_output = (
+        observing is not None or OBSERVER in ids for ids in (input_ids, output_ids)
+    )
+    enabled: bool = limits["enabled"] and not observes_input
     note = _note(options)
     recall = options.semantic_recall or None
     if recall is not None and not vectors:
         raise NoVectorStoreError("semantic recall needs a vector store")
     inputs: list[ProcessorRef] = []
-    if enabled or observing is not None or HISTORY in input_ids:
+    if enabled or observes_input or HISTORY in input_ids:
         inputs.append(ProcessorRef(id="memory-input-filter"))
     if note is not None and not note.use_state_signals:
         inputs.append(_note_ref(NOTE, note, read_only=bool(options.read_only)))
@@ -99,7 +104,7 @@ def wire(
         inputs.append(_note_ref("working-memory-state", note))
     outputs = [_recall_ref(recall)] if recall is not None else []
     # What is indexed must be stored, or it could never be recalled (D-85).
-    if enabled or (recall is not None and observing is None):
+    if (limits["enabled"] or recall is not None) and not observes_output:
         outputs.append(ProcessorRef(id=HISTORY, options=_history_options(options, limits)))
     outputs += observer
     return Wiring(
@@ -143,7 +148,7 @@ def _recall_ref(recall: SemanticRecallConfig) -> ProcessorRef:
 
 def _observer_ref(observing: ObservationalConfig, options: MemoryOptions) -> ProcessorRef:
     told = observing.model_dump(by_alias=True, exclude_none=True, exclude_unset=True)
-    return ProcessorRef(id="observational-memory", options={**told, **_saving(options)})
+    return ProcessorRef(id=OBSERVER, options={**told, **_saving(options)})
 
 
 def _form(note: WorkingMemoryConfig) -> dict[str, Any]:

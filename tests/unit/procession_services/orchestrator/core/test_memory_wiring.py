@@ -63,6 +63,17 @@ def test_a_budget_is_given_to_reader_and_cutter():
     assert options["memory-token-limiter"] == {"limit": 100, "atMaxRemoveTokens": 25}
 
 
+@pytest.mark.parametrize("recall", [False, True])
+def test_an_observer_in_an_array_takes_the_place_of_history_there(recall):
+    """R-OM-3, R-WIRE-5: else both would load and save the thread."""
+    observer = {"observational-memory"}
+    options = {"messageHistory": {"maxTokens": 9}, "semanticRecall": recall}
+    made = wired(input_ids=observer, output_ids=observer, **options)
+    recalled = ["semantic-recall"] if recall else []
+    assert (ids(made.input), ids(made.output)) == (["memory-input-filter", *recalled], recalled)
+    assert ids(wired(input_ids=observer, **options).output) == [*recalled, "message-history"]
+
+
 def test_observational_memory_takes_the_place_of_history():
     """R-OM-3, R-WIRE-2, R-WIRE-3."""
     made = wired(
