@@ -94,7 +94,7 @@ def catalog(entries: Iterable[Mapping[str, str]], form: Format) -> str:
         form: How to write them.
     """
     listed = [{field: entry[field] for field in _FIELDS} for entry in entries]
-    listed.sort(key=lambda entry: (entry["name"].casefold(), entry["name"], entry["location"]))
+    listed.sort(key=lambda entry: (entry["name"].casefold(), entry["name"].swapcase()))
     return _WRITERS[form](listed)
 
 
