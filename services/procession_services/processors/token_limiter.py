@@ -122,7 +122,7 @@ class TokenLimiter(Processor[TokenLimiterOptions]):
     # --- for subclasses ------------------------------------------------------------------------
 
     def count_message(self, message: Mapping[str, Any], counter: TokenCounter = ESTIMATOR) -> float:
-        """The tokens of a stored message or a system message; override it to count differently (memory-only)."""
+        """The tokens of a stored message; override it to count differently (memory-only)."""
         return weigh_message(message).tokens(counter)
 
     def on_memory_trim(
@@ -230,7 +230,7 @@ class TokenLimiter(Processor[TokenLimiterOptions]):
         conversation.remove_by_ids({message["id"] for message in gone})
 
     def _system_tokens(self, conversation: MessageList, counter: TokenCounter) -> float:
-        return sum(self.count_message(message, counter) for message in conversation.get_all_system_messages())
+        return sum(weigh_message(each).tokens(counter) for each in conversation.get_all_system_messages())
 
     # --- output --------------------------------------------------------------------------------
 

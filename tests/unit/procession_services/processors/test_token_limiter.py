@@ -228,12 +228,15 @@ async def test_memory_only_never_removes_what_is_of_this_request_and_never_trips
 
 
 async def test_memory_only_counts_with_the_subclass_and_has_no_other_hooks():
+    """R-TOKLIM-10: system messages are no stored ones, and have no parts that a subclass could read."""
+
     class Ten(TokenLimiter):
         def count_message(self, message, counter=None):
-            return 10
+            return 10 if message["content"]["parts"] else 0
 
     kit = ProcessorKit(Ten, {"limit": 50, "trimMode": "memory-only", "atMaxRemoveTokens": 0})
     remembered(kit, *({"id": f"h{i}", "role": "user", "content": "x"} for i in range(3)))
+    kit.message_list.add_system("be")
     outcome = await kit.input("q")
     assert len(outcome.messages) == 2
     with pytest.raises(ValueError, match="no process_output_stream"):
