@@ -1,11 +1,14 @@
 """`trailing-assistant-guard.json`: the turn that the input-step hook adds."""
 
+import re
 from typing import Any
 
 from procession.messages import text_of
 from procession_services.processors.core.trailing_turn import UNSEEN
 from procession_services.processors.trailing_assistant_guard import TrailingAssistantGuard
 from tests.vectors.adapters.by_hand import Run, stored
+
+_DATED = re.compile(r"claude-[a-z]+-[1-4]-20\d{6}")
 
 
 async def observe(vector: dict[str, Any]) -> Any:
@@ -42,7 +45,7 @@ def _structured(names: Any) -> dict[str, Any] | None:
 
 
 def override(vector: dict[str, Any], observed: Any, _differences: list[str]) -> str | None:
-    """What no prompt shows decides nothing: parts for clients, and calls without an outcome (D-78)."""
+    """What no prompt shows decides nothing, a call that was denied is answered (D-78); a date is no version (D-90)."""
     expected = vector["expected"]
     messages: list[Any] = [stored(message) for message in vector["input"]["messages"]]
     if (
@@ -51,7 +54,11 @@ def override(vector: dict[str, Any], observed: Any, _differences: list[str]) -> 
         or messages[-1]["role"] != "assistant"
     ):
         return None
+    if expected["added"] and _DATED.search(str(vector["input"]["model"])):
+        return "D-90"
     last = messages[-1]["content"]
+    if last["parts"] and last["parts"][-1].get("toolInvocation", {}).get("state") == "output-denied":
+        return "D-78" if expected["added"] else None
     seen = [part for part in last["parts"] if not _is_unseen(part)]
     only_steps = all(part["type"] == "step-start" for part in last["parts"] if part not in seen)
     shown = bool(seen) and "toolInvocation" not in seen[-1]
