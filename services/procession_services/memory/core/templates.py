@@ -33,7 +33,11 @@ def template_of(given: Mapping[str, Any] | None) -> Template:
     if given is None:
         return DEFAULT
     content = given["content"]
-    text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+    text = (
+        content
+        if isinstance(content, str)
+        else json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    )
     return Template(given.get("format", "markdown"), text)
 
 
