@@ -126,7 +126,7 @@ def read_tool_calls(calls: Any, where: str) -> list[Part]:
         path = f"{where}.{i}"
         call_id = _string(call if isinstance(call, Mapping) else {}, "id", path)
         function = call.get("function")
-        name = _string(function if isinstance(function, Mapping) else {}, "name", f"{path}.function")
+        name = _called(function if isinstance(function, Mapping) else {}, "name", f"{path}.function")
         arguments = parse_json(function.get("arguments") or {})
         parts.append(tool_part({"state": "call", "toolCallId": call_id, "toolName": name, "args": arguments}))
     return parts
@@ -213,7 +213,7 @@ def _check_part(part: Any, where: str) -> None:
         path, invocation = f"{where}.toolInvocation", part["toolInvocation"]
         for key in ("state", "toolCallId"):
             _string(invocation, key, path)
-        _string(invocation, "toolName", path, empty=True)  # models call such, too (R-TL-4)
+        _called(invocation, "toolName", path)
         _check(invocation, "errorText", _OPTIONAL_TEXT, path)
         _check(invocation, "approval", _OPTIONAL_MAP, path)
 
@@ -363,7 +363,7 @@ def parse_json(value: Any) -> Any:
 
 
 def _call_names(part: dict[str, Any], where: str) -> dict[str, Any]:
-    return {"toolCallId": _string(part, "toolCallId", where), "toolName": _string(part, "toolName", where)}
+    return {"toolCallId": _string(part, "toolCallId", where), "toolName": _called(part, "toolName", where)}
 
 
 def _typed(part: Any, where: str) -> dict[str, Any]:
@@ -375,6 +375,11 @@ def _kind_of_part(part: Any, where: str) -> str:
     if not isinstance(part, Mapping):
         raise InvalidMessageError(where, f"is {_kind(part)}; a part is an object with a type")
     return _string(part, "type", where)
+
+
+def _called(call: Mapping[str, Any], key: str, where: str) -> str:
+    """The name of a tool; models call tools without one, too (R-TL-4)."""
+    return _string(call, key, where, empty=True)
 
 
 def _string(owner: Mapping[str, Any], key: str, where: str, *, empty: bool = False) -> str:

@@ -557,6 +557,14 @@ def test_a_call_of_a_tool_without_a_name_is_one() -> None:
     assert read(stored(call)) == stored(call)
     assert is_readable(stored(call))
     assert read(to_ui(stored(call)))["content"]["parts"] == [call]
+    asked = {"type": "tool-call", "toolCallId": CALL["toolCallId"], "toolName": "", "input": {}}
+    function = {"name": "", "arguments": "{}"}
+    for of_others in (
+        {"content": [asked]},
+        {"tool_calls": [{"id": CALL["toolCallId"], "function": function}]},
+    ):
+        [part] = read({"role": "assistant", **of_others})["content"]["parts"]
+        assert part["toolInvocation"]["toolName"] == ""
 
 
 spoilt = st.fixed_dictionaries(
