@@ -45,7 +45,8 @@ class RunContext:
     hooks get (R-AB-32). `response` is the attempt in hand, `outcomes` are what its tools gave, `pending_parts` are
     data chunks written before there is a response to keep them with (R-WR-8). `streams` counts the streams through the
     output chain so far, and `stream_ids` tells each from one that was in vain. `steps_shown`: hooks have got the steps
-    here, so what these hold may have been changed.
+    here, so what these hold may have been changed. `told_error` is what the output chain has made of the error of a
+    model that failed for good.
     """
 
     run_id: str
@@ -68,6 +69,7 @@ class RunContext:
     usage: dict[str, int | None] = field(default_factory=dict)
     object: Any = None
     used_fallback: bool = False
+    told_error: Any = None
     final: dict[str, Any] | None = None
     streams: int = 0
     stream_ids: list[int] = field(default_factory=list)
@@ -118,6 +120,7 @@ class RunContext:
             "usage": self.usage,
             "object": self.object,
             "usedFallback": self.used_fallback,
+            "toldError": self.told_error,
             "final": self.final,
             "streams": self.streams,
             "streamIds": self.stream_ids,
@@ -188,6 +191,7 @@ class RunContext:
             usage=data["usage"],
             object=data["object"],
             used_fallback=data["usedFallback"],
+            told_error=data.get("toldError"),
             final=data["final"],
             streams=data.get("streams", 0),
             stream_ids=data.get("streamIds", []),

@@ -34,6 +34,7 @@ class ResponseCollector:
         self.metadata: dict[str, Any] = {}
         self.chunks: list[dict[str, Any]] = []
         self.object: Chunk | None = None
+        self.error: Any = None
         self._keep = keep_chunks
         self._used: set[str] = set()
         self._open: dict[tuple[str, str], Part] = {}
@@ -100,6 +101,9 @@ class ResponseCollector:
     def _source(self, payload: dict[str, Any]) -> None:
         self._place_open()
         self._parts.append({"type": "source", "source": payload})
+
+    def _error(self, payload: dict[str, Any]) -> None:
+        self.error = payload.get("error")
 
     def _file(self, payload: dict[str, Any]) -> None:
         self._place_open()
@@ -213,4 +217,5 @@ class ResponseCollector:
         "tool-result": _provider_result,
         "source": _source,
         "file": _file,
+        "error": _error,
     }

@@ -36,6 +36,7 @@ def outcome(session: Session, *, logged: bool) -> dict[str, Any]:
         "parts": session.collector.parts,
         "reports": [r.to_dict() for r in session.calls.reports.values()],
         "rewritten": session.results.rewritten(),
+        "toldError": session.collector.error,
         **_changes(ctx, session.lent),
     }
 

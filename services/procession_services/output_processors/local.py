@@ -46,6 +46,7 @@ class LocalSink:
 
     def __init__(self, job: Job, chain_options: dict[str, Any]) -> None:
         self.rewritten: dict[str, dict[str, Any]] = {}
+        self.told_error: Any = None
         self._results = ToolResults()
         self._job = job
         self._collector = ResponseCollector()
@@ -64,6 +65,7 @@ class LocalSink:
         """Gives out what the chain holds back."""
         await self.chain.end()
         self.rewritten = self._results.rewritten()
+        self.told_error = self._collector.error
 
 
 def _deliver(job: Job, results: ToolResults, chunk: Chunk) -> None:

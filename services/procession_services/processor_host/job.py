@@ -25,10 +25,12 @@ class ChunkSink(Protocol):
     """Where chunks of a command go: through the output chain, or straight to the client.
 
     `rewritten` tells, once the sink is closed, what the chain made of tool results: by tool call id, `{"streamed":
-    result}` where it changed one, `{"hidden": True}` where it dropped it (R-OS-7).
+    result}` where it changed one, `{"hidden": True}` where it dropped it (R-OS-7). `told_error` is what it left of an
+    error that was sent, None where it left nothing.
     """
 
     rewritten: dict[str, dict[str, Any]]
+    told_error: Any
 
     async def send(self, chunks: list[Chunk], *, last: bool = False) -> None:
         """Hands chunks on, in order; `last`: no more will come, and what follows sends them with its own.
@@ -118,6 +120,7 @@ class _Direct:
 
     def __init__(self, job: Job) -> None:
         self.rewritten: dict[str, dict[str, Any]] = {}
+        self.told_error = None
         self._job = job
 
     async def send(self, chunks: list[Chunk], *, last: bool = False) -> None:

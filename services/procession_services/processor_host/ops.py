@@ -179,9 +179,10 @@ async def emit(op: work.EmitOp, job: Job) -> None:
 
 
 async def stream(op: work.StreamOp, job: Job) -> None:
-    """Sends chunks through the output chain."""
+    """Sends chunks through the output chain, and keeps what that has made of an error."""
     async with job.sink(op.processors) as sink:
         await sink.send(op.chunks, last=True)  # type: ignore[arg-type]  # chunks from the wire
+    job.ctx.told_error = sink.told_error
 
 
 async def tool_results(op: work.ToolResultsOp, job: Job) -> None:

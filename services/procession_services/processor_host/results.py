@@ -3,11 +3,13 @@
 from collections.abc import Iterable
 from typing import Any, Final
 
+from pydantic import ValidationError
+
 from procession.context import UNKNOWN_USAGE, RunContext, is_rejected
 from procession.processor import Hook
 from procession.steps import with_media
 from procession_schemas.messages import Message, Part, StepResult
-from procession_schemas.run import RunResult
+from procession_schemas.run import Failure, RunResult
 from procession_schemas.work import ResultOp
 
 _ABOUT: Final = ("stepNumber", "finishReason", "usage", "model", "tripwire")
@@ -47,10 +49,22 @@ def compile_result(op: ResultOp, ctx: RunContext) -> RunResult:
         remembered_messages=_dicts(ctx.messages.get.remembered.db()),
         response=_response(ctx, last, withheld=withheld),
         tripwire=op.tripwire,
-        error=op.error,
+        error=_as_told(op, ctx),
         suspend_payload=op.suspend_payload,
         retries=ctx.retry_count,
     )
+
+
+def _as_told(op: ResultOp, ctx: RunContext) -> Failure | None:
+    """The run's error; where it is a model's, as the output chain let it through: what that took out stays out."""
+    told, error = ctx.told_error, op.error
+    if error is None or told is None or op.status != "failed" or not op.finish:
+        return error
+    said = told if isinstance(told, dict) else {"message": told}
+    try:
+        return Failure.model_validate({"code": error.code, **said})
+    except ValidationError:  # an author's, which may be anything
+        return Failure(code=error.code, message=str(said.get("message", "")))
 
 
 def _shown(step: StepResult, *, blocked: bool, withheld: bool) -> dict[str, Any]:

@@ -45,6 +45,7 @@ class StreamSinks:
             if session.outcome:
                 take_outcome(job, session.outcome)
                 sink.rewritten = session.outcome.get("rewritten") or {}
+                sink.told_error = session.outcome.get("toldError")
             else:  # as where a hook does not wait any more for what it writes
                 job.outbox.give_up(session.attempt)
         raise_outcome(session.outcome)
@@ -71,6 +72,7 @@ class _SideSink:
 
     def __init__(self, streams: StreamClient, session: Session) -> None:
         self.rewritten: dict[str, dict[str, Any]] = {}
+        self.told_error: Any = None
         self._streams, self._session = streams, session
 
     async def send(self, chunks: list[Chunk], *, last: bool = False) -> None:

@@ -314,3 +314,37 @@ def test_an_answer_that_is_blocked_at_the_end_is_told_nowhere():
     assert "SECRET" not in result.model_dump_json()
     assert (result.steps[0]["toolCalls"], result.steps[0]["toolResults"]) == ([], [])
     assert result.response["modelId"] == ctx.config.model
+
+
+PROVIDERS = Failure(
+    code="MODEL_FAILED", message="10.0.0.7 is away", status_code=503, detail={"host": "10.0.0.7"}
+)
+
+
+def told_as(message, **more):
+    return Failure(code="MODEL_FAILED", message=message, **more)
+
+
+@pytest.mark.parametrize(
+    ("told", "error"),
+    [
+        (None, PROVIDERS),
+        (PROVIDERS.model_dump(by_alias=True, exclude_none=True), PROVIDERS),
+        ({"message": "try again", "statusCode": 500}, told_as("try again", status_code=500)),
+        ("try again", told_as("try again")),
+        ({"message": "try again", "statusCode": "none"}, told_as("try again")),
+        ({}, told_as("")),
+    ],
+)
+def test_the_error_of_a_model_is_what_the_output_chain_has_let_through(told, error):
+    ctx = context()
+    ctx.told_error = told
+    assert compile_result(ResultOp(status="failed", error=PROVIDERS), ctx).error == error
+
+
+def test_another_error_stays_what_it_is():
+    """As of a processor at the end, behind that of the model."""
+    ctx = context()
+    ctx.told_error = "try again"
+    error = Failure(code="PROCESSOR_FAILED", message="boom", hook="processOutputResult")
+    assert compile_result(ResultOp(status="failed", error=error, finish=False), ctx).error == error
