@@ -92,3 +92,18 @@ async def test_a_call_whose_result_is_rejected_goes_too(system, way):
     result, prompts, remembered = await run(system, LOOK, again, DONE, way=way, reject="reject-result")
     assert [message["role"] for message in prompts[2]] == ["system", "user", "assistant", "tool"]
     assert said_wrong(prompts[2], result.messages, remembered) == [False] * 3
+
+
+@pytest.mark.parametrize(
+    ("answers", "status", "retries"),
+    [([WRONG, DONE], "finished", 1), ([WRONG, WRONG, DONE], "finished", 2), ([WRONG] * 4, "blocked", 2)],
+)
+async def test_a_guard_of_all_that_has_come_rejects_an_answer_once(system, answers, status, retries):
+    """R-AB-23: it rejects `step-finish` of the rejected answer, too, which is told all the same."""
+    model = system.script(*answers)
+    agent = {"model": model, "outputProcessors": [{"id": "reject-so-far"}], "maxProcessorRetries": 2}
+    result, chunks = await system.run(agent=agent)
+    assert (result.status, result.retries, len(system.requests(model))) == (status, retries, retries + 1)
+    ends = [chunk["payload"] for chunk in chunks if chunk["type"] == "step-finish"]
+    assert [end["stepResult"]["reason"] for end in ends].count("retry") == retries
+    assert said_wrong(ends) == [False]

@@ -116,6 +116,20 @@ class RejectResult(Processor[RejectOptions]):
             args.abort("ask for something else", retry=self.options.retry)
 
 
+class RejectSoFar(Processor[RejectOptions]):
+    """Rejects an answer as soon as what has come of it has the word, and with each chunk from then on."""
+
+    id: ClassVar[str] = "reject-so-far"
+
+    def process_output_stream(self, args: Any) -> Any:
+        if args.part["type"] == "step-start":
+            args.state["text"] = ""
+        args.state["text"] += args.part.get("payload", {}).get("text", "")
+        if self.options.word in args.state["text"]:
+            args.abort("say it well", retry=self.options.retry)
+        return args.part
+
+
 def register(registry: Registry) -> None:
-    for processor in (Rewrite, Reject, MemoryReject, RejectResult):
+    for processor in (Rewrite, Reject, MemoryReject, RejectResult, RejectSoFar):
         registry.add_processor(processor)

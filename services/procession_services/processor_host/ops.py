@@ -8,7 +8,7 @@ from procession import hooks
 from procession.args import APIError, RequestContext, Writer
 from procession.calls import Link, TurnWriter
 from procession.context import UNKNOWN_USAGE, counted
-from procession.errors import BrokenComponentError, InvalidOptionsError, UnknownComponentError
+from procession.errors import BrokenComponentError, InvalidOptionsError, TripWire, UnknownComponentError
 from procession.messages import InvalidMessageError
 from procession.processor import Hook
 from procession.response import local_calls
@@ -269,7 +269,11 @@ async def accept(_op: work.AcceptOp, job: Job) -> None:
 
 
 async def step_finish(op: work.StepFinishOp, job: Job) -> None:
-    """Sends `step-finish` with what the attempt used."""
+    """Sends `step-finish` with what the attempt used.
+
+    A guard that judges all that has come rejects a rejected attempt once more at its end: that costs no other attempt
+    (R-AB-23), and the client is told of the end all the same, without the text.
+    """
     response = job.ctx.response or {}
     reason = op.reason or response.get("finishReason", "other")
     warnings = response.get("warnings", [])
@@ -287,8 +291,14 @@ async def step_finish(op: work.StepFinishOp, job: Job) -> None:
         "metadata": response.get("metadata", {}),
     }
     chunk = fitting_finish({"type": "step-finish", "payload": payload}, job.outbox.takes)
-    async with job.sink(op.processors) as sink:
-        await sink.send([chunk], last=True)
+    try:
+        async with job.sink(op.processors) as sink:
+            await sink.send([chunk], last=True)
+    except TripWire as tripwire:
+        if op.reason != "retry" or not tripwire.retry:
+            raise
+        payload["output"] = {**output, "text": ""}
+        job.emit(fitting_finish({"type": "step-finish", "payload": payload}, job.outbox.takes))
     keep_pending(job)
 
 

@@ -183,9 +183,7 @@ def _tripped(state: RunState, tripwire: Tripwire, op: Bare, *, guarded: bool) ->
 
 def _replayable(op: Bare) -> bool:
     """Whether there is a step to try again: none before the loop and after it, nor when a step is over (R-AB-27)."""
-    if isinstance(op, StepFinishOp):
-        return op.reason == "retry"
-    return not (isinstance(op, HookByPlan) and op.hook in _NO_RETRY)
+    return not (isinstance(op, StepFinishOp) or (isinstance(op, HookByPlan) and op.hook in _NO_RETRY))
 
 
 def _placed(error: Failure, ops: list[Bare]) -> Failure:
