@@ -58,7 +58,7 @@ def unknown_settings(settings: Mapping[str, Any]) -> Iterator[tuple[tuple[str, .
 def retries_of(settings: Mapping[str, Any]) -> int | None:
     """What `maxRetries` says (R-MS-3); raises ValueError where that is no number of retries."""
     value = settings.get("maxRetries")
-    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+    if value is None or (_is_whole(value) and value >= 0):
         return value
     raise ValueError("maxRetries is a whole number, 0 or more")
 

@@ -110,6 +110,7 @@ def check_agent(
         names.add(tool.name)
     yield from _schemas(agent, base)
     yield from _models(agent, base, model_problem)
+    yield from _embedder(agent, base, model_problem)
     yield from _settings(agent, base)
     yield from _api_base(agent, base)
 
@@ -233,14 +234,6 @@ def _schemas(agent: Agent, base: str) -> Iterator[Problem]:
 
 
 def _models(agent: Agent, base: str, model_problem: ModelCheck | None) -> Iterator[Problem]:
-    recall = agent.memory.semantic_recall if agent.memory else None
-    if (
-        model_problem
-        and recall
-        and "/" in (embedder := recall.embedder or "")
-        and (told := model_problem(embedder))
-    ):
-        yield Problem("", f"{base}.memory.semanticRecall.embedder", told)
     if agent.model is None:
         yield Problem("", f"{base}.model", "no model; every request must name one", warning=True)
         return
@@ -248,6 +241,13 @@ def _models(agent: Agent, base: str, model_problem: ModelCheck | None) -> Iterat
         told = model_problem(name) if model_problem else None
         if told:
             yield Problem("", f"{base}.{path}", told)
+
+
+def _embedder(agent: Agent, base: str, model_problem: ModelCheck | None) -> Iterator[Problem]:
+    recall = agent.memory.semantic_recall if agent.memory else None
+    name = (recall and recall.embedder) or ""
+    if model_problem and "/" in name and (told := model_problem(name)):
+        yield Problem("", f"{base}.memory.semanticRecall.embedder", told)
 
 
 def _settings(agent: Agent, base: str) -> Iterator[Problem]:

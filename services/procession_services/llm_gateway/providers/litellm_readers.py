@@ -3,13 +3,14 @@
 A reader's `chunk_parser` makes a chunk of one decoded event.
 """
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from procession_services.llm_gateway.providers.event_errors import EventError, raise_told
 
+_PARSE: Final = "chunk_parser"
 _NO_EVENT: Final = "{}"
 _THOUGHT, _THOUGHT_END = "<think>", "</think>"
-
 _UNSEEN_THOUGHTS: Final = {
     "reasoning_content": None,
     "completion_response": {"content": [{"type": "redacted_thinking"}]},
@@ -26,12 +27,17 @@ def mend_readers() -> None:
     _mend_responses()
 
 
+def _replace(reader: type, method: str, by: Callable[..., Any]) -> Callable[..., Any]:
+    """Replaces a method and returns it as it was; raises AttributeError where there is none."""
+    replaced: Callable[..., Any] = getattr(reader, method)
+    setattr(reader, method, by)
+    return replaced
+
+
 def _mend_anthropic() -> None:
     """Has an answer keep its id, and tell no tokens of thoughts that Anthropic does not tell: they were estimated."""
     from litellm.llms.anthropic.chat.handler import ModelResponseIterator as Reader  # noqa: PLC0415 - takes seconds
     from litellm.llms.anthropic.chat.transformation import AnthropicConfig as Config  # noqa: PLC0415
-
-    parse, count = Reader.chunk_parser, Config._build_completion_token_details  # noqa: SLF001
 
     def chunk_parser(self: Any, chunk: dict[str, Any]) -> Any:
         if chunk.get("type") == "message_start":
@@ -41,16 +47,14 @@ def _mend_anthropic() -> None:
     def details(self: Any, **told: Any) -> Any:
         return count(self, **told | _UNSEEN_THOUGHTS)
 
-    Reader.chunk_parser = chunk_parser  # type: ignore[method-assign]
-    Config._build_completion_token_details = details  # type: ignore[assignment,method-assign] # noqa: SLF001
+    parse = _replace(Reader, _PARSE, chunk_parser)
+    count = _replace(Config, "_build_completion_token_details", details)
 
 
 def _mend_cohere() -> None:
     """Adds server-sent events, thoughts, and the end: LiteLLM looks for it where Cohere does not tell it."""
     from litellm.llms.cohere.common_utils import CohereV2ModelResponseIterator as Reader  # noqa: PLC0415 - takes seconds
     from litellm.types.utils import Delta, ModelResponseStream, StreamingChoices  # noqa: PLC0415
-
-    parse, read = Reader.chunk_parser, Reader.convert_str_chunk_to_generic_chunk
 
     def chunk_parser(self: Any, chunk: dict[str, Any]) -> Any:
         raise_told(chunk)
@@ -67,8 +71,8 @@ def _mend_cohere() -> None:
         is_event = data and data != "[DONE]" and not data.startswith("event:")
         return read(self, data if is_event else _NO_EVENT)
 
-    Reader.chunk_parser = chunk_parser  # type: ignore[method-assign]
-    Reader.convert_str_chunk_to_generic_chunk = convert  # type: ignore[method-assign]
+    parse = _replace(Reader, _PARSE, chunk_parser)
+    read = _replace(Reader, "convert_str_chunk_to_generic_chunk", convert)
 
 
 def _mend_ollama_chat() -> None:
@@ -77,8 +81,6 @@ def _mend_ollama_chat() -> None:
     Only an answer that begins with the tag thinks: another one may tell of it.
     """
     from litellm.llms.ollama.chat.transformation import OllamaChatCompletionResponseIterator as Reader  # noqa: PLC0415
-
-    parse = Reader.chunk_parser
 
     def chunk_parser(self: Any, chunk: dict[str, Any]) -> Any:
         raise_told(chunk)
@@ -97,7 +99,7 @@ def _mend_ollama_chat() -> None:
         made.choices[0].delta.content = text or None
         return made
 
-    Reader.chunk_parser = chunk_parser  # type: ignore[method-assign]
+    parse = _replace(Reader, _PARSE, chunk_parser)
 
 
 def _mend_ollama_generate() -> None:
@@ -106,8 +108,6 @@ def _mend_ollama_generate() -> None:
         OllamaTextCompletionResponseIterator as Reader,
     )
 
-    parse = Reader.chunk_parser
-
     def chunk_parser(self: Any, chunk: dict[str, Any]) -> Any:
         raise_told(chunk)
         made: Any = parse(self, chunk)
@@ -115,7 +115,7 @@ def _mend_ollama_generate() -> None:
             made["finish_reason"] = chunk.get("done_reason") or "stop"
         return made
 
-    Reader.chunk_parser = chunk_parser  # type: ignore[method-assign]
+    parse = _replace(Reader, _PARSE, chunk_parser)
 
 
 def _mend_responses() -> None:
@@ -125,8 +125,6 @@ def _mend_responses() -> None:
     )
     from litellm.responses.streaming_iterator import BaseResponsesAPIStreamingIterator as Source  # noqa: PLC0415
     from litellm.types.utils import Delta, ModelResponseStream, StreamingChoices  # noqa: PLC0415
-
-    parse = Reader.chunk_parser
 
     def chunk_parser(self: Any, chunk: dict[str, Any]) -> Any:
         made = parse(self, chunk)
@@ -147,5 +145,5 @@ def _mend_responses() -> None:
             told = result.model_dump(warnings=False)
             raise EventError(told.get("error") or told)
 
-    Reader.chunk_parser = chunk_parser  # type: ignore[method-assign]
-    Source._maybe_raise_for_error_event = raise_error  # type: ignore[assignment,method-assign] # noqa: SLF001
+    parse = _replace(Reader, _PARSE, chunk_parser)
+    _replace(Source, "_maybe_raise_for_error_event", raise_error)

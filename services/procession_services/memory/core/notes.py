@@ -10,7 +10,7 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
 
-from procession_services.memory.core.templates import Template
+from procession_services.memory.core.templates import Template, compact
 
 __all__ = ["LONGEST_NOTE", "InvalidUpdateError", "Update", "merge_update", "replace_update", "vnext_update"]
 
@@ -48,7 +48,7 @@ def replace_update(given: Mapping[str, Any], stored: str | None, template: Templ
     """
     memory = given.get("memory")
     if isinstance(memory, Mapping | list):
-        memory = _compact(memory)
+        memory = compact(memory)
     if not isinstance(memory, str):
         raise InvalidUpdateError("`memory` is missing: give the whole working memory as one text")
     if stored and _squeezed(memory) == _squeezed(template.text) != _squeezed(stored):
@@ -75,7 +75,7 @@ def merge_update(given: Mapping[str, Any], stored: str | None, schema: Mapping[s
     if not isinstance(payload, dict):
         raise InvalidUpdateError(f"`memory` is of type {type(payload).__name__}; give an object")
     merged = _merged(_object(stored), _without_optional_nulls(payload, schema, schema))
-    return Update(_compact(merged), _DONE)
+    return Update(compact(merged), _DONE)
 
 
 def _object(stored: str | None) -> dict[str, Any]:
@@ -182,7 +182,3 @@ def _refused(key: str, why: str) -> Update:
 
 def _squeezed(text: str) -> str:
     return _SPACE.sub(" ", text).strip()
-
-
-def _compact(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-__all__ = ["DEFAULT", "Template", "empty_object", "instructions", "template_of"]
+__all__ = ["DEFAULT", "Template", "compact", "empty_object", "instructions", "template_of"]
 
 _BULLETS: Final = (
     "First Name", "Last Name", "Location", "Occupation", "Interests", "Goals", "Events", "Facts", "Projects",
@@ -28,16 +28,17 @@ DEFAULT: Final = Template("markdown", "\n# User Information\n" + "".join(f"- **{
 """The template where none is configured (R-WM-3)."""
 
 
+def compact(value: Any) -> str:
+    """JSON as notes are stored."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
 def template_of(given: Mapping[str, Any] | None) -> Template:
     """The template of `{format, content}`; the default one for none."""
     if given is None:
         return DEFAULT
     content = given["content"]
-    text = (
-        content
-        if isinstance(content, str)
-        else json.dumps(content, ensure_ascii=False, separators=(",", ":"))
-    )
+    text = content if isinstance(content, str) else compact(content)
     return Template(given.get("format", "markdown"), text)
 
 
