@@ -5,7 +5,7 @@ import asyncio
 import dataclasses
 import json
 import sys
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +13,7 @@ from typing import Any, Final
 from benchmarks import builtins, fairness, guards, replay
 from benchmarks.machine import facts
 from benchmarks.parts import PARTS, Bench, Size, hops
-from benchmarks.pinned import pinned
+from benchmarks.pinned import one_core_each, pinned
 from benchmarks.sides import model_server, our_side, peer_modules, peer_side
 
 FULL: Final = Size(
@@ -26,6 +26,7 @@ FULL: Final = Size(
     outputs=(0, 1, 3, 10),
     output_chunks=1000,
     steps=(1, 3, 10, 20),
+    first_runs=400,
     warm=30,
     held_streams=100,
     pinned_streams=(25, 50, 75, 100, 125, 150, 175, 200, 250, 300),
@@ -40,6 +41,7 @@ QUICK: Final = Size(
     outputs=(0, 3),
     output_chunks=20,
     steps=(1, 3),
+    first_runs=2,
     warm=1,
     held_streams=3,
     pinned_streams=(3,),
@@ -51,7 +53,7 @@ _ALONE: Final = ("processors", "guards", "replay", "fairness")
 """They start what they need by themselves."""
 
 
-async def benchmark(names: list[str], size: Size, peer: Path | None) -> dict[str, Any]:
+async def benchmark(names: list[str], size: Size, peer: Path | None, *, on_one_core: bool) -> dict[str, Any]:
     """Starts all sides, takes the measurements and stops everything.
 
     Returns:
@@ -69,9 +71,12 @@ async def benchmark(names: list[str], size: Size, peer: Path | None) -> dict[str
             "machine": facts(),
             "peer": {"name": other.name, "versions": dict(other.versions)} if other else None,
             "size": dataclasses.asdict(size),
+            "one_core_each": on_one_core,
         }
-        for name in names:
-            told[name] = await _EVERY_PART[name](bench)
+        with one_core_each(bench) if on_one_core else nullcontext():
+            await bench.warm_up()
+            for name in names:
+                told[name] = await _EVERY_PART[name](bench)
         return {**told, "problems": bench.problems}
 
 
@@ -103,6 +108,7 @@ def main() -> int:
         metavar="S",
         help="wait so long for others to be quiet, each time",
     )
+    parser.add_argument("--pinned", action="store_true", help="one core for each side, another for the model")
     options = parser.parse_args()
     size = dataclasses.replace(QUICK if options.quick else FULL, patience=options.patience)
     if options.repetitions:
@@ -120,7 +126,7 @@ def main() -> int:
     elif options.part == "fairness":
         told = asyncio.run(fairness.measure(fairness.QUICK if options.quick else fairness.FULL))
     else:
-        told = asyncio.run(benchmark(names, size, peer))
+        told = asyncio.run(benchmark(names, size, peer, on_one_core=options.pinned))
     text = json.dumps(told, indent=1)
     if options.json:
         options.json.write_text(text + "\n")

@@ -6,7 +6,6 @@ around what counts, so that the harness can read the CPU clocks of all processes
 """
 
 import asyncio
-import gc
 import json
 import sys
 import time
@@ -117,7 +116,6 @@ async def one_run(texts: Texts, command: Command, on_text: Callable[[str], None]
 async def pooled(texts: Texts, command: Command) -> Outcome:
     """Some runs to warm up, then those that count, `concurrency` at a time."""
     warm = await _pool(partial(one_run, texts, command), command.warm, command.concurrency)
-    gc.collect()
     _say({"event": "begin"})
     began = time.perf_counter()
     runs = await _pool(partial(one_run, texts, command), command.runs, command.concurrency)
@@ -153,7 +151,6 @@ async def paced(texts: Texts, command: Command) -> Outcome:
 
     streams = [asyncio.create_task(stream(number)) for number in range(command.concurrency)]
     await asyncio.sleep(WARM_SECONDS)
-    gc.collect()
     _say({"event": "begin"})
     counting = True
     began = time.perf_counter()

@@ -40,6 +40,7 @@ class Size:
     outputs: tuple[int, ...]
     output_chunks: int
     steps: tuple[int, ...]
+    first_runs: int
     warm: int
     held_streams: int
     pinned_streams: tuple[int, ...]
@@ -59,6 +60,11 @@ class Bench:
     def everybody(self) -> Mapping[str, int]:
         """All processes of the benchmark, by the prefix of their side and their name."""
         return self.sides[0].everybody
+
+    async def warm_up(self) -> None:
+        """Lets all sides run until what compiles its code at run time has done so: Mastra takes some hundred runs."""
+        [taken] = await self.samples([load(100, runs=self.size.first_runs, concurrency=8)], each=1)
+        self.told("warm-up", taken)
 
     async def measure(self, what: str, command: Command) -> Record:
         """Takes all repetitions of a measurement, alternating between the sides."""
@@ -115,7 +121,6 @@ async def throughput(bench: Bench) -> Record:
 
 async def paced(bench: Bench) -> Record:
     """Streams of 50 chunks/s; the lag of each chunk from the model server's stamp to the reader."""
-    await bench.measure("warm-up", load(50, runs=bench.size.warm, warm=0))
     levels = []
     for streams in bench.size.streams:
         told = await bench.measure(f"paced {streams}", stream(streams, bench.size.seconds))
@@ -125,7 +130,6 @@ async def paced(bench: Bench) -> Record:
 
 async def hops(bench: Bench) -> Record:
     """Where the lag of paced streams comes from: each row is one way of a chunk, from the model server's stamp on."""
-    await bench.measure("warm-up", load(50, runs=bench.size.warm, warm=0))
     levels = []
     for streams in bench.size.streams:
         command = stream(streams, bench.size.seconds)

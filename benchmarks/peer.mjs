@@ -141,7 +141,6 @@ async function pool(command, count) {
 
 async function pooled(command) {
   const warm = await pool(command, command.warm);
-  globalThis.gc?.();
   say({ event: 'begin' });
   const began = performance.now();
   const runs = await pool(command, command.runs);
@@ -163,7 +162,6 @@ async function paced(command) {
     return oneRun(command, onText);
   });
   await sleep(1500);
-  globalThis.gc?.();
   say({ event: 'begin' });
   counting = true;
   const began = performance.now();

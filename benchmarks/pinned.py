@@ -1,35 +1,31 @@
-"""One core for what serves, another for the model and the clients: a run alone, and how many paced streams it carries.
+"""One core for what serves, another for the model and the clients, as `shared/bench` measures its peers.
 
-The peer is one process, its client included, and has the first core for itself. More and more streams, on all sides
-in turn, until the p99 of the lag passes `LIMIT_MS`.
+The peer is one process, its client included, and has the first core for itself.
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from benchmarks.parts import Bench, single
-from benchmarks.protocol import load, stream
+from benchmarks.protocol import stream
 from benchmarks.records import Record, alone
 from benchmarks.sides import Sample, Side
 
-__all__ = ["LIMIT_MS", "pinned"]
+__all__ = ["LIMIT_MS", "one_core_each", "pinned"]
 
 LIMIT_MS: Final = 50.0
 
 
 async def pinned(bench: Bench) -> Record:
-    """Pins everybody, measures runs alone, and raises the number of streams until each side has passed the limit."""
-    cores = sorted(os.sched_getaffinity(0))
-    serving, asking = cores[0], cores[-1]
-    _pin(bench, [serving], [asking])
+    """A run alone, and more and more paced streams, until the p99 of each side's lag has passed `LIMIT_MS`."""
     found: dict[str, Record] = {}
     levels: list[Record] = []
-    try:
+    with one_core_each(bench):
         for side in bench.sides:
             found[side.name] = {"most_streams": 0, "limit_ms": LIMIT_MS}
-            bench.problems += (await side.measure(load(100, runs=200, concurrency=8))).outcome.problems
         told = await single(bench)
         left = list(bench.sides)
         for streams in bench.size.pinned_streams:
@@ -40,9 +36,18 @@ async def pinned(bench: Bench) -> Record:
                 found[side.name]["most_streams"] = streams
             if not left:
                 break
+    return {"single": told, "levels": levels, "found": found}
+
+
+@contextmanager
+def one_core_each(bench: Bench) -> Iterator[None]:
+    """Gives the first core to all that serves, the last one to the model, the clients and this process."""
+    cores = sorted(os.sched_getaffinity(0))
+    _pin(bench, cores[:1], cores[-1:])
+    try:
+        yield
     finally:
         _pin(bench, cores, cores)
-    return {"serving_core": serving, "asking_core": asking, "single": told, "levels": levels, "found": found}
 
 
 async def _level(bench: Bench, sides: Iterable[Side], streams: int) -> Record:
@@ -60,7 +65,6 @@ async def _level(bench: Bench, sides: Iterable[Side], streams: int) -> Record:
 
 
 def _pin(bench: Bench, serving: list[int], asking: list[int]) -> None:
-    """Lets the model, the clients and this process run on `asking`, everybody else on `serving`."""
     ask = {"model", "harness", *(f"{side.prefix}client" for side in bench.sides)}
     for name, pid in {**bench.everybody, "harness": os.getpid()}.items():
         for thread in Path(f"/proc/{pid}/task").iterdir():

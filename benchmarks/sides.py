@@ -163,7 +163,7 @@ async def peer_side(modules: Path, api: str, everybody: dict[str, int]) -> Async
         (Path(directory) / "node_modules").symlink_to(modules)
         settings["database"] = f"file:{directory}/memory.db"
         environment = {**os.environ, "NODE_ENV": "production"}
-        arguments = (node, "--expose-gc", str(script), json.dumps(settings))
+        arguments = (node, str(script), json.dumps(settings))
         async with _process(*arguments, environment=environment) as process:
             everybody[f"{PEER}node"] = process.pid
             versions = (await _hear(process, "ready"))["versions"]

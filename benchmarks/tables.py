@@ -86,6 +86,8 @@ def _about(told: dict[str, Any]) -> Iterator[str]:
         theirs = ", ".join(f"{name} {version}" for name, version in told["peer"]["versions"].items())
         yield f"The peer: {theirs}."
     yield f"Medians of {told['size']['repetitions']} repetitions, [smallest - largest]."
+    if told.get("one_core_each"):
+        yield "One core for each side, another for the model and our client."
 
 
 def _single(single: dict[str, Any], where: str = "") -> Iterator[str]:
