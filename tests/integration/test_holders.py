@@ -83,7 +83,7 @@ async def claim(store, command, owner):
 async def test_whoever_works_on_a_command_says_so_to_others_and_to_itself(two, store, command):
     one, other = two
     assert not await other.elsewhere(given(command))
-    with one.working(command, given(command)) as owner:
+    with one.working(command, given(command).hold) as owner:
         await claim(store, command, owner)
         assert await other.elsewhere(given(command))
         assert await one.elsewhere(given(command))
@@ -95,7 +95,7 @@ async def test_whoever_works_on_a_command_says_so_to_another_service_of_its_proc
     """Which comes to one that needs no other service."""
     one, _ = two
     beside = Holders(one._bus, store, "orchestrator", one._replica)
-    with one.working(command, None) as owner:
+    with one.working(command, Hold()) as owner:
         await claim(store, command, owner)
         assert await beside.owner_of(command) == (owner, True)
     assert await beside.owner_of(command) == (owner, False)
@@ -108,7 +108,7 @@ async def test_who_is_in_doubt_finds_out_before_it_says_so(two, store, command, 
     one, other = two
     doubts = asyncio.Event()
     hold = Hold(0, doubts.set)
-    with one.working(command, given(command, 1, hold)) as owner:
+    with one.working(command, hold) as owner:
         await claim(store, command, owner)
         asking = asyncio.create_task((other if asked == "by another" else one).elsewhere(given(command)))
         async with asyncio.timeout(5):
@@ -124,7 +124,7 @@ async def test_who_has_done_a_command_while_it_was_in_doubt_does_not_work_on_it(
     one, other = two
     doubts = asyncio.Event()
     hold = Hold(0, doubts.set)
-    with one.working(command, given(command, 1, hold)) as owner:
+    with one.working(command, hold) as owner:
         await claim(store, command, owner)
         asking = asyncio.create_task(other.elsewhere(given(command)))
         async with asyncio.timeout(5):
@@ -161,7 +161,7 @@ async def test_who_is_on_the_list_may_be_back_soon(servers, two, store, command,
 
     asker = await Asks.connect(servers.nats_url, "asks")
     back = Holders(asker, store, SERVICE, late)
-    with back.working(command, given(command)) as owner:
+    with back.working(command, given(command).hold) as owner:
         await claim(store, command, owner)
         asking = asyncio.create_task(Holders(asker, store, SERVICE, "asker").elsewhere(given(command)))
         async with asyncio.timeout(5):
@@ -176,13 +176,14 @@ async def test_a_command_is_ours_until_somebody_takes_it(two, store, command):
     one, other = two
     ours = given(command, 1)
     assert not await one.still_ours(ours)
-    with one.working(command, ours) as owner:
+    with one.working(command, ours.hold) as owner:
         await claim(store, command, owner)
         assert await one.still_ours(ours)
-        with one.working(command, again := given(command, 1)):  # NATS may forget that it gave it to us
+        again = given(command, 1)
+        with one.working(command, again.hold):  # NATS may forget that it gave it to us
             assert not await one.still_ours(again)
         assert await one.still_ours(ours)
-        with other.working(command, given(command)) as another:
+        with other.working(command, given(command).hold) as another:
             await claim(store, command, another)
         assert not await one.still_ours(ours)
 
@@ -199,7 +200,7 @@ async def test_a_command_is_not_ours_if_redis_began_anew_since_somebody_may_have
         holders = Holders(Bus("nats://127.0.0.1:1", "nobody"), store, SERVICE, "one")
         for until, still in ((now - 2, False), (now + 600, True)):
             delivery = given(command, 1, Hold(until))
-            with holders.working(command, delivery) as owner:
+            with holders.working(command, delivery.hold) as owner:
                 await claim(store, command, owner)
                 assert await holders.still_ours(delivery) is still
 

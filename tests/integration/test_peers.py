@@ -42,10 +42,15 @@ class Team:
         self.service = f"service-{new_token(6)}"
         self.key = f"procession:admission:replicas:{self.service}"
         self.tenant = f"t-{new_token(6)}"
+        self._suffix = new_token(6)
         self.hands = Hands()
 
+    def named(self, replica):
+        """The name of a replica that no other team has."""
+        return f"{replica}-{self._suffix}"
+
     def replicas(self, replica="", silence=1.5):
-        return Replicas(self.store.redis, self.service, replica or new_token(10), silence)
+        return Replicas(self.store.redis, self.service, self.named(replica or new_token(10)), silence)
 
     def peers(self, *options, **more):
         hands: Any = self.hands
@@ -53,12 +58,12 @@ class Team:
 
     async def silent(self, replica):
         """A replica of which Redis has not heard for long."""
-        await self.store.redis.zadd(self.key, {replica: 0})
+        await self.store.redis.zadd(self.key, {self.named(replica): 0})
 
     async def has(self, replica, run, *, service=None, seq=3, out=3):
         """Has a replica work on a command of a run; gives the number of its message."""
         await self.store.save_state(self.tenant, run, StateChange(0, b"{}", FAR, finished=False, out=seq))
-        owner = f"{replica}.{new_token(12)}.{service or self.service}"
+        owner = f"{self.named(replica)}.{new_token(12)}.{service or self.service}"
         number = next(_numbers)
         assert await self.store.take_context(
             self.tenant, run, seq=seq, owner=owner, attempt=1, message=number
@@ -84,13 +89,15 @@ async def team(servers):
 async def test_what_one_had_that_is_gone_is_given_back_once(team, caplog):
     await team.replicas("other").silent()
     lost = [await team.has("gone", "one"), await team.has("gone", "two")]
-    kept = await team.has("other", "three")
-    await team.has("gone", "four", service="another-service")
+    kept = [await team.has("other", "three")]
+    lost.append(await team.has("gone", "four", service="handed-over"))
+    kept.append(await team.has("other", "five", service="handed-over"))
+    await team.has("somebody", "six", service="another-service")
     await team.silent("gone")
     await asyncio.gather(*(team.peers().look() for _ in range(4)))
     await team.peers().look()
-    assert team.hands.given_back == [(lost, [kept])]
-    assert "gone, so others get what they had in hand: gone" in caplog.text
+    assert team.hands.given_back == [(lost, kept)]
+    assert "gone, so others get what they had in hand: gone-" in caplog.text
 
 
 async def test_so_is_what_had_come_to_it_from_one_that_is_gone_since_before(team):
@@ -132,7 +139,7 @@ async def test_what_redis_knows_of_is_in_work_and_in_no_other_stream(team):
 async def test_who_listens_is_there_though_it_says_nothing(team):
     """Its process is stopped, or its event loop is blocked."""
     await team.silent("busy")
-    await team.bus.subscribe(subjects.holder(team.service, "busy"), lambda *_: None)
+    await team.bus.subscribe(subjects.holder(team.service, team.named("busy")), lambda *_: None)
     await team.bus.flush()
     await team.peers().look()
     assert team.given_back() == []
@@ -158,7 +165,7 @@ async def test_who_has_more_time_is_not_given_up_before(team):
     """A tools host, of which a tool may block the event loop just when NATS is restarted."""
     number = await team.has("late", "run")
     seconds, micros = await team.store.redis.time()
-    await team.store.redis.zadd(team.key, {"late": seconds * 1000 + micros // 1000 - 60_000})
+    await team.store.redis.zadd(team.key, {team.named("late"): seconds * 1000 + micros // 1000 - 60_000})
     await team.peers(silence=120).look()
     assert team.given_back() == []
     await team.peers(silence=50).look()

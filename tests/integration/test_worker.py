@@ -93,6 +93,50 @@ async def test_long_messages_are_not_asked_for_faster_than_they_are_read(bus):
     assert bus.disconnects == 0
 
 
+async def test_what_somebody_else_has_by_another_message_is_looked_at_again_soon(bus):
+    attempts: asyncio.Queue[int] = asyncio.Queue()
+
+    async def handler(delivery):
+        attempts.put_nowait(delivery.attempt)
+        if delivery.attempt == 1:
+            raise LostError(0.05)
+
+    async with working(bus, handler) as (worker, send, _), asyncio.timeout(PATIENCE):  # the lease is longer
+        await send("one")
+        assert [await attempts.get(), await attempts.get()] == [1, 2]
+        await worker.stop(grace=PATIENCE)
+
+
+async def test_work_has_its_place_where_it_is_done(bus):
+    """A message of one worker is worked on in the place of another one."""
+    begun: asyncio.Queue[str] = asyncio.Queue()
+    free, over = asyncio.Event(), asyncio.Event()
+
+    async def visiting(delivery):
+        begun.put_nowait(delivery.subject.rpartition(".")[2])
+        if delivery.subject.endswith("first"):
+            with host.visited_from(guest):
+                await free.wait()
+            over.set()
+
+    async with (
+        working(bus, visiting, concurrency=1) as (guest, send_guest, _),
+        working(bus, AsyncMock(), concurrency=1) as (host, _, _),
+        asyncio.timeout(PATIENCE),
+    ):
+        assert host.has_room()
+        await send_guest("first")
+        assert await begun.get() == "first"
+        assert (guest.has_room(), host.has_room()) == (True, False)
+        await send_guest("second")
+        assert await begun.get() == "second"
+        free.set()
+        await over.wait()
+        for worker in (guest, host):
+            await worker.stop(grace=PATIENCE)
+    assert (guest.has_room(), host.has_room()) == (True, True)
+
+
 async def test_work_of_which_nobody_says_anything_any_more_is_given_up_with_a_reason(bus):
     reasons: asyncio.Queue[str] = asyncio.Queue()
 

@@ -10,7 +10,8 @@ Where it is the server that was silent for so long, `still_ours` tells: it may h
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from contextlib import contextmanager
 
 import orjson
 from nats.aio.msg import Msg
@@ -103,6 +104,9 @@ class Worker:
         self._keeper = Keeper(bus, durable, self._tasks, ack_wait, still_ours)
         self._asked = 0
         self._held = 0
+        self._guests = self._out = 0
+        self._no_guests = asyncio.Event()
+        self._no_guests.set()
         self._settled: list[tuple[str, bytes]] = []
         self._soon: asyncio.TimerHandle | None = None
         self._inbox = ""
@@ -135,7 +139,7 @@ class Worker:
         await self._bus.add_consumer(self.stream, config)
 
     async def stop(self, grace: float) -> None:
-        """Stops pulling, lets work in flight finish within `grace` seconds, and hands back the rest."""
+        """Stops pulling, lets work in flight finish within `grace` seconds, guests' too, and hands back the rest."""
         self._stopping = True
         self._pulling.cancel()
         await self._bus.unsubscribe(self._subscription)
@@ -147,6 +151,7 @@ class Worker:
             await asyncio.gather(*pending, return_exceptions=True)
             for message in messages:
                 self._settle(message, Msg.Ack.Nak)
+        await self._no_guests.wait()  # who sent them stops as we do
         self._acknowledge()
         self._keeper.stop()
 
@@ -184,8 +189,28 @@ class Worker:
 
     def _room(self) -> int:
         """How many messages may be asked for."""
-        free = self._concurrency - len(self._tasks)
+        free = self._concurrency - len(self._tasks) - self._guests + self._out
         return 0 if self._held > _HELD_BYTES else min(free, _AHEAD)
+
+    def has_room(self) -> bool:
+        """Whether it would take a message now."""
+        return self._room() > 0
+
+    @contextmanager
+    def visited_from(self, other: "Worker") -> Iterator[None]:
+        """For the length of the block, work on a delivery of another worker has its place here, and none there."""
+        self._guests += 1
+        self._no_guests.clear()
+        other._out += 1  # noqa: SLF001 - one of us
+        other._wake.set()  # noqa: SLF001
+        try:
+            yield
+        finally:
+            other._out -= 1  # noqa: SLF001
+            self._guests -= 1
+            self._wake.set()
+            if not self._guests:
+                self._no_guests.set()
 
     def _wants_more(self) -> bool:
         room = self._room()
@@ -252,8 +277,10 @@ class Worker:
             return
         try:
             await self._handler(delivery)
-        except LostError:
+        except LostError as error:
             log.info("%s: somebody else works on %s", self._durable, delivery.subject)
+            if error.again_in:
+                self._settle(message, _later(error.again_in))
         except HopelessError as error:
             log.warning("%s: cannot be handled and goes to DEAD: %s", delivery.subject, error)
             await self._bury(message, delivery, str(error))

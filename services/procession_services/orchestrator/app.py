@@ -41,7 +41,7 @@ async def start(host: Host) -> None:
     keeper = PlaceKeeper(Places(host.redis), executor.driver, tenants, host.settings.worker_concurrency)
     redelivered = host.settings.work_ack_wait
     lost = LostRuns(host.store, host.bus, executor.driver)
-    lapses = Lapses(host.store, host.bus, executor.driver, lost, redelivered=redelivered)
+    lapses = Lapses(host.store, host.bus, executor.driver, lost, executor.holders, redelivered=redelivered)
     await asyncio.gather(keeper.look(), lapses.look())
     orchestrator = Orchestrator(host, executor.driver, agents, keeper, lapses)
     watching = [

@@ -18,10 +18,13 @@ from typing import Any, Final
 
 from procession_schemas.events import RunFinished
 from procession_schemas.run import RunResult
-from procession_services.bus import Bus
+from procession_services.bus import Bus, LostError
 from procession_services.orchestrator.lost_runs import LostRuns
 from procession_services.processor_host.driver import Driver
+from procession_services.processor_host.holders import Holders
 from procession_services.runs.events import Ended, Forgotten
+from procession_services.runs.program import command
+from procession_services.runs.state import RunState
 from procession_services.runs.stored import read_state
 from procession_services.runtime.run_records import StoredState
 from procession_services.runtime.store import RunStore
@@ -63,15 +66,23 @@ class _Watched:
 class Lapses:
     """Notices that Redis was restarted or emptied, and goes after what it has forgotten.
 
-    `redelivered` is after how many seconds NATS has given out again what somebody had who died.
+    `redelivered` is after how many seconds NATS has given out again what somebody had who died. `holders` know who has
+    a command: one that was handed over within a process is not in NATS.
     """
 
     def __init__(
-        self, store: RunStore, bus: Bus, driver: Driver, lost: LostRuns, *, redelivered: float
+        self,
+        store: RunStore,
+        bus: Bus,
+        driver: Driver,
+        lost: LostRuns,
+        holders: Holders,
+        *,
+        redelivered: float,
     ) -> None:
         self._redis: Any = store.redis
         self._store, self._bus, self._driver = store, bus, driver
-        self._lost = lost
+        self._lost, self._holders = lost, holders
         self._redelivered = redelivered
         self._life = _NONE
         self._emptied: float | None = None
@@ -202,12 +213,21 @@ class Lapses:
             return False
         if state.sent is None:
             return False
-        watched.missed = 0 if await self._driver.is_out(state) else watched.missed + 1
+        somebody_has_it = await self._driver.is_out(state) or await self._is_held(state)
+        watched.missed = 0 if somebody_has_it else watched.missed + 1
         if watched.missed < _LOOKS:
             return True
         log.warning("Redis has forgotten what came after command %d of run %s: again", state.seq, run)
         await self._driver.event(tenant, run, Forgotten(state.seq))
         return False
+
+    async def _is_held(self, state: RunState) -> bool:
+        assert state.sent is not None
+        try:
+            _, works = await self._holders.owner_of(command(state, state.sent))
+        except LostError:
+            return True
+        return works
 
     async def ended(self, tenant: str, run: str) -> RunResult | None:
         """What was told at the end of a run, if it was."""

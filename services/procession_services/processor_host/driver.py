@@ -48,11 +48,17 @@ Told = RunAccepted | RequestRejected | RunSuspended | RunResumed
 
 
 class Driver:
-    """Moves runs on; `execute` does a command that needs no other service."""
+    """Moves runs on; `execute` does a command that needs no other service.
 
-    def __init__(self, bus: Bus, store: RunStore, execute: Callable[[WorkCommand], Awaitable[None]]) -> None:
+    `takes` says whether a command for a service may be done in this process, without a message for it.
+    """
+
+    def __init__(
+        self, bus: Bus, store: RunStore, execute: Callable[[WorkCommand], Awaitable[object]]
+    ) -> None:
         self._bus, self._store, self._execute = bus, store, execute
         self.on_deadline_added: Callable[[int], None] = lambda _: None
+        self.takes: Callable[[str], bool] = lambda _: False
 
     async def event(self, tenant: str, run: str, event: RunEvent) -> bool:
         """Takes an event into a run; False when there is no such run.
@@ -108,10 +114,13 @@ class Driver:
         await self.perform(after, effects)
         await self.begin(names)
 
-    async def go_on(self, moved: "Moved", called: Iterable[Called]) -> None:
-        """Says what follows from a result with which the run is saved."""
-        await self.perform(moved.state, moved.effects)
+    async def go_on(
+        self, moved: "Moved", called: Iterable[Called], *, hand_over: bool = False
+    ) -> WorkCommand | None:
+        """Says what follows from a result with which the run is saved; gives what `perform` gives."""
+        then = await self.perform(moved.state, moved.effects, hand_over=hand_over)
         await self.begin(called)
+        return then
 
     async def begin(self, names: Iterable[Called]) -> None:
         """Begins runs that have waited and got a place; doing it again is harmless.
@@ -136,13 +145,24 @@ class Driver:
         if line:
             await self._pass_turn(tenant, _line_key(tenant, line))
 
-    async def perform(self, state: RunState, effects: list[Effect]) -> None:
-        """Does what the reducer wants."""
+    async def perform(
+        self, state: RunState, effects: list[Effect], *, hand_over: bool = False
+    ) -> WorkCommand | None:
+        """Does what the reducer wants.
+
+        Returns:
+            The next command, which was not sent: with `hand_over`, where this process takes it.
+        """
+        then = None
         with telemetry.observer().continued(state.traceparent):
             for effect in effects:
-                await self._do(state, effect)
+                if hand_over and isinstance(effect, Send) and self.takes(effect.command.service):
+                    then = WorkCommand.from_json(effect.command.to_json())  # its parts are also the plan's
+                else:
+                    await self._do(state, effect)
             if state.status == "done":
                 self._store.mark_told(state.tenant, state.run, state.fingerprint)
+        return then
 
     async def _do(self, state: RunState, effect: Effect) -> None:
         match effect:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -30,7 +30,7 @@ from procession_schemas.work import (
     WorkCommand,
     WorkResult,
 )
-from procession_services.bus import Bus, Delivery, LostError
+from procession_services.bus import Bus, Delivery, Hold, LostError
 from procession_services.processor_host.cancels import Cancels
 from procession_services.processor_host.driver import Driver, moved
 from procession_services.processor_host.errors import (
@@ -59,6 +59,8 @@ from procession_services.runtime.store import RunStore
 
 log = logging.getLogger(__name__)
 _LEAVE_SECONDS: Final = 5.0
+_AGAIN_SECONDS: Final = 2.0
+"""After so long, whoever lives can be asked: NATS may have been restarted."""
 _MAY_WAIT: Final = frozenset({"arrays", "hook", "stepFinish", "stop", "stream", "toolResults", "tools"})
 """Operations that may wait for something, before which clients get what is ready; else it goes with what comes next."""
 _OF_AUTHORS: Final = (
@@ -68,6 +70,13 @@ _OF_AUTHORS: Final = (
     InvalidOptionsError,
     InvalidMessageError,
 )
+
+
+class _Settled(NamedTuple):
+    """Whether a command was still ours when it was done, and which one is to be handed over then."""
+
+    was_ours: bool
+    then: WorkCommand | None = None
 
 
 class Executor:
@@ -95,7 +104,9 @@ class Executor:
         self._open_sink, self._lender, self._max_deliver = open_sink, lender, max_deliver
         self._runners = {**RUNNERS, **(runners or {})}
 
-    async def execute(self, command: WorkCommand, delivery: Delivery | None = None) -> None:
+    async def execute(
+        self, command: WorkCommand, delivery: Delivery | None = None, *, follows: Delivery | None = None
+    ) -> WorkCommand | None:
         """Runs the command, takes its result into the run, and sends what comes next.
 
         A command that was done before is not run again; one that the run has left behind only has it said again what
@@ -105,54 +116,65 @@ class Executor:
         it comes here only when that one does not live (`Holders`). Without a delivery it is the caller's own, which
         NATS does not count: one that was begun too often ends its run. One that somebody works on is left alone; his
         delivery of the command before it may be the same as ours, which speaks for it then, and is not acknowledged.
+        A command that was handed over in this process `follows` that delivery, which speaks for it (`Handover`).
+
+        Returns:
+            The command that is to be handed over next; None where there is none, or NATS has it.
 
         Raises:
             LostError: Somebody else has the command, so this delivery says nothing more.
         """
-        attempt, trace = (delivery.attempt, delivery.traceparent) if delivery else (0, None)
+        message = delivery or follows
+        attempt, trace = delivery.attempt if delivery else 0, message.traceparent if message else None
         with telemetry.observer().command(command, attempt, trace) as told:
-            await self._execute(command, delivery, told)
+            return await self._execute(command, delivery, message, told)
 
     async def _execute(
-        self, command: WorkCommand, delivery: Delivery | None, told: Callable[[WorkResult], None]
-    ) -> None:
+        self,
+        command: WorkCommand,
+        delivery: Delivery | None,
+        message: Delivery | None,
+        told: Callable[[WorkResult], None],
+    ) -> WorkCommand | None:
+        hold = message.hold if message else Hold()
         with (
             self.cancels.watched(command.tenant, command.run) as signal,
-            self.holders.working(command, delivery) as owner,
+            self.holders.working(command, hold) as owner,
         ):
             stored = await self._taken(command, delivery, owner)
-            if stored is None and delivery is None and self.service == LOCAL:
-                return
+            if stored is None and message is None and self.service == LOCAL:
+                return None
             if stored is None:
                 raise LostError
             if stored.seq == command.seq and stored.result is not None:
                 result = WorkResult.from_json(stored.result)
                 await self.driver.event(command.tenant, command.run, result)
-                return
+                return None
             if stored.state is None:
                 log.warning(
                     "command %s is dropped, of whose run Redis knows nothing: it was emptied, or whoever sent the "
                     "command has another one (`procession check --deploy`)",
                     command.id,
                 )
-                return
+                return None
             if _stale(command, stored):
                 log.info(
                     "command %s is stale: context %d, wanted %d", command.id, stored.version, command.version
                 )
                 await self.driver.again(command.tenant, command.run)
-                return
+                return None
             if stored.numbered_in != self.store.life:
                 await self.driver.event(command.tenant, command.run, Forgotten(command.seq))
-                return
+                return None
             if delivery is None and stored.claims > self._max_deliver:
                 job = self._given_up(command, stored, signal)
             else:
-                job = await self._worked(command, stored, signal, delivery)
-            is_ours = await self._settled(job, stored, owner)
-        if not is_ours:  # somebody else has it; or Redis took our result at once, and we did not hear so
+                job = await self._worked(command, stored, signal, hold)
+            settled = await self._settled(job, stored, owner, hand_over=message is not None)
+        if not settled.was_ours:  # somebody else has it; or Redis took our result at once, unheard
             await self.driver.again(command.tenant, command.run, beyond=command)
         told(job.result)
+        return settled.then
 
     async def _taken(
         self, command: WorkCommand, delivery: Delivery | None, owner: str
@@ -160,9 +182,13 @@ class Executor:
         """The context, claimed for that owner; None where another one has the command, who lives."""
         take = partial(self.store.take_context, command.tenant, command.run, seq=command.seq, owner=owner)
         if delivery is not None:
-            return await take(
-                attempt=delivery.attempt, message=delivery.sequence, instead_of=delivery.hold.instead_of
-            )
+            number, instead_of = delivery.sequence, delivery.hold.instead_of
+            stored = await take(attempt=delivery.attempt, message=number, instead_of=instead_of)
+            if stored is None and delivery.attempt == 1:
+                in_hand = await self.store.message_in_hand(command.tenant, command.run)
+                if in_hand != number:  # so nobody gives this message back when that one dies
+                    raise LostError(_AGAIN_SECONDS)
+            return stored
         if (stored := await take(attempt=1)) is not None:
             return stored
         other, lives = await self.holders.owner_of(command)
@@ -178,13 +204,13 @@ class Executor:
         _summed(job)
 
     async def _worked(
-        self, command: WorkCommand, stored: StoredContext, signal: AbortSignal, delivery: Delivery | None
+        self, command: WorkCommand, stored: StoredContext, signal: AbortSignal, hold: Hold
     ) -> Job:
         """Runs the operations; returns the job with its result."""
         if stored.cancelled:
             signal.abort()
         attempt = stored.claims + command.renewed
-        job = self._job(command, stored, signal, delivery, attempt)
+        job = self._job(command, stored, signal, hold, attempt)
         if command.version == ANY_VERSION:
             await job.outbox.follow(again=attempt > 1)
         elif attempt > 1:
@@ -198,27 +224,23 @@ class Executor:
 
     def _given_up(self, command: WorkCommand, stored: StoredContext, signal: AbortSignal) -> Job:
         """A job of which nothing is done any more."""
-        job = self._job(command, stored, signal, None, 0)
+        job = self._job(command, stored, signal, Hold(), 0)
         ops = ", ".join(op.op for op in command.ops)
         message = f"could not do {ops} in {self._max_deliver} attempts; the logs of the services say why"
         job.result.outcome, job.result.error = "failed", Failure(code="WORK_FAILED", message=message)
         return job
 
-    async def _settled(self, job: Job, stored: StoredContext, owner: str) -> bool:
+    async def _settled(self, job: Job, stored: StoredContext, owner: str, *, hand_over: bool) -> _Settled:
         """Settles it, for as long as Redis is away: given back, it would be done again, tools by another host, too."""
         while True:
             try:
-                return await self._settle(job, stored, owner)
+                return await self._settle(job, stored, owner, hand_over=hand_over)
             except UNANSWERED as error:
                 log.warning("%s: what came of %s waits for Redis: %s", self.service, job.command.id, error)
                 await job.outbox.hold.keep()
 
-    async def _settle(self, job: Job, stored: StoredContext, owner: str) -> bool:
-        """Stores the context with the result and the run's next state, then says what comes next.
-
-        Returns:
-            Whether the command was still ours.
-        """
+    async def _settle(self, job: Job, stored: StoredContext, owner: str, *, hand_over: bool) -> _Settled:
+        """Stores the context with the result and the run's next state, then says what comes next."""
         command, after = job.command, moved(stored, job.result, self.store.life)
         await job.outbox.kept()
         about: dict[str, Any] = {"version": stored.version, "seq": command.seq, "owner": owner}
@@ -226,7 +248,7 @@ class Executor:
             called = await self.store.end_run(command.tenant, command.run, **about, change=after.change)
             if called is not None:
                 await self.driver.go_on(after, called)
-                return True
+                return _Settled(was_ours=True)
         body = job.context_body()
         if body is None:
             body, after = await self._last_context(job), moved(stored, job.result, self.store.life)
@@ -240,12 +262,12 @@ class Executor:
             change=after.change,
         )
         if done is None:
-            return False
+            return _Settled(was_ours=False)
         if done.state_saved:
-            await self.driver.go_on(after, done.called)
-        else:
-            await self.driver.event(command.tenant, command.run, WorkResult.from_json(done.result))
-        return True
+            then = await self.driver.go_on(after, done.called, hand_over=hand_over)
+            return _Settled(was_ours=True, then=then)
+        await self.driver.event(command.tenant, command.run, WorkResult.from_json(done.result))
+        return _Settled(was_ours=True)
 
     async def _last_context(self, job: Job) -> bytes:
         """The context as it was before the command; what was read of it then, hooks have changed in place."""
@@ -257,7 +279,7 @@ class Executor:
         command: WorkCommand,
         stored: StoredContext,
         signal: AbortSignal,
-        delivery: Delivery | None,
+        hold: Hold,
         attempt: int,
     ) -> Job:
         new_id = id_maker(command)
@@ -276,7 +298,7 @@ class Executor:
                 command.out_seq,
                 live=command.stream,
                 fence=fence_of(command.seq, attempt),
-                hold=delivery.hold if delivery else None,
+                hold=hold,
             ),
             result=self.result_of(command, stored.version + 1),
             open_sink=self._open_sink,

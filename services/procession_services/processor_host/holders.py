@@ -46,10 +46,9 @@ class Holders:
         return HolderAnswer(works=works).to_json()
 
     @contextmanager
-    def working(self, command: WorkCommand, delivery: Delivery | None) -> Iterator[str]:
+    def working(self, command: WorkCommand, hold: Hold) -> Iterator[str]:
         """Notes for the length of the block that the command is worked on; gives the owner's name."""
         owner = f"{self._replica}.{new_token(12)}.{self._service}"
-        hold = delivery.hold if delivery else Hold()
         self._owners[owner], self._held[hold] = hold, (command, owner)
         try:
             yield owner

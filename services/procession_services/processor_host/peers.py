@@ -8,7 +8,7 @@ any more. Who stands still or has its event loop blocked still listens; who has 
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from procession_schemas import subjects
@@ -44,18 +44,23 @@ class Peers:
         absent = [replica for replica, is_there in zip(silent, there, strict=True) if not is_there]
         if gone := [replica for replica in absent if await self._replicas.remove(replica)]:
             log.warning("%s: gone, so others get what they had in hand: %s", self._service, ", ".join(gone))
-            await self._give_back()
+            await self._give_back(gone)
 
     async def _is_there(self, replica: str) -> bool:
         subject, question = subjects.holder(self._service, replica), HolderQuestion(owner=replica)
         return await is_listening(self._bus, subject, question.to_json())
 
-    async def _give_back(self) -> None:
-        """Has delivered again what nobody has who is listed: some may have come to them from others, gone before."""
+    async def _give_back(self, gone: Collection[str]) -> None:
+        """Has delivered again what nobody has who is listed: some may have come to them from others, gone before.
+
+        What another service of the same process does may speak by a message of ours (`Handover`).
+        """
         listed, lost, kept = await self._replicas.listed(), set[int](), set[int]()
         for owner, message in await self._store.in_hand():
             service, replica = replica_of(owner)
-            if service == self._service:
-                (kept if replica in listed else lost).add(message)
+            if replica in listed:
+                kept.add(message)
+            elif service == self._service or replica in gone:
+                lost.add(message)
         for worker in self._workers:
             await (worker.give_back(lost, kept) if worker.stream == "WORK" else worker.give_back())

@@ -11,6 +11,7 @@ from typing import Any
 
 from procession.awaiting import left
 from procession_services.bus import Nearby
+from procession_services.processor_host.handover import Handover
 from procession_services.processor_host.service import Host, NotReachableError, Start, hosted
 from procession_services.runtime import garbage, logs, standstill, telemetry
 from procession_services.runtime.health import keep_ready
@@ -85,7 +86,9 @@ class _Process:
         self.live, self.stopping = asyncio.Event(), asyncio.Event()
         self.hosts: list[Host] = []
         self._services, self._settings = services, settings
-        self._nearby = Nearby() if len(services) > 1 else None
+        several = len(services) > 1
+        self._nearby = Nearby() if several else None
+        self._handover = Handover() if several else None
 
     async def run(self) -> None:
         """Runs them until they are to stop; raises what keeps one of them from starting.
@@ -102,7 +105,7 @@ class _Process:
             await ended(*tasks)
 
     async def _host(self, service: str, start: Start) -> None:
-        async with hosted(service, self._settings, start, self._nearby) as host:
+        async with hosted(service, self._settings, start, self._nearby, self._handover) as host:
             self.hosts.append(host)
             if len(self.hosts) == len(self._services):
                 self.live.set()

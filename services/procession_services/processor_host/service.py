@@ -26,6 +26,7 @@ from procession_services.bus.worker import Handler
 from procession_services.processor_host.admin import Admin
 from procession_services.processor_host.driver import failed_result
 from procession_services.processor_host.executor import Executor
+from procession_services.processor_host.handover import Handover
 from procession_services.processor_host.instances import Instances
 from procession_services.processor_host.job import OpRunner, SinkFactory
 from procession_services.processor_host.models import GatewayModels
@@ -77,8 +78,10 @@ class Host:
         silence: Seconds for which a replica says nothing to Redis until the others ask NATS whether it is gone.
     """
 
-    def __init__(self, service: str, settings: Settings, bus: Bus, access: Access) -> None:
-        self.service, self.settings, self.bus = service, settings, bus
+    def __init__(
+        self, service: str, settings: Settings, bus: Bus, access: Access, handover: Handover | None = None
+    ) -> None:
+        self.service, self.settings, self.bus, self._handover = service, settings, bus, handover
         self.redis = connect(settings.redis_url, access)
         self.store = RunStore(
             self.redis, ttl=settings.context_ttl, finished_ttl=settings.finished_ttl, told_ttl=EVENTS_SECONDS
@@ -109,7 +112,7 @@ class Host:
         self._on_idle: list[_Step] = []
         self.on_stop: list[_Step] = [self._look_no_more, self.redis.settled]
 
-    async def add_worker(self, **options: Any) -> None:
+    async def add_worker(self, **options: Any) -> Worker:
         """Starts pulling from a stream."""
         settings = self.settings
         handler, give_up = counted(
@@ -127,6 +130,7 @@ class Host:
         await worker.start()
         self.workers.append(worker)
         self.consumers.append((options["stream"], options["durable"]))
+        return worker
 
     async def answer(
         self,
@@ -223,10 +227,13 @@ class Host:
         """Takes the service's commands, runs them, and moves their runs on."""
         executor = await self.executor(open_sink, runners, lender)
         await self._listen_for_cancel(executor)
+        handover = self._handover
 
         async def handle(delivery: Delivery) -> None:
             command = WorkCommand.from_json(delivery.body)
-            await executor.execute(command, delivery)
+            then = await executor.execute(command, delivery)
+            if handover:
+                await handover.follow(then, delivery, worker)
 
         async def give_up(delivery: Delivery, reason: str) -> None:
             if (command := _readable(delivery.body)) is None:
@@ -236,16 +243,18 @@ class Host:
             subject = subjects.work("orchestrator", command.tenant, command.run)
             await self.bus.publish_stored(subject, result.to_json(), message_id=f"gave-up:{command.id}")
 
-        await self.add_worker(
+        worker = await self.add_worker(
             stream="WORK",
             durable=self.service,
             filter_subject=f"{subjects.ROOT}.work.{self.service}.>",
             handler=handle,
             give_up=give_up,
-            still_ours=executor.holders.still_ours,
+            still_ours=(handover or executor.holders).still_ours,
             elsewhere=executor.holders.elsewhere,
             begun=executor.holders.begun,
         )
+        if handover:
+            handover.open(executor, worker)
         return executor
 
     async def _listen_for_cancel(self, executor: Executor) -> None:
@@ -288,6 +297,8 @@ class Host:
 
     async def stop(self) -> None:
         """Drains: finishes or hands back what is in flight, then closes; a step that fails keeps no other from it."""
+        if self._handover:
+            self._handover.close()
         grace = self.settings.drain_timeout
         ends = asyncio.get_running_loop().time() + grace + _CLOSE_SECONDS
         drains: list[_Step] = [*(partial(worker.stop, grace) for worker in self.workers), *self.on_drain]
@@ -323,20 +334,33 @@ Start = Callable[[Host], Coroutine[Any, Any, None]]
 
 
 @contextlib.asynccontextmanager
-async def hosted(service: str, settings: Settings, start: Start, nearby: Nearby | None = None) -> Any:
-    """Runs a service inside this process, beside those that are `nearby`; ready when entered, drained when left.
+async def hosted(
+    service: str,
+    settings: Settings,
+    start: Start,
+    nearby: Nearby | None = None,
+    handover: Handover | None = None,
+) -> Any:
+    """Runs a service inside this process; ready when entered, drained when left.
+
+    With those that are `nearby` it shares what they say to each other, with those of the same `handover` commands.
 
     Raises:
         NotReachableError: NATS or Redis was not there for `START_SECONDS`.
         SettingsError: Telemetry is asked for and cannot be had.
     """
     with telemetry.configured(service, settings):
-        async with _hosted(service, settings, start, nearby) as host, lag_watched(host.bus, host.consumers):
+        async with (
+            _hosted(service, settings, start, nearby, handover) as host,
+            lag_watched(host.bus, host.consumers),
+        ):
             yield host
 
 
 @contextlib.asynccontextmanager
-async def _hosted(service: str, settings: Settings, start: Start, nearby: Nearby | None) -> Any:
+async def _hosted(
+    service: str, settings: Settings, start: Start, nearby: Nearby | None, handover: Handover | None
+) -> Any:
     access = Access.of(settings)
     connecting = Bus.connect(
         settings.nats_url,
@@ -347,7 +371,7 @@ async def _hosted(service: str, settings: Settings, start: Start, nearby: Nearby
         nearby=nearby,
     )
     bus = await _reached(f"NATS at {address(settings.nats_url)}", connecting, START_SECONDS)
-    host = Host(service, settings, bus, access)
+    host = Host(service, settings, bus, access, handover)
     bus.on_reconnect.append(host.reconnected)
     try:
         answers = _answers(settings.redis_url, access, service)

@@ -119,6 +119,10 @@ class RunStore:
         claimed, _, owner = claim.partition(":")
         return owner if claimed == str(seq) else None
 
+    async def message_in_hand(self, tenant: str, run: str) -> int:
+        """The number in WORK of the message for which somebody has claimed a run's command; 0 where nobody has."""
+        return int(await self.redis.hget(run_key(tenant, run), "message") or 0)
+
     async def in_hand(self) -> list[tuple[str, int]]:
         """Who has claimed the commands that runs wait for, or those before them, and the numbers of their messages."""
         found = list[tuple[str, int]]()

@@ -57,7 +57,7 @@ class World:
         bus: Any = SimpleNamespace(stored=SimpleNamespace(is_served=served))
         self.stores.append(store)
         lost: Any = SimpleNamespace(end=end)
-        one = Lapses(store, bus, SimpleNamespace(), lost, redelivered=-10)  # type: ignore[arg-type]
+        one = Lapses(store, bus, SimpleNamespace(), lost, SimpleNamespace(), redelivered=-10)  # type: ignore[arg-type]
         await one.look()
         task = asyncio.create_task(one.run())
         try:

@@ -224,7 +224,7 @@ async def test_a_command_of_its_own_is_begun_once_at_a_time(replica):
 
 async def test_a_command_of_its_own_waits_for_no_other_one_of_the_run(replica):
     command = await replica.accept()
-    with replica.executor.holders.working(command.but(seq=command.seq - 1), None):
+    with replica.executor.holders.working(command.but(seq=command.seq - 1), Hold()):
         await replica.executor.execute(command)
     assert (await replica.state()).status == "done"
 
@@ -259,13 +259,16 @@ async def test_how_often_a_command_may_be_begun_that_nats_delivers_is_for_nats_t
     assert (await replica.state()).result.status == "cancelled"
 
 
-async def test_a_first_delivery_takes_a_command_from_nobody_and_a_later_one_does(replica):
+@pytest.mark.parametrize("message", [1, 7])
+async def test_a_first_delivery_takes_a_command_from_nobody_and_a_later_one_does(replica, message):
+    """Soon where another message speaks for who has it: nobody gives this one back when that one dies."""
     command = await replica.accept(service="tools")
     await replica.store.take_context(
-        replica.tenant, replica.run, seq=command.seq, owner="other.x.tools", attempt=1
+        replica.tenant, replica.run, seq=command.seq, owner="other.x.tools", attempt=1, message=message
     )
-    with pytest.raises(LostError):
+    with pytest.raises(LostError) as lost:
         await replica.executor.execute(command, replica.delivery(command, 1))
+    assert lost.value.again_in == (0 if message == replica.delivery(command).sequence else 2)
     assert command.seq not in replica.begun
     await replica.executor.execute(command, replica.delivery(command, 2))
     assert replica.begun.count(command.seq) == 1

@@ -1,0 +1,122 @@
+"""Services of one process hand a run's next command to each other, and it survives what a message would."""
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import nats as nats_client
+import pytest
+import pytest_asyncio
+
+from procession_schemas import subjects
+from tests.support.servers import own_servers
+from tests.support.system import SERVICES, finished, running_system, text_of
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.chaos,
+    pytest.mark.slow,
+    pytest.mark.asyncio(loop_scope="session"),
+]
+LEASE = 30.0
+SOONER = 20.0
+"""What is not given back before its lease is over comes later than that."""
+TEXT = [f"word{number} " for number in range(60)]
+DELAYED = {"chunk_delay_ms": 15}
+SLOW = {"chunks": TEXT, **DELAYED}
+CALL = {"tool_calls": [{"id": "c1", "name": "echo", "arguments": {"text": "x"}}]}
+AGENT = {"inputProcessors": ["unicode-normalizer"], "outputProcessors": ["upper"], "tools": ["echo"]}
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def servers(tmp_path):
+    async with own_servers(tmp_path / "servers") as servers:
+        yield servers
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def system(servers, tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "unused")
+    async with running_system(servers.endpoints, tmp_path) as system:
+        yield system
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def start(system):
+    """Starts processes with all services."""
+    async with AsyncExitStack() as stack:
+
+        async def started(**settings):
+            process = system.process(*SERVICES, work_ack_wait=LEASE, log_level="INFO", **settings)
+            stack.push_async_callback(process.stop)
+            await (await process.start()).ready()
+            return process
+
+        yield started
+
+
+async def begun(handle):
+    """Waits for the first text of a run."""
+    async for chunk in handle:
+        if chunk["type"] == "text-delta":
+            return
+
+
+async def test_a_run_has_one_message_where_all_its_services_are_one_process(servers, system, start):
+    await start()
+    connection = await nats_client.connect(servers.endpoints.nats_url)
+    sent = []
+
+    async def hear(message):
+        if not message.subject.startswith("$"):
+            sent.append(subjects.parse(message.subject)[1])
+
+    await connection.subscribe(f"{subjects.ROOT}.work.>", cb=hear)
+    await connection.flush()
+    result, chunks = await system.run(CALL, {"chunks": ["do", "ne"]}, agent=AGENT)
+    await connection.flush()
+    await connection.close()
+    assert result.text == text_of(chunks) == "DONE"
+    assert len(result.steps) == 2
+    assert sent == ["input_processors"]
+
+
+async def test_another_process_goes_on_long_before_the_message_would_come_again(system, start):
+    dying = await start()
+    model = system.script({"chunks": ["lost "] * 9000, **DELAYED}, SLOW)
+    handle = await system.start(agent={**AGENT, "model": model})
+    await begun(handle)
+    await start()
+    dying.kill()
+    async with asyncio.timeout(SOONER):
+        result, _ = await finished(handle)
+    assert (result.status, result.text) == ("finished", "".join(TEXT).upper())
+    assert len(system.requests(model)) == 2
+
+
+async def test_a_process_that_ends_leaves_what_comes_next_to_others(system, start):
+    ending = await start(drain_timeout=15.0)
+    model = system.script({**CALL, **SLOW, "chunk_delay_ms": 150}, {"chunks": ["end "] * 1400, **DELAYED})
+    handle = await system.start(agent={**AGENT, "model": model})
+    await begun(handle)
+    await start()
+    assert len(system.requests(model)) == 1
+    assert await ending.terminate() == 0
+    assert "Traceback" not in ending.logged()
+    result, chunks = await finished(handle)
+    assert (result.status, result.text) == ("finished", "".join(TEXT).upper() + "END " * 1400)
+    assert "reset" not in [chunk["type"] for chunk in chunks]
+    assert len(system.requests(model)) == 2
+
+
+@pytest.mark.parametrize("restarted", ["restart_nats", "restart_redis"])
+async def test_what_was_handed_over_goes_on_when_a_server_was_restarted(servers, system, start, restarted):
+    """NATS does not have it, and Redis may have forgotten that somebody has."""
+    await start()
+    model = system.script({"chunks": TEXT * 5, "chunk_delay_ms": 20})
+    handle = await system.start(agent={**AGENT, "model": model})
+    await begun(handle)
+    await getattr(servers, restarted)()
+    result, chunks = await finished(handle)
+    assert (result.status, result.text) == ("finished", "".join(TEXT * 5).upper())
+    assert "reset" not in [chunk["type"] for chunk in chunks]
+    assert len(system.requests(model)) == 1
