@@ -94,16 +94,16 @@ async def test_another_process_goes_on_long_before_the_message_would_come_again(
 
 
 async def test_a_process_that_ends_leaves_what_comes_next_to_others(system, start):
-    ending = await start(drain_timeout=15.0)
-    model = system.script({**CALL, **SLOW, "chunk_delay_ms": 150}, {"chunks": ["end "] * 1400, **DELAYED})
+    ending = await start()
+    model = system.script({**CALL, **SLOW}, {"chunks": ["end"]})
     handle = await system.start(agent={**AGENT, "model": model})
     await begun(handle)
-    await start()
-    assert len(system.requests(model)) == 1
     assert await ending.terminate() == 0
-    assert "Traceback" not in ending.logged()
+    assert " ERROR " not in ending.logged()
+    assert len(system.requests(model)) == 1
+    await start()
     result, chunks = await finished(handle)
-    assert (result.status, result.text) == ("finished", "".join(TEXT).upper() + "END " * 1400)
+    assert (result.status, result.text) == ("finished", "".join(TEXT).upper() + "END")
     assert "reset" not in [chunk["type"] for chunk in chunks]
     assert len(system.requests(model)) == 2
 

@@ -28,6 +28,7 @@ from procession_schemas.memory import MemoryConfig, MemoryOptions, RequestMemory
 from procession_schemas.run import RunRequest, RunResult
 from procession_schemas.validation import RefusedError
 from procession_schemas.work import ModelOp, StepFacts
+from procession_services.bus import Hold
 from procession_services.memory.history import MessageHistory
 from procession_services.memory.input_filter import MemoryInputFilter
 from procession_services.orchestrator.core.memory_wiring import NoVectorStoreError, merged_options, wire
@@ -172,7 +173,7 @@ class _Runs:
         context = StoredContext(0, -1, None, None, cancelled=False)
         with on_stage(self.store):
             while state.sent is not None:
-                job = executor._job(command(state, state.sent), context, AbortSignal(), None, 1)
+                job = executor._job(command(state, state.sent), context, AbortSignal(), Hold(), 1)
                 await executor._run(job, executor._runners)
                 seq = job.command.seq
                 context = StoredContext(context.version + 1, seq, job.ctx.to_dict(), None, cancelled=False)

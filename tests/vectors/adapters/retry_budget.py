@@ -11,6 +11,7 @@ from procession.testing import answers
 from procession_schemas.agent import Agent, ProcessorRef
 from procession_schemas.run import RunRequest, RunResult
 from procession_schemas.work import ModelOp, StepFacts
+from procession_services.bus import Hold
 from procession_services.orchestrator.core.plan import make_plan, opening
 from procession_services.processor_host.errors import ModelFailed
 from procession_services.processor_host.executor import Executor
@@ -154,7 +155,7 @@ async def _run(script: Script, options: dict[str, Any], *, at_step: bool) -> Run
     state, _ = reduce(state, Started())
     context = StoredContext(0, -1, None, None, cancelled=False)
     while state.sent is not None:
-        job = executor._job(command(state, state.sent), context, AbortSignal(), None, 1)
+        job = executor._job(command(state, state.sent), context, AbortSignal(), Hold(), 1)
         await executor._run(job, executor._runners)
         context = StoredContext(
             context.version + 1, job.command.seq, job.ctx.to_dict(), None, cancelled=False
