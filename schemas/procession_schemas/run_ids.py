@@ -1,6 +1,7 @@
 """Which run a request is about, and the id of what it answers."""
 
-from typing import Final
+import json
+from typing import Any, Final
 
 from pydantic_core import from_json
 
@@ -18,10 +19,18 @@ def valid_id(value: str) -> str:
 def asked_id(body: bytes) -> str | None:
     """The run id that a request asks for, also one that is wrong elsewhere: its sender listens there."""
     try:
-        given = from_json(body)
+        given = _read(body)
         return valid_id(given.get("runId") or given.get("run_id") or "")
-    except (ValueError, AttributeError, TypeError):
+    except (ValueError, AttributeError, TypeError, RecursionError):
         return None
+
+
+def _read(body: bytes) -> Any:
+    r"""A body as JSON, also where it is none for us: JavaScript and Python write half of a character as `\ud83d`."""
+    try:
+        return from_json(body)
+    except ValueError:
+        return json.loads(body, strict=False)
 
 
 def derived_id(message_id: str | None, sequence: int | str) -> str:
