@@ -3,6 +3,7 @@
 //   node bare_client.mjs nats://127.0.0.1:4222 default demo '{"runId": "my-run", "input": "Hello"}'
 import { jetstream } from "@nats-io/jetstream";
 import { connect, errors } from "@nats-io/transport-node";
+import { createHash } from "node:crypto";
 
 const PATIENCE_MS = 2000;
 const RUN_ID = /^[A-Za-z0-9_-]{1,128}$/;
@@ -75,26 +76,76 @@ export class Answer {
 
   /** Whether the end is here and all before it. */
   get complete() {
-    return this.#counting().following >= (this.#ends.get(Math.max(...this.#said.keys())) ?? Infinity);
+    return this.has(this.#ends.get(Math.max(...this.#said.keys())) ?? Infinity);
+  }
+
+  /** Whether all before that number is here. */
+  has(number) {
+    return this.#counting().following >= number;
   }
 }
 
+/** What is told of a run beside its chunks; `ours` is the fingerprint of our request. */
+export class Outcome {
+  #events = {};
+  #refusals = {}; // by the number of the request
+  #ours;
+
+  constructor(ours) {
+    this.#ours = ours;
+  }
+
+  /** Takes an event from `procession.v1.event.<tenant>.<run>.*.*`; of ends that are heard the first one counts. */
+  take(event, stored = false) {
+    if ((event.fingerprint ?? this.#ours) !== this.#ours) return; // about somebody else's request of the same id
+    if (event.type === "request.rejected") this.#refusals[event.sequence] = event.error.message;
+    else if (stored || event.type !== "run.finished") this.#events[event.type] = event;
+    else this.#events[event.type] ??= event;
+  }
+
+  /** Why the request of that number was refused; others are about somebody else's of the same id. */
+  refusal(sequence) {
+    return this.#refusals[sequence] ?? this.#refusals[undefined];
+  }
+
+  /** The event that the run has ended, or that it waits for a person and nobody has decided. */
+  get end() {
+    const { "run.finished": finished, "run.suspended": waits, "run.resumed": resumed } = this.#events;
+    return finished ?? (waits?.fence > (resumed?.fence ?? -1) ? waits : undefined);
+  }
+
+  /**
+   * The result, when all chunks are here that came before; `whole` says that no others will come. Of a run that did not
+   * end well some may never come, and chunks are forgotten after an hour: the result has the whole text.
+   */
+  result(answer, whole) {
+    if (!this.end) return undefined;
+    const { result, endSeq } = this.end;
+    const isRead = answer.complete && answer.has(endSeq ?? 0);
+    return whole || isRead || !["finished", "suspended"].includes(result.status) ? result : undefined;
+  }
+}
+
+const place = (end) => end && `${end.type} ${end.fence}`;
+
 /**
  * Sends a request, which names its `runId`, and returns the `result` of the run; throws when it was refused.
- * The same request again is the same run: who has lost the connection, or died, calls this once more. `connection` are
- * options of `connect`; a user with permissions hears answers below `inboxPrefix: "_INBOX.<user>"` only.
+ * The same request again is the same run: who has lost the connection, or died, calls this once more; so does who has
+ * decided for what a run waits whose `status` is `suspended`. `connection` are options of `connect`; a user with
+ * permissions hears answers below `inboxPrefix: "_INBOX.<user>"` only.
  */
 export async function ask(url, tenant, agent, request, show, connection = {}) {
   const run = request.runId;
   if (!RUN_ID.test(run ?? "")) throw new Error(`runId must be 1 to 128 letters, digits, '_' or '-': else nobody hears its end`);
+  const [address, body] = [`procession.v1.run.${tenant}.${agent}`, JSON.stringify(request)];
+  const ours = createHash("sha256").update(address).update(body).digest("hex").slice(0, 32);
   const answer = new Answer();
-  const events = {};
-  const rejections = {}; // by the number of the request
+  const outcome = new Outcome(ours);
   const subject = `procession.v1.event.${tenant}.${run}`;
   let seen = 0;
   let ring = () => {};
   let refused;
-  let all = false; // whether all is here that is stored: it was looked up when the run had ended
+  let all; // the end for which all is here that is stored: it was looked up behind it
   const bus = await connect({ servers: url, maxReconnectAttempts: -1, ...connection });
 
   function hear(subjectOfThem, take) {
@@ -115,12 +166,8 @@ export async function ask(url, tenant, agent, request, show, connection = {}) {
     const away = error instanceof errors.TimeoutError || error instanceof errors.RequestError;
     if (!away) throw error; // nobody has answered; the next look is soon
   }
-  function keep(event) {
-    if (event.type === "request.rejected") rejections[event.sequence] = event;
-    else events[event.type] = event;
-  }
   async function catchUp() {
-    const ended = "run.finished" in events;
+    const ended = place(outcome.end);
     for (;;) {
       const asked = JSON.stringify({ run, after: seen });
       const told = await bus.request(`procession.v1.api.orchestrator.${tenant}.backlog`, asked, { timeout: 5000 });
@@ -129,9 +176,9 @@ export async function ask(url, tenant, agent, request, show, connection = {}) {
       seen = last;
       batches.forEach((batch) => answer.take(batch));
     }
-    for (const type of ["run.finished", "request.rejected"]) {
+    for (const type of ["run.suspended", "run.resumed", "run.finished", "request.rejected"]) {
       const stored = await bus.request(`$JS.API.DIRECT.GET.EVENTS.${subject}.${type}`, "", { timeout: 5000 });
-      if (stored.headers?.code !== 404) keep(stored.json());
+      if (stored.headers?.code !== 404) outcome.take(stored.json(), true);
     }
     all = ended;
   }
@@ -141,8 +188,8 @@ export async function ask(url, tenant, agent, request, show, connection = {}) {
       answer.take(batch);
       show(answer);
     });
-    hear(`${subject}.*.*`, keep);
-    const stored = await jetstream(bus).publish(`procession.v1.run.${tenant}.${agent}`, JSON.stringify(request));
+    hear(`${subject}.*.*`, (event) => outcome.take(event));
+    const stored = await jetstream(bus).publish(address, body);
     let behind = stored.duplicate; // the run is older than we, and what comes may be of anybody
     for (;;) {
       if (behind || answer.gap) {
@@ -150,11 +197,11 @@ export async function ask(url, tenant, agent, request, show, connection = {}) {
         show(answer);
       }
       if (refused) throw refused;
-      const rejected = rejections[undefined] ?? rejections[stored.seq]; // others are of others' requests
-      if (rejected) throw new Error(rejected.error.message);
-      const result = events["run.finished"]?.result;
-      const whole = answer.complete || all || request.stream === false; // chunks are forgotten after an hour
-      if (result && !behind && (whole || result.status !== "finished")) return result;
+      const refusal = outcome.refusal(stored.seq);
+      if (refusal) throw new Error(refusal);
+      const whole = request.stream === false || (all !== undefined && all === place(outcome.end));
+      const result = outcome.result(answer, whole);
+      if (result && !behind) return result;
       behind = !(await news()) || behind;
     }
   } finally {

@@ -4,6 +4,7 @@ docs/how-to/use-another-language.md explains it; bare_client.mjs is the same for
 """
 
 import asyncio
+import hashlib
 import json
 import math
 import re
@@ -88,8 +89,57 @@ class Answer:
     @property
     def complete(self) -> bool:
         """Whether the end is here and all before it."""
-        total = self._ends.get(max(self._said, default=-1), math.inf)
-        return self._counting()[1] >= total
+        return self.has(self._ends.get(max(self._said, default=-1), math.inf))
+
+    def has(self, number: float) -> bool:
+        """Whether all before that number is here."""
+        return self._counting()[1] >= number
+
+
+class Outcome:
+    """What is told of a run beside its chunks; `ours` is the fingerprint of our request."""
+
+    def __init__(self, ours: str) -> None:
+        self._ours = ours
+        self._events: dict[str, dict[str, Any]] = {}
+        self._refusals: dict[int | None, str] = {}
+
+    def take(self, event: dict[str, Any], *, stored: bool = False) -> None:
+        """Takes an event from `procession.v1.event.<tenant>.<run>.*.*`; of ends that are heard the first one counts."""
+        if event.get("fingerprint", self._ours) != self._ours:
+            return  # about the request of somebody else, who has the same id
+        if event["type"] == "request.rejected":
+            self._refusals[event.get("sequence")] = event["error"]["message"]
+        elif stored or event["type"] != "run.finished" or event["type"] not in self._events:
+            self._events[event["type"]] = event
+
+    def refusal(self, sequence: int) -> str | None:
+        """Why the request of that number was refused; others are about somebody else's of the same id."""
+        return self._refusals.get(sequence, self._refusals.get(None))
+
+    @property
+    def end(self) -> dict[str, Any] | None:
+        """The event that the run has ended, or that it waits for a person and nobody has decided."""
+        waits, resumed = self._events.get("run.suspended"), self._events.get("run.resumed")
+        if waits is not None and resumed is not None and waits["fence"] <= resumed["fence"]:
+            waits = None
+        return self._events.get("run.finished", waits)
+
+    def result(self, answer: Answer, *, whole: bool) -> dict[str, Any] | None:
+        """The result, when all chunks are here that came before; `whole` says that no others will come.
+
+        Of a run that did not end well some may never come, and chunks are forgotten after an hour: the result has the
+        whole text.
+        """
+        if self.end is None:
+            return None
+        result: dict[str, Any] = self.end["result"]
+        is_read = answer.complete and answer.has(self.end.get("endSeq") or 0)
+        return result if whole or is_read or result["status"] not in ("finished", "suspended") else None
+
+
+def _place(end: dict[str, Any] | None) -> tuple[str, int] | None:
+    return None if end is None else (end["type"], end.get("fence", -1))
 
 
 async def ask(
@@ -103,8 +153,9 @@ async def ask(
 ) -> dict[str, Any]:
     """Sends a request, which names its `runId`, and returns the `result` of the run.
 
-    The same request again is the same run: who has lost the connection, or died, calls this once more. `connection` are
-    options of `nats.connect`; a user with permissions hears answers below `inbox_prefix="_INBOX.<user>"` only.
+    The same request again is the same run: who has lost the connection, or died, calls this once more; so does who has
+    decided for what a run waits whose `status` is `suspended`. `connection` are options of `nats.connect`; a user with
+    permissions hears answers below `inbox_prefix="_INBOX.<user>"` only.
 
     Raises:
         RuntimeError: The request was refused.
@@ -113,7 +164,8 @@ async def ask(
     run, answer, seen, news = request.get("runId", ""), Answer(), 0, asyncio.Event()
     if not _RUN_ID.fullmatch(run):
         raise ValueError("runId must be 1 to 128 letters, digits, '_' or '-'")
-    events: dict[tuple[str, int | None], dict[str, Any]] = {}  # by type; rejections by the request, too
+    address, body = f"procession.v1.run.{tenant}.{agent}", json.dumps(request).encode()
+    outcome = Outcome(hashlib.sha256(address.encode() + body).hexdigest()[:32])
 
     async def on_chunks(message: Msg) -> None:
         answer.take(json.loads(message.data))
@@ -121,8 +173,7 @@ async def ask(
         news.set()
 
     async def on_event(message: Msg) -> None:
-        event = json.loads(message.data)
-        events[event["type"], event.get("sequence")] = event
+        outcome.take(json.loads(message.data))
         news.set()
 
     bus = await nats.connect(url, max_reconnect_attempts=-1, **connection)
@@ -130,26 +181,21 @@ async def ask(
         subject = f"procession.v1.event.{tenant}.{run}"
         await bus.subscribe(f"procession.v1.chunk.{tenant}.{run}", cb=on_chunks)
         await bus.subscribe(f"{subject}.*.*", cb=on_event)
-        body = json.dumps(request).encode()
-        stored = await bus.jetstream().publish(f"procession.v1.run.{tenant}.{agent}", body, timeout=10)
+        stored = await bus.jetstream().publish(address, body, timeout=10)
         behind = bool(stored.duplicate)  # the run is older than we, and what comes may be of anybody
-        everything = False  # all is here that is stored: it was looked up when the run had ended
+        everything = None  # the end for which all is here that is stored: it was looked up behind it
         while True:
             if behind or answer.gap:
                 with suppress(TimeoutError, NoRespondersError):  # the next look is soon
-                    ended = ("run.finished", None) in events
+                    ended = _place(outcome.end)
                     seen = await _catch_up(bus, tenant, run, seen, answer)
-                    for type_ in ("run.finished", "request.rejected"):
-                        events |= await _last(bus, f"{subject}.{type_}")
+                    await _look_up(bus, subject, outcome)
                     behind, everything = False, ended
                 show(answer)
-            for sequence in (None, stored.seq):  # others are about somebody else's request of the same id
-                if rejected := events.get(("request.rejected", sequence)):
-                    raise RuntimeError(rejected["error"]["message"])
-            result: dict[str, Any] = events.get(("run.finished", None), {}).get("result", {})
-            # Chunks are forgotten after an hour; the result has the whole text.
-            whole = answer.complete or everything or request.get("stream") is False
-            if result and not behind and (whole or result["status"] != "finished"):
+            if refusal := outcome.refusal(stored.seq):
+                raise RuntimeError(refusal)
+            whole = request.get("stream") is False or everything == _place(outcome.end)
+            if not behind and (result := outcome.result(answer, whole=whole)):
                 return result
             behind = not await _heard(news) or behind
     finally:
@@ -180,14 +226,12 @@ async def _catch_up(bus: Client, tenant: str, run: str, seen: int, answer: Answe
             answer.take(batch)
 
 
-async def _last(bus: Client, subject: str) -> dict[tuple[str, int | None], dict[str, Any]]:
-    """The newest event of a subject by its type and request, if there is one."""
-    try:
-        stored = await bus.jetstream().get_last_msg("EVENTS", subject, direct=True)
-    except NotFoundError:
-        return {}
-    event = json.loads(stored.data or b"{}")
-    return {(event["type"], event.get("sequence")): event}
+async def _look_up(bus: Client, subject: str, outcome: Outcome) -> None:
+    """Takes the newest stored events."""
+    for type_ in ("run.suspended", "run.resumed", "run.finished", "request.rejected"):
+        with suppress(NotFoundError):
+            stored = await bus.jetstream().get_last_msg("EVENTS", f"{subject}.{type_}", direct=True)
+            outcome.take(json.loads(stored.data or b"{}"), stored=True)
 
 
 def _print(answer: Answer) -> None:
@@ -200,4 +244,5 @@ if __name__ == "__main__":
     _, server, run, *words = sys.argv
     result = asyncio.run(ask(server, "demo", {"runId": run, "input": " ".join(words)}, show=_print))
     if result["status"] != "finished":
-        sys.exit(f"{result['status']}: {result.get('error') or result.get('tripwire')}")
+        why = result.get("error") or result.get("tripwire") or result.get("suspendPayload")
+        sys.exit(f"{result['status']}: {why}")

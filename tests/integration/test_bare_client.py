@@ -203,6 +203,24 @@ async def test_the_client_for_node_takes_back_what_an_attempt_has_said_that_is_m
     assert (shown["text"], last["result"]["text"]) == (TEXT, TEXT)
 
 
+async def test_the_client_for_node_tells_that_a_run_waits_for_a_person(system, tmp_path):
+    calls = (
+        {"tool_calls": [{"id": "c1", "name": "weather", "arguments": {"city": "Rome"}}]},
+        {"chunks": ["a"]},
+    )
+    request = request_of(system, "node-waits", *calls)
+    request["agent"] |= {"tools": [{"id": "weather", "requireApproval": True}]}
+    program = *node_and_client(tmp_path), system.servers.nats_url, system.client.tenant, "test"
+    async with asyncio.timeout(20), system.inside("llm_gateway"):
+        asking = await asyncio.create_subprocess_exec(*program, json.dumps(request), stdout=PIPE)
+        *_, waits = map(json.loads, (await asking.communicate())[0].splitlines())
+        await (await system.client.attach(request["runId"])).approve("c1")
+        asking = await asyncio.create_subprocess_exec(*program, json.dumps(request), stdout=PIPE)
+        *_, last = map(json.loads, (await asking.communicate())[0].splitlines())
+    assert [call["toolCallId"] for call in waits["result"]["suspendPayload"]["calls"]] == ["c1"]
+    assert (last["result"]["status"], last["result"]["text"]) == ("finished", "A")
+
+
 async def test_the_client_for_node_reads_the_same(system, tmp_path):
     request = request_of(system, "node", {**SLOW, "chunks": ["lost "] * 9000}, SLOW)
     program = *node_and_client(tmp_path), system.servers.nats_url, system.client.tenant, "test"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from examples.bare_client import Answer, ask
+from examples.bare_client import Answer, Outcome, ask
 from procession.client import ChunkOrder
 from tests.chaos.proxy import Proxy
 from tests.support.histories import batch, histories
@@ -72,6 +72,77 @@ def test_who_was_away_does_not_hide_a_gap():
     assert (answer.text, answer.gap, answer.complete) == ("ab", True, False)
     answer.take(batch(2, "c", fence=3))
     assert (answer.text, answer.gap, answer.complete) == ("abcd", False, True)
+
+
+def event(type_, *, fence=3, status="finished", **fields):
+    """An event of a run, with a result."""
+    return {"type": f"run.{type_}", "fence": fence, "result": {"status": status}, **fields}
+
+
+def test_of_ends_the_first_counts_that_is_heard_but_more_the_one_that_is_stored():
+    outcome = Outcome("ours")
+    first, second = event("finished", at="1"), event("finished", at="2")
+    outcome.take(first)
+    outcome.take(second)
+    assert outcome.end is first
+    outcome.take(second, stored=True)
+    assert outcome.end is second
+
+
+def test_the_end_of_another_request_of_the_same_id_is_not_ours():
+    outcome = Outcome("ours")
+    outcome.take(event("finished", fingerprint="theirs"), stored=True)
+    assert outcome.end is None
+    outcome.take(event("finished", fingerprint="ours"))
+    assert outcome.end is not None
+
+
+def test_a_run_waits_until_it_goes_on():
+    outcome, again = Outcome("ours"), event("suspended", fence=6)
+    outcome.take(event("suspended", fence=4))
+    assert outcome.end is not None
+    outcome.take(event("resumed", fence=4))
+    assert outcome.end is None
+    outcome.take(again)
+    assert outcome.end is again
+
+
+def test_the_end_of_what_came_before_a_person_decided_is_not_that_of_the_run():
+    answer, outcome = Answer(), Outcome("ours")
+    answer.take(batch(0, "a", fence=1, end=True))
+    outcome.take(event("finished", endSeq=2))
+    assert outcome.result(answer, whole=False) is None
+    answer.take(batch(1, "b", fence=2, end=True))
+    assert outcome.result(answer, whole=False) == {"status": "finished"}
+
+
+async def test_a_run_that_waits_for_a_person_is_told_and_goes_on_with_the_same_request(servers):
+    request = {"runId": "waits", "input": "Hello"}
+    texts = [""]
+    async with services_at(servers.nats_url) as services, asyncio.timeout(20):
+
+        def asking():
+            asked = ask(
+                servers.nats_url,
+                "test",
+                request,
+                tenant=services.tenant,
+                show=lambda answer: texts.append(answer.text),
+            )
+            return asyncio.create_task(asked)
+
+        first = asking()
+        await services.request()
+        await services.suspend("waits", "call", fence=4, end_seq=1)
+        await services.chunks("waits", 0, "Shall I? ", fence=3, end=True)
+        assert (await first)["suspendPayload"] == {"calls": [{"toolCallId": "call"}]}
+        second = asking()
+        await services.request()
+        await services.event("waits", "run.resumed", fence=4)
+        await services.chunks("waits", 1, "Done.", fence=5, end=True)
+        await services.finish("waits", "Shall I? Done.", fence=5, end_seq=2)
+        assert (await second)["status"] == "finished"
+    assert texts[-1] == "Shall I? Done."
 
 
 async def test_a_refusal_that_comes_while_the_connection_is_away_is_read_from_what_is_stored(servers):
