@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from procession_schemas import (
     admin,
+    backlog,
     embed,
     events,
     generate,
@@ -262,19 +263,14 @@ CATALOG: Final[tuple[Row, ...]] = (
         reply=True,
     ),
     Row(
-        "backlog.request", JsonObject, _pattern(subjects.api, "orchestrator", "{tenant}", "backlog"), None,
+        "backlog.request", backlog.BacklogRequest, _pattern(subjects.api, "orchestrator", "{tenant}", "backlog"), None,
         (CLIENT,), ("orchestrator",),
-        "Asks for the stored chunks of `run` behind number `after` (0: all), which is one of the stream CHUNKS, not of "
-        "a chunk. With `known: true` only whether there is anything of the run; its `request`, where you know it, has "
-        "that number in RUNS.",
+        "Asks for the stored chunks of a run, or whether there is anything of it.",
     ),
     Row(
-        "backlog.reply", JsonObject, "_INBOX.{request}", None,
+        "backlog.reply", backlog.BacklogReply, "_INBOX.{request}", None,
         ("orchestrator",), (CLIENT,),
-        "Some of the `batches`, oldest first, and the number in the stream of the `last` one, which is the next "
-        "`after`; 0 when there is no more. A request that is none has an `error` beside these, a `Failure`. Who asked "
-        "for it gets `known`: false when there is no such run, or NATS and Redis have lost it; nothing will come of "
-        "it. While its request is in RUNS, as before it is accepted, `request` is its number there.",
+        "Some of the stored chunks, or whether there is anything of the run.",
         reply=True,
     ),
     Row(

@@ -81,24 +81,28 @@ class RunRequest(AgentOptions):
 class Failure(WireModel):
     """An error as it is told: what, where, and how to mend it where that is known (D-30)."""
 
-    code: str
-    message: str
+    code: str = Field(description="One of the error codes, or one of a processor's own.")
+    message: str = Field(description="For people.")
     field: str | None = Field(
         default=None, description="Path in the request, such as `inputProcessors.0.id`."
     )
-    processor_id: str | None = None
+    processor_id: str | None = Field(default=None, description="Whose hook failed.")
     hook: str | None = Field(
         default=None,
-        description="`processOutputResult` also where the run failed before its judgement was stored; then nothing of "
-        "the answer is told.",
+        description="Which one failed; `processOutputResult` also where the run failed before its judgement was "
+        "stored; then nothing of the answer is told.",
     )
-    name: str | None = None
-    status_code: int | None = None
-    is_retryable: bool | None = None
+    name: str | None = Field(default=None, description="Class of the error, where it has one.")
+    status_code: int | None = Field(default=None, description="What the provider answered over HTTP.")
+    is_retryable: bool | None = Field(
+        default=None, description="Whether the provider may answer the same call another time."
+    )
     retry_after: float | None = Field(
         default=None, description="Seconds after which the same request may be accepted."
     )
-    detail: JsonObject | None = None
+    detail: JsonObject | None = Field(
+        default=None, description="What more is known; of a limit `limit`, `allowed` and `current`."
+    )
 
 
 class Tripwire(WireModel):
@@ -106,8 +110,8 @@ class Tripwire(WireModel):
 
     reason: str
     processor_id: str
-    retry: bool | None = None
-    metadata: Any = None
+    retry: bool | None = Field(default=None, description="The processor wanted another answer of the model.")
+    metadata: Any = Field(default=None, description="What the processor says besides.")
 
 
 class HookReport(WireStruct):
@@ -147,28 +151,51 @@ class ModelReport(WireStruct):
 
 
 class RunResult(WireModel):
-    """The final result of a run (core.md 10.1), the body of its one terminal event."""
+    """The final result of a run, or what is known of it while it waits for a person."""
 
     run_id: str
     agent: str
-    status: Literal["finished", "blocked", "failed", "cancelled", "suspended"]
-    finish_reason: str
-    text: str = ""
-    usage: dict[str, int | None] = Field(default_factory=dict)
+    status: Literal["finished", "blocked", "failed", "cancelled", "suspended"] = Field(
+        description="`blocked`: by a processor (`tripwire`); `failed`: see `error`; `suspended`: it waits for a person."
+    )
+    finish_reason: str = Field(
+        description="How the last answer of the model ended: `stop`, `tool-calls`, `length`, `content-filter`, "
+        "`error` or `other`; `aborted` of a cancelled run, `suspended` of one that waits."
+    )
+    text: str = Field(
+        default="", description="The texts of the steps that count, as processors have left them."
+    )
+    usage: dict[str, int | None] = Field(
+        default_factory=dict,
+        description="`inputTokens`, `outputTokens`, `totalTokens`, and where the provider tells them "
+        "`reasoningTokens`, `cachedInputTokens`, `cacheCreationInputTokens`.",
+    )
     total_usage: dict[str, int | None] = Field(
         default_factory=dict, description="As `usage`, which counts all steps and attempts."
     )
     warnings: list[Any] = Field(default_factory=list, description="Of the last step.")
     provider_metadata: JsonObject | None = Field(default=None, description="Of the last step.")
-    steps: list[JsonObject] = Field(default_factory=list)
-    tool_calls: list[JsonObject] = Field(default_factory=list)
-    tool_results: list[JsonObject] = Field(default_factory=list)
+    steps: list[JsonObject] = Field(
+        default_factory=list,
+        description="Every answer of the model: `stepNumber`, `stepType`, `text`, `reasoningText`, `toolCalls`, "
+        "`toolResults`, `finishReason`, `usage`, `model`; `tripwire` in one that was rejected.",
+    )
+    tool_calls: list[JsonObject] = Field(
+        default_factory=list, description="Chunks `tool-call` of the steps that count."
+    )
+    tool_results: list[JsonObject] = Field(
+        default_factory=list, description="Chunks `tool-result` of the steps that count."
+    )
     reasoning_text: str | None = None
     sources: list[JsonObject] = Field(default_factory=list)
     files: list[JsonObject] = Field(default_factory=list)
-    object: Any = None
-    used_fallback_value: bool | None = None
-    messages: list[JsonObject] = Field(default_factory=list)
+    object: Any = Field(default=None, description="The structured output.")
+    used_fallback_value: bool | None = Field(
+        default=None, description="True: `object` is the fallback value."
+    )
+    messages: list[JsonObject] = Field(
+        default_factory=list, description="The whole conversation, as the run has left it."
+    )
     remembered_messages: list[JsonObject] = Field(
         default_factory=list, description="Those of `messages` that memory brought."
     )
@@ -178,10 +205,16 @@ class RunResult(WireModel):
         "`shortened: true`: steps and messages, and what is too long of the text, are left out, since NATS takes no "
         "longer message.",
     )
-    tripwire: Tripwire | None = None
-    error: Failure | None = None
-    suspend_payload: JsonObject | None = None
+    tripwire: Tripwire | None = Field(default=None, description="Of a run that is `blocked`.")
+    error: Failure | None = Field(
+        default=None, description="Why it `failed`; or what went wrong when it was cancelled."
+    )
+    suspend_payload: JsonObject | None = Field(
+        default=None,
+        description="`calls` that wait: `toolCallId`, `toolName`, `args`, `kind` (`approval` or `suspended`), "
+        "`suspendPayload`, `resumeSchema`.",
+    )
     processors: list[HookReport] = Field(default_factory=list)
     models: list[ModelReport] = Field(default_factory=list)
-    retries: int = 0
-    duration_ms: int | None = None
+    retries: int = Field(default=0, description="How often the model was asked again by processors.")
+    duration_ms: int | None = Field(default=None, description="Since the run was accepted.")

@@ -92,6 +92,12 @@ def messages() -> str:
             ),
         ),
         *(part for row in CATALOG for part in _message(row, schemas.get(row.name))),
+        "## Results",
+        "What `run.finished` and `run.suspended` have as their `result`; and what is in it.",
+        *_each(
+            schemas["run.finished"]["$defs"],
+            ("RunResult", "Failure", "Tripwire", "HookReport", "ModelReport"),
+        ),
         "## Error codes",
         "In `error.code` of results, of `request.rejected`, and of answers about threads and chunks. Some errors have "
         "a `name` instead, such as `APICallError`; the built-in processors may give further codes, and processors of "

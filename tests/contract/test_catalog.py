@@ -4,11 +4,12 @@ import re
 import pytest
 
 from procession_schemas import subjects
-from procession_schemas.catalog import CATALOG, SERVICES
+from procession_schemas.catalog import CATALOG, CLIENT, SERVICES
 from procession_schemas.chunks import CORE_TYPES
 from procession_services import supervisor
 from procession_services.bus.streams import stream_configs
 from tests.contract.json_schemas import json_schemas
+from tests.contract.reference import configuration, messages
 from tests.support.subjects import matches
 
 FUNCTIONS = [
@@ -67,3 +68,18 @@ def test_every_type_of_the_runtime_is_described():
         kind = definition["properties"]["type"]
         described |= set(kind.get("enum", [kind.get("const")]))
     assert described == CORE_TYPES
+
+
+@pytest.mark.parametrize(
+    "row",
+    [row for row in CATALOG if row.body and CLIENT in row.producers + row.consumers],
+    ids=lambda row: row.name,
+)
+def test_the_reference_has_the_fields_of_all_that_clients_send_and_get(row):
+    if row.name.startswith("memory."):
+        return  # docs/memory.md has them
+    schema = json_schemas()[row.name]
+    assert schema["properties"]
+    others = {each.body.__name__ for each in CATALOG if inspect.isclass(each.body)}
+    told = set(re.findall(r"^### (\w+)$", configuration() + messages(), re.MULTILINE))
+    assert schema.get("$defs", {}).keys() - others <= told

@@ -10,9 +10,10 @@ from typing import Final
 import orjson
 from nats.js import JetStreamContext
 from nats.js.errors import NotFoundError
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import ValidationError
 
 from procession_schemas import subjects
+from procession_schemas.backlog import BacklogRequest
 from procession_schemas.run import Failure
 from procession_schemas.validation import misfit
 from procession_services.bus.connection import Bus
@@ -27,20 +28,6 @@ _MESSAGES: Final = 256
 _BYTES: Final = 512 * 1024
 ENVELOPE: Final = 64
 """Bytes of an answer beside its batches."""
-
-
-class _Request(BaseModel):
-    """Which chunk batches: those of a run, from a number in the stream on; or only whether it is `known`."""
-
-    run: str
-    after: int = Field(default=0, ge=0, lt=2**63)
-    known: bool = False
-    request: int | None = Field(default=None, ge=0, lt=2**63)
-
-    @field_validator("run")
-    @classmethod
-    def _is_token(cls, run: str) -> str:
-        return subjects.token(run, "run id")
 
 
 class Backlog:
@@ -67,7 +54,7 @@ async def backlog(
     """
     *_, tenant, _operation = subjects.parse(subject)
     try:
-        asked = _Request.model_validate_json(body)
+        asked = BacklogRequest.model_validate_json(body)
         wanted = subjects.chunk(tenant, asked.run)
     except ValidationError as error:
         return _refused(misfit(error))
