@@ -15,10 +15,16 @@ DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
 class _Plain(GenerateJsonSchema):
-    """Without the titles that only repeat a field's name."""
+    """Without the titles that only repeat a field's name, and with JSON Schema's own words only."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
+
+    def tagged_union_schema(self, schema: Any) -> Schema:
+        """Without `discriminator`, which is OpenAPI's: AsyncAPI has another one, and readers refuse the document."""
+        made = super().tagged_union_schema(schema)
+        made.pop("discriminator", None)
+        return made
 
 
 def json_schemas() -> dict[str, Schema]:

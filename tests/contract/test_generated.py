@@ -15,6 +15,11 @@ def test_no_schema_outlives_its_message():
     assert {path.relative_to(ROOT) for path in (ROOT / JSON_SCHEMAS).iterdir()} <= FILES.keys()
 
 
+@pytest.mark.parametrize("path", [path for path in FILES if path.suffix == ".json"], ids=str)
+def test_a_schema_has_no_word_that_asyncapi_takes_for_another(path):
+    assert '"discriminator"' not in FILES[path]
+
+
 def references(value):
     """Every `$ref` in a document."""
     if isinstance(value, dict):
