@@ -14,7 +14,7 @@ from procession.services import conversation_key
 from procession_schemas.memory import HistoryBudget
 from procession_schemas.messages import Message
 from procession_schemas.run_ids import answer_id
-from procession_services.memory.core.echo import with_updates
+from procession_services.memory.core.echo import only_updates, with_updates
 from procession_services.memory.core.storable import storable
 from procession_services.memory.core.times import to_iso, to_millis
 from procession_services.memory.core.units import newest_units, rough_tokens
@@ -84,17 +84,11 @@ class MessageHistory(Processor[MessageHistoryOptions]):
         memory = current_memory()
         if not here.read_only:
             await memory.store.create_thread(memory.tenant, here.thread, here.resource)
-        given = {message["id"]: message for message in args.message_list.get.input.db()}
         own = answer_id(args.run_id)
         recalled = [each for each in await self._recalled(args, memory, here) if each["id"] != own]
-        wholes = {
-            message["id"]: whole
-            for message in recalled
-            if message["id"] in given and (whole := with_updates(message, given[message["id"]])) is not None
-        }
+        whole = await made_whole(args.message_list, memory, here, recalled)
         put_behind(args.message_list, recalled)
-        args.message_list.add([message for message in recalled if message["id"] not in wholes], "memory")
-        args.message_list.add(list(wholes.values()), "input")
+        args.message_list.add([message for message in recalled if message["id"] not in whole], "memory")
         return args.message_list
 
     async def process_input_step(self, args: InputStepArgs) -> None:
@@ -182,6 +176,24 @@ def _days_ago(days: float | None) -> str | None:
         return None if days is None else clock.iso(clock.now() - timedelta(days=days))
     except OverflowError:
         return None
+
+
+async def made_whole(
+    messages: MessageList, memory: Memory, here: Conversation, recalled: Sequence[Message]
+) -> set[str]:
+    """Makes an incoming copy that only tells outcomes of calls the stored message with these; gives their ids.
+
+    Saved as it came, such a copy would take the place of the whole message, also where that is not recalled.
+    """
+    told = {message["id"]: message for message in messages.get.input.db() if only_updates(message)}
+    stored = [message for message in recalled if message["id"] in told]
+    if missing := told.keys() - {message["id"] for message in stored}:
+        stored += await memory.store.find(memory.tenant, here.thread, here.resource, list(missing))
+    wholes = [
+        with_updates(message, told[message["id"]]) for message in stored if message["role"] == "assistant"
+    ]
+    messages.add(wholes, "input")
+    return {message["id"] for message in wholes}
 
 
 def put_behind(messages: MessageList, recalled: Sequence[Message]) -> None:

@@ -14,7 +14,7 @@ from procession_schemas.messages import Message
 from procession_services.memory.core.markers import temporal_markers
 from procession_services.memory.core.observed import NOTHING, Observed, behind, tokens
 from procession_services.memory.core.observing import system_text
-from procession_services.memory.history import MessageHistory, put_behind
+from procession_services.memory.history import MessageHistory, made_whole, put_behind
 from procession_services.memory.notebook import Notebook
 from procession_services.memory.scope import Conversation, conversation, current_memory
 
@@ -92,6 +92,7 @@ class ObservationalMemory(Processor[ObservationalMemoryOptions]):
         observed, messages = await book.load()
         if not here.read_only:
             observed, messages = await self._in_time(args, book, observed, messages)
+        await made_whole(args.message_list, memory, here, messages)
         put_behind(args.message_list, messages)
         present = {args.message_id, *(message["id"] for message in args.messages)}
         args.message_list.add([m for m in messages if m["id"] not in present], "memory")

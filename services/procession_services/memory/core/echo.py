@@ -94,16 +94,19 @@ def _stripped(message: Message) -> Message:
     return cast("Message", {**message, "content": {**message["content"], "parts": copy_json(parts)}})
 
 
-def with_updates(stored: Message, incoming: Message) -> Message | None:
-    """The stored message with what an incoming copy tells of its calls; None unless that is all the copy has.
+def only_updates(message: Message) -> bool:
+    """Whether a message is an assistant's of which a client tells nothing but what became of its calls."""
+    parts = message["content"]["parts"]
+    return message["role"] == "assistant" and bool(parts) and all(map(is_update, parts))
+
+
+def with_updates(stored: Message, incoming: Message) -> Message:
+    """The stored message with what an incoming copy tells of its calls.
 
     The filter cuts such a copy down to its updates; taken for the whole message it would lose the rest.
     """
-    parts = incoming["content"]["parts"]
-    if stored["role"] != "assistant" or not parts or not all(map(is_update, parts)):
-        return None
     whole: Message = copy_json(stored)
-    for part in parts:
+    for part in incoming["content"]["parts"]:
         known = find_part(whole["content"]["parts"], part["toolInvocation"]["toolCallId"])
         if known is None:
             whole["content"]["parts"].append(copy_json(part))

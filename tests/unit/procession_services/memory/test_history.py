@@ -517,15 +517,16 @@ async def test_an_age_before_all_time_keeps_everything(
     assert texts_of(await stored(store, tenant)) == ["q1", "a1"]
 
 
+@pytest.mark.parametrize("later", [[], ["q2", "q3"]], ids=["recalled", "not recalled"])
 async def test_outcomes_that_a_client_sends_join_the_stored_message(
-    run: Make, store: RedisMessageStore, tenant: str
+    run: Make, store: RedisMessageStore, tenant: str, later: list[str]
 ) -> None:
     """The filter cuts the client's copy down to its outcomes; the stored text must survive that."""
     call = {"state": "call", "toolCallId": "c1", "toolName": "ask", "args": {}}
     question, waiting = message("q1"), message("a1", "let me ask", "assistant")
     waiting["content"]["parts"].append({"type": "tool-invocation", "toolInvocation": call})
-    await store.save(tenant, "t", "r", [question, waiting])
-    second = run()
+    await store.save(tenant, "t", "r", [question, waiting, *map(message, later)])
+    second = run(lastMessages=2)
     second.links.insert(0, Link(MemoryInputFilter.build(), "memory-input-filter"))
     echo = {**waiting, "content": {**waiting["content"], "parts": [
         {"type": "text", "text": "let me ask"},
@@ -536,6 +537,6 @@ async def test_outcomes_that_a_client_sends_join_the_stored_message(
     del second.links[0]
     await second.finish()
     found = await stored(store, tenant)
-    assert [m["id"] for m in found] == ["q1", "a1"]
+    assert [m["id"] for m in found] == ["q1", "a1", *later]
     text, outcome = found[1]["content"]["parts"]
     assert (text["text"], outcome["toolInvocation"]["result"]) == ("let me ask", "42")

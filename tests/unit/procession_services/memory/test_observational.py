@@ -72,7 +72,7 @@ class Thread:
         await ended(worker)
         return len(self.models.requests) - before
 
-    async def turn(self, question: str, answer: str, thread: str = "t", **options: Any) -> list[str]:
+    async def turn(self, question: Any, answer: str, thread: str = "t", **options: Any) -> list[str]:
         """One run; gives the texts that its model is shown: notes first."""
         messages = MessageList(new_id=lambda: f"m{next(_moments)}", now=lambda: to_iso(next(_moments)))
         config = {name: options.pop(name) for name in ("readOnly", "retention") if name in options}
@@ -130,6 +130,25 @@ async def test_old_messages_become_notes_and_the_last_turn_stays(thread: Thread)
     assert "second" not in told
     stored = await thread.store.recent(thread.tenant, "t", "r", 10)
     assert texts_of(stored) == ["first", LONG, "second", LONG, "third", "ok"]
+
+
+async def test_outcomes_that_a_client_sends_join_the_stored_message(thread: Thread) -> None:
+    """The input filter has cut the client's copy down to these."""
+
+    def answer(*parts: Any) -> Any:
+        return {**row(1, "assistant", "let me ask"), "content": {"format": 2, "parts": [*parts]}}
+
+    def tool(**told: Any) -> Any:
+        call = {"toolCallId": "c1", "toolName": "ask", "args": {}, **told}
+        return {"type": "tool-invocation", "toolInvocation": call}
+
+    told = {"type": "text", "text": "let me ask"}
+    waiting = answer(told, tool(state="call"))
+    await thread.store.save(thread.tenant, "t", "r", [row(0, "user", "first"), waiting])
+    outcome: Any = tool(state="result", result="yes")
+    await thread.turn(answer(outcome), "ok")
+    found = await thread.store.find(thread.tenant, "t", "r", [waiting["id"]])
+    assert [message["content"]["parts"] for message in found] == [[told, outcome]]
 
 
 async def test_notes_that_are_too_long_are_condensed(thread: Thread) -> None:

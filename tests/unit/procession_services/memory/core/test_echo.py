@@ -1,6 +1,6 @@
 from typing import Any
 
-from procession_services.memory.core.echo import with_updates
+from procession_services.memory.core.echo import only_updates, with_updates
 
 
 def tool(call: str, state: str, **outcome: Any) -> Any:
@@ -30,7 +30,7 @@ def test_an_outcome_whose_call_is_not_stored_is_not_lost():
 
 def test_a_copy_that_says_more_is_taken_as_it_is():
     done = tool("c1", "result", result="yes")
-    stored = message(text("let me ask"), tool("c1", "call"))
-    assert with_updates(stored, message(text("edited"), done)) is None
-    assert with_updates(stored, message()) is None
-    assert with_updates(message(text("a"), role="user"), message(done)) is None
+    assert only_updates(message(done))
+    assert not only_updates(message(text("edited"), done))
+    assert not only_updates(message())
+    assert not only_updates(message(done, role="user"))
