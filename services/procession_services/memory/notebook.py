@@ -47,13 +47,20 @@ class Notebook:
 
     async def load(self) -> tuple[Observed, list[Message]]:
         """The notes, and the messages that are in none that counts, oldest first."""
-        observed = Observed.read(await self.store.note(*self.home, kind="observations"))
+        observed = await self._observed()
         until, found = observed.until.get(self.thread, ""), list[Message]()
         while True:
             page = await self.store.recent(self.tenant, self.thread, self.resource, _PAGE, skip=len(found))
             found = [*page, *found]
             if len(page) < _PAGE or page[0]["createdAt"] <= until:
                 return observed, [m for m in behind(found, until) if m["role"] != "system"]
+
+    async def seen(self) -> str:
+        """The time up to which the thread is noted, notes that wait included."""
+        return (await self._observed()).seen(self.thread)
+
+    async def _observed(self) -> Observed:
+        return Observed.read(await self.store.note(*self.home, kind="observations"))
 
     async def change(self, change: Callable[[Observed], Observed | None]) -> Observed:
         """Stores what `change` makes of the notes as they are; None leaves them. Changes of others all count.

@@ -14,9 +14,11 @@ from procession_schemas.messages import Message
 from procession_services.memory.core.markers import temporal_markers
 from procession_services.memory.core.observed import NOTHING, Observed, behind, tokens
 from procession_services.memory.core.observing import system_text
+from procession_services.memory.core.times import to_iso, to_millis
 from procession_services.memory.history import MessageHistory, made_whole, put_behind
 from procession_services.memory.notebook import Notebook
 from procession_services.memory.scope import Conversation, conversation, current_memory
+from procession_services.runtime import clock
 
 __all__ = ["ObservationalMemory", "ObservationalMemoryOptions"]
 
@@ -73,8 +75,9 @@ class ObservationalMemory(Processor[ObservationalMemoryOptions]):
         here = conversation(args.request_context, args.message_list)
         if here is None or here.read_only:
             return
-        await self._history.process_output_result(args)
         book = self._book(here)
+        _put_behind_notes(args.message_list, await book.seen())
+        await self._history.process_output_result(args)
         observed, messages = await book.load()
         if book.wants_notes(observed, messages) or book.wants_shortening(observed):
             await current_memory().observers.submit(book)
@@ -168,3 +171,15 @@ class ObservationalMemory(Processor[ObservationalMemoryOptions]):
     def _book(self, here: Conversation) -> Notebook:
         memory = current_memory()
         return Notebook(memory.store, memory.tenant, here.resource, here.thread, self.options)
+
+
+def _put_behind_notes(messages: MessageList, seen: str) -> None:
+    """Puts what a run brings behind what is in notes: by its time it would count as noted.
+
+    A run that waits for a person is overtaken by others; its turn was said when it is saved.
+    """
+    brought = [*messages.get.input.db(), *messages.get.response.db()]
+    if any(message["createdAt"] <= seen for message in brought):
+        start = max(to_millis(clock.now_iso()), to_millis(seen) + 1)
+        for number, message in enumerate(brought):
+            message["createdAt"] = to_iso(start + number)

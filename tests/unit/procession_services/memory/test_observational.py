@@ -151,6 +151,16 @@ async def test_outcomes_that_a_client_sends_join_the_stored_message(thread: Thre
     assert [message["content"]["parts"] for message in found] == [[told, outcome]]
 
 
+async def test_a_turn_that_others_have_overtaken_is_not_taken_for_noted(thread: Thread) -> None:
+    """Its run has waited for a person, and its messages have the time of its beginning."""
+    for question in ("first", "second", "third"):
+        await thread.turn(question, LONG)
+    early = (await thread.store.recent(thread.tenant, "t", "r", 10))[0]["createdAt"]
+    await thread.turn({**row(0, "user", "asked early"), "createdAt": early}, "answered late")
+    shown = await thread.turn("next", "ok")
+    assert shown[shown.index("asked early") + 1] == "answered late"
+
+
 async def test_notes_that_are_too_long_are_condensed(thread: Thread) -> None:
     thread.models = ScriptedModels(["- " + "note " * 100, "- short"])
     for question in ("one", "two"):
