@@ -75,6 +75,20 @@ def find_part(parts: Sequence[Part], call_id: str) -> Part | None:
     return None
 
 
+def calls_in(messages: Sequence[Message]) -> list[set[str]]:
+    """Of each message the ids of tool calls that link it to others: the call is in one, and its result in another.
+
+    Messages that each have a call with its result need nothing of one another, though some models begin to number
+    their calls anew in each answer.
+    """
+    calls = [
+        [call for part in message["content"]["parts"] if (call := part.get("toolInvocation"))]
+        for message in messages
+    ]
+    parted = {call["toolCallId"] for each in calls for call in each if is_open(call)}
+    return [parted.intersection(call["toolCallId"] for call in each) for each in calls]
+
+
 def advance(part: Part, update: Mapping[str, Any]) -> bool:
     """Takes state and outcome of `update` into a tool part, which keeps its arguments (R-ML-4).
 

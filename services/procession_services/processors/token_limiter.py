@@ -25,6 +25,7 @@ from procession.args import (
     StreamReturn,
 )
 from procession.errors import InvalidOptionsError
+from procession.merging import calls_in
 from procession.message_list import MessageList
 from procession.messages import clone
 from procession.processor import Hook, Options, Processor
@@ -215,7 +216,7 @@ class TokenLimiter(Processor[TokenLimiterOptions]):
         if total <= self.options.limit:
             return
         target, removed = self.options.limit - self.options.removed_tokens, []
-        for group in linked([calls_of_message(message) for message in messages]):
+        for group in linked(calls_in(messages)):
             if total <= target:
                 break
             if all(_is_recalled(conversation, messages[place]) for place in group):

@@ -5,6 +5,7 @@ from typing import Any
 
 import orjson
 
+from procession.merging import calls_in
 from procession_schemas.messages import Message
 
 
@@ -30,8 +31,7 @@ def _units(messages: Sequence[Message]) -> Iterator[list[int]]:
     """The places of messages that are linked by tool calls, ordered by the last of them."""
     owner: dict[str, int] = {}
     units: dict[int, list[int]] = {}
-    for place, message in enumerate(messages):
-        calls = {c["toolCallId"] for part in message["content"]["parts"] if (c := part.get("toolInvocation"))}
+    for place, calls in enumerate(calls_in(messages)):
         merged = [place]
         for first in {owner[call] for call in calls if call in owner}:
             merged += units.pop(first)

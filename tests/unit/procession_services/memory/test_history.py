@@ -483,6 +483,17 @@ async def test_linked_messages_stay_together(run: Make, store: RedisMessageStore
     assert [m["id"] for m in recalled.list.get.remembered.db()] == ["m1"]
 
 
+async def test_answers_whose_calls_have_one_id_need_not_stay_together(
+    run: Make, store: RedisMessageStore, tenant: str
+) -> None:
+    call = {"state": "result", "toolCallId": "c", "toolName": "t", "args": {}, "result": 1}
+    answers = [message(f"a{n}", role="assistant") for n in range(3)]
+    for answer in answers:
+        answer["content"]["parts"].append({"type": "tool-invocation", "toolInvocation": call})
+    await store.save(tenant, "t", "r", answers)
+    assert await run(tokenLimit={"maxTokens": 1000}, lastMessages=2).recall() == ["a1", "a2"]
+
+
 async def test_eager_saving_keeps_the_question_of_a_run_that_dies(
     run: Make, store: RedisMessageStore, tenant: str
 ) -> None:

@@ -221,6 +221,16 @@ async def test_memory_only_removes_recalled_groups_and_tells_before():
     assert told == [(["h1", "h3"], 4, "me")]
 
 
+async def test_memory_only_removes_only_as_much_as_it_must_where_calls_have_one_id():
+    call = {"toolCallId": "c", "toolName": "t", "args": {}, "state": "result", "result": LONG}
+    answer = {"format": 2, "parts": [{"type": "tool-invocation", "toolInvocation": call}]}
+    options = {"limit": 100, "trimMode": "memory-only", "atMaxRemoveTokens": 0}
+    kit = ProcessorKit(TokenLimiter, options)
+    remembered(kit, *({"id": f"h{n}", "role": "assistant", "content": answer} for n in range(3)))
+    outcome = await kit.input({"id": "q", "role": "user", "content": "hello"})
+    assert [m["id"] for m in outcome.messages] == ["h2", "q"]
+
+
 async def test_memory_only_never_removes_what_is_of_this_request_and_never_trips():
     kit = ProcessorKit(TokenLimiter, {"limit": 30, "trimMode": "memory-only"})
     outcome = await kit.input(LONG)
