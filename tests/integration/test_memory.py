@@ -83,6 +83,15 @@ async def test_what_was_said_in_another_thread_is_recalled(system, resource):
     assert "</remembered_from_other_conversation>" in told
 
 
+async def test_a_message_of_another_thread_is_recalled_whatever_its_id(system, resource):
+    first = {"id": "m1", "role": "user", "content": "my dog is called Rex"}
+    await say(system, first, RECALL, "t1", resource)
+    await indexed(system)
+    question = {"id": "m1", "role": "user", "content": "what is my dog called"}
+    _, shown = await say(system, question, RECALL, "t2", resource)
+    assert any("User: my dog is called Rex" in text for text in shown)
+
+
 async def test_recall_in_the_thread_itself_brings_messages(system, resource):
     await say(system, "my dog is called Rex", RECALL, "t", resource)
     for text in ("one", "two"):

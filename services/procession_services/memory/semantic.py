@@ -65,9 +65,11 @@ class SemanticRecall(Processor[SemanticRecallOptions]):
             _warn(args, "nothing could be recalled by meaning", error)
             return messages
         present = {answer_id(args.run_id), *(message["id"] for message in messages.get.all.db())}
-        new = [message for message in found if message["id"] not in present and message["role"] != "system"]
-        messages.add([message for message in new if message.get("threadId") == here.thread], "memory")
-        others = [message for message in new if message.get("threadId") != here.thread]
+        told = [message for message in found if message["role"] != "system"]
+        own = [message for message in told if message.get("threadId") == here.thread]
+        messages.add([message for message in own if message["id"] not in present], "memory")
+        # An id says which message it is within its thread only.
+        others = [message for message in told if message.get("threadId") != here.thread]
         if others and self.options.scope == "resource":
             messages.add_system(other_conversations(others), TAG)
         return messages
