@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from procession_schemas.messages import Message
-from procession_services.memory.core.recall_text import indexed_text
 from procession_services.memory.core.times import to_millis
 from procession_services.memory.ports import EmbedderChangedError, MessageStore, VectorsUnavailableError
 from procession_services.memory.recall import (
@@ -15,6 +14,7 @@ from procession_services.memory.recall import (
     Entry,
     IndexRef,
     Recall,
+    entry_of,
 )
 
 __all__ = ["Indexer", "submit_all"]
@@ -142,12 +142,7 @@ async def submit_all(
     recall: Recall, refs: Sequence[IndexRef], resource: str, thread: str, messages: Sequence[Message]
 ) -> None:
     """Queues messages of a thread for these indexes."""
-    entries = [
-        Entry(m["id"], text, {"message_id": m["id"], "thread_id": thread, "resource_id": resource,
-                              "role": m["role"], "content": text, "created_at": m["createdAt"]})
-        for m in messages
-        if m["role"] != "system" and (text := indexed_text(m))
-    ]  # fmt: skip
+    entries = [entry for message in messages if (entry := entry_of(message, resource, thread))]
     for start in range(0, len(entries), BATCH):
         for ref in refs:
             await recall.submit(ref, resource, thread, entries[start : start + BATCH])

@@ -10,10 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
+from procession_schemas.messages import Message
+from procession_services.memory.core.recall_text import indexed_text
 from procession_services.memory.ports import Embedded, Hit, Index, VectorStore
 
 __all__ = [
     "DEFAULT_INDEX", "Embedder", "EmbeddingError", "Entry", "IndexQueue", "IndexRef", "Recall", "default_index_name",
+    "entry_of",
 ]  # fmt: skip
 
 log = logging.getLogger(__name__)
@@ -24,7 +27,8 @@ CACHED: Final = 1000
 BATCH: Final = 32
 """Texts of one call of an embedder."""
 LONGEST: Final = 6000
-"""Characters of a text that count; embedders take no more, and a batch must fit into a message of the broker."""
+"""Characters of a text that count; embedders take no more, and a batch must fit into a message of the broker, and into
+a request of Chroma's."""
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_]")
 _NAME_LENGTH: Final = 63
 
@@ -63,6 +67,22 @@ class Entry:
     id: str
     text: str
     metadata: dict[str, str]
+
+
+def entry_of(message: Message, resource: str, thread: str) -> Entry | None:
+    """How a message of a thread is indexed, by the beginning of its text; None where it is not."""
+    text = indexed_text(message)[:LONGEST]
+    if message["role"] == "system" or not text:
+        return None
+    metadata = {
+        "message_id": message["id"],
+        "thread_id": thread,
+        "resource_id": resource,
+        "role": message["role"],
+        "content": text,
+        "created_at": message["createdAt"],
+    }
+    return Entry(message["id"], text, metadata)
 
 
 class IndexQueue(Protocol):

@@ -11,9 +11,9 @@ from procession_schemas.base import JsonObject
 from procession_schemas.memory import MessageRange, Scope
 from procession_schemas.messages import Message
 from procession_schemas.run_ids import answer_id
-from procession_services.memory.core.recall_text import indexed_text, other_conversations, question_of
+from procession_services.memory.core.recall_text import other_conversations, question_of
 from procession_services.memory.ports import EmbedderChangedError, VectorsUnavailableError
-from procession_services.memory.recall import Entry, IndexRef
+from procession_services.memory.recall import IndexRef, entry_of
 from procession_services.memory.scope import Conversation, conversation, current_memory
 from procession_services.memory.working import TAG
 
@@ -80,11 +80,8 @@ class SemanticRecall(Processor[SemanticRecallOptions]):
         here = conversation(args.request_context, messages)
         if here is None or here.read_only:
             return messages
-        entries = [
-            _entry(message, here)
-            for message in [*messages.get.response.db(), *messages.get.input.db()]
-            if message["role"] != "system" and indexed_text(message)
-        ]
+        new = [*messages.get.response.db(), *messages.get.input.db()]
+        entries = [entry for each in new if (entry := entry_of(each, here.resource, here.thread))]
         if not entries:
             return messages
         memory = current_memory()
@@ -116,19 +113,6 @@ class SemanticRecall(Processor[SemanticRecallOptions]):
         near: Any = options.message_range
         before, after = (near, near) if isinstance(near, int) else (near.before, near.after)
         return await memory.store.around(memory.tenant, here.resource, wanted, before=before, after=after)
-
-
-def _entry(message: Message, here: Conversation) -> Entry:
-    text = indexed_text(message)
-    metadata = {
-        "message_id": message["id"],
-        "thread_id": here.thread,
-        "resource_id": here.resource,
-        "role": message["role"],
-        "content": text,
-        "created_at": message["createdAt"],
-    }
-    return Entry(message["id"], text, metadata)
 
 
 def _warn(args: HookArgs, what: str, error: Exception) -> None:

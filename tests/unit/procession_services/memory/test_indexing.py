@@ -11,6 +11,7 @@ from procession_services.memory.recall import (
     BATCH,
     CACHED,
     DEFAULT_INDEX,
+    LONGEST,
     EmbeddingError,
     Entry,
     IndexRef,
@@ -308,6 +309,19 @@ async def test_messages_are_queued_for_every_index_in_batches():
     assert [len(job["entries"]) for _, job in stage.queue.jobs] == [BATCH, BATCH, 1, 1]
     await stage.work()
     assert set(stage.vectors.items) == {f"m{n}" for n in range(BATCH + 1)}
+
+
+async def test_of_a_long_text_the_beginning_goes_into_the_queue_and_the_index():
+    """All of it may be more than Chroma takes in a request, which would be tried for ever."""
+    stage = Stage()
+    parts = [{"type": "text", "text": "long " * LONGEST}]
+    message: Any = {"id": "m", "role": "user", "createdAt": "2026-01-01T00:00:00.000Z",
+                    "content": {"format": 2, "parts": parts}}  # fmt: skip
+    await submit_all(stage.recall, [REF], "r", "t", [message])
+    ((_, job),) = stage.queue.jobs
+    assert len(str(job)) < 3 * LONGEST
+    await stage.work()
+    assert stage.vectors.items["m"].metadata["content"] == ("long " * LONGEST)[:LONGEST]
 
 
 def test_derived_names():
