@@ -32,3 +32,4 @@ class EmbedReply(WireModel):
     usage: dict[str, int | None] = Field(default_factory=dict)
     cost: float | None = Field(default=None, description="US dollars; absent when the price is not known.")
     error: str | None = None
+    retryable: bool = Field(default=False, description="Whether the same request may succeed later.")

@@ -11,8 +11,9 @@ from procession.client import MemoryRequestError, Procession
 from procession_schemas.agent import Agent
 from procession_services.runtime.store import run_key
 from tests.support.servers import own_chroma, own_servers
-from tests.support.system import SERVICES, running_system
+from tests.support.system import SERVICES, all_but, running_system
 from tests.support.tiny_model import write_tiny_model
+from tests.support.waiting import until
 
 pytestmark = [
     pytest.mark.integration,
@@ -316,6 +317,23 @@ async def test_after_a_change_of_the_embedder_recall_waits_for_a_reindex(tmp_pat
                 assert any("the dog is Rex" in text for text in shown)
                 assert any("Rex the dog" in text for text in shown), "what was said meanwhile, too"
                 assert sum(r.warnings for r in result.processors if r.processor == "semantic-recall") == 0
+
+
+async def test_messages_wait_for_an_embedding_model_that_is_away(servers, tmp_path, resource, caplog):
+    settings = {"chroma_path": tmp_path / "chroma", "embedder": "openai/text-embedding-3-small"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENAI_API_KEY", "unused")
+        async with (
+            running_system(servers, tmp_path) as system,
+            system.inside(*all_but("llm_gateway"), **settings),
+        ):
+            async with system.inside("llm_gateway", api_base="http://127.0.0.1:1/v1"):
+                await system.client.memory.save("t1", resource, ["my dog is called Rex"])
+                await until(lambda: "the index waits" in caplog.text)
+            async with system.inside("llm_gateway"):
+                await indexed(system)
+                _, shown = await say(system, "what is my dog called", RECALL, "t2", resource)
+                assert any("Rex" in text for text in shown)
 
 
 async def test_embedding_models_are_asked_through_the_gateway(system, resource):

@@ -22,7 +22,9 @@ __all__ = ["BUSY", "EmbeddingAnswers"]
 
 CONCURRENCY = 16
 """Requests that one gateway makes at the same time for one tenant; further ones wait."""
-BUSY = EmbedReply(error="the llm_gateway has too many open requests; ask again later").to_json()
+BUSY = EmbedReply(
+    error="the llm_gateway has too many open requests; ask again later", retryable=True
+).to_json()
 
 
 class EmbeddingAnswers:
@@ -56,9 +58,10 @@ class EmbeddingAnswers:
             ):
                 reply = await self._ask(request)
         except TimeoutError:
-            return EmbedReply(error=f"{request.model} gave no answer within {request.timeout:g} s").to_json()
+            late = f"{request.model} gave no answer within {request.timeout:g} s"
+            return EmbedReply(error=late, retryable=True).to_json()
         except ProviderError as error:
-            return EmbedReply(error=_told(request.model, error)).to_json()
+            return EmbedReply(error=_told(request.model, error), retryable=error.retryable).to_json()
         if reply.error is None:
             self._ledger.add(tenant, {}, request.model, reply.usage, reply.cost)
         told = reply.to_json()

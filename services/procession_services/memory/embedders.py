@@ -71,14 +71,14 @@ class GatewayEmbedder:
             reply = EmbedReply.model_validate_json(answer)
         except TimeoutError:
             raise EmbeddingError(
-                f"{self.id} gave no answer within {_SECONDS:g} s; is llm_gateway up?"
+                f"{self.id} gave no answer within {_SECONDS:g} s; is llm_gateway up?", retryable=True
             ) from None
         except ValidationError as error:
             raise EmbeddingError(
                 "the llm_gateway's reply cannot be read; is it of another version?"
             ) from error
         if reply.error is not None:
-            raise EmbeddingError(reply.error)
+            raise EmbeddingError(reply.error, retryable=reply.retryable)
         if len(reply.vectors) != len(texts):
             raise EmbeddingError(f"{self.id} gave {len(reply.vectors)} vectors for {len(texts)} texts")
         return [list(array("f", base64.b64decode(vector))) for vector in reply.vectors]

@@ -21,7 +21,9 @@ __all__ = ["Indexer", "submit_all"]
 
 log = logging.getLogger(__name__)
 ATTEMPTS: Final = 5
-"""How often an embedder is asked for the vectors of a job."""
+"""How often a job is tried that fails."""
+PATIENCE: Final = 720
+"""How often an embedder that is away or busy is asked for the vectors of a job: for an hour."""
 _PAUSES: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
 _PAGE: Final = 200
 _DERIVED: Final = "mastra_memory_"
@@ -42,21 +44,24 @@ class Indexer:
     async def finish(self, job: dict[str, Any]) -> bool:
         """Does a job, or gives up on one that cannot be done; waits as long as the vector store is down.
 
+        It waits an hour for an embedder that is away, which may just be unable to do with a certain text.
+
         True: either way it is not to be done again.
         """
         failures = waits = 0
         while True:
             try:
                 await self.work(job)
-            except VectorsUnavailableError as error:
-                if not waits:
-                    log.warning("the index waits: %s", error)
-                waits += 1
             except Exception as error:  # noqa: BLE001 - whatever ails a store must not end the worker
-                failures += 1
-                if failures >= ATTEMPTS or isinstance(error, EmbedderChangedError):
-                    _give_up(job, error)
-                    return True
+                if _will_pass(error, waits):
+                    if not waits:
+                        log.warning("the index waits: %s", error)
+                    waits += 1
+                else:
+                    failures += 1
+                    if failures >= ATTEMPTS or isinstance(error, EmbedderChangedError):
+                        _give_up(job, error)
+                        return True
             else:
                 if waits:
                     log.warning("the index goes on")
@@ -146,6 +151,12 @@ async def submit_all(
     for start in range(0, len(entries), BATCH):
         for ref in refs:
             await recall.submit(ref, resource, thread, entries[start : start + BATCH])
+
+
+def _will_pass(error: Exception, waits: int) -> bool:
+    """Whether what ails a job is waited for, after so many times."""
+    away = isinstance(error, EmbeddingError) and error.retryable
+    return isinstance(error, VectorsUnavailableError) or (away and waits < PATIENCE)
 
 
 def _give_up(job: dict[str, Any], error: Exception) -> None:

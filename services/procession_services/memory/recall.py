@@ -34,7 +34,15 @@ _NAME_LENGTH: Final = 63
 
 
 class EmbeddingError(Exception):
-    """An embedder gave no vectors; the message says why."""
+    """An embedder gave no vectors; the message says why.
+
+    Attributes:
+        retryable: Whether it may later, since it is away or busy.
+    """
+
+    def __init__(self, message: str, *, retryable: bool = False) -> None:
+        super().__init__(message)
+        self.retryable = retryable
 
 
 class Embedder(Protocol):
@@ -216,8 +224,8 @@ class Recall:
     async def _made(self, ref: IndexRef, embedder: Embedder, entries: Sequence[Entry]) -> list[Embedded]:
         try:
             vectors: list[Any] = await self._vectors(ref, embedder, [entry.text for entry in entries])
-        except EmbeddingError:
-            if len(entries) == 1:
+        except EmbeddingError as error:
+            if error.retryable or len(entries) == 1:
                 raise
             vectors = [await self._one(ref, embedder, entry) for entry in entries]
             if not any(vectors):
@@ -232,6 +240,8 @@ class Recall:
         try:
             return (await self._vectors(ref, embedder, [entry.text]))[0]
         except EmbeddingError as error:
+            if error.retryable:
+                raise
             log.warning("message %s is not indexed: %s", entry.id, error)
             return None
 

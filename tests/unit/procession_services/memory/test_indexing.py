@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from procession_services.memory.indexing import ATTEMPTS, Indexer, submit_all
+from procession_services.memory.indexing import ATTEMPTS, PATIENCE, Indexer, submit_all
 from procession_services.memory.ports import EmbedderChangedError, Hit, Page, VectorsUnavailableError
 from procession_services.memory.recall import (
     BATCH,
@@ -61,11 +61,13 @@ class Embedder:
 
     def __init__(self, refuses=()):
         self.calls: list[list[str]] = []
-        self.running = self.most = 0
+        self.running = self.most = self.away = 0
         self._refuses = set(refuses)
 
     async def embed(self, texts, *, tenant):
         self.calls.append(list(texts))
+        if len(self.calls) <= self.away:
+            raise EmbeddingError("away", retryable=True)
         self.running += 1
         self.most = max(self.most, self.running)
         await asyncio.sleep(0)
@@ -180,6 +182,25 @@ async def test_an_embedder_that_never_answers_is_given_up_after_some_attempts(ca
     await stage.work()
     assert (stage.queue.finished, len(stage.pauses)) == (["0"], ATTEMPTS - 1)
     assert "1 messages of tenant tenant are not indexed: refused" in caplog.text
+
+
+async def test_an_embedder_that_is_away_is_waited_for(caplog):
+    stage = Stage()
+    stage.embedder.away = ATTEMPTS + 3
+    await stage.submit("a", "b")
+    await stage.work()
+    assert set(stage.vectors.items) == {"a", "b"}
+    assert len(stage.embedder.calls) == ATTEMPTS + 4, "nor is it asked for each of them"
+    assert "the index waits: away" in caplog.text
+
+
+async def test_an_embedder_that_never_comes_back_is_given_up(caplog):
+    stage = Stage()
+    stage.embedder.away = 2 * PATIENCE
+    await stage.submit("a")
+    await stage.work()
+    assert (stage.queue.finished, len(stage.pauses)) == (["0"], PATIENCE + ATTEMPTS - 1)
+    assert "1 messages of tenant tenant are not indexed: away" in caplog.text
 
 
 async def test_one_message_that_cannot_be_embedded_does_not_keep_others_out():
