@@ -79,7 +79,7 @@ def calls_in(messages: Sequence[Message]) -> list[set[str]]:
     """Of each message the ids of tool calls that link it to others: the call is in one, and its result in another.
 
     Messages that each have a call with its result need nothing of one another, though some models begin to number
-    their calls anew in each answer.
+    their calls anew in each answer (D-114).
     """
     calls = [
         [call for part in message["content"]["parts"] if (call := part.get("toolInvocation"))]

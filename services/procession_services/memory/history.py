@@ -183,7 +183,7 @@ async def made_whole(
 ) -> set[str]:
     """Makes an incoming copy that only tells outcomes of calls the stored message with these; gives their ids.
 
-    Saved as it came, such a copy would take the place of the whole message, also where that is not recalled.
+    Saved as it came, such a copy would take the place of the whole message, also where that is not recalled (D-113).
     """
     told = {message["id"]: message for message in messages.get.input.db() if only_updates(message)}
     stored = [message for message in recalled if message["id"] in told]
