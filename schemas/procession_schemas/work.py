@@ -153,7 +153,7 @@ class UnlessToolsOp(Operation, tag="unlessTools"):
 
 
 class IfOutcomesOp(Operation, tag="ifOutcomes"):
-    """Ends the command here unless a tool gave an outcome: what follows is for a run that goes on."""
+    """Ends the command here unless every call has an outcome: what follows is for a run that goes on."""
 
 
 class ToolsOp(Operation, tag="tools"):

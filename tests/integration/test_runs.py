@@ -345,6 +345,17 @@ async def test_who_comes_when_a_run_has_gone_on_gets_its_end(system):
     await handle.close()
 
 
+@pytest.mark.parametrize("chain", [[], ["upper"]])
+async def test_a_run_ends_with_the_call_that_its_caller_makes_also_beside_a_tool_of_ours(system, chain):
+    """R-TX-5: another step would be made without the result, and without the call in its prompt."""
+    both = {"tool_calls": [*CALL["tool_calls"], {"id": "c2", "name": "pick-date", "arguments": {}}]}
+    agent = {"tools": ["echo", {"id": "client", "as": "pick-date"}], "outputProcessors": chain}
+    result, chunks = await system.run(both, DONE, agent=agent)
+    assert (result.status, result.finish_reason, result.text) == ("finished", "tool-calls", "")
+    assert [each["toolCallId"] for each in result.tool_results] == ["c1"]
+    assert [chunk["type"] for chunk in chunks][-3:] == ["tool-result", "step-finish", "finish"]
+
+
 async def test_a_suspended_run_can_be_cancelled(system):
     call = {"tool_calls": [{"id": "c1", "name": "send-mail", "arguments": {"to": "ann"}}]}
     handle = await system.start(call, DONE, agent={"tools": ["send-mail"]})

@@ -46,6 +46,7 @@ CALLS: tuple[list[str], ...] = (
     ["asks"],
     ["plain", "asks"],
     ["client"],
+    ["plain", "client"],
 )
 """The tool calls that a response may have, by what their tools do."""
 ENOUGH_STEPS = 4
@@ -224,7 +225,7 @@ class Services:
             case UnlessToolsOp():
                 result.stopped = bool(context["calls"])
             case IfOutcomesOp():
-                result.stopped = not context["outcomes"] or self.store.cancelled
+                result.stopped = len(context["outcomes"]) < len(context["calls"]) or self.store.cancelled
             case ModelOp():
                 self._model(op, command, context, result, choose)
             case ToolsOp():

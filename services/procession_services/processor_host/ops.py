@@ -168,8 +168,9 @@ async def unless_tools(_op: work.UnlessToolsOp, job: Job) -> None:
 
 
 async def if_outcomes(_op: work.IfOutcomesOp, job: Job) -> None:
-    """Ends the command when no tool gave an outcome, or the run was cancelled meanwhile; raises Stopped."""
-    if not job.ctx.outcomes or job.abort_signal.aborted:
+    """Ends the command when a call has no outcome, or the run was cancelled meanwhile; raises Stopped."""
+    calls = local_calls((job.ctx.response or {}).get("toolCalls", []))
+    if len(job.ctx.outcomes) < max(1, len(calls)) or job.abort_signal.aborted:
         raise Stopped
 
 

@@ -107,8 +107,8 @@ def _may_continue(state: RunState) -> bool:
 
 
 def _continues(state: RunState) -> bool:
-    """R-LP-5: only local tool outcomes make another step (A-23)."""
-    return state.facts.outcomes > 0 and _may_continue(state)
+    """R-LP-5: only local tool outcomes make another step (A-23), and none while a call is the caller's (R-TX-5)."""
+    return 0 < state.facts.tool_calls <= state.facts.outcomes and _may_continue(state)
 
 
 def _step_over(state: RunState, *, accepted: bool) -> None:

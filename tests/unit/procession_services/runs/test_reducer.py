@@ -386,6 +386,15 @@ class TestSteps:
         run.to_end()
         assert (run.result.finish_reason, run.models_called()) == ("tool-calls", 1)
 
+    @pytest.mark.parametrize("stop_when", [[], STOP])
+    def test_no_step_follows_while_one_of_the_calls_is_the_callers(self, stop_when):
+        """R-TX-5, also where a tool beside it has run."""
+        run = Run(make_plan(stop_when=stop_when)).says(calls=2).until("tools")
+        run.answer(facts=StepFacts(outcomes=1), stopped="ifOutcomes" in run.ops)
+        assert run.op("stepFinish").is_continued is False
+        run.to_end()
+        assert (run.result.finish_reason, run.models_called()) == ("tool-calls", 1)
+
     @pytest.mark.parametrize("reason", ["error", "length", "content-filter"])
     def test_some_reasons_end_the_run_after_its_tools(self, reason):
         run = Run().says(calls=1, reason=reason).answer(facts=StepFacts(outcomes=1)).to_end()
