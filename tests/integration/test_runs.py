@@ -366,6 +366,22 @@ async def test_a_suspended_run_can_be_cancelled(system):
     assert [chunk["type"] for chunk in chunks] == ["abort", "finish"]
 
 
+async def test_what_a_tool_gave_before_the_cancelled_run_waited_is_remembered(system):
+    """R-CX-2: it has done what it does."""
+    calls = [*CALL["tool_calls"], {"id": "c2", "name": "send-mail", "arguments": {"to": "ann"}}]
+    model = system.script({"tool_calls": calls}, DONE)
+    agent = {"model": model, "tools": ["echo", "send-mail"], "memory": {}, "outputProcessors": ["upper"]}
+    where = {"memory": {"thread": "left-waiting", "resource": "ann"}}
+    handle = await system.start(agent=agent, **where)
+    await read(handle)
+    await handle.cancel()
+    result, chunks = await finished(handle)
+    assert result.status == "cancelled"
+    assert [chunk["type"] for chunk in chunks] == ["tool-result", "abort", "finish"]
+    await system.run(agent=agent, **where)
+    assert "echo hi" in str(system.requests(model)[1]["messages"])
+
+
 async def test_cancelling_closes_the_connection_to_the_provider_and_keeps_what_came(system):
     cancelled = system.models.stats.cancelled
     handle = await system.start({"chunks": ["a"] * 2000, "chunk_delay_ms": 20})

@@ -235,6 +235,11 @@ def cancelled(plan: Plan) -> list[PlannedOp]:
     ]
 
 
+def left_waiting(state: RunState) -> list[PlannedOp]:
+    """The end of a run that was cancelled while calls waited: what others of the step gave is recorded (R-CX-2)."""
+    return [*(tools(state.plan)[1:] if state.facts.outcomes else []), *cancelled(state.plan)]
+
+
 def unjudged(*, told: bool) -> list[PlannedOp]:
     """The end of a cancelled run whose processOutputResult was left: it has no text; `told`: nor another `abort`."""
     message = "processOutputResult did not end soon after the run was cancelled: nothing is told that it has not seen"

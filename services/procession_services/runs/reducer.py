@@ -119,7 +119,7 @@ def _take_outcome(state: RunState, sent: Sent, ops: list[Bare], result: WorkResu
         case "cancelled":
             _left(state, ops[min(result.at, len(ops) - 1)])
         case "suspended" if state.cancel:
-            phases.end(state, program.cancelled(state.plan))
+            phases.end(state, program.left_waiting(state))
         case "suspended":
             state.waiting = result.suspend or []
             phases.go(state, program.suspended(state), "suspended")
@@ -151,7 +151,8 @@ def _through(state: RunState, ops: list[Bare], result: WorkResult) -> None:
     if result.stop:
         state.facts = state.facts.but(stop=True)
     if state.cancel and not state.ending and not state.pending and state.then != "recovered":
-        phases.end(state, program.cancelled(state.plan))
+        waits = state.then == "suspended"
+        phases.end(state, program.left_waiting(state) if waits else program.cancelled(state.plan))
     elif result.result is not None and not state.pending:
         _told(state, result.result)
     else:
@@ -212,7 +213,7 @@ def _cancel(state: RunState) -> tuple[RunState, list[Effect]]:
         phases.end(state, program.never_begun(state))
     if state.status == "suspended":
         state.status, state.result, state.waiting = "running", None, []
-        phases.end(state, program.cancelled(state.plan))
+        phases.end(state, program.left_waiting(state))
     return state, [SignalCancel(), *outstanding(state)]
 
 

@@ -186,12 +186,12 @@ class Run:
         facts = StepFacts(finish_reason="stop", tool_calls=0, started=True) if at == "model" else None
         return self.answer("tripwire", at=at, tripwire=tripwire, facts=facts)
 
-    def waits(self, *calls: str, kind: str = "approval") -> "Run":
-        """Lets tool calls wait for a person."""
+    def waits(self, *calls: str, kind: str = "approval", outcomes: int = 0) -> "Run":
+        """Lets tool calls wait for a person, when others have so many outcomes."""
         if "tools" not in self.ops:
             self.says(calls=len(calls)).until("tools")
         entries = [{"toolCallId": call, "toolName": "t", "args": {}, "kind": kind} for call in calls]
-        return self.answer("suspended", at="tools", suspend=entries, facts=StepFacts())
+        return self.answer("suspended", at="tools", suspend=entries, facts=StepFacts(outcomes=outcomes))
 
     def approve(self, call: str, *, approved: bool = True, **fields: Any) -> "Run":
         """A person decides about a call."""

@@ -625,6 +625,13 @@ class TestCancel:
         run = Run().waits("1").cancel().answer()
         assert run.to_end().result.status == "cancelled"
 
+    def test_what_other_calls_gave_is_recorded_where_one_waited(self):
+        """R-CX-2."""
+        ends = ["toolResults", "emit", "result"]
+        assert Run().waits("1", outcomes=1).answer().cancel().ops == ends
+        assert Run().waits("1", outcomes=1).cancel().answer().ops == ends
+        assert Run().says(calls=2).cancel().waits("1", outcomes=1).ops == ends
+
     @pytest.mark.parametrize("tools", [False, True])
     def test_a_run_that_is_ending_ends_as_it_would(self, tools):
         run = Run(output=[placed("mem", Hook.OUTPUT_RESULT)])
