@@ -1,7 +1,8 @@
 """Turns the contract's prompt (core.md 6.1) into the messages of OpenAI's chat completions."""
 
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Collection, Iterable
 from typing import Any, Final
 
 _SIGNED_REASONING: Final = frozenset({"anthropic", "bedrock", "vertex_ai", "azure_ai", "databricks"})
@@ -21,6 +22,11 @@ _KEEP_THOUGHTS: Final = frozenset({"gemini", "vertex_ai", "vertex_ai_beta", "lit
 _CACHING: Final = frozenset({"anthropic", "bedrock", "openrouter"})
 """Providers that keep what is read up to a mark, and read it for a tenth of the price the next time."""
 
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""A tool's name as every provider takes it."""
+
+_NO_LETTER: Final = re.compile(r"[^A-Za-z0-9_-]")
+
 _IMAGE_STARTS: Final = {"/9j/": "image/jpeg", "R0lG": "image/gif", "UklG": "image/webp"}
 """How the base64 of a picture begins."""
 
@@ -28,7 +34,9 @@ _COMPACT: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _AUDIO_FORMATS: Final = {"audio/mpeg": "mp3", "audio/mp3": "mp3", "audio/wav": "wav", "audio/x-wav": "wav"}
 
 
-def openai_messages(prompt: list[dict[str, Any]], model: str = "") -> list[dict[str, Any]]:
+def openai_messages(
+    prompt: list[dict[str, Any]], model: str = "", tools: Collection[str] = ()
+) -> list[dict[str, Any]]:
     """Return the prompt as chat messages; the prompt itself is left as it is.
 
     Left out is what would be a message of nothing, which providers refuse: thoughts without an answer, as of a model
@@ -37,6 +45,7 @@ def openai_messages(prompt: list[dict[str, Any]], model: str = "") -> list[dict[
     Args:
         prompt: Entries of role system, user, assistant and tool.
         model: The model asked, `provider/name`, or the provider alone; it decides what is repeated of the reasoning.
+        tools: Names of the tools that there are; these go to the provider as they are.
 
     Raises:
         ValueError: when an entry has another role.
@@ -53,7 +62,7 @@ def openai_messages(prompt: list[dict[str, Any]], model: str = "") -> list[dict[
             if said := _user_content(content, mark, provider):
                 messages.append({"role": "user", "content": said})
         elif role == "assistant":
-            message = {**_assistant(content, model), **mark}
+            message = {**_assistant(content, model, tools), **mark}
             if message["content"] or "tool_calls" in message:
                 messages.append(message)
         elif role == "tool":
@@ -132,11 +141,11 @@ def _media_type(part: dict[str, Any], data: str) -> str:
     return next((kind for start, kind in _IMAGE_STARTS.items() if data.startswith(start)), "image/png")
 
 
-def _assistant(content: Any, model: str) -> dict[str, Any]:
+def _assistant(content: Any, model: str, tools: Collection[str]) -> dict[str, Any]:
     provider = model.partition("/")[0]
     parts = _parts(content)
     own = [part for part in parts if part.get("type") == "tool-call" and not part.get("providerExecuted")]
-    calls = [_tool_call(part, model) for part in own]
+    calls = [_tool_call(part, model, tools) for part in own]
     message: dict[str, Any] = {"role": "assistant", "content": _text(parts) or (None if calls else "")}
     if calls:
         message["tool_calls"] = calls
@@ -153,13 +162,13 @@ def _assistant(content: Any, model: str) -> dict[str, Any]:
     return message
 
 
-def _tool_call(part: dict[str, Any], model: str) -> dict[str, Any]:
+def _tool_call(part: dict[str, Any], model: str, tools: Collection[str]) -> dict[str, Any]:
     arguments = part.get("input")
     call = {
         "id": _call_id(part, model),
         "type": "function",
         "function": {
-            "name": part.get("toolName"),
+            "name": _name(part.get("toolName"), tools),
             "arguments": compact_json(arguments if isinstance(arguments, dict) else {}),
         },
     }
@@ -167,6 +176,12 @@ def _tool_call(part: dict[str, Any], model: str) -> dict[str, Any]:
     if own:
         call["provider_specific_fields"] = dict(own)
     return call
+
+
+def _name(told: Any, tools: Collection[str]) -> str:
+    """The name of a call; one that a model made up (`functions.f`), which providers refuse to read, as they take it."""
+    name = told if isinstance(told, str) else ""
+    return name if name in tools or _NAME.fullmatch(name) else _NO_LETTER.sub("_", name)[:64] or "_"
 
 
 def _call_id(part: dict[str, Any], model: str) -> Any:

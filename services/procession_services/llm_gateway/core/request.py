@@ -80,7 +80,7 @@ def litellm_kwargs(call: ModelCall) -> dict[str, Any]:
     """
     kwargs: dict[str, Any] = {
         "model": call.model,
-        "messages": openai_messages(call.prompt, call.model),
+        "messages": openai_messages(call.prompt, call.model, call.tools),
         "stream": True,
         "stream_options": {"include_usage": True},
         "num_retries": 0,

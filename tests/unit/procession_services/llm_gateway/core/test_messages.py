@@ -108,6 +108,25 @@ def test_a_message_of_nothing_is_left_out(provider: str) -> None:
     assert openai_messages([asked, *nothing], f"{provider}/x") == [{"role": "user", "content": "hi"}]
 
 
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ("get-weather_2", "get-weather_2"),
+        ("multi_tool_use.parallel", "multi_tool_use_parallel"),
+        ("find it!", "find_it_"),
+        ("f" * 65, "f" * 64),
+        ("", "_"),
+        (None, "_"),
+        ("geo.lookup", "geo.lookup"),
+    ],
+)
+def test_a_name_that_a_model_made_up_is_one_that_providers_take(told: Any, expected: str) -> None:
+    """They refuse the whole request, and with memory every later one of the thread (R-TL-4)."""
+    call = {"type": "tool-call", "toolCallId": "c1", "toolName": told, "input": {}}
+    [message] = openai_messages([{"role": "assistant", "content": [call]}], "openai", {"geo.lookup"})
+    assert message["tool_calls"][0]["function"]["name"] == expected
+
+
 def test_what_the_provider_ran_itself_is_not_repeated() -> None:
     names = {"toolCallId": "c1", "toolName": "web"}
     content = [

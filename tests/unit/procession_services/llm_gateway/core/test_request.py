@@ -119,6 +119,13 @@ def test_without_visible_tools_there_is_neither_tool_nor_choice(fields: dict[str
     assert not kwargs(**fields).keys() & {"tools", "tool_choice"}
 
 
+def test_calls_of_tools_that_there_are_keep_their_names() -> None:
+    call = {"type": "tool-call", "toolCallId": "c1", "toolName": "geo.lookup", "input": {}}
+    prompt = [{"role": "assistant", "content": [call]}]
+    arguments = litellm_kwargs(ModelCall(model="gemini/m", prompt=prompt, tools={"geo.lookup": {}}))
+    assert arguments["messages"][0]["tool_calls"][0]["function"]["name"] == "geo.lookup"
+
+
 def test_active_tools_filter_in_the_order_of_the_tools() -> None:
     assert names(kwargs(tools=TOOLS, active_tools=["stop"])) == ["stop"]
     assert names(kwargs(tools=TOOLS, active_tools=["stop", "search"])) == ["search", "stop"]
