@@ -4,8 +4,11 @@ from typing import Any
 
 from procession.processor import Hook, Processor, Traits
 from procession_schemas.agent import ProcessorRef
+from procession_schemas.catalog import WORKERS
 
 INPUT_SERVICE = "input_processors"
+_OUTPUT_SERVICE = "output_processors"
+_STREAM_HOOKS = frozenset({Hook.OUTPUT_STREAM, Hook.TOOL_RESULT})
 
 
 def runs_beside(kind: str, traits: Traits) -> bool:
@@ -29,4 +32,15 @@ def misplaced(
             "options",
             f"{ref.id} runs in {cls.host}; beside the model only processors of {INPUT_SERVICE} run",
         )
+    return None
+
+
+def unhosted(kind: str, cls: type[Processor[Any]], ref: ProcessorRef, traits: Traits) -> str | None:
+    """Why the service that `host` names cannot run it in the array of that kind; None when all is well."""
+    if cls.host is None:
+        return None
+    if cls.host not in WORKERS:
+        return f"{ref.id} runs in {cls.host!r} (`host` of its class), which is no service; use {', '.join(WORKERS)}"
+    if kind == "output" and cls.host != _OUTPUT_SERVICE and traits.hooks & _STREAM_HOOKS:
+        return f"processor {ref.id} runs in {cls.host}, but stream and tool-result hooks cannot"
     return None

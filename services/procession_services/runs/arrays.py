@@ -14,7 +14,7 @@ from procession.errors import (
     ProcessionError,
     UnknownComponentError,
 )
-from procession.placing import misplaced, runs_beside
+from procession.placing import misplaced, runs_beside, unhosted
 from procession.processor import INPUT_HOOKS, OUTPUT_HOOKS, Hook, Processor, Traits
 from procession.registry import Registry
 from procession_schemas.agent import FactoryRef, ProcessorRef
@@ -31,7 +31,6 @@ MOST: Final = 256
 """Processors of an array: each is a call within a call for every chunk, of which Python allows a thousand."""
 HOSTS: Final = {"input": "input_processors", "output": "output_processors", "error": "error_recovery"}
 _HOOKS: Final = {"input": INPUT_HOOKS, "output": OUTPUT_HOOKS, "error": (Hook.API_ERROR,)}
-_STREAM_HOOKS: Final = {Hook.OUTPUT_STREAM, Hook.TOOL_RESULT}
 
 
 async def called(
@@ -83,27 +82,32 @@ def place(kind: str, refs: list[ProcessorRef], registry: Registry) -> list[Place
     return [_placed(kind, ref, registry, f"{kind}Processors.{index}") for index, ref in enumerate(refs)]
 
 
-def usable(ref: ProcessorRef, registry: Registry, field: str) -> tuple[type[Processor[Any]], Traits]:
-    """A processor's class, and what it is with these options; raises as `refused`."""
+def usable(
+    kind: str, ref: ProcessorRef, registry: Registry, field: str
+) -> tuple[type[Processor[Any]], Traits]:
+    """A processor's class, and what it is with these options.
+
+    Raises:
+        RefusedError: As `refused`, or its service cannot run it in an array of that kind.
+    """
     with refused(field):
         cls = registry.processor(ref.id)
         cls.build(ref.options)
-        return cls, cls.traits(ref.options)
+        traits = cls.traits(ref.options)
+    if wrong := unhosted(kind, cls, ref, traits):
+        raise RefusedError("UNSUPPORTED_HOST", wrong, field)
+    return cls, traits
 
 
 def _placed(kind: str, ref: ProcessorRef, registry: Registry, where: str) -> Placed:
-    cls, traits = usable(ref, registry, f"{where}.id")
+    cls, traits = usable(kind, ref, registry, f"{where}.id")
     if wrong := misplaced(kind, cls, ref, traits):
         raise RefusedError("UNSAFE_PLACE", wrong[1], f"{where}.{wrong[0]}")
     hooks, beside = traits.hooks & frozenset(_HOOKS[kind]), runs_beside(kind, traits)
-    host = cls.host or HOSTS[kind]
-    if kind == "output" and host != HOSTS[kind] and hooks & _STREAM_HOOKS:
-        text = f"processor {ref.id} runs in {host}, but stream and tool-result hooks cannot"
-        raise RefusedError("UNSUPPORTED_HOST", text, f"{where}.id")
     return Placed(
         ref=ref,
         hooks=hooks - {Hook.INPUT} if beside else hooks,
-        host=host,
+        host=cls.host or HOSTS[kind],
         beside=beside,
         data_parts=Hook.OUTPUT_STREAM in hooks and traits.data_parts,
     )

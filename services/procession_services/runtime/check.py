@@ -14,7 +14,7 @@ from procession.errors import (
     PluginError,
     UnknownComponentError,
 )
-from procession.placing import misplaced
+from procession.placing import misplaced, unhosted
 from procession.processor import INPUT_HOOKS, METHODS, OUTPUT_HOOKS, Hook, Processor, misshapen, overridden
 from procession.registry import Registry
 from procession.structured import schema_problem
@@ -173,8 +173,11 @@ def _processor(
     for name, meant in _misspelt(kind):
         told = f"{ref.id} has a method {name}, which is no hook; did you mean {meant}?"
         yield Problem("", f"{path}.id", told, warning=True)
-    if wrong := misplaced(_KINDS.get(frozenset(hooks), ""), kind, ref, traits):
+    array = _KINDS.get(frozenset(hooks), "")
+    if wrong := misplaced(array, kind, ref, traits):
         yield Problem("", f"{path}.{wrong[0]}", wrong[1])
+    if nowhere := unhosted(array, kind, ref, traits):
+        yield Problem("", f"{path}.id", nowhere)
 
 
 def _misspelt(kind: type[Processor[Any]]) -> Iterator[tuple[str, str]]:

@@ -171,7 +171,7 @@ def pick(request: RunRequest, agent: AgentOptions, name: str) -> Any:
 
 
 def _prepare_step(ref: ProcessorRef, registry: Registry) -> Placed:
-    cls, traits = usable(ref, registry, "prepareStep.id")
+    cls, traits = usable("input", ref, registry, "prepareStep.id")
     if Hook.INPUT_STEP not in traits.hooks:
         raise RefusedError(
             "INVALID_REQUEST", f"processor {ref.id} has no processInputStep hook", "prepareStep.id"

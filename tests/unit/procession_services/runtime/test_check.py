@@ -204,6 +204,40 @@ def test_a_processor_of_another_service_cannot_run_beside_the_model(registry):
     assert "runs in memory" in message
 
 
+class Nowhere(Processor[Options]):
+    id = "nowhere"
+    host = "input-processors"
+
+    def process_input_step(self, args):
+        return None
+
+
+class StreamsInMemory(Processor[Options]):
+    id = "streams-in-memory"
+    host = "memory"
+
+    def process_output_stream(self, args):
+        return args.part
+
+
+def test_a_processor_whose_host_cannot_run_it_is_told(registry):
+    registry.add_processor(Nowhere)
+    registry.add_processor(StreamsInMemory)
+    agent = {
+        "inputProcessors": ["nowhere"],
+        "outputProcessors": ["streams-in-memory"],
+        "prepareStep": "nowhere",
+    }
+    problems = dict(told(registry, **agent))
+    assert sorted(problems) == [
+        "agents.a.inputProcessors.0.id",
+        "agents.a.outputProcessors.0.id",
+        "agents.a.prepareStep.id",
+    ]
+    assert "no service; use input_processors, llm_gateway" in problems["agents.a.inputProcessors.0.id"]
+    assert "stream and tool-result hooks cannot" in problems["agents.a.outputProcessors.0.id"]
+
+
 def test_models_are_checked_by_the_function_that_knows_them(registry):
     def model_problem(name):
         return None if name == "m/x" else f"unknown model {name!r}"

@@ -103,6 +103,13 @@ class Away(Beside):
     host = "memory"
 
 
+class Nowhere(Both):
+    """Names a service that there is not."""
+
+    id = "nowhere"
+    host = "input-processors"
+
+
 class Holder(Processor[Options]):
     """Holds parts of a stream."""
 
@@ -170,6 +177,7 @@ def make_registry() -> Registry:
         Elsewhere,
         Beside,
         Away,
+        Nowhere,
         Holder,
         ToolJudge,
         Unsure,
@@ -465,6 +473,8 @@ class TestRefusals:
             ),
             ({}, {"outputProcessors": ["both", "elsewhere"]}, "UNSUPPORTED_HOST", "outputProcessors.1.id"),
             ({}, {"outputProcessors": ["tool-judge"]}, "UNSUPPORTED_HOST", "outputProcessors.0.id"),
+            ({}, {"inputProcessors": ["nowhere"]}, "UNSUPPORTED_HOST", "inputProcessors.0.id"),
+            ({}, {"prepareStep": "nowhere"}, "UNSUPPORTED_HOST", "prepareStep.id"),
             ({}, {"inputProcessors": ["both", "away"]}, "UNSAFE_PLACE", "inputProcessors.1.options"),
             (
                 {"outputProcessors": [{"id": "holder", "onError": "skip"}]},
