@@ -8,14 +8,14 @@ import inspect
 from collections.abc import Awaitable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, get_args, get_origin
+from typing import Any, ClassVar, ForwardRef, Generic, Literal, Self, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
 from procession import args as a
 from procession.authors import by_author
-from procession.errors import InvalidOptionsError
+from procession.errors import BrokenComponentError, InvalidOptionsError
 from procession_schemas.validation import in_words, wrong_fields
 
 
@@ -99,7 +99,11 @@ class Processor(Generic[OptionsT]):
 
     @classmethod
     def options_type(cls) -> type[Options]:
-        """The option model: the type argument of `Processor[...]`, or one without options."""
+        """The option model: the type argument of `Processor[...]`, or one without options.
+
+        Raises:
+            BrokenComponentError: The argument is no class derived from `Options`, so none of its options would count.
+        """
         for base in cls.__mro__:
             for generic in base.__dict__.get("__orig_bases__", ()):
                 origin = get_origin(generic)
@@ -108,6 +112,8 @@ class Processor(Generic[OptionsT]):
                 for argument in get_args(generic):
                     if isinstance(argument, type) and issubclass(argument, Options):
                         return argument
+                    if origin is Processor and argument is not Any and not isinstance(argument, TypeVar):
+                        raise BrokenComponentError(_no_options(cls, base, argument))
         return Options
 
     @classmethod
@@ -242,6 +248,14 @@ def misshapen(kind: type[Processor[Any]], hooks: Iterable[Hook]) -> Iterator[str
             signature.bind(*[None] * (2 if gets_self else 1))
         except TypeError:
             yield f"{name} has the signature {signature}; a hook takes (self, args)"
+
+
+def _no_options(kind: type[Processor[Any]], base: type[Any], argument: Any) -> str:
+    """What the author is told whose option model is none."""
+    told = f"processor {getattr(kind, 'id', kind.__name__)}: {base.__name__} is a Processor[...] of "
+    if isinstance(argument, ForwardRef):
+        return f"{told}{argument.__forward_arg__!r}, a text; name the class itself, which has to stand above"
+    return f"{told}{getattr(argument, '__name__', argument)}, which does not derive from procession.Options"
 
 
 def _hooks(given: Iterable[str]) -> frozenset[Hook]:

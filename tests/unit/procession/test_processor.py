@@ -1,7 +1,7 @@
 from typing import Any, Generic, TypeVar
 
 import pytest
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from procession.errors import BrokenComponentError, InvalidOptionsError
 from procession.processor import INPUT_HOOKS, METHODS, OUTPUT_HOOKS, Hook, Options, Processor
@@ -106,6 +106,43 @@ def test_the_option_model_is_found_through_bases():
     assert Derived.options_type() is LimitOptions
     assert Member.options_type() is LimitOptions
     assert processor().options_type() is Options
+
+
+class Plain(BaseModel):
+    """Looks like an option model."""
+
+    word: str = "x"
+
+
+@pytest.mark.parametrize(
+    ("argument", "told"),
+    [
+        (Plain, "which does not derive from procession.Options"),
+        (dict, "dict, which does not derive"),
+        (dict[str, int], "which does not derive"),
+        ("LimitOptions", "'LimitOptions', a text; name the class itself"),
+    ],
+)
+def test_an_option_model_that_is_none_is_told(argument, told):
+    """Its fields were unknown options, and the hooks met a model without any."""
+
+    class Wrong(Processor[argument]):  # type: ignore[valid-type]
+        id = "wrong"
+
+    class Below(Wrong):
+        id = "below"
+
+    with pytest.raises(
+        BrokenComponentError, match=rf"^processor below: Wrong is a Processor\[...\] of .*{told}"
+    ):
+        Below.build({"word": "y"})
+
+
+def test_any_option_model_is_one_without_options():
+    class Anything(Processor[Any]):
+        id = "anything"
+
+    assert Anything.options_type() is Options
 
 
 @pytest.mark.parametrize("spelling", ["maxWords", "max_words"])
