@@ -60,6 +60,23 @@ async def test_a_question_that_is_too_long_says_so(models):
         await models.generate(request(prompt=prompt), tenant="acme")
 
 
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"prompt": "what?"}, r"is none: prompt: "),
+        ({"prompt": ["what?"]}, r"is none: prompt\.0: "),
+        ({"schema": "object"}, r"is none: schema: "),
+        ({"model_settings": {"temperature": "hot"}}, r"is none: model_settings: `temperature` is a number"),
+        ({"prompt": [{"role": "user", "content": "\ud83d"}]}, "is no JSON: "),
+        ({"prompt": [{"role": "user", "content": object()}]}, "is no JSON: "),
+    ],
+)
+async def test_a_question_that_cannot_be_sent_is_a_failed_call(models, wrong, told):
+    """Guards expect a `ModelCallError`, whatever the reason: their `errorStrategy` decides about it."""
+    with pytest.raises(ModelCallError, match=f"the question to openai/mock:chunks=3 {told}"):
+        await models.generate(request(**wrong), tenant="acme")
+
+
 async def test_without_a_gateway_the_call_fails_when_its_time_is_up(servers):
     bus = await Bus.connect(servers.nats_url, "alone")
     try:

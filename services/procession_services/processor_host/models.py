@@ -3,9 +3,11 @@
 from functools import partial
 
 from pydantic import ValidationError
+from pydantic_core import PydanticSerializationError
 
 from procession.services import ModelAnswer, ModelCallError, ModelRequest
 from procession_schemas.generate import GenerateReply, GenerateRequest
+from procession_schemas.validation import in_words, wrong_fields
 from procession_services.bus import Bus
 from procession_services.bus.alive import answer_within
 
@@ -32,16 +34,22 @@ class GatewayModels:
         return _answer(told)
 
     def _body(self, request: ModelRequest, seconds: float, beats: str | None) -> bytes:
-        body = GenerateRequest(
-            model=request.model,
-            prompt=request.prompt,
-            schema_=request.schema,
-            json_prompt_injection=request.json_prompt_injection,
-            model_settings=request.model_settings,
-            provider_options=request.provider_options,
-            timeout=seconds,
-            beats=beats,
-        ).to_json()
+        try:
+            body = GenerateRequest(
+                model=request.model,
+                prompt=request.prompt,
+                schema_=request.schema,
+                json_prompt_injection=request.json_prompt_injection,
+                model_settings=request.model_settings,
+                provider_options=request.provider_options,
+                timeout=seconds,
+                beats=beats,
+            ).to_json()
+        except ValidationError as error:
+            wrong = in_words(((path.rstrip("_"), what) for path, what in wrong_fields(error).items()), "it")
+            raise ModelCallError(f"the question to {request.model} is none: {wrong}") from error
+        except PydanticSerializationError as error:
+            raise ModelCallError(f"the question to {request.model} is no JSON: {error}") from error
         if not self._bus.fits(body):
             raise ModelCallError(
                 f"the question has {len(body)} bytes; the broker takes {self._bus.max_payload}"
