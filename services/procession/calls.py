@@ -25,7 +25,7 @@ from procession.services import (
     object_of,
 )
 from procession.signals import Signal
-from procession.usage import Scope, UsageSum
+from procession.usage import SCOPES, Scope, UsageSum
 from procession_schemas.chunks import CORE_TYPES, Chunk
 from procession_schemas.messages import Message
 from procession_schemas.run import HookReport
@@ -232,7 +232,13 @@ class LinkServices:
         return object_of(await self.generate(request), request.schema or {})
 
     async def usage(self, scope: Scope, key: str, window_seconds: float | None) -> UsageSum:
-        """What model calls used and cost in the last seconds, for one key of a scope."""
+        """What model calls used and cost in the last seconds, for one key of a scope.
+
+        Raises:
+            ValueError: There is no such scope: nothing is ever booked for it, so no limit would hold.
+        """
+        if scope not in SCOPES:
+            raise ValueError(f"unknown scope {scope!r} of usage; use one of {', '.join(SCOPES)}")
         return await self._calls.environment.usage.read(self.tenant, scope, key, window_seconds)
 
     async def violation(self, message: str, detail: Any = None) -> None:

@@ -143,7 +143,10 @@ class Services(Protocol):
     async def usage(self, scope: Scope, key: str, window_seconds: float | None) -> UsageSum:
         """What model calls used and cost in the last seconds (None: all that is kept), for one key of a scope.
 
-        `book_keys` gives the keys of a run.
+        `book_keys` gives the keys of a run; that of the tenant is `tenant`.
+
+        Raises:
+            ValueError: There is no such scope.
         """
 
     async def violation(self, message: str, detail: Any = None) -> None:

@@ -5,10 +5,11 @@ The LLM gateway keeps the books; processors read them with `args.services.usage(
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, get_args
 
 Scope = Literal["run", "resource", "thread", "user", "organization", "session", "tenant"]
 """For whom usage is summed. The calls that processors make count for the tenant only."""
+SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 
 _OF_CALLER: Final[dict[Scope, str]] = {
     "user": "userId",

@@ -35,6 +35,19 @@ async def test_a_model_call_goes_to_the_models_of_the_process_and_is_counted():
     assert (tally.model_calls, tally.model_tokens, tally.model_cost) == (2, 14, 1.0)
 
 
+async def test_usage_of_a_scope_that_there_is_not_is_an_error():
+    """Its sum was nothing, so a limit did not hold."""
+
+    async def hook(args):
+        with pytest.raises(
+            ValueError, match="unknown scope 'theard' of usage; use one of run, resource, thread"
+        ):
+            await args.services.usage("theard", "t", None)
+        assert (await args.services.usage("tenant", args.services.tenant, 60)).calls == 0
+
+    await ProcessorKit(processor("asker", process_input=hook)).input("hello")
+
+
 async def test_an_object_is_parsed_and_validated():
     seen: list[Any] = []
     kit = ProcessorKit(
