@@ -104,6 +104,12 @@ class Failure(WireModel):
         default=None, description="What more is known; of a limit `limit`, `allowed` and `current`."
     )
 
+    def told(self) -> str:
+        """The message with what its author looks for: the class of what a processor raised, and where."""
+        raised = self.code == "PROCESSOR_FAILED" and self.name not in (None, "Error", self.message)
+        where = " of ".join(part for part in (self.hook, self.processor_id) if part)
+        return (f"{self.name}: " if raised else "") + self.message + (f" ({where})" if where else "")
+
 
 class Tripwire(WireModel):
     """Why a processor blocked a run."""

@@ -56,7 +56,7 @@ class RunFailedError(ProcessionError):
     """The run was blocked, failed or cancelled; `result` is its result. Raised only with `raise_on_error`."""
 
     def __init__(self, result: RunResult) -> None:
-        why = result.error.message if result.error else result.tripwire.reason if result.tripwire else ""
+        why = result.error.told() if result.error else result.tripwire.reason if result.tripwire else ""
         super().__init__(f"run {result.run_id} {result.status}" + (f": {why}" if why else ""))
         self.result = result
 

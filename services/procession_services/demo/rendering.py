@@ -28,6 +28,12 @@ def error_text(error: Any) -> str:
     return str(error.get("message", error)) if isinstance(error, Mapping) else str(error)
 
 
+def _raised(error: Any) -> str:
+    """The same with the class of what a tool raised: of a KeyError the message alone says nothing."""
+    text, name = error_text(error), error.get("name") if isinstance(error, Mapping) else None
+    return text if name in (None, "Error", text) else f"{name}: {text}"
+
+
 def summary(result: RunResult) -> str:
     """What the processors did, what the model cost, and how the run went; ends with a line break."""
     parts = []
@@ -55,9 +61,8 @@ def summary(result: RunResult) -> str:
     counts = f"{len(result.steps)} {'step' if len(result.steps) == 1 else 'steps'}, retries: {result.retries}"
     parts.append(f"{outcome}; {counts}; run {result.run_id}\n")
     if result.error:
-        where = " of ".join(part for part in (result.error.hook, result.error.processor_id) if part)
         field = f" [{result.error.field}]" if result.error.field else ""
-        parts.append(f"{result.error.code}{field}: {result.error.message}{f' ({where})' if where else ''}\n")
+        parts.append(f"{result.error.code}{field}: {result.error.told()}\n")
     if waiting := (result.suspend_payload or {}).get("calls"):
         parts.append("".join(f"{_answer_to(call, result.run_id)}\n" for call in waiting))
     if result.tripwire:
@@ -119,7 +124,7 @@ def _cost(model: ModelReport) -> str:
 _EVENTS: Final[dict[str, Callable[[Mapping[str, Any]], str]]] = {
     "tool-call": lambda p: f"calls {p.get('toolName')} {_json(p.get('args'))}",
     "tool-result": lambda p: f"{p.get('toolName')} returned {_json(p.get('result'))}",
-    "tool-error": lambda p: f"{p.get('toolName')} failed: {error_text(p.get('error'))}",
+    "tool-error": lambda p: f"{p.get('toolName')} failed: {_raised(p.get('error'))}",
     "tool-call-approval": lambda p: f"{p.get('toolName')} {_json(p.get('args'))} waits for approval",
     "tool-call-suspended": lambda p: f"{p.get('toolName')} waits: {_json(p.get('suspendPayload'))}",
     "tool-output-denied": lambda p: f"{p.get('toolName')} was declined",

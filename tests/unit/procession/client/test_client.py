@@ -156,6 +156,20 @@ async def test_a_bad_end_raises_only_when_asked(services, procession, status):
     assert raised.value.result.status == status
 
 
+async def test_an_error_that_a_processor_raised_names_its_class_and_place(services, procession):
+    handle = await procession.start("Hi", agent="demo")
+    error = {
+        "code": "PROCESSOR_FAILED",
+        "message": "'city'",
+        "name": "KeyError",
+        "hook": "processInput",
+        "processorId": "p",
+    }
+    await services.finish(handle.run_id, status="failed", error=error)
+    with pytest.raises(RunFailedError, match=r"failed: KeyError: 'city' \(processInput of p\)$"):
+        await handle.result(raise_on_error=True)
+
+
 @pytest.fixture
 def impatient(monkeypatch):
     monkeypatch.setattr("procession.client.handle._LOST_SECONDS", 0.2)

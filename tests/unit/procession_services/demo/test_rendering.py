@@ -14,6 +14,20 @@ from procession_services.demo.rendering import chunk_text, summary, table
             {"type": "tool-error", "payload": {"toolName": "t", "error": {"message": "no"}}},
             "\n[t failed: no]\n",
         ),
+        (
+            {
+                "type": "tool-error",
+                "payload": {"toolName": "t", "error": {"name": "KeyError", "message": "'x'"}},
+            },
+            "\n[t failed: KeyError: 'x']\n",
+        ),
+        (
+            {
+                "type": "tool-error",
+                "payload": {"toolName": "t", "error": {"name": "TimeoutError", "message": "TimeoutError"}},
+            },
+            "\n[t failed: TimeoutError]\n",
+        ),
         ({"type": "step-finish", "payload": {"stepResult": {"reason": "stop"}}}, ""),
         (
             {"type": "step-finish", "payload": {"stepResult": {"reason": "retry", "retryReason": "shorter"}}},
