@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import Mapping
+from collections.abc import AsyncIterable, Mapping
 from typing import Any, Final
 
 import orjson
@@ -97,8 +97,20 @@ async def _invoke(tool: Tool, args: Any, context: ToolContext, seconds: float | 
 async def _execute(tool: Tool, args: Any, context: ToolContext) -> Any:
     if inspect.iscoroutinefunction(tool.execute):
         return await awaited(tool.execute(args, context))
-    result = await _threads.run(tool.execute, args, context)
+    result = await _threads.run(_called, tool, args, context)
+    if inspect.isasyncgen(result):
+        return await awaited(_collected(result))
     return await awaited(result) if inspect.isawaitable(result) else result
+
+
+def _called(tool: Tool, args: Any, context: ToolContext) -> Any:
+    """A generator runs here, to its end: its code may wait, as that of any `def`."""
+    result = tool.execute(args, context)
+    return list(result) if inspect.isgenerator(result) else result
+
+
+async def _collected(generator: AsyncIterable[Any]) -> list[Any]:
+    return [each async for each in generator]
 
 
 def to_json(value: Any) -> Any:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
@@ -436,6 +436,51 @@ async def test_plain_functions_that_never_return_keep_no_other_call_waiting() ->
     outcomes = await run(FakeJob([quick], [call("c1", "quick")]))
     assert outcomes[0]["result"] == "done"
     release.set()
+
+
+async def test_what_a_generator_yields_is_the_result() -> None:
+    def counts(n: int) -> Iterator[int]:
+        """Yields."""
+        yield from range(n)
+
+    async def counts_too(n: int) -> AsyncIterator[int]:
+        """Yields, and waits."""
+        for each in range(n):
+            await asyncio.sleep(0)
+            yield each
+
+    assert await result_of(counts, n=3) == [0, 1, 2]
+    assert await result_of(counts_too, n=3) == [0, 1, 2]
+
+
+async def test_a_generator_runs_where_its_tool_does() -> None:
+    """Its code ran in the event loop, when its result was made: no other tool went on, and no limit held."""
+    release = threading.Event()
+
+    def reads() -> Iterator[int]:
+        """Waits in its thread."""
+        release.wait(30)
+        yield 1
+
+    async def listens() -> AsyncIterator[int]:
+        """Waits for ever."""
+        await asyncio.Event().wait()
+        yield 1
+
+    made = [tool(reads), tool(listens)]
+    refs = [ToolRef(id="reads", timeout=0.02), ToolRef(id="listens", timeout=0.02)]
+    outcomes = await run(FakeJob(made, [call("c1", "reads"), call("c2", "listens")], refs=refs))
+    assert [outcome["error"]["name"] for outcome in outcomes] == ["ToolTimeoutError"] * 2
+    release.set()
+
+
+async def test_what_a_generator_raises_is_its_own_error() -> None:
+    def fails() -> Iterator[int]:
+        """Raises."""
+        yield 1
+        raise ValueError("no more")
+
+    assert await error_of(fails) == {"name": "ValueError", "message": "no more"}
 
 
 async def test_a_timeout_of_the_tool_s_own_stays_its_own() -> None:
