@@ -96,20 +96,22 @@ class Components(MutableMapping[str, T]):
 class Registry:
     """The installed components of one process."""
 
-    def __init__(self) -> None:
+    def __init__(self, service: str = "") -> None:
+        """`service` is whose process this is, for whoever is told that something is not in it."""
+        self.service = service
         self.processors: Components[type[Processor[Any]]] = Components()
         self.tools: Components[type[Tool]] = Components()
         self.factories: Components[Factory] = Components()
         self.stop_conditions: Components[StopCondition] = Components()
 
     @classmethod
-    def load(cls, plugins: Iterable[str] = ()) -> Self:
+    def load(cls, plugins: Iterable[str] = (), service: str = "") -> Self:
         """Collects every entry point, then lets each plugin module register its own.
 
         Raises:
             PluginError: Plugins are missing, or fail; all are told.
         """
-        registry = cls()
+        registry = cls(service)
         for group in _GROUPS:
             for point in importlib.metadata.entry_points(group=f"procession.{group}"):
                 getattr(registry, group).add_unloaded(point.name, point.load, point.module)
@@ -141,15 +143,15 @@ class Registry:
         Raises:
             UnknownComponentError: None is registered; the message lists the nearest ids.
         """
-        return _find(self.processors, id, "processor")
+        return self._find(self.processors, id, "processor")
 
     def tool(self, id: str) -> type[Tool]:  # noqa: A002 - the contract's word
         """The tool class with that id; raises UnknownComponentError."""
-        return _find(self.tools, id, "tool")
+        return self._find(self.tools, id, "tool")
 
     def factory(self, name: str) -> Factory:
         """The function of that name that makes arrays; raises UnknownComponentError."""
-        return _find(self.factories, name, "factory")
+        return self._find(self.factories, name, "factory")
 
     async def make_array(self, factory: str, context: RequestContext, options: dict[str, Any]) -> list[Any]:
         """Calls a factory.
@@ -166,7 +168,7 @@ class Registry:
 
     def stop_condition(self, id: str) -> StopCondition:  # noqa: A002 - the contract's word
         """The stop condition with that id; raises UnknownComponentError."""
-        return _find(self.stop_conditions, id, "stop condition")
+        return self._find(self.stop_conditions, id, "stop condition")
 
     def stop_options(self, id: str, options: dict[str, Any]) -> Any:  # noqa: A002
         """The options as the stop condition takes them.
@@ -184,6 +186,18 @@ class Registry:
             except ValidationError as error:
                 raise invalid_options(f"stop condition {id}", error, options) from error
 
+    def _find(self, table: Mapping[str, T], id: str, kind: str) -> T:  # noqa: A002
+        if id in table:
+            return table[id]
+        names = sorted(table, key=lambda known: (not known.startswith(id[:3]), known))
+        left_out = [f"and {len(names) - _TOLD} more"] if len(names) > _TOLD else []
+        known = ", ".join([*names[:_TOLD], *left_out]) or "none"
+        here, remedy = "", ""
+        if self.service:
+            here = f" in {self.service}"
+            remedy = "; is its plugin in the PROCESSION_PLUGINS of that service?"
+        raise UnknownComponentError(f"unknown {kind} {short(id)!r}{here}; registered: {known}{remedy}")
+
     async def stops(self, id: str, steps: list[StepResult], options: dict[str, Any]) -> bool:  # noqa: A002
         """Asks a stop condition, also one that is an `async def`.
 
@@ -195,15 +209,6 @@ class Registry:
         with by_author(f"stop condition {id}", getattr(condition, "__module__", "")):
             answer = condition(steps, given)
             return bool(await answer if inspect.isawaitable(answer) else answer)
-
-
-def _find(table: Mapping[str, T], id: str, kind: str) -> T:  # noqa: A002
-    if id in table:
-        return table[id]
-    names = sorted(table, key=lambda known: (not known.startswith(id[:3]), known))
-    left_out = [f"and {len(names) - _TOLD} more"] if len(names) > _TOLD else []
-    known = ", ".join([*names[:_TOLD], *left_out]) or "none"
-    raise UnknownComponentError(f"unknown {kind} {short(id)!r}; registered: {known}")
 
 
 def _id_of(component: Any, kind: type) -> str:

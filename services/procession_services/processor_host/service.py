@@ -87,7 +87,7 @@ class Host:
             self.redis, ttl=settings.context_ttl, finished_ttl=settings.finished_ttl, told_ttl=EVENTS_SECONDS
         )
         self.begun = Begun(self.redis)
-        self.registry = Registry.load(settings.plugins)
+        self.registry = Registry.load(settings.plugins, service)
         self.instances = Instances(self.registry)
         self.ledger = Ledger(self.redis)
         self.environment = Environment(

@@ -96,6 +96,15 @@ def test_a_component_whose_module_fails_is_broken():
         registry.tool("saw")
 
 
+def test_who_lacks_it_is_told_where_there_are_several():
+    """A plugin that one service of several lacks: `unknown processor` alone sent its author to the agents file."""
+    told = (
+        r"unknown processor 'mine' in memory; registered: .*; is its plugin in the PROCESSION_PLUGINS of that"
+    )
+    with pytest.raises(UnknownComponentError, match=told):
+        Registry.load(service="memory").processor("mine")
+
+
 def test_an_unknown_id_lists_the_nearest():
     registry = Registry()
     for name in ("word-counter", "lowercase"):
