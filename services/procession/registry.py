@@ -54,6 +54,7 @@ class Components(MutableMapping[str, T]):
 
     def __init__(self) -> None:
         self._known: dict[str, T | _Unloaded] = {}
+        self._added: dict[str, T] = {}
 
     def __getitem__(self, id: str) -> T:  # noqa: A002 - the contract's word
         """The component.
@@ -87,6 +88,13 @@ class Components(MutableMapping[str, T]):
 
     def __contains__(self, id: object) -> bool:  # noqa: A002
         return id in self._known
+
+    def add(self, id: str, component: T) -> None:  # noqa: A002
+        """Adds a component; raises TypeError where another one was added under that id, which it would replace."""
+        other = self._added.setdefault(id, component)
+        if other is not component:
+            raise TypeError(f"{other!r} has the id {id!r}, too; give one of them another id")
+        self[id] = component
 
     def add_unloaded(self, id: str, load: Callable[[], Any], module: str = "") -> None:  # noqa: A002
         """Adds a component that `load` gives when it is needed, from a module."""
@@ -130,12 +138,16 @@ class Registry:
         return ""
 
     def add_processor(self, processor: type[Processor[Any]]) -> None:
-        """Registers a processor class under its id; raises TypeError where it is none, or has no id."""
-        self.processors[_id_of(processor, Processor)] = processor
+        """Registers a processor class under its id, in the place of a built-in one of that id.
+
+        Raises:
+            TypeError: It is none, has no id, or another class was registered under it.
+        """
+        self.processors.add(_id_of(processor, Processor), processor)
 
     def add_tool(self, tool: type[Tool]) -> None:
-        """Registers a tool class under its id; raises TypeError where it is none, or has no id."""
-        self.tools[_id_of(tool, Tool)] = tool
+        """Registers a tool class under its id; raises TypeError as `add_processor` does."""
+        self.tools.add(_id_of(tool, Tool), tool)
 
     def processor(self, id: str) -> type[Processor[Any]]:  # noqa: A002 - the contract's word
         """The processor class with that id.

@@ -96,6 +96,18 @@ def test_a_component_whose_module_fails_is_broken():
         registry.tool("saw")
 
 
+def test_two_classes_of_one_id_are_an_error():
+    """The last one took the place of the other, a guard as it may be, without a word."""
+    registry, one, other = Registry.load(), processor("mine"), processor("mine")
+    registry.add_processor(one)
+    registry.add_processor(one)
+    with pytest.raises(TypeError, match="has the id 'mine', too; give one of them another id"):
+        registry.add_processor(other)
+    assert registry.processor("mine") is one
+    registry.add_processor(own := processor("unicode-normalizer"))
+    assert registry.processor("unicode-normalizer") is own, "what is built in may be replaced"
+
+
 def test_who_lacks_it_is_told_where_there_are_several():
     """A plugin that one service of several lacks: `unknown processor` alone sent its author to the agents file."""
     told = (
