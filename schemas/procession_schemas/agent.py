@@ -15,7 +15,13 @@ LONGEST_RUN: Final = 31_536_000
 
 
 def _by_id(value: object) -> object:
-    return {"id": value} if isinstance(value, str) else value
+    if isinstance(value, str):
+        return {"id": value}
+    if callable(value) or (isinstance(getattr(value, "id", None), str) and not isinstance(value, WireStruct)):
+        raise ValueError(  # noqa: TRY004 - pydantic tells no other
+            "name it by its id, such as 'my-guard'; a plugin registers the class (`registry.add_processor`, `add_tool`)"
+        )
+    return value
 
 
 class ProcessorRef(WireStruct):

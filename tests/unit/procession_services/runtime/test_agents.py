@@ -208,12 +208,30 @@ def test_two_agents_of_one_name(written):
     assert problems_of(path) == {("agents.1.name", "there is another agent 'a'")}
 
 
+OWN_CLASS = "from procession import Processor\nclass P(Processor):\n    id = 'p'\n"
+
+
 @pytest.mark.parametrize(
     ("name", "text", "told"),
     [
         ("agents.yaml", "agents: [", "is not YAML"),
         ("agents.yaml", "", "must be a mapping with the key 'agents'"),
         ("agents.yaml", "agents: {}", "defines no agents"),
+        (
+            "agents.py",
+            f"{OWN_CLASS}agents = {{'a': {{'model': 'm/x', 'inputProcessors': [P]}}}}",
+            r"a\.inputProcessors\.0: name it by its id, such as 'my-guard'",
+        ),
+        (
+            "agents.py",
+            f"{OWN_CLASS}agents = {{'a': {{'model': 'm/x', 'outputProcessors': [P.build()]}}}}",
+            r"a\.outputProcessors\.0: name it by its id",
+        ),
+        (
+            "agents.py",
+            "def f(): ...\nagents = {'a': {'model': 'm/x', 'tools': [f]}}",
+            r"a\.tools\.0: name it by its id, .*`registry\.add_processor`, `add_tool`",
+        ),
         ("agents.py", "x = 1", "defines no agents"),
         ("agents.py", "1 / 0", r"agents\.py:1: cannot be run: ZeroDivisionError"),
         ("agents.py", "def agents():\n    raise KeyError('k')", r"agents\.py:2: cannot be run: KeyError"),
