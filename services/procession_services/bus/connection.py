@@ -17,7 +17,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.errors import Error, NoRespondersError, OutboundBufferLimitError
-from nats.js.api import ConsumerConfig
+from nats.js.api import ConsumerConfig, PubAck
 from nats.js.errors import APIError, NotFoundError
 
 from procession.addresses import address
@@ -241,22 +241,31 @@ class Bus:
         message_id: str,
         headers: dict[str, str] | None = None,
         once: bool = False,
-    ) -> None:
+    ) -> bool:
         """Publishes into a stream and waits until it is stored; the id drops repeats.
 
         `once` lets only the first message ever onto this subject; a later one is silently dropped.
+
+        Returns:
+            Whether the stream had no such message yet. Where it had to be asked again, it may have ours: then, too.
         """
         sent = {**(headers or {}), "Nats-Msg-Id": message_id}
         if once:
             sent["Nats-Expected-Last-Subject-Sequence"] = "0"
+        asked = 0
+
+        def store() -> Awaitable[PubAck]:
+            nonlocal asked
+            asked += 1
+            return self.client.store(subject, body, seconds=_STORED_SECONDS, headers=sent)
+
         try:
-            await self._retried(
-                subject,
-                lambda: self.client.store(subject, body, seconds=_STORED_SECONDS, headers=sent),
-            )
+            had = (await self._retried(subject, store)).duplicate
         except APIError as error:
             if not once or error.err_code != _NOT_FIRST:
                 raise
+            had = True
+        return not had or asked > 1
 
     async def request(self, subject: str, body: bytes, timeout: float) -> bytes:  # noqa: ASYNC109 - NATS's own
         """Asks and waits for the answer.

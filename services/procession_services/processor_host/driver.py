@@ -175,21 +175,10 @@ class Driver:
                 await self._bus.publish(subjects.cancelled(state.tenant, state.run), b"")
             case TellSuspended(result):
                 await self._suspended(state, result)
-                _observe(state, result)
             case TellResumed():
                 await self._resumed(state)
             case TellFinished(result):
-                took = now() - datetime.fromisoformat(state.accepted_at)
-                final = result.model_copy(update={"duration_ms": int(took.total_seconds() * 1000)})
-                await self.finished(
-                    state.tenant,
-                    state.run,
-                    final,
-                    state.fingerprint,
-                    fence=fence_of(state.seq),
-                    end_seq=state.out_seq,
-                )
-                _observe(state, final)
+                await self._ended(state, result)
             case PassTurn():
                 await self._pass_turn(state.tenant, line_of(state))
             case Interrupt():
@@ -235,6 +224,20 @@ class Driver:
         except UnreadableError:
             log.exception("run %s of tenant %s cannot be read, and goes on", run, tenant)
 
+    async def _ended(self, state: RunState, result: RunResult) -> None:
+        """Tells the end; whoever is the first to do so counts it."""
+        took = now() - datetime.fromisoformat(state.accepted_at)
+        final = result.model_copy(update={"duration_ms": int(took.total_seconds() * 1000)})
+        if await self.finished(
+            state.tenant,
+            state.run,
+            final,
+            state.fingerprint,
+            fence=fence_of(state.seq),
+            end_seq=state.out_seq,
+        ):
+            _observe(state, final)
+
     async def _suspended(self, state: RunState, result: RunResult) -> None:
         event = RunSuspended(
             run_id=state.run,
@@ -244,17 +247,21 @@ class Driver:
             result=result,
         )
         key = f"{state.seq}:{len(state.waiting)}"
-        await self.tell(state.tenant, event, key, fitting_end(event, self._bus.fits))
+        if await self.tell(state.tenant, event, key, fitting_end(event, self._bus.fits)):
+            _observe(state, result)
 
     async def _resumed(self, state: RunState) -> None:
         event = RunResumed(run_id=state.run, at=iso(now()), fence=fence_of(state.seq))
         await self.tell(state.tenant, event, str(state.seq))
 
-    async def tell(self, tenant: str, event: Told, key: str, body: bytes = b"") -> None:
-        """Publishes an event of a run, once for each `key`; with another `body` than its own where that is too long."""
+    async def tell(self, tenant: str, event: Told, key: str, body: bytes = b"") -> bool:
+        """Publishes an event of a run, once for each `key`; with another `body` than its own where that is too long.
+
+        Says whether it was not told before.
+        """
         subject = subjects.event(tenant, event.run_id, event.type)
         message_id = f"{event.type}:{tenant}:{event.run_id}:{key}"
-        await self._bus.publish_stored(subject, body or event.to_json(), message_id=message_id)
+        return await self._bus.publish_stored(subject, body or event.to_json(), message_id=message_id)
 
     async def failed(
         self,
@@ -275,15 +282,18 @@ class Driver:
 
     async def finished(
         self, tenant: str, run: str, result: RunResult, fingerprint: str | None, *, fence: int, end_seq: int
-    ) -> None:
-        """Publishes the one terminal event of a run; the end of its chunks has at least that fence."""
+    ) -> bool:
+        """Publishes the one terminal event of a run; the end of its chunks has at least that fence.
+
+        Says whether nobody had told it before.
+        """
         at = iso(now())
         event = RunFinished(
             run_id=run, at=at, result=result, fingerprint=fingerprint, fence=fence, end_seq=end_seq
         )
         subject = subjects.event(tenant, run, event.type)
         message_id = f"finished:{tenant}:{run}"
-        await self._bus.publish_stored(
+        return await self._bus.publish_stored(
             subject, fitting_end(event, self._bus.fits), message_id=message_id, once=True
         )
 

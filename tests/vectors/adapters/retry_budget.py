@@ -44,7 +44,8 @@ class _NoBus:
 
     async def kept(self, number: int) -> None: ...
 
-    async def publish_stored(self, *_: Any, **__: Any) -> None: ...
+    async def publish_stored(self, *_: Any, **__: Any) -> bool:
+        return True
 
 
 class Script:

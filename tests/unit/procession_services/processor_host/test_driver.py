@@ -30,6 +30,10 @@ from procession_services.runtime.clock import now
 from procession_services.runtime.redis_client import connect
 from procession_services.runtime.run_records import Admission
 from procession_services.runtime.store import RunStore, run_key
+from procession_services.runtime.telemetry import installed
+from procession_services.runtime.telemetry.live import LiveObserver
+from procession_services.runtime.telemetry.meters import Meters
+from procession_services.runtime.telemetry.spans import Spans
 from tests.unit.procession_services.runs.driving import make_plan, make_state
 
 pytestmark = pytest.mark.integration
@@ -190,6 +194,18 @@ async def test_a_run_has_one_end_whoever_tells_it(runs):
     ended = runs.ended("one")
     await runs.driver.perform(ended, outstanding(ended))
     assert await runs.told("one", "run.finished") == [{"first": True}]
+
+
+async def test_whoever_tells_of_a_run_first_counts_it(runs):
+    meters = Meters()
+    ended, waiting = runs.ended("one"), runs.waiting("two")
+    with installed(LiveObserver(Spans(None), meters)):
+        for state in (ended, ended, waiting, waiting):
+            await runs.driver.perform(state, outstanding(state))
+    number = meters.registry.get_sample_value
+    assert number("procession_runs_total", {"status": "finished"}) == 1
+    assert number("procession_run_seconds_count", {"status": "finished"}) == 1
+    assert number("procession_runs_total", {"status": "suspended"}) == 1
 
 
 async def test_an_id_is_not_taken_before_the_end_was_told(runs, servers):
