@@ -274,11 +274,13 @@ class Driver:
         fingerprint: str | None = None,
     ) -> None:
         """Tells the end of a run that has no state: an error chunk and the terminal event."""
-        error = failure.model_dump(by_alias=True, exclude_none=True)
+        at, error = iso(now()), failure.model_dump(by_alias=True, exclude_none=True)
         outbox.put({"type": "error", "payload": {"error": error}})
         await outbox.flush(end=True)
         result = RunResult(run_id=run, agent=agent, status="failed", finish_reason="error", error=failure)
-        await self.finished(tenant, run, result, fingerprint, fence=outbox.fence, end_seq=outbox.next_seq)
+        fence, end_seq = outbox.fence, outbox.next_seq
+        if await self.finished(tenant, run, result, fingerprint, fence=fence, end_seq=end_seq):
+            telemetry.observer().run_ends(tenant, result, telemetry.Trace(), at)
 
     async def finished(
         self, tenant: str, run: str, result: RunResult, fingerprint: str | None, *, fence: int, end_seq: int

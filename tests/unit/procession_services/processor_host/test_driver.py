@@ -265,6 +265,17 @@ async def test_the_chunks_of_a_run_that_could_not_begin_end_and_its_end_is_not_b
     assert (event["fence"], event["fingerprint"]) == (batch["fence"], "f")
 
 
+async def test_a_run_that_could_not_begin_counts_among_those_that_failed(runs):
+    meters, failure = Meters(), Failure(code="UNKNOWN_AGENT", message="no")
+    with installed(LiveObserver(Spans(None), meters)):
+        for _ in range(2):
+            outbox = Outbox(runs.bus, runs.tenant, "one", 0, live=True)
+            await runs.driver.failed(outbox, runs.tenant, "one", "a", failure, fingerprint="f")
+    number = meters.registry.get_sample_value
+    assert number("procession_runs_total", {"status": "failed"}) == 1
+    assert number("procession_run_seconds_count", {"status": "failed"}) == 1
+
+
 async def test_a_run_that_waits_for_a_person_leaves_its_line_and_one_that_goes_on_comes_back(runs):
     going = runs.state("one").but(sent=Sent(service="tools", ops=0, version=0), seq=2, life=8)
     line = line_of(going)
