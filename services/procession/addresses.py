@@ -12,7 +12,12 @@ WEB_SCHEMES: Final = ("http", "https")
 
 def address(url: str) -> str:
     """The address of a server, or of several, as a message may show it: without user and password."""
-    return re.sub(r"//[^@/,\s]*@", "//", url)
+    return re.sub(r"//[^/?#,\s]*@", "//", url)
+
+
+def unread(value: object) -> str:
+    """What was given in the place of an address, as a message may show it: a password in it may hold anything."""
+    return re.sub(r"//.*@", "//", repr(value), flags=re.DOTALL)
 
 
 def split_address(url: str) -> SplitResult:
@@ -25,9 +30,14 @@ def split_address(url: str) -> SplitResult:
 
 
 def is_address(url: str, schemes: tuple[str, ...]) -> bool:
-    """Whether it is the address of one server, and begins with one of these."""
+    """Whether it is the address of one server, and begins with one of these.
+
+    Where a slash in a password ends the address, what is behind it is not a way of the web, and no path either.
+    """
     try:
         parts = split_address(url)
+        if parts.scheme not in WEB_SCHEMES and "@" in f"{parts.path}{parts.query}{parts.fragment}":
+            return False
         return parts.scheme in schemes and (
             parts.scheme == "unix" or (bool(parts.hostname) and parts.port != 0)
         )

@@ -14,7 +14,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.js.api import PubAck
 
-from procession.addresses import NATS_SCHEMES, address, is_address, split_address
+from procession.addresses import NATS_SCHEMES, address, is_address, split_address, unread
 from procession.client.errors import (
     LimitExceededError,
     NotAcceptedError,
@@ -103,7 +103,7 @@ class Link:
             servers = self.url.split(",")
             if not all(is_address(each, NATS_SCHEMES) for each in servers):
                 raise NotConnectedError(
-                    f"{address(self.url)!r} is no address of NATS, such as nats://127.0.0.1:4222"
+                    f"{unread(self.url)} is no address of NATS, such as nats://127.0.0.1:4222"
                 )
             # one that is silent leaves the others time
             each = min(_CONNECT_SECONDS, self._connect_timeout / len(servers))

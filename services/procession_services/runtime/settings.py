@@ -9,7 +9,7 @@ import yaml
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from procession.addresses import NATS_SCHEMES, WEB_SCHEMES, address, is_address, split_address
+from procession.addresses import NATS_SCHEMES, WEB_SCHEMES, is_address, split_address, unread
 from procession_schemas.agent import LONGEST_RUN
 from procession_schemas.memory import EmbedderName
 from procession_schemas.subjects import token
@@ -270,7 +270,7 @@ class Settings(BaseSettings):
             for wrong in error.errors():
                 name = str(wrong["loc"][0])
                 where = variable(name) if name in {*chosen} or name not in from_file else f"{path}: {name}"
-                problems.append(f"{where}: {plain(wrong)}, not {address(repr(wrong['input']))}")
+                problems.append(f"{where}: {plain(wrong)}, not {unread(wrong['input'])}")
             raise SettingsError("\n".join(problems)) from error
         if problems:
             raise SettingsError("\n".join(problems))

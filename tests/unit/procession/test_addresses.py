@@ -2,7 +2,7 @@
 
 import pytest
 
-from procession.addresses import NATS_SCHEMES, address, is_address
+from procession.addresses import NATS_SCHEMES, address, is_address, unread
 
 
 @pytest.mark.parametrize(
@@ -13,7 +13,7 @@ def test_what_nats_can_be_reached_at_is_an_address(url):
 
 
 @pytest.mark.parametrize(
-    "url", ["", "nats://", "http://host:8222", "nats://host:99999", "nats://host:0", "nats://[::1"]
+    "url", ["", "nats://", "http://host:8222", "nats://host:99999", "nats://host:0", "nats://[::1", "nats://ann:1/x@host"]
 )
 def test_what_it_cannot_is_none(url):
     assert not is_address(url, NATS_SCHEMES)
@@ -25,3 +25,13 @@ def test_a_path_is_an_address_of_a_socket():
 
 def test_no_message_shows_a_password():
     assert address("nats://ann:secret@one:4222,nats://bob@two") == "nats://one:4222,nats://two"
+
+
+@pytest.mark.parametrize("password", ["p@ss", "p:ss", "12"])
+def test_nor_a_part_of_one_that_is_not_percent_encoded(password):
+    assert address(f"nats://ann:{password}@one,tls://two:1") == "nats://one,tls://two:1"
+
+
+@pytest.mark.parametrize("password", ["p/ss", "p@/ss", "p?s#s", "p,s", "p s", "1/2@"])
+def test_what_is_no_address_is_shown_without_what_may_be_one(password):
+    assert unread(f"nats://ann:{password}@one:x") == "'nats://one:x'"
