@@ -1,8 +1,10 @@
 """Addresses of servers: what is one, and how a message may show it."""
 
 import re
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Final
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 NATS_SCHEMES: Final = ("nats", "tls", "ws", "wss")
 """How an address of NATS begins."""
@@ -18,6 +20,20 @@ def address(url: str) -> str:
 def unread(value: object) -> str:
     """What was given in the place of an address, as a message may show it: a password in it may hold anything."""
     return re.sub(r"//.*@", "//", repr(value), flags=re.DOTALL)
+
+
+def login(servers: Iterable[str]) -> dict[str, str]:
+    """User and password of NATS where they are part of the address, and the same for all servers.
+
+    There they are percent-encoded. Servers that nats-py learns of by itself want them, too.
+    """
+    found = set()
+    with suppress(ValueError):  # of what is no address; whoever connects tells
+        for each in servers:
+            parts = split_address(each)
+            if parts.username and parts.password:
+                found.add((unquote(parts.username), unquote(parts.password)))
+    return dict(zip(("user", "password"), found.pop(), strict=True)) if len(found) == 1 else {}
 
 
 def split_address(url: str) -> SplitResult:

@@ -19,12 +19,15 @@ from procession.client import NotAcceptedError, NotConnectedError, Procession, U
 from procession_schemas import subjects
 from procession_schemas.agent import Agent
 from procession_schemas.subjects import ROOT
+from procession_services.bus import Bus
+from procession_services.bus.operator import Operator
 from procession_services.demo import agents as demo_agents
 from procession_services.demo_model import serve
 from procession_services.deploy.permissions import (
     tenant_user,
 )
 from procession_services.processor_host.service import hosted
+from procession_services.runtime.access import Access
 from procession_services.supervisor import SERVICES
 from tests.support.guarded import guarded_servers
 from tests.support.waiting import until
@@ -205,6 +208,13 @@ async def test_a_client_whose_user_is_part_of_the_address_hears_answers(guarded)
         with pytest.raises(NotConnectedError) as caught:
             await procession.attach("run-1")
     assert secret not in str(caught.value)
+
+
+async def test_a_password_in_an_address_may_be_percent_encoded(guarded):
+    password = "".join(f"%{byte:02x}" for byte in guarded.deployment.password("nats", "operator").encode())
+    url = guarded.nats_url.replace("://", f"://operator:{password}@")
+    for connecting in (Bus.connect(url, "test"), Operator.connect(url, Access())):
+        await (await connecting).close()
 
 
 @pytest.mark.parametrize("service", SERVICES)

@@ -3,7 +3,7 @@
 import asyncio
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, ParamSpec, TypeVar
 
@@ -14,7 +14,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.js.api import PubAck
 
-from procession.addresses import NATS_SCHEMES, address, is_address, split_address, unread
+from procession.addresses import NATS_SCHEMES, address, is_address, login, unread
 from procession.client.errors import (
     LimitExceededError,
     NotAcceptedError,
@@ -63,7 +63,7 @@ class Link:
             **options,
         }
         if not {"user", "token"} & options.keys():
-            self._options |= _login(url)
+            self._options |= login(url.split(","))
         user = self._options.get("user")
         if isinstance(user, str):  # the only place where that one may listen for answers
             self._options.setdefault("inbox_prefix", f"_INBOX.{user}")
@@ -343,17 +343,6 @@ class Link:
     async def _doubt(self) -> None:
         for callback in tuple(self.on_doubt):
             callback()
-
-
-def _login(url: str) -> dict[str, str]:
-    """User and password where they are part of the address: servers that nats-py learns of by itself want them, too."""
-    found = set()
-    with suppress(ValueError):  # of what is no address; whoever connects tells
-        for each in url.split(","):
-            parts = split_address(each)
-            if parts.username and parts.password:
-                found.add((parts.username, parts.password))
-    return dict(zip(("user", "password"), found.pop(), strict=True)) if len(found) == 1 else {}
 
 
 def _is_refusal(error: Exception | None) -> bool:

@@ -22,6 +22,7 @@ from nats.js.api import PubAck
 from nats.js.errors import APIError, NoStreamResponseError, ServerError, ServiceUnavailableError
 from nats.protocol.command import pub_cmd, unsub_cmd
 
+from procession.addresses import login
 from procession.client.alone import Alone
 from procession.client.nats_line import NatsLine
 
@@ -321,10 +322,13 @@ class NatsClient(Client):
         self.hear(sid, subject, reply, data, headers)
 
     async def connect(self, *servers: Any, **options: Any) -> None:
-        """Connects as nats-py does; who gives up, or is refused, has nothing left that goes on."""
+        """Connects as nats-py does; who gives up, or is refused, has nothing left that goes on.
+
+        nats-py would send user and password of an address as they are written there.
+        """
         self._server_pool = []  # nats-py would add the servers once more each time
         try:
-            await super().connect(*servers, **options)
+            await super().connect(*servers, **_with_login(servers, options))
         except BaseException:
             self._hang_up()
             if self._flush_queue is not None:  # else it has refused an address or an option before it began
@@ -495,3 +499,10 @@ def _run(work: Coroutine[Any, Any, _T]) -> _T:
         return result
     work.close()
     raise RuntimeError("nats-py waits where it did not")
+
+
+def _with_login(servers: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
+    given = servers[0] if servers else options.get("servers", ())
+    if options.get("user") is not None or options.get("token") is not None:
+        return options
+    return {**options, **login([given] if isinstance(given, str) else given)}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from procession.addresses import NATS_SCHEMES, address, is_address, unread
+from procession.addresses import NATS_SCHEMES, address, is_address, login, unread
 
 
 @pytest.mark.parametrize(
@@ -13,7 +13,16 @@ def test_what_nats_can_be_reached_at_is_an_address(url):
 
 
 @pytest.mark.parametrize(
-    "url", ["", "nats://", "http://host:8222", "nats://host:99999", "nats://host:0", "nats://[::1", "nats://ann:1/x@host"]
+    "url",
+    [
+        "",
+        "nats://",
+        "http://host:8222",
+        "nats://host:99999",
+        "nats://host:0",
+        "nats://[::1",
+        "nats://ann:1/x@host",
+    ],
 )
 def test_what_it_cannot_is_none(url):
     assert not is_address(url, NATS_SCHEMES)
@@ -35,3 +44,11 @@ def test_nor_a_part_of_one_that_is_not_percent_encoded(password):
 @pytest.mark.parametrize("password", ["p/ss", "p@/ss", "p?s#s", "p,s", "p s", "1/2@"])
 def test_what_is_no_address_is_shown_without_what_may_be_one(password):
     assert unread(f"nats://ann:{password}@one:x") == "'nats://one:x'"
+
+
+def test_user_and_password_of_an_address_are_percent_encoded():
+    assert login(["nats://a%40b:p%2F%C3%A9@one", "nats://a%40b:p%2F%C3%A9@two"]) == {
+        "user": "a@b",
+        "password": "p/é",
+    }
+    assert login(["nats://a:b@one", "nats://c:d@two"]) == login(["nats://token@one"]) == {}
