@@ -10,7 +10,6 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from copy import deepcopy
 from dataclasses import dataclass
-from datetime import datetime
 
 from procession_schemas import subjects
 from procession_schemas.events import RequestRejected, RunAccepted, RunFinished, RunResumed, RunSuspended
@@ -38,7 +37,7 @@ from procession_services.runs.state import Line, RunState
 from procession_services.runs.stored import UnreadableError, read_state
 from procession_services.runtime import telemetry
 from procession_services.runtime.admission import Called
-from procession_services.runtime.clock import iso, now
+from procession_services.runtime.clock import iso, now, seconds_since
 from procession_services.runtime.run_records import StateChange, StoredContext, StoredState
 from procession_services.runtime.store import RunStore, line_key
 
@@ -109,8 +108,7 @@ class Driver:
         if resumed:
             self.on_deadline_added(after.deadline_ms)
         if state.queued and not after.queued:
-            waited = now() - datetime.fromisoformat(after.accepted_at)
-            telemetry.observer().run_waited(after.tenant, waited.total_seconds())
+            telemetry.observer().run_waited(after.tenant, seconds_since(after.accepted_at))
         await self.perform(after, effects)
         await self.begin(names)
 
@@ -226,8 +224,7 @@ class Driver:
 
     async def _ended(self, state: RunState, result: RunResult) -> None:
         """Tells the end; whoever is the first to do so counts it."""
-        took = now() - datetime.fromisoformat(state.accepted_at)
-        final = result.model_copy(update={"duration_ms": int(took.total_seconds() * 1000)})
+        final = result.model_copy(update={"duration_ms": int(seconds_since(state.accepted_at) * 1000)})
         if await self.finished(
             state.tenant,
             state.run,

@@ -21,6 +21,11 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
+def seconds_since(at: str) -> float:
+    """The seconds from a time in a message until now; none where the clock of whoever wrote it is ahead of ours."""
+    return max(0.0, (now() - datetime.fromisoformat(at)).total_seconds())
+
+
 seconds = time.time
 monotonic_ns = time.perf_counter_ns
 

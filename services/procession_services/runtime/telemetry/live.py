@@ -21,7 +21,7 @@ from procession.errors import TripWire
 from procession.tools import ToolSuspended
 from procession_schemas.run import HookReport, RunResult
 from procession_schemas.work import HookOp, WorkCommand, WorkResult
-from procession_services.runtime.clock import monotonic_ns, now, seconds
+from procession_services.runtime.clock import monotonic_ns, seconds, seconds_since
 from procession_services.runtime.settings import Settings, SettingsError
 from procession_services.runtime.telemetry import Observer, StreamSession, Trace
 from procession_services.runtime.telemetry.meters import Meters
@@ -102,16 +102,15 @@ class LiveObserver(Observer):
 
     def run_ends(self, tenant: str, result: RunResult, trace: Trace, accepted_at: str) -> None:
         """Counts it, and makes the span of a run that has ended."""
-        meters, begun = self._meters, datetime.fromisoformat(accepted_at)
+        meters = self._meters
         labels = meters.run_labels(tenant, result.agent)
         meters.runs.labels(status=result.status, **labels).inc()
         if result.status == "suspended":
             return
-        took = now() - begun
-        meters.run_seconds.labels(status=result.status, **labels).observe(took.total_seconds())
+        meters.run_seconds.labels(status=result.status, **labels).observe(seconds_since(accepted_at))
         (meters.retries.labels(**labels) if labels else meters.retries).inc(result.retries)
         if trace.traceparent is not None and self._spans.recorded:
-            self._run_span(tenant, result, trace, begun)
+            self._run_span(tenant, result, trace, datetime.fromisoformat(accepted_at))
 
     def _run_span(self, tenant: str, result: RunResult, trace: Trace, begun: datetime) -> None:
         attributes = {

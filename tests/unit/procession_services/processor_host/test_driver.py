@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+from datetime import timedelta
 from typing import Any
 
 import orjson
@@ -26,7 +27,7 @@ from procession_services.runs.numbering import fence_of
 from procession_services.runs.reducer import outstanding, reduce
 from procession_services.runs.state import Line, Sent
 from procession_services.runtime.admission import CALLED, Called, Places, Wanted
-from procession_services.runtime.clock import now
+from procession_services.runtime.clock import iso, now
 from procession_services.runtime.redis_client import connect
 from procession_services.runtime.run_records import Admission
 from procession_services.runtime.store import RunStore, run_key
@@ -185,6 +186,16 @@ async def test_the_end_of_a_run_is_told_once_and_its_id_is_taken_then(runs):
     (event,) = await runs.told("one", "run.finished")
     assert (event["fence"], event["fingerprint"]) == (fence_of(3), "f")
     assert (await runs.known("one")).told == "f"
+
+
+async def test_a_run_that_was_accepted_by_a_clock_that_is_ahead_took_no_less_than_nothing(runs):
+    ended = runs.ended("one").but(accepted_at=iso(now() + timedelta(hours=1)))
+    meters = Meters()
+    with installed(LiveObserver(Spans(None), meters)):
+        await runs.driver.perform(ended, outstanding(ended))
+    (event,) = await runs.told("one", "run.finished")
+    assert event["result"]["durationMs"] == 0
+    assert meters.registry.get_sample_value("procession_run_seconds_sum", {"status": "finished"}) == 0
 
 
 async def test_a_run_has_one_end_whoever_tells_it(runs):
