@@ -16,6 +16,7 @@ from procession_services.llm_gateway.core.failures import ProviderError
 from procession_services.llm_gateway.gates import Gates
 from procession_services.llm_gateway.providers.litellm_embeddings import embed
 from procession_services.llm_gateway.providers.litellm_provider import LiteLLMProvider
+from procession_services.runtime import telemetry
 from procession_services.runtime.ledger import Ledger
 
 __all__ = ["BUSY", "EmbeddingAnswers"]
@@ -73,7 +74,9 @@ class EmbeddingAnswers:
     async def _ask(self, request: EmbedRequest) -> EmbedReply:
         if not self._provider.knows(request.model):
             return EmbedReply(error=unknown_model(request.model, "embedding model"))
-        made = await embed(self._provider, request.model, request.texts, request.options, self._api_base)
+        with telemetry.observer().embedding(request.model) as done:
+            made = await embed(self._provider, request.model, request.texts, request.options, self._api_base)
+            done(made.tokens, made.cost)
         usage: dict[str, int | None] = {} if made.tokens is None else {"inputTokens": made.tokens}
         return EmbedReply(vectors=[_packed(vector) for vector in made.vectors], usage=usage, cost=made.cost)
 

@@ -123,6 +123,10 @@ class Observer:
     def cost(self, model: str, dollars: float | None) -> None:
         """What a call of a model has cost."""
 
+    def embedding(self, _model: str) -> AbstractContextManager[Callable[[int | None, float | None], None]]:
+        """Around one call of an embedding model; gives a function that takes its tokens and what it has cost."""
+        return _NOTHING
+
     def failover(self) -> None:
         """A stream goes on through another replica."""
 

@@ -25,13 +25,14 @@ from procession_services.runtime.clock import monotonic_ns, seconds, seconds_sin
 from procession_services.runtime.settings import Settings, SettingsError
 from procession_services.runtime.telemetry import Observer, StreamSession, Trace
 from procession_services.runtime.telemetry.meters import Meters
-from procession_services.runtime.telemetry.model_watch import LiveModelWatch
+from procession_services.runtime.telemetry.model_watch import LiveModelWatch, kind_of
 from procession_services.runtime.telemetry.spans import (
     Spans,
     as_json,
     context_of,
     current_traceparent,
     failed,
+    model_attributes,
     new_tracer_provider,
 )
 
@@ -289,6 +290,34 @@ class LiveObserver(Observer):
         """Counts it."""
         if dollars:
             self._meters.dollars.labels(self._meters.name("model", model)).inc(dollars)
+
+    @contextmanager
+    def embedding(self, model: str) -> Iterator[Callable[[int | None, float | None], None]]:
+        """A span and counts."""
+        attributes = {"gen_ai.operation.name": "embeddings", **model_attributes(model)}
+        meters, label, started = self._meters, self._meters.name("model", model), monotonic_ns()
+        outcome = "finished"
+        name = f"embeddings {attributes['gen_ai.request.model']}"
+        with self._spans.current(name, attributes, SpanKind.CLIENT) as span:
+
+            def done(tokens: int | None, dollars: float | None) -> None:
+                if tokens is not None:
+                    span.set_attribute("gen_ai.usage.input_tokens", tokens)
+                    meters.tokens.labels(label, "input").inc(tokens)
+                self.cost(model, dollars)
+
+            try:
+                yield done
+            except BaseException as error:
+                outcome = "cancelled"
+                if isinstance(error, Exception):
+                    outcome = "failed"
+                    failed(span, kind_of(error))
+                raise
+            finally:
+                span.set_attribute("procession.model.outcome", outcome)
+                meters.model_calls.labels(label, outcome).inc()
+                meters.model_seconds.labels(label).observe((monotonic_ns() - started) / 1e9)
 
     def failover(self) -> None:
         """Counts it, and marks the span of the command."""

@@ -8,7 +8,7 @@ from procession_services.runtime.clock import monotonic_ns
 from procession_services.runtime.telemetry.meters import Meters
 from procession_services.runtime.telemetry.spans import Spans, as_json, failed, model_attributes, told
 
-__all__ = ["LiveModelWatch"]
+__all__ = ["LiveModelWatch", "kind_of"]
 
 _SETTINGS: Final = {
     "temperature": "gen_ai.request.temperature",
@@ -95,7 +95,7 @@ class LiveModelWatch:
         outcome = "finished" if self._finished else "cancelled"
         if isinstance(error, Exception):
             outcome = "failed"
-            failed(self._span, _kind(error))
+            failed(self._span, kind_of(error))
         if self._spans.content:
             self._span.set_attribute("gen_ai.output.messages", as_json([self._answer()]))
         self._span.set_attribute("procession.model.outcome", outcome)
@@ -118,7 +118,7 @@ class LiveModelWatch:
         return {"role": "assistant", "parts": [*parts, *self._calls]}
 
 
-def _kind(error: Exception) -> str:
+def kind_of(error: Exception) -> str:
     """The HTTP status or the kind of a provider's error; the class of any other."""
     known = getattr(error, "status_code", None) or getattr(error, "kind", None)
     return str(known or type(error).__name__)

@@ -7,9 +7,14 @@ import orjson
 import pytest
 
 from procession_services.llm_gateway import embed
+from procession_services.llm_gateway.core.failures import ProviderError
 from procession_services.llm_gateway.embed import EmbeddingAnswers
 from procession_services.llm_gateway.generate import CONCURRENCY, Generator
 from procession_services.llm_gateway.providers.litellm_embeddings import Embeddings
+from procession_services.runtime.telemetry import installed
+from procession_services.runtime.telemetry.live import LiveObserver
+from procession_services.runtime.telemetry.meters import Meters
+from procession_services.runtime.telemetry.spans import Spans
 from tests.support.waiting import until
 
 
@@ -137,6 +142,26 @@ async def test_an_embedder_that_hangs_for_one_tenant_holds_up_no_other(monkeypat
     assert answer.get("error") is None
     for task in asking:
         task.cancel()
+
+
+async def test_calls_of_embedding_models_are_counted_as_those_of_others(monkeypatch):
+    async def embedded(_provider, model, _texts, *_more):
+        if model == "m/fails":
+            raise ProviderError("no", status_code=429)
+        return Embeddings([[1.0]], 7, 0.25)
+
+    monkeypatch.setattr(embed, "embed", embedded)
+    answers = EmbeddingAnswers(Provider(), Ledger(), nowhere, None, max_reply=10_000)  # type: ignore[arg-type]
+    meters = Meters()
+    with installed(LiveObserver(Spans(None), meters)):
+        for model in (b"x", b"fails"):
+            body = b'{"model": "m/%s", "texts": ["a"], "timeout": 5}' % model
+            await answers.answer(subject("t", "embed"), body)
+    number = meters.registry.get_sample_value
+    assert number("procession_model_calls_total", {"model": "m/x", "outcome": "finished"}) == 1
+    assert number("procession_model_calls_total", {"model": "m/fails", "outcome": "failed"}) == 1
+    assert number("procession_model_tokens_total", {"model": "m/x", "type": "input"}) == 7
+    assert number("procession_model_cost_dollars_total", {"model": "m/x"}) == 0.25
 
 
 class Priceless(Provider):

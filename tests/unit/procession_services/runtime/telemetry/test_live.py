@@ -235,6 +235,23 @@ def test_a_model_call_has_its_settings_tokens_and_end():
     assert watched.value("model_first_chunk_seconds_count", model="openai/gpt") == 1
 
 
+def test_a_call_of_an_embedding_model_has_its_tokens_and_its_end():
+    watched = Watched()
+    with watched.observer.embedding("openai/small") as done:
+        done(7, None)
+    with pytest.raises(ValueError, match="secret"), watched.observer.embedding("openai/large"):
+        raise ValueError("secret")
+    facts = {
+        "gen_ai.operation.name": "embeddings", "gen_ai.provider.name": "openai",
+        "gen_ai.request.model": "small", "gen_ai.usage.input_tokens": 7,
+        "procession.model.outcome": "finished",
+    }  # fmt: skip
+    assert facts == watched.spans["embeddings small"].attributes
+    large = watched.spans["embeddings large"]
+    assert (large.attributes["error.type"], large.events) == ("ValueError", ())
+    assert watched.value("model_seconds_count", model="openai/large") == 1
+
+
 @dataclass
 class Session:
     kind: str = "model"
