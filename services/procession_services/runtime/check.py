@@ -49,7 +49,7 @@ def check(settings: Settings, model_problem: ModelCheck | None = None) -> list[P
         settings: The settings of the services.
         model_problem: Given a model such as `openai/gpt-4o-mini`, says what is wrong with it.
     """
-    problems = _tenants(settings)
+    problems = [*_tenants(settings), *_embedder_of(settings, model_problem)]
     try:
         registry = Registry.load(settings.plugins)
     except PluginError as error:
@@ -83,6 +83,12 @@ def _tenants(settings: Settings) -> list[Problem]:
     except ConfigurationError as error:
         return error.problems
     return []
+
+
+def _embedder_of(settings: Settings, model_problem: ModelCheck | None) -> Iterator[Problem]:
+    """What is wrong with the embedder of agents that name none."""
+    if model_problem and "/" in settings.embedder and (told := model_problem(settings.embedder)):
+        yield Problem("PROCESSION_EMBEDDER", "", told)
 
 
 def check_agent(

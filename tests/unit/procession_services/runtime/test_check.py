@@ -277,6 +277,14 @@ def test_the_embedder_of_an_agent_is_checked(registry, embedder, wrong):
     assert found == [("agents.a.memory.semanticRecall.embedder", "no")] * wrong
 
 
+@pytest.mark.parametrize(("embedder", "wrong"), [("m/x", False), ("m/y", True), ("auto", False)])
+def test_so_is_that_of_agents_that_name_none(tmp_path, embedder, wrong):
+    file = tmp_path / "agents.yaml"
+    file.write_text("agents: {a: {model: m/x, memory: {semanticRecall: true}}}")
+    found = check(Settings(agents=file, embedder=embedder), lambda model: None if model == "m/x" else "no")
+    assert [(each.where, each.message) for each in found] == [("PROCESSION_EMBEDDER", "no")] * wrong
+
+
 def test_the_default_of_the_models_that_make_notes_is_one_that_there_is():
     assert LiteLLMProvider().knows(OBSERVING_MODEL)
 
