@@ -1,6 +1,7 @@
 """What services log: nothing that was said, and no secret (design.md 9)."""
 
 import logging
+import re
 import sys
 import traceback
 from collections.abc import Iterator
@@ -14,13 +15,24 @@ _ExcInfo: TypeAlias = (
 )
 _OPEN: Final = frozenset({"builtins", "nats", "redis", "asyncio", "ssl", "socket"})
 _MAX_CAUSES: Final = 10
+_NEXT_LINE: Final = re.compile(r"\n(?! )")
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 class SafeFormatter(logging.Formatter):
     """Tells of an exception where it was raised and its class, but not its message, which may quote a conversation.
 
     What the operating system, NATS and Redis say about connections is told whole: it is about addresses.
+
+    Names that come with a request, of models and processors, may hold anything: a further line of a message is
+    indented, so that none passes for an entry of ours.
     """
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        """The entry without its exception."""
+        shown = _CONTROL.sub(lambda found: ascii(found[0])[1:-1], record.message)
+        record.message = _NEXT_LINE.sub("\n  ", shown)
+        return super().formatMessage(record)
 
     def formatException(self, ei: _ExcInfo) -> str:  # noqa: N802 - logging's name
         """The exception and what it came from, the first cause first."""
