@@ -14,12 +14,12 @@ WEB_SCHEMES: Final = ("http", "https")
 
 def address(url: str) -> str:
     """The address of a server, or of several, as a message may show it: without user and password."""
-    return re.sub(r"//[^/?#,\s]*@", "//", url)
+    return re.sub(r"(^|//|,\s*)[^/?#\s]*@", r"\1", url)
 
 
 def unread(value: object) -> str:
     """What was given in the place of an address, as a message may show it: a password in it may hold anything."""
-    return re.sub(r"//.*@", "//", repr(value), flags=re.DOTALL)
+    return re.sub(r"^(['\"](?:\w+://)?).*@", r"\1...@", repr(value), flags=re.DOTALL)
 
 
 def login(servers: Iterable[str]) -> dict[str, str]:

@@ -209,7 +209,8 @@ class Settings(BaseSettings):
         schemes = _SCHEMES[name]
         for url in value.split(",") if name == "nats_url" else [value]:
             if not is_address(url, schemes):
-                raise ValueError(f"should be like {cls.model_fields[name].default}")
+                encoded = ", with user and password percent-encoded" if "@" in url else ""
+                raise ValueError(f"should be like {cls.model_fields[name].default}{encoded}")
         return value
 
     @field_validator("redis_url")

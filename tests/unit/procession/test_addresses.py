@@ -36,14 +36,19 @@ def test_no_message_shows_a_password():
     assert address("nats://ann:secret@one:4222,nats://bob@two") == "nats://one:4222,nats://two"
 
 
-@pytest.mark.parametrize("password", ["p@ss", "p:ss", "12"])
+@pytest.mark.parametrize("password", ["p@ss", "p:ss", "12", "p,s"])
 def test_nor_a_part_of_one_that_is_not_percent_encoded(password):
     assert address(f"nats://ann:{password}@one,tls://two:1") == "nats://one,tls://two:1"
+    assert address(f"ann:{password}@one") == "one"
+    assert address(f"nats://one, ann:{password}@two").endswith("two")
+    assert password not in address(f"nats://one, ann:{password}@two")
 
 
 @pytest.mark.parametrize("password", ["p/ss", "p@/ss", "p?s#s", "p,s", "p s", "1/2@"])
 def test_what_is_no_address_is_shown_without_what_may_be_one(password):
-    assert unread(f"nats://ann:{password}@one:x") == "'nats://one:x'"
+    assert unread(f"nats://ann:{password}@one:x") == "'nats://...@one:x'"
+    assert unread(f"ann:{password}@one:x") == "'...@one:x'"
+    assert unread("nats://one:x") == "'nats://one:x'"
 
 
 def test_user_and_password_of_an_address_are_percent_encoded():
