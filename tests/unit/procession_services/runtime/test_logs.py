@@ -48,7 +48,9 @@ def test_what_servers_and_the_system_say_is_told(error):
 
 
 def test_no_name_makes_a_line_that_looks_like_one_of_ours():
-    record = logging.LogRecord("n", logging.WARNING, "", 1, "%s failed:\n  why", ("a\nb\r\x1b[2K\x85é",), None)
+    record = logging.LogRecord(
+        "n", logging.WARNING, "", 1, "%s failed:\n  why", ("a\nb\r\x1b[2K\x85é",), None
+    )
     assert SafeFormatter("> %(message)s").format(record) == "> a\n  b\\r\\x1b[2K\\x85é failed:\n  why"
 
 
