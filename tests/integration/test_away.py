@@ -156,3 +156,17 @@ async def test_what_nats_could_not_take_for_seconds_costs_no_model_call(
         assert (result.status, result.error) == ("finished", None)
         assert text_of(chunks) == expected
         assert len(system.requests(model)) == 1
+
+
+async def test_who_starts_while_nats_stands_still_waits_for_it(own, monkeypatch, caplog):
+    monkeypatch.setattr(connection, "_FLUSH_SECONDS", 0.1)
+    bus = await Bus.connect(own.endpoints.nats_url, "starts")
+    own.freeze_nats()
+    try:
+        flushing = asyncio.create_task(bus.flush())
+        await until(lambda: "no answer about what was sent" in caplog.text)
+    finally:
+        own.thaw_nats()
+    async with asyncio.timeout(20):
+        await flushing
+    await bus.close()

@@ -46,6 +46,7 @@ _API_WORKERS: Final = 64
 _STORED_SECONDS: Final = 3.0
 _ANSWER_SECONDS: Final = 1.0
 """How long a server may take to answer when something ends: a subscription, or the connection."""
+_FLUSH_SECONDS: Final = 2
 _NOT_FIRST: Final = 10071
 """JetStream's code for a wrong last sequence: the subject has a message already."""
 _OPEN: Final = Access()
@@ -349,8 +350,8 @@ class Bus:
         await self._broker.start()
 
     async def flush(self) -> None:
-        """Returns when the server has all that was sent, subscriptions included."""
-        await self.client.flush()
+        """Returns when the server has all that was sent, subscriptions included; waits while it is away."""
+        await self._retried("what was sent", lambda: self.client.flush(_FLUSH_SECONDS))
 
     async def unsubscribe(self, subscription: Subscription) -> None:
         """Ends a subscription; what is on its way is still handed to its callback."""
