@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -182,17 +182,31 @@ class Executor:
         """The context, claimed for that owner; None where another one has the command, who lives."""
         take = partial(self.store.take_context, command.tenant, command.run, seq=command.seq, owner=owner)
         if delivery is not None:
-            number, instead_of = delivery.sequence, delivery.hold.instead_of
-            stored = await take(attempt=delivery.attempt, message=number, instead_of=instead_of)
+            take, instead_of = partial(take, message=delivery.sequence), delivery.hold.instead_of
+            stored = await take(attempt=delivery.attempt, instead_of=instead_of)
             if stored is None and delivery.attempt == 1:
-                in_hand = await self.store.message_in_hand(command.tenant, command.run)
-                if in_hand != number:  # so nobody gives this message back when that one dies
-                    raise LostError(_AGAIN_SECONDS)
+                return await self._taken_from_one_who_is_gone(command, delivery, take)
             return stored
         if (stored := await take(attempt=1)) is not None:
             return stored
         other, lives = await self.holders.owner_of(command)
         return None if lives else await take(instead_of=other)
+
+    async def _taken_from_one_who_is_gone(
+        self, command: WorkCommand, delivery: Delivery, take: Callable[..., Awaitable[StoredContext | None]]
+    ) -> StoredContext | None:
+        """The context of a command that was handed over to another one; None where that one has it by our message.
+
+        Raises:
+            LostError: It lives, or may not be back yet. Nobody gives our message back when it dies.
+        """
+        if await self.store.message_in_hand(command.tenant, command.run) == delivery.sequence:
+            return None
+        other = await self.store.claimed_by(command.tenant, command.run, command.seq)
+        gone = other is not None and await self.holders.is_gone(other)
+        if not gone or (stored := await take(instead_of=other)) is None:
+            raise LostError(_AGAIN_SECONDS)
+        return stored
 
     async def borrowed(self, job: Job, runners: dict[str, OpRunner]) -> None:
         """Runs operations that whoever has the command has lent us; what they did is for the lender to store."""

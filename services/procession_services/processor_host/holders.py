@@ -115,11 +115,18 @@ class Holders:
             log.info("%s: replica %s works on %s", service, replica, command.id)
         return owner, lives
 
+    async def is_gone(self, owner: str) -> bool:
+        """Whether the replica of an owner is gone for certain, as `Peers` finds it."""
+        service, replica = replica_of(owner)
+        if await is_listed(self._store.redis, service, replica):
+            return False
+        question = HolderQuestion(owner=owner).to_json()
+        return not await is_listening(self._bus, subjects.holder(service, replica), question)
+
     async def _says_so(self, service: str, replica: str, owner: str) -> bool:
+        if await self.is_gone(owner):
+            return False
         subject, question = subjects.holder(service, replica), HolderQuestion(owner=owner).to_json()
-        listed = await is_listed(self._store.redis, service, replica)
-        if not listed and not await is_listening(self._bus, subject, question):
-            return False  # as `Peers` has found before
         try:
             answer = await request_when_up(self._bus, subject, question, _ASK_SECONDS)
             return HolderAnswer.model_validate_json(answer).works

@@ -41,6 +41,7 @@ from procession_services.runs.state import RunState
 from procession_services.runs.stored import read_state
 from procession_services.runtime.admission import Wanted
 from procession_services.runtime.redis_client import connect
+from procession_services.runtime.replicas import Replicas
 from procession_services.runtime.run_records import StateChange
 from procession_services.runtime.store import RunStore, run_key
 from procession_services.runtime.tasks import spawned
@@ -259,18 +260,41 @@ async def test_how_often_a_command_may_be_begun_that_nats_delivers_is_for_nats_t
     assert (await replica.state()).result.status == "cancelled"
 
 
-@pytest.mark.parametrize("message", [1, 7])
-async def test_a_first_delivery_takes_a_command_from_nobody_and_a_later_one_does(replica, message):
-    """Soon where another message speaks for who has it: nobody gives this one back when that one dies."""
+async def test_a_first_delivery_takes_a_command_from_nobody_and_a_later_one_does(replica):
     command = await replica.accept(service="tools")
+    delivery = replica.delivery(command)
     await replica.store.take_context(
-        replica.tenant, replica.run, seq=command.seq, owner="other.x.tools", attempt=1, message=message
+        replica.tenant,
+        replica.run,
+        seq=command.seq,
+        owner="other.x.tools",
+        attempt=1,
+        message=delivery.sequence,
     )
     with pytest.raises(LostError) as lost:
-        await replica.executor.execute(command, replica.delivery(command, 1))
-    assert lost.value.again_in == (0 if message == replica.delivery(command).sequence else 2)
+        await replica.executor.execute(command, delivery)
+    assert not lost.value.again_in
     assert command.seq not in replica.begun
     await replica.executor.execute(command, replica.delivery(command, 2))
+    assert replica.begun.count(command.seq) == 1
+
+
+@pytest.mark.parametrize("gone", [True, False])
+async def test_a_command_that_was_handed_over_is_taken_from_one_who_is_gone(replica, gone):
+    """That one had it by another message than ours, which is looked at again soon if it may live."""
+    command = await replica.accept(service="tools")
+    name = secrets.token_hex(6)
+    await replica.store.take_context(
+        replica.tenant, replica.run, seq=command.seq, owner=f"{name}.x.tools", attempt=1, message=7
+    )
+    if not gone:
+        await Replicas(replica.redis, "tools", name, 60).silent()
+        with pytest.raises(LostError) as lost:
+            await replica.executor.execute(command, replica.delivery(command))
+        assert lost.value.again_in == 2
+        await Replicas(replica.redis, "tools", name, 60).leave()
+        assert command.seq not in replica.begun
+    await replica.executor.execute(command, replica.delivery(command))
     assert replica.begun.count(command.seq) == 1
 
 
