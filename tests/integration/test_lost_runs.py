@@ -15,7 +15,7 @@ from procession_services.orchestrator.lost_runs import LostRuns
 from procession_services.processor_host.service import hosted
 from procession_services.runtime.redis_client import connect
 from tests.support.servers import own_servers
-from tests.support.system import SERVICES, Gate, finished, running_system, text_of
+from tests.support.system import SERVICES, Gate, all_but, finished, running_system, text_of
 from tests.support.waiting import eventually
 
 pytestmark = [
@@ -99,6 +99,38 @@ async def test_what_redis_has_lost_soon_after_it_was_accepted_is_done_again(syst
     result, _ = await finished(handle)
     assert await gate.passes() == 2
     assert (result.status, result.text) == ("finished", "well")
+
+
+async def test_so_is_what_was_accepted_by_one_who_died_meanwhile(tmp_path, gate, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "unused")
+    async with (
+        own_servers(tmp_path / "servers") as servers,
+        running_system(servers.endpoints, tmp_path) as system,
+        system.inside(*all_but("orchestrator"), work_ack_wait=6.0),
+        await nats.connect(servers.endpoints.nats_url) as connection,
+    ):
+        first, second = (system.process("orchestrator", work_ack_wait=6.0) for _ in range(2))
+        await (await first.start()).ready()
+        try:
+            await eventually(lambda: system.redis.get(LOOKED_AFTER))
+            handle = await system.start(
+                {"chunks": ["well"]}, agent={"inputProcessors": [gate.processor("processInput")]}
+            )
+            await gate.reached()
+            told = await connection.subscribe(
+                subjects.event(system.client.tenant, handle.run_id, "run.accepted")
+            )
+            await connection.flush()
+            first.kill()
+            await (await second.start()).ready()
+            await told.next_msg(timeout=20)  # so it was given to the second one
+            await empty(system)
+            await gate.open()
+            result, _ = await finished(handle)
+            assert (result.status, result.text) == ("finished", "well")
+        finally:
+            await first.stop()
+            await second.stop()
 
 
 async def test_who_waits_for_a_run_that_nats_and_redis_have_lost_is_told_so(system, gate, monkeypatch):

@@ -126,7 +126,7 @@ class Orchestrator:
         return stored < self._store.life + 1
 
     async def _requested(self, delivery: Delivery, *, leap: bool) -> str | None:
-        """Accepts a request, or answers why not; gives the id of a run that was admitted.
+        """Accepts a request, or answers why not; gives the id of a run that was admitted, now or before.
 
         With `leap` Redis may have forgotten that it was, and what was done then.
         """
@@ -149,8 +149,7 @@ class Orchestrator:
         fresh.leap = leap
         known, state, effects = await self._admit(fresh)
         if known.state is not None or known.told is not None:
-            await self._known(known, fresh, delivery)
-            return None
+            return run_id if await self._known(known, fresh, delivery) else None
         if known.refused not in (None, digest):
             await self._conflict(tenant, run_id, delivery)
             return None
@@ -226,22 +225,28 @@ class Orchestrator:
             life=self._store.life,
         )
 
-    async def _known(self, known: Admission, asked: RunState, delivery: Delivery) -> None:
-        """A request under an id that is taken; `asked` is what it would have begun."""
+    async def _known(self, known: Admission, asked: RunState, delivery: Delivery) -> bool:
+        """A request under an id that is taken; `asked` is what it would have begun. As `_repeated`."""
         if known.state is not None:
-            await self._repeated(read_state(known.state.state, known.state.plan), asked.fingerprint, delivery)
-        elif known.told == asked.fingerprint:
+            state = read_state(known.state.state, known.state.plan)
+            return await self._repeated(state, asked.fingerprint, delivery)
+        if known.told == asked.fingerprint:
             await self._tell_accepted(asked, str(delivery.sequence))
         else:
             await self._conflict(asked.tenant, asked.run, delivery)
+        return False
 
-    async def _repeated(self, state: RunState, digest: str, delivery: Delivery) -> None:
-        """The same id again: the same run for the same body, a conflict for another (design.md 3)."""
+    async def _repeated(self, state: RunState, digest: str, delivery: Delivery) -> bool:
+        """The same id again: the same run for the same body, a conflict for another (design.md 3).
+
+        Says whether it is that run, which Redis may not have written yet: who admitted it may have died.
+        """
         if state.fingerprint == digest:
             await self._tell_accepted(state, str(delivery.sequence))
             await self._driver.again(state.tenant, state.run)
-            return
+            return True
         await self._conflict(state.tenant, state.run, delivery)
+        return False
 
     async def _conflict(self, tenant: str, run_id: str, delivery: Delivery) -> None:
         text = f"run {run_id} exists with another request; use a new runId for a new request"
