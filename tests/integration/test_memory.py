@@ -319,12 +319,13 @@ async def test_after_a_change_of_the_embedder_recall_waits_for_a_reindex(tmp_pat
                 assert sum(r.warnings for r in result.processors if r.processor == "semantic-recall") == 0
 
 
-async def test_messages_wait_for_an_embedding_model_that_is_away(servers, tmp_path, resource, caplog):
+async def test_messages_wait_for_an_embedding_model_that_is_away(tmp_path, resource, caplog):
     settings = {"chroma_path": tmp_path / "chroma", "embedder": "openai/text-embedding-3-small"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OPENAI_API_KEY", "unused")
         async with (
-            running_system(servers, tmp_path) as system,
+            own_servers(tmp_path / "servers") as servers,  # whose jobs nobody else takes
+            running_system(servers.endpoints, tmp_path) as system,
             system.inside(*all_but("llm_gateway"), **settings),
         ):
             async with system.inside("llm_gateway", api_base="http://127.0.0.1:1/v1"):
