@@ -21,6 +21,6 @@ async def start(host: Host) -> None:
     for kind in list(host.registry.tools.values()):
         connected = getattr(kind, "connected", None)
         if connected is not None:  # a tool of another service, which it asks over the bus
-            host.registry.add_tool(connected(partial(request_when_up, host.bus)))
+            host.registry.tools[kind.id] = connected(partial(request_when_up, host.bus))
     executor = await host.work_on_commands(sinks.sink, {"tools": run_tools}, sinks.lend)
     executor.cancels.listeners.append(cancel_tools)
