@@ -11,6 +11,7 @@ import pytest_asyncio
 from procession_schemas import subjects
 from procession_services.bus import Bus, Hold, LostError, connection, given_out
 from procession_services.bus import worker as worker_module
+from procession_services.bus.places import Places
 from procession_services.bus.streams import ensure_streams
 from procession_services.bus.worker import HopelessError, Worker
 from procession_services.runtime.clock import new_token
@@ -115,7 +116,7 @@ async def test_work_has_its_place_where_it_is_done(bus):
     async def visiting(delivery):
         begun.put_nowait(delivery.subject.rpartition(".")[2])
         if delivery.subject.endswith("first"):
-            with host.visited_from(guest):
+            with host.places.visited_from(guest.places):
                 await free.wait()
             over.set()
 
@@ -544,7 +545,7 @@ async def test_what_somebody_had_who_is_gone_is_delivered_to_whoever_is_there(bu
         await until(lambda: len(vars(gone).get("has", [])) == 3)
         gone.die()
         await bus.unsubscribe(gone._subscription)
-        worker._concurrency = 8
+        worker.places = Places(8, worker._wake.set)
         begun, _, kept = vars(gone)["has"]
         await worker.give_back({begun}, {kept})
         worker._wake.set()

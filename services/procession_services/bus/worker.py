@@ -10,8 +10,7 @@ Where it is the server that was silent for so long, `still_ours` tells: it may h
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Collection
 
 import orjson
 from nats.aio.msg import Msg
@@ -24,6 +23,7 @@ from procession_services.bus.connection import Bus
 from procession_services.bus.delivery import Delivery, Hold, LostError
 from procession_services.bus.given_out import give_back
 from procession_services.bus.keeping import InWork, Keeper, Known, Tasks, never
+from procession_services.bus.places import Places
 from procession_services.runtime.clock import apart
 
 log = logging.getLogger(__name__)
@@ -99,14 +99,11 @@ class Worker:
         self._bus, self._elsewhere, self._begun, self._parted = bus, elsewhere, begun, parted
         self.stream, self._durable, self._filter = stream, durable, filter_subject
         self._handler, self._give_up = handler, give_up
-        self._concurrency, self._ack_wait, self._max_deliver = concurrency, ack_wait, max_deliver
+        self._ack_wait, self._max_deliver = ack_wait, max_deliver
         self._tasks: Tasks = {}
         self._keeper = Keeper(bus, durable, self._tasks, ack_wait, still_ours)
         self._asked = 0
         self._held = 0
-        self._guests = self._out = 0
-        self._no_guests = asyncio.Event()
-        self._no_guests.set()
         self._settled: list[tuple[str, bytes]] = []
         self._soon: asyncio.TimerHandle | None = None
         self._inbox = ""
@@ -114,6 +111,7 @@ class Worker:
         self._stopping = False
         self._started = 0.0
         self._wake = asyncio.Event()
+        self.places = Places(concurrency, self._wake.set)
 
     async def start(self) -> None:
         """Creates the consumer if it is missing and begins to pull; returns when the subscription is live."""
@@ -151,7 +149,7 @@ class Worker:
             await asyncio.gather(*pending, return_exceptions=True)
             for message in messages:
                 self._settle(message, Msg.Ack.Nak)
-        await self._no_guests.wait()  # who sent them stops as we do
+        await self.places.no_guests()  # who sent them stops as we do
         self._acknowledge()
         self._keeper.stop()
 
@@ -189,28 +187,11 @@ class Worker:
 
     def _room(self) -> int:
         """How many messages may be asked for."""
-        free = self._concurrency - len(self._tasks) - self._guests + self._out
-        return 0 if self._held > _HELD_BYTES else min(free, _AHEAD)
+        return 0 if self._held > _HELD_BYTES else min(self.places.left(len(self._tasks)), _AHEAD)
 
     def has_room(self) -> bool:
         """Whether it would take a message now."""
         return self._room() > 0
-
-    @contextmanager
-    def visited_from(self, other: "Worker") -> Iterator[None]:
-        """For the length of the block, work on a delivery of another worker has its place here, and none there."""
-        self._guests += 1
-        self._no_guests.clear()
-        other._out += 1  # noqa: SLF001 - one of us
-        other._wake.set()  # noqa: SLF001
-        try:
-            yield
-        finally:
-            other._out -= 1  # noqa: SLF001
-            self._guests -= 1
-            self._wake.set()
-            if not self._guests:
-                self._no_guests.set()
 
     def _wants_more(self) -> bool:
         room = self._room()

@@ -43,7 +43,7 @@ class Handover:
         """Does the command that follows the one that `worker` was delivered, then what follows that, to the last."""
         while command is not None:
             desk = self._desks[command.service]
-            with desk.worker.visited_from(worker):
+            with desk.worker.places.visited_from(worker.places):
                 command = await desk.executor.execute(command, follows=delivery)
 
     async def still_ours(self, delivery: Delivery) -> bool:

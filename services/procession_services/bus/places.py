@@ -1,0 +1,46 @@
+"""Places of a worker, one for each message in hand; work on another one's message has its place where it is done."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+__all__ = ["Places"]
+
+
+class Places:
+    """So many places, and who of another worker is a guest at one; `on_free` is called when one gets free."""
+
+    def __init__(self, count: int, on_free: Callable[[], None]) -> None:
+        self._free, self._on_free = count, on_free
+        self._guests = 0
+        self._no_guests = asyncio.Event()
+        self._no_guests.set()
+
+    def left(self, taken: int) -> int:
+        """How many are free where so many messages are in hand."""
+        return self._free - taken
+
+    @contextmanager
+    def visited_from(self, home: "Places") -> Iterator[None]:
+        """For the length of the block, who has a place at home has it here, and none there."""
+        self._guests += 1
+        self._no_guests.clear()
+        self._change(-1)
+        home._change(1)  # noqa: SLF001 - one of us
+        try:
+            yield
+        finally:
+            home._change(-1)  # noqa: SLF001
+            self._change(1)
+            self._guests -= 1
+            if not self._guests:
+                self._no_guests.set()
+
+    async def no_guests(self) -> None:
+        """Returns when nobody is a guest here."""
+        await self._no_guests.wait()
+
+    def _change(self, by: int) -> None:
+        self._free += by
+        if by > 0:
+            self._on_free()
