@@ -26,9 +26,11 @@ from procession.registry import Registry
 from procession_schemas.chunks import Chunk
 from procession_schemas.messages import Message
 
-_WORD: Final = re.compile(r"[\w.%+-]+(@[\w-]+(?:\.[\w-]+)+)?", re.ASCII)
+_LETTERS: Final = string.ascii_letters + "".join(map(chr, range(0xC0, 0x250)))
+"""Latin ones, those with accents too."""
+_WORD: Final = re.compile(rf"[{_LETTERS}0-9_.%+-]+(@[{_LETTERS}0-9_-]+(?:\.[{_LETTERS}0-9_-]+)+)?")
 """A word, and what makes an address of it: one that is none is passed over at once, however long it is."""
-_IN_ADDRESSES: Final = string.ascii_letters + string.digits + "_.%+@-"
+_IN_ADDRESSES: Final = _LETTERS + string.digits + "_.%+@-"
 
 
 class QuestionCheckOptions(Options):

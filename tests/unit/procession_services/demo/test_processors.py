@@ -17,7 +17,8 @@ from procession.stream import StreamChain
 from procession_services.demo.processors import EmailRedactor, QuestionCheck, RetryOnce, WordCounter
 from tests.support.cost import seconds
 
-ADDRESS = re.compile(r"[\w.%+-]+@[\w-]+(?:\.[\w-]+)+", re.ASCII)
+_LETTER = r"0-9A-Za-z_\u00c0-\u024f-"
+ADDRESS = re.compile(rf"[{_LETTER}.%+]+@[{_LETTER}]+(?:\.[{_LETTER}]+)+")
 
 
 @pytest.fixture
@@ -60,7 +61,23 @@ def text_of(chunks):
 
 @given(
     st.lists(
-        st.sampled_from(["ann@example.com", "a.b+c@x-y.org", "@", ".", " ", "word", "é", "\n", "-", "me@"])
+        st.sampled_from(
+            [
+                "ann@example.com",
+                "a.b+c@x-y.org",
+                "@",
+                ".",
+                " ",
+                "word",
+                "é",
+                "ł@ex",
+                "ämple.org",
+                "猫",
+                "\n",
+                "-",
+                "me@",
+            ]
+        )
     ),
     st.lists(st.integers(0, 200), max_size=8),
 )
@@ -73,7 +90,7 @@ async def test_no_split_of_a_text_lets_any_of_an_address_out(pieces, cuts):
     assert chunks[-1]["type"] == "text-end"
 
 
-@pytest.mark.parametrize("unit", ["x", "a@", "x@x.", "a@b.co", "x ", "-", "\u00e9"])
+@pytest.mark.parametrize("unit", ["x", "a@", "x@x.", "a@b.co", "x ", "-", "\u00e9", "猫"])
 def test_the_cost_of_a_text_is_linear(unit):
     def cost(size):
         texts = [(unit * size)[:size], " end"]
