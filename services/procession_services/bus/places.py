@@ -25,22 +25,27 @@ class Places:
         """For the length of the block, who has a place at home has it here, and none there."""
         self._guests += 1
         self._no_guests.clear()
-        self._change(-1)
-        home._change(1)  # noqa: SLF001 - one of us
+        self._free -= 1
         try:
-            yield
+            with home.one_more():
+                yield
         finally:
-            home._change(-1)  # noqa: SLF001
-            self._change(1)
+            self._free += 1
+            self._on_free()
             self._guests -= 1
             if not self._guests:
                 self._no_guests.set()
 
+    @contextmanager
+    def one_more(self) -> Iterator[None]:
+        """For the length of the block there is one more: who has it is elsewhere."""
+        self._free += 1
+        self._on_free()
+        try:
+            yield
+        finally:
+            self._free -= 1
+
     async def no_guests(self) -> None:
         """Returns when nobody is a guest here."""
         await self._no_guests.wait()
-
-    def _change(self, by: int) -> None:
-        self._free += by
-        if by > 0:
-            self._on_free()

@@ -8,7 +8,6 @@ and compare-and-set make harmless.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from copy import deepcopy
 from dataclasses import dataclass
 
 from procession_schemas import subjects
@@ -155,7 +154,7 @@ class Driver:
         with telemetry.observer().continued(state.traceparent):
             for effect in effects:
                 if hand_over and isinstance(effect, Send) and self.takes(effect.command.service):
-                    then = WorkCommand.from_json(effect.command.to_json())  # its parts are also the plan's
+                    then = _own(effect.command)
                 else:
                     await self._do(state, effect)
             if state.status == "done":
@@ -165,7 +164,7 @@ class Driver:
     async def _do(self, state: RunState, effect: Effect) -> None:
         match effect:
             case Send(command) if command.service == LOCAL:
-                await self._execute(deepcopy(command))  # whose parts are also the plan's
+                await self._execute(_own(command))
             case Send(command):
                 await self._send(state, command)
             case SignalCancel():
@@ -310,6 +309,11 @@ def failed_result(command: WorkCommand, error: Failure) -> WorkResult:
         out_seq=command.out_seq,
         error=error,
     )
+
+
+def _own(command: WorkCommand) -> WorkCommand:
+    """The command as it comes out of NATS: as it was made, its parts are also the plan's."""
+    return WorkCommand.from_json(command.to_json())
 
 
 def _message_id(state: RunState, command: WorkCommand) -> str:

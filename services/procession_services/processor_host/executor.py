@@ -124,25 +124,25 @@ class Executor:
         Raises:
             LostError: Somebody else has the command, so this delivery says nothing more.
         """
-        message = delivery or follows
-        attempt, trace = delivery.attempt if delivery else 0, message.traceparent if message else None
+        speaks = delivery or follows
+        attempt, trace = delivery.attempt if delivery else 0, speaks.traceparent if speaks else None
         with telemetry.observer().command(command, attempt, trace) as told:
-            return await self._execute(command, delivery, message, told)
+            return await self._execute(command, delivery, speaks.hold if speaks else None, told)
 
     async def _execute(
         self,
         command: WorkCommand,
         delivery: Delivery | None,
-        message: Delivery | None,
+        held: Hold | None,
         told: Callable[[WorkResult], None],
     ) -> WorkCommand | None:
-        hold = message.hold if message else Hold()
+        hold = held or Hold()
         with (
             self.cancels.watched(command.tenant, command.run) as signal,
             self.holders.working(command, hold) as owner,
         ):
             stored = await self._taken(command, delivery, owner)
-            if stored is None and message is None and self.service == LOCAL:
+            if stored is None and held is None and self.service == LOCAL:
                 return None
             if stored is None:
                 raise LostError
@@ -170,7 +170,7 @@ class Executor:
                 job = self._given_up(command, stored, signal)
             else:
                 job = await self._worked(command, stored, signal, hold)
-            settled = await self._settled(job, stored, owner, hand_over=message is not None)
+            settled = await self._settled(job, stored, owner, hand_over=held is not None)
         if not settled.was_ours:  # somebody else has it; or Redis took our result at once, unheard
             await self.driver.again(command.tenant, command.run, beyond=command)
         told(job.result)

@@ -32,6 +32,11 @@ def replica_of(owner: str) -> tuple[str, str]:
     return service, replica
 
 
+async def is_there(bus: Bus, service: str, replica: str) -> bool:
+    """Whether a replica listens, though it may stand still."""
+    return await is_listening(bus, subjects.holder(service, replica), HolderQuestion(owner=replica).to_json())
+
+
 class Holders:
     """The commands that a replica of a service works on, and those of the other replicas, as they tell."""
 
@@ -118,10 +123,8 @@ class Holders:
     async def is_gone(self, owner: str) -> bool:
         """Whether the replica of an owner is gone for certain, as `Peers` finds it."""
         service, replica = replica_of(owner)
-        if await is_listed(self._store.redis, service, replica):
-            return False
-        question = HolderQuestion(owner=owner).to_json()
-        return not await is_listening(self._bus, subjects.holder(service, replica), question)
+        listed = await is_listed(self._store.redis, service, replica)
+        return not (listed or await is_there(self._bus, service, replica))
 
     async def _says_so(self, service: str, replica: str, owner: str) -> bool:
         if await self.is_gone(owner):

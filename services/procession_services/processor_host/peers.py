@@ -11,11 +11,8 @@ import logging
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from procession_schemas import subjects
-from procession_schemas.holders import HolderQuestion
 from procession_services.bus import Bus, Worker
-from procession_services.bus.alive import is_listening
-from procession_services.processor_host.holders import replica_of
+from procession_services.processor_host.holders import is_there, replica_of
 from procession_services.runtime.replicas import Replicas
 from procession_services.runtime.store import RunStore
 from procession_services.runtime.tasks import repeated
@@ -40,15 +37,11 @@ class Peers:
     async def look(self) -> None:
         """Says that this one lives, and gives what those that are gone had in hand to whoever lives."""
         silent = await self._replicas.silent()
-        there = await asyncio.gather(*(self._is_there(replica) for replica in silent))
+        there = await asyncio.gather(*(is_there(self._bus, self._service, replica) for replica in silent))
         absent = [replica for replica, is_there in zip(silent, there, strict=True) if not is_there]
         if gone := [replica for replica in absent if await self._replicas.remove(replica)]:
             log.warning("%s: gone, so others get what they had in hand: %s", self._service, ", ".join(gone))
             await self._give_back(gone)
-
-    async def _is_there(self, replica: str) -> bool:
-        subject, question = subjects.holder(self._service, replica), HolderQuestion(owner=replica)
-        return await is_listening(self._bus, subject, question.to_json())
 
     async def _give_back(self, gone: Collection[str]) -> None:
         """Has delivered again what nobody has who is listed: some may have come to them from others, gone before.
