@@ -24,6 +24,8 @@ TEXT = [f"word{number} " for number in range(60)]
 DELAYED = {"chunk_delay_ms": 15}
 SLOW = {"chunks": TEXT, **DELAYED}
 CALL = {"tool_calls": [{"id": "c1", "name": "echo", "arguments": {"text": "x"}}]}
+SHORT, LONG = "hi", "x" * 40_000
+"""What is asked: in hand until the run is over, or too long for that, so that the first command is a message."""
 AGENT = {"inputProcessors": ["unicode-normalizer"], "outputProcessors": ["upper"], "tools": ["echo"]}
 
 
@@ -61,7 +63,10 @@ async def begun(handle):
             return
 
 
-async def test_a_run_has_one_message_where_all_its_services_are_one_process(servers, system, start):
+@pytest.mark.parametrize(("text", "told"), [(SHORT, []), (LONG, ["input_processors"])])
+async def test_where_all_services_are_one_process_only_what_may_not_stay_in_hand_is_a_message(
+    servers, system, start, text, told
+):
     await start()
     connection = await nats_client.connect(servers.endpoints.nats_url)
     sent = []
@@ -72,18 +77,19 @@ async def test_a_run_has_one_message_where_all_its_services_are_one_process(serv
 
     await connection.subscribe(f"{subjects.ROOT}.work.>", cb=hear)
     await connection.flush()
-    result, chunks = await system.run(CALL, {"chunks": ["do", "ne"]}, agent=AGENT)
+    result, chunks = await system.run(CALL, {"chunks": ["do", "ne"]}, agent=AGENT, text=text)
     await connection.flush()
     await connection.close()
     assert result.text == text_of(chunks) == "DONE"
     assert len(result.steps) == 2
-    assert sent == ["input_processors"]
+    assert sent == told
 
 
-async def test_another_process_goes_on_long_before_the_message_would_come_again(system, start):
+@pytest.mark.parametrize("text", [SHORT, LONG])
+async def test_another_process_goes_on_long_before_the_message_would_come_again(system, start, text):
     dying = await start()
     model = system.script({"chunks": ["lost "] * 9000, **DELAYED}, SLOW)
-    handle = await system.start(agent={**AGENT, "model": model})
+    handle = await system.start(agent={**AGENT, "model": model}, text=text)
     await begun(handle)
     await start()
     dying.kill()
@@ -108,12 +114,15 @@ async def test_a_process_that_ends_leaves_what_comes_next_to_others(system, star
     assert len(system.requests(model)) == 2
 
 
+@pytest.mark.parametrize("text", [SHORT, LONG])
 @pytest.mark.parametrize("restarted", ["restart_nats", "restart_redis"])
-async def test_what_was_handed_over_goes_on_when_a_server_was_restarted(servers, system, start, restarted):
+async def test_what_was_handed_over_goes_on_when_a_server_was_restarted(
+    servers, system, start, restarted, text
+):
     """NATS does not have it, and Redis may have forgotten that somebody has."""
     await start()
     model = system.script({"chunks": TEXT * 5, "chunk_delay_ms": 20})
-    handle = await system.start(agent={**AGENT, "model": model})
+    handle = await system.start(agent={**AGENT, "model": model}, text=text)
     await begun(handle)
     await getattr(servers, restarted)()
     result, chunks = await finished(handle)

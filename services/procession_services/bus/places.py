@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 __all__ = ["Places"]
 
@@ -21,13 +21,13 @@ class Places:
         return self._free - taken
 
     @contextmanager
-    def visited_from(self, home: "Places") -> Iterator[None]:
-        """For the length of the block, who has a place at home has it here, and none there."""
+    def visited_from(self, home: "Places | None") -> Iterator[None]:
+        """For the length of the block, who has a place at home, if at all, has it here, and none there."""
         self._guests += 1
         self._no_guests.clear()
         self._free -= 1
         try:
-            with home.one_more():
+            with home.one_more() if home else nullcontext():
                 yield
         finally:
             self._free += 1

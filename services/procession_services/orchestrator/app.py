@@ -8,12 +8,15 @@ from procession_schemas import subjects
 from procession_schemas.agent import Agent
 from procession_services.bus.backlog import Backlog
 from procession_services.bus.inspect import longest_request
+from procession_services.bus.keeping import never
 from procession_services.orchestrator.deadlines import Deadlines
-from procession_services.orchestrator.handlers import INTAKE, Orchestrator
+from procession_services.orchestrator.handlers import Orchestrator
 from procession_services.orchestrator.known import Known
 from procession_services.orchestrator.lapses import RUNS_CONSUMER, Lapses
 from procession_services.orchestrator.lost_runs import LostRuns
 from procession_services.orchestrator.places import PlaceKeeper
+from procession_services.orchestrator.requests import Requests
+from procession_services.orchestrator.turns import INTAKE
 from procession_services.processor_host.service import Host
 from procession_services.processor_host.sinks import StreamSinks
 from procession_services.runtime.admission import Places
@@ -34,6 +37,8 @@ async def start(host: Host) -> None:
         log.error("every request will be refused: %s", remedy)
     sinks = await StreamSinks.of(host)
     executor = await host.executor(sinks.sink)
+    if host.handover:
+        executor.driver.takes = host.handover.takes
     load = partial(checked_agents, registry=host.registry, warn=log.warning)
     agents: Watched[dict[str, Agent]] = host.admin.watch("agents", host.settings.agents, load, {})
     host.admin.models = lambda: models_of(agents.value.values(), host.settings.api_base)
@@ -43,7 +48,8 @@ async def start(host: Host) -> None:
     lost = LostRuns(host.store, host.bus, executor.driver)
     lapses = Lapses(host.store, host.bus, executor.driver, lost, executor.holders, redelivered=redelivered)
     await asyncio.gather(keeper.look(), lapses.look())
-    orchestrator = Orchestrator(host, executor.driver, agents, keeper, lapses)
+    orchestrator = Orchestrator(host, executor.driver, lapses)
+    requests = Requests(host, executor.driver, agents, keeper, lapses)
     watching = [
         asyncio.create_task(Deadlines(host.store, orchestrator, lost, executor.driver).run()),
         asyncio.create_task(keeper.run()),
@@ -53,21 +59,32 @@ async def start(host: Host) -> None:
         watching.append(asyncio.create_task(host.bus.keep_streams()))
     host.on_stop.append(partial(ended, *watching))
     host.on_drain.append(lapses.close)
-    root = subjects.ROOT
-    at_once, times = host.settings.worker_concurrency, orchestrator.begun
-    for stream, durable, filter_subject, handler, concurrency, begun in (
-        ("WORK", "orchestrator", f"{root}.work.{SERVICE}.>", orchestrator.on_work, at_once, None),
-        ("WORK", "orchestrator-control", f"{root}.control.>", orchestrator.on_control, INTAKE, times),
-        ("RUNS", RUNS_CONSUMER, f"{root}.run.>", orchestrator.on_request, INTAKE, times),
-    ):
-        await host.add_worker(
-            stream=stream,
-            durable=durable,
-            filter_subject=filter_subject,
-            handler=handler,
-            give_up=orchestrator.give_up,
-            concurrency=concurrency,
-            begun=begun,
-        )
+    root, handover = subjects.ROOT, host.handover
+    await host.add_worker(
+        stream="WORK",
+        durable="orchestrator",
+        filter_subject=f"{root}.work.{SERVICE}.>",
+        handler=orchestrator.on_work,
+        give_up=orchestrator.give_up,
+    )
+    await host.add_worker(
+        stream="WORK",
+        durable="orchestrator-control",
+        filter_subject=f"{root}.control.>",
+        handler=orchestrator.on_control,
+        give_up=orchestrator.give_up,
+        concurrency=INTAKE,
+        begun=orchestrator.begun,
+    )
+    await host.add_worker(
+        stream="RUNS",
+        durable=RUNS_CONSUMER,
+        filter_subject=f"{root}.run.>",
+        handler=requests.on_request,
+        give_up=requests.give_up,
+        concurrency=INTAKE,
+        begun=requests.begun,
+        still_ours=handover.still_ours if handover else never,
+    )
     backlog = Backlog(host.bus, Known(host.store, host.bus, executor.driver.again).knows)
     await host.answer(subjects.api(SERVICE, "*", "backlog"), backlog.answer)

@@ -98,13 +98,15 @@ class Lapses:
             repeated("a look at what Redis has forgotten", _EVERY_SECONDS, self._look_after),
         )
 
-    async def kept(self) -> bool:
-        """Waits until Redis has surely written what it has answered so far; False where it was restarted meanwhile."""
+    def kept(self) -> "asyncio.Future[bool]":
+        """Whether Redis has kept what it has answered so far: when it has surely written that, or was restarted."""
+        loop = asyncio.get_running_loop()
+        asking: asyncio.Future[bool] = loop.create_future()
         if self._closed:
-            return True
-        asking: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._asking.append((asyncio.get_running_loop().time(), asking))
-        return await asking
+            asking.set_result(True)
+        else:
+            self._asking.append((loop.time(), asking))
+        return asking
 
     async def close(self) -> None:
         """Lets go whoever waits: this process ends, and what it has in hand is done."""

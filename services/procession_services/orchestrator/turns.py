@@ -4,8 +4,15 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Final
 
-__all__ = ["Turns"]
+__all__ = ["AT_ONCE", "INTAKE", "Turns"]
+
+INTAKE: Final = 4_096
+"""Requests, or words of people, that one process has in hand, those included of which Redis may not have written yet
+what was made of them; one that is behind more of them than this waits for them."""
+AT_ONCE: Final = 16
+"""Of them are handled at the same time; a few keep a process busy."""
 
 
 class Turns:

@@ -7,15 +7,20 @@ and compare-and-set make harmless.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Protocol
 
+from procession.args import AbortSignal
 from procession_schemas import subjects
 from procession_schemas.events import RequestRejected, RunAccepted, RunFinished, RunResumed, RunSuspended
 from procession_schemas.run import Failure, RunResult
 from procession_schemas.work import Control, WorkCommand, WorkResult
-from procession_services.bus import Bus, LostError
+from procession_services.bus import Bus, Hold, LostError
+from procession_services.processor_host.cancels import Cancels
 from procession_services.processor_host.fitting import fitting_end
+from procession_services.processor_host.holders import Claimed, Holders
 from procession_services.processor_host.outbox import Outbox
 from procession_services.runs.events import (
     Effect,
@@ -45,10 +50,36 @@ Told = RunAccepted | RequestRejected | RunSuspended | RunResumed
 """Events that say what becomes of a request, or of a run before its end."""
 
 
+class Here(Protocol):
+    """A service of this process, as the others know it."""
+
+    holders: Holders
+    cancels: Cancels
+
+
+@dataclass(frozen=True, slots=True)
+class Claiming:
+    """A command that is claimed with the state that wants it: this process does it, without a message for it.
+
+    Attributes:
+        signal: Fires when the run is cancelled.
+    """
+
+    command: WorkCommand
+    owner: str
+    signal: AbortSignal
+
+    def claimed(self, stored: StoredContext) -> Claimed:
+        """It, where Redis holds that of the run since."""
+        return Claimed(
+            _own(self.command), self.owner, replace(stored, cancelled=stored.cancelled or self.signal.aborted)
+        )
+
+
 class Driver:
     """Moves runs on; `execute` does a command that needs no other service.
 
-    `takes` says whether a command for a service may be done in this process, without a message for it.
+    `takes` gives a service that may do a command in this process, without a message for it.
     """
 
     def __init__(
@@ -56,7 +87,7 @@ class Driver:
     ) -> None:
         self._bus, self._store, self._execute = bus, store, execute
         self.on_deadline_added: Callable[[int], None] = lambda _: None
-        self.takes: Callable[[str], bool] = lambda _: False
+        self.takes: Callable[[str], Here | None] = lambda _: None
 
     async def event(self, tenant: str, run: str, event: RunEvent) -> bool:
         """Takes an event into a run; False when there is no such run.
@@ -112,12 +143,29 @@ class Driver:
         await self.begin(names)
 
     async def go_on(
-        self, moved: "Moved", called: Iterable[Called], *, hand_over: bool = False
-    ) -> WorkCommand | None:
-        """Says what follows from a result with which the run is saved; gives what `perform` gives."""
-        then = await self.perform(moved.state, moved.effects, hand_over=hand_over)
+        self, moved: "Moved", called: Iterable[Called], *, but: WorkCommand | None = None
+    ) -> None:
+        """Says what follows from a result with which the run is saved, as `perform`."""
+        await self.perform(moved.state, moved.effects, but=but)
         await self.begin(called)
-        return then
+
+    @contextmanager
+    def claiming(self, effects: list[Effect], hold: Hold | None) -> Iterator["Claiming | None"]:
+        """Gives the command among the effects that this process does itself, for what is in hand by that hold.
+
+        For the length of the block it is known to be worked on here.
+        """
+        sends = (effect.command for effect in effects if isinstance(effect, Send))
+        command = next(sends, None) if hold else None
+        here = self.takes(command.service) if command else None
+        if command and hold and here:
+            with (
+                here.holders.claiming(hold) as owner,
+                here.cancels.watched(command.tenant, command.run) as signal,
+            ):
+                yield Claiming(command, owner, signal)
+        else:
+            yield None
 
     async def begin(self, names: Iterable[Called]) -> None:
         """Begins runs that have waited and got a place; doing it again is harmless.
@@ -143,23 +191,15 @@ class Driver:
             await self._pass_turn(tenant, _line_key(tenant, line))
 
     async def perform(
-        self, state: RunState, effects: list[Effect], *, hand_over: bool = False
-    ) -> WorkCommand | None:
-        """Does what the reducer wants.
-
-        Returns:
-            The next command, which was not sent: with `hand_over`, where this process takes it.
-        """
-        then = None
+        self, state: RunState, effects: list[Effect], *, but: WorkCommand | None = None
+    ) -> None:
+        """Does what the reducer wants, but for a command that this process does."""
         with telemetry.observer().continued(state.traceparent):
             for effect in effects:
-                if hand_over and isinstance(effect, Send) and self.takes(effect.command.service):
-                    then = _own(effect.command)
-                else:
+                if not (but and isinstance(effect, Send) and effect.command is but):
                     await self._do(state, effect)
             if state.status == "done":
                 self._store.mark_told(state.tenant, state.run, state.fingerprint)
-        return then
 
     async def _do(self, state: RunState, effect: Effect) -> None:
         match effect:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -41,7 +42,7 @@ from procession_services.processor_host.errors import (
     Suspended,
     raise_unanswered,
 )
-from procession_services.processor_host.holders import Holders
+from procession_services.processor_host.holders import Claimed, Holders
 from procession_services.processor_host.instances import Instances
 from procession_services.processor_host.job import Job, OpRunner, SinkFactory, id_maker, restore
 from procession_services.processor_host.ops import RUNNERS
@@ -54,7 +55,7 @@ from procession_services.runs.program import LOCAL
 from procession_services.runtime import telemetry
 from procession_services.runtime.clock import monotonic_ns
 from procession_services.runtime.redis_client import UNANSWERED
-from procession_services.runtime.run_records import StoredContext
+from procession_services.runtime.run_records import StoredContext, after_commit
 from procession_services.runtime.store import RunStore
 
 log = logging.getLogger(__name__)
@@ -76,7 +77,7 @@ class _Settled(NamedTuple):
     """Whether a command was still ours when it was done, and which one is to be handed over then."""
 
     was_ours: bool
-    then: WorkCommand | None = None
+    then: Claimed | None = None
 
 
 class Executor:
@@ -104,9 +105,7 @@ class Executor:
         self._open_sink, self._lender, self._max_deliver = open_sink, lender, max_deliver
         self._runners = {**RUNNERS, **(runners or {})}
 
-    async def execute(
-        self, command: WorkCommand, delivery: Delivery | None = None, *, follows: Delivery | None = None
-    ) -> WorkCommand | None:
+    async def execute(self, command: WorkCommand, delivery: Delivery | None = None) -> Claimed | None:
         """Runs the command, takes its result into the run, and sends what comes next.
 
         A command that was done before is not run again; one that the run has left behind only has it said again what
@@ -116,18 +115,21 @@ class Executor:
         it comes here only when that one does not live (`Holders`). Without a delivery it is the caller's own, which
         NATS does not count: one that was begun too often ends its run. One that somebody works on is left alone; his
         delivery of the command before it may be the same as ours, which speaks for it then, and is not acknowledged.
-        A command that was handed over in this process `follows` that delivery, which speaks for it (`Handover`).
 
         Returns:
-            The command that is to be handed over next; None where there is none, or NATS has it.
+            The command that follows in this process; None where there is none, or NATS has it.
 
         Raises:
             LostError: Somebody else has the command, so this delivery says nothing more.
         """
-        speaks = delivery or follows
-        attempt, trace = delivery.attempt if delivery else 0, speaks.traceparent if speaks else None
+        attempt, trace = (delivery.attempt, delivery.traceparent) if delivery else (0, None)
         with telemetry.observer().command(command, attempt, trace) as told:
-            return await self._execute(command, delivery, speaks.hold if speaks else None, told)
+            return await self._execute(command, delivery, delivery.hold if delivery else None, told)
+
+    async def follow(self, claimed: Claimed, delivery: Delivery) -> Claimed | None:
+        """As `execute`, of a command that follows in this process from that delivery, which speaks for it."""
+        with telemetry.observer().command(claimed.command, 0, delivery.traceparent) as told:
+            return await self._execute(claimed.command, None, delivery.hold, told, claimed)
 
     async def _execute(
         self,
@@ -135,13 +137,14 @@ class Executor:
         delivery: Delivery | None,
         held: Hold | None,
         told: Callable[[WorkResult], None],
-    ) -> WorkCommand | None:
+        claimed: Claimed | None = None,
+    ) -> Claimed | None:
         hold = held or Hold()
         with (
             self.cancels.watched(command.tenant, command.run) as signal,
-            self.holders.working(command, hold) as owner,
+            self.holders.working(command, hold, claimed.owner if claimed else "") as owner,
         ):
-            stored = await self._taken(command, delivery, owner)
+            stored = claimed.stored if claimed else await self._taken(command, delivery, owner)
             if stored is None and held is None and self.service == LOCAL:
                 return None
             if stored is None:
@@ -170,7 +173,7 @@ class Executor:
                 job = self._given_up(command, stored, signal)
             else:
                 job = await self._worked(command, stored, signal, hold)
-            settled = await self._settled(job, stored, owner, hand_over=held is not None)
+            settled = await self._settled(job, stored, owner, held)
         if not settled.was_ours:  # somebody else has it; or Redis took our result at once, unheard
             await self.driver.again(command.tenant, command.run, beyond=command)
         told(job.result)
@@ -244,16 +247,16 @@ class Executor:
         job.result.outcome, job.result.error = "failed", Failure(code="WORK_FAILED", message=message)
         return job
 
-    async def _settled(self, job: Job, stored: StoredContext, owner: str, *, hand_over: bool) -> _Settled:
+    async def _settled(self, job: Job, stored: StoredContext, owner: str, held: Hold | None) -> _Settled:
         """Settles it, for as long as Redis is away: given back, it would be done again, tools by another host, too."""
         while True:
             try:
-                return await self._settle(job, stored, owner, hand_over=hand_over)
+                return await self._settle(job, stored, owner, held)
             except UNANSWERED as error:
                 log.warning("%s: what came of %s waits for Redis: %s", self.service, job.command.id, error)
                 await job.outbox.hold.keep()
 
-    async def _settle(self, job: Job, stored: StoredContext, owner: str, *, hand_over: bool) -> _Settled:
+    async def _settle(self, job: Job, stored: StoredContext, owner: str, held: Hold | None) -> _Settled:
         """Stores the context with the result and the run's next state, then says what comes next."""
         command, after = job.command, moved(stored, job.result, self.store.life)
         await job.outbox.kept()
@@ -266,22 +269,27 @@ class Executor:
         body = job.context_body()
         if body is None:
             body, after = await self._last_context(job), moved(stored, job.result, self.store.life)
-        done = await self.store.commit_context(
-            command.tenant,
-            command.run,
-            **about,
-            data=body,
-            result=job.result.to_json(),
-            parts=job.parts,
-            change=after.change,
-        )
-        if done is None:
-            return _Settled(was_ours=False)
-        if done.state_saved:
-            then = await self.driver.go_on(after, done.called, hand_over=hand_over)
-            return _Settled(was_ours=True, then=then)
-        await self.driver.event(command.tenant, command.run, WorkResult.from_json(done.result))
-        return _Settled(was_ours=True)
+        then = None
+        with self.driver.claiming(after.effects, held) as following:
+            change = replace(after.change, claimed_by=following.owner) if following else after.change
+            done = await self.store.commit_context(
+                command.tenant,
+                command.run,
+                **about,
+                data=body,
+                result=job.result.to_json(),
+                parts=job.parts,
+                change=change,
+            )
+            if done is None:
+                return _Settled(was_ours=False)
+            if not done.state_saved:
+                await self.driver.event(command.tenant, command.run, WorkResult.from_json(done.result))
+                return _Settled(was_ours=True)
+            await self.driver.go_on(after, done.called, but=following.command if following else None)
+            if following:
+                then = following.claimed(after_commit(stored, body, change, cancelled=done.cancelled))
+        return _Settled(was_ours=True, then=then)
 
     async def _last_context(self, job: Job) -> bytes:
         """The context as it was before the command; what was read of it then, hooks have changed in place."""

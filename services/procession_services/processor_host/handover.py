@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from procession_schemas.work import WorkCommand
 from procession_services.bus import Delivery, Worker
 from procession_services.processor_host.executor import Executor
+from procession_services.processor_host.holders import Claimed
 
 __all__ = ["Handover"]
 
@@ -35,16 +35,21 @@ class Handover:
         """Has no more of them handed over: this process ends, and what comes next is for others."""
         self._closed = True
 
-    def takes(self, service: str) -> bool:
-        """Whether a command for that service may be done here now: it is here, and would take one from NATS."""
-        return not self._closed and service in self._desks and self._desks[service].worker.has_room()
+    def takes(self, service: str) -> Executor | None:
+        """That service, where it is here and would take a command from NATS."""
+        desk = None if self._closed else self._desks.get(service)
+        return desk.executor if desk and desk.worker.has_room() else None
 
-    async def follow(self, command: WorkCommand | None, delivery: Delivery, worker: Worker) -> None:
-        """Does the command that follows the one that `worker` was delivered, then what follows that, to the last."""
-        while command is not None:
-            desk = self._desks[command.service]
-            with desk.worker.places.visited_from(worker.places):
-                command = await desk.executor.execute(command, follows=delivery)
+    async def follow(self, claimed: Claimed | None, delivery: Delivery, worker: Worker | None = None) -> None:
+        """Does the command that follows from what was delivered, then what follows that, to the last.
+
+        For the length of each it has a place where that is done, and none in `worker`, which got the delivery.
+        """
+        home = worker.places if worker else None
+        while claimed is not None:
+            desk = self._desks[claimed.command.service]
+            with desk.worker.places.visited_from(home):
+                claimed = await desk.executor.follow(claimed, delivery)
 
     async def still_ours(self, delivery: Delivery) -> bool:
         """`Holders.still_ours` of the command that is done for that delivery, whichever service does it."""

@@ -7,7 +7,7 @@ by whoever hears of the run meanwhile.
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, NamedTuple
 
 from procession_schemas import subjects
 from procession_schemas.holders import HolderAnswer, HolderQuestion
@@ -16,6 +16,7 @@ from procession_services.bus import Bus, Delivery, Hold, LostError, RequestTimeo
 from procession_services.bus.alive import is_listening, request_when_up
 from procession_services.runtime.clock import new_token, seconds
 from procession_services.runtime.replicas import is_listed
+from procession_services.runtime.run_records import StoredContext
 from procession_services.runtime.store import RunStore
 
 log = logging.getLogger(__name__)
@@ -24,6 +25,18 @@ _ASK_SECONDS: Final = 1.0
 a restart of NATS whoever lives may not be back yet."""
 _LIFE_SECONDS: Final = 1
 """A life of Redis is called by the second in which it began."""
+
+
+class Claimed(NamedTuple):
+    """A command that was claimed with the state that wants it: its owner does it, without a message for it.
+
+    Attributes:
+        stored: What Redis holds of the run then.
+    """
+
+    command: WorkCommand
+    owner: str
+    stored: StoredContext
 
 
 def replica_of(owner: str) -> tuple[str, str]:
@@ -51,14 +64,27 @@ class Holders:
         return HolderAnswer(works=works).to_json()
 
     @contextmanager
-    def working(self, command: WorkCommand, hold: Hold) -> Iterator[str]:
+    def claiming(self, hold: Hold) -> Iterator[str]:
+        """Notes for the length of the block that a command is going to be worked on; gives the owner's name."""
+        owner = self._new_owner()
+        self._owners[owner] = hold
+        try:
+            yield owner
+        finally:
+            del self._owners[owner]
+
+    @contextmanager
+    def working(self, command: WorkCommand, hold: Hold, owner: str = "") -> Iterator[str]:
         """Notes for the length of the block that the command is worked on; gives the owner's name."""
-        owner = f"{self._replica}.{new_token(12)}.{self._service}"
+        owner = owner or self._new_owner()
         self._owners[owner], self._held[hold] = hold, (command, owner)
         try:
             yield owner
         finally:
             del self._owners[owner], self._held[hold]
+
+    def _new_owner(self) -> str:
+        return f"{self._replica}.{new_token(12)}.{self._service}"
 
     async def _works(self, owner: str) -> bool:
         """Whether that owner works here, and goes on: a process that stood still has lost what it held."""

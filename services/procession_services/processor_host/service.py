@@ -75,13 +75,14 @@ class Host:
     """What every service has: settings, bus, Redis, registry, and what it starts and stops.
 
     Attributes:
+        handover: Where this one's commands are handed over from and to; None where it has a process of its own.
         silence: Seconds for which a replica says nothing to Redis until the others ask NATS whether it is gone.
     """
 
     def __init__(
         self, service: str, settings: Settings, bus: Bus, access: Access, handover: Handover | None = None
     ) -> None:
-        self.service, self.settings, self.bus, self._handover = service, settings, bus, handover
+        self.service, self.settings, self.bus, self.handover = service, settings, bus, handover
         self.redis = connect(settings.redis_url, access)
         self.store = RunStore(
             self.redis, ttl=settings.context_ttl, finished_ttl=settings.finished_ttl, told_ttl=EVENTS_SECONDS
@@ -227,7 +228,7 @@ class Host:
         """Takes the service's commands, runs them, and moves their runs on."""
         executor = await self.executor(open_sink, runners, lender)
         await self._listen_for_cancel(executor)
-        handover = self._handover
+        handover = self.handover
 
         async def handle(delivery: Delivery) -> None:
             command = WorkCommand.from_json(delivery.body)
@@ -297,8 +298,8 @@ class Host:
 
     async def stop(self) -> None:
         """Drains: finishes or hands back what is in flight, then closes; a step that fails keeps no other from it."""
-        if self._handover:
-            self._handover.close()
+        if self.handover:
+            self.handover.close()
         grace = self.settings.drain_timeout
         ends = asyncio.get_running_loop().time() + grace + _CLOSE_SECONDS
         drains: list[_Step] = [*(partial(worker.stop, grace) for worker in self.workers), *self.on_drain]

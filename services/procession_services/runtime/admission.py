@@ -165,7 +165,7 @@ local function spend_turn(tenant, wanted)
   redis.call('SET', key, string.format('%.3f', due), 'PX', math.ceil(due - now) + 1000)
 end
 local tenant, run = string.match(ARGV[3], '^(%S+) (%S+)$')
-local queued, wanted = ARGV[5], wanted_from(10)
+local queued, wanted = ARGV[5], wanted_from(11)
 local ahead = KEYS[4] and first(KEYS[4])
 local waits = ahead or must_wait(tenant)
 local why = over(tenant, wanted)
@@ -178,6 +178,7 @@ local state, out = ARGV[1], ARGV[8]
 if waits then state, out = queued, 0 end
 redis.call('HSET', KEYS[1], 'state_v', 1, 'state', state, 'plan', ARGV[7], 'out', out,
   'numbered_in', ARGV[9])
+if ARGV[10] ~= '' and not waits then claim(KEYS[1], out, ARGV[10]) end
 redis.call('EXPIRE', KEYS[1], ARGV[4])
 redis.call('ZADD', KEYS[2], ARGV[2], ARGV[3])
 if KEYS[4] then

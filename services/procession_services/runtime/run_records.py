@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
+
 from procession_services.runtime.admission import Called, Over
 
 
@@ -29,6 +31,37 @@ class StoredContext:
 
 
 @dataclass(frozen=True, slots=True)
+class Beginning:
+    """A new run as it is saved where it begins at once.
+
+    `out` is its first command, `numbered_in` the life of the server in which that got its number, `claimed_by` who does
+    it at once; empty where it is sent.
+    """
+
+    state: bytes
+    plan: bytes
+    out: int
+    numbered_in: int
+    claimed_by: str = ""
+
+    def stored(self) -> StoredContext:
+        """What Redis holds of it then, where the command is claimed."""
+        return StoredContext(
+            version=0,
+            seq=-1,
+            data=None,
+            result=None,
+            cancelled=False,
+            state_version=1,
+            state=self.state,
+            plan=self.plan,
+            out=self.out,
+            claims=1,
+            numbered_in=self.numbered_in,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class StoredState:
     """What Redis holds of a run's order: its state with a version, and the plan, which stays the same."""
 
@@ -43,8 +76,8 @@ class StateChange:
 
     The deadline is in milliseconds since the epoch. `line` is the key of a line that the run leaves, or with `resumed`
     goes to the head of. `plan` is given where it has become another one. `out` is the number of the command that the
-    run waits for, `numbered_in` the life of the server in which it got that. A run that `waits` for a person gives back
-    its place, and one that is `resumed` takes one.
+    run waits for, `numbered_in` the life of the server in which it got that, `claimed_by` who does it at once. A run
+    that `waits` for a person gives back its place, and one that is `resumed` takes one.
     """
 
     version: int
@@ -57,15 +90,39 @@ class StateChange:
     out: int = 0
     waits: bool = False
     numbered_in: int = 0
+    claimed_by: str = ""
+
+
+def after_commit(
+    before: StoredContext, context: bytes, change: StateChange, *, cancelled: bool
+) -> StoredContext:
+    """What Redis holds of a run after a commit that has claimed the next command with it."""
+    return StoredContext(
+        version=before.version + 1,
+        seq=before.out,
+        data=orjson.loads(context),
+        result=None,
+        cancelled=cancelled,
+        state_version=change.version + 1,
+        state=change.state,
+        plan=change.plan or before.plan,
+        out=change.out,
+        claims=1,
+        numbered_in=change.numbered_in,
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What became of a commit: the result that counts, whether the state was saved with it, and who may begin now."""
+    """What became of a commit: the result that counts, whether the state was saved with it, and who may begin now.
+
+    Where it was, `cancelled` says whether the run had been cancelled.
+    """
 
     result: bytes
     state_saved: bool
     called: tuple[Called, ...] = ()
+    cancelled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,10 @@ _STATE = (
     admission.PLACES
     + _KEEP
     + """
+-- The next command is claimed with the state that wants it: whoever saves that does it, too.
+local function claim(key, seq, owner)
+  redis.call('HSET', key, 'claim', seq .. ':' .. owner, 'claims', seq .. ':1', 'begun', seq .. ':1')
+end
 local function first(line)
   local run = redis.call('LINDEX', line, 0)
   while run and redis.call('EXISTS', run) == 0 do
@@ -23,11 +27,12 @@ local function first(line)
   return run
 end
 -- Returns the runs that may begin because this one has given back its place, or nothing where nothing was saved.
-local function save(keys, version, state, deadline, member, ttl, done, plan, out, place, numbered_in)
+local function save(keys, version, state, deadline, member, ttl, done, plan, out, place, numbered_in, owner)
   local have = tonumber(redis.call('HGET', keys[1], 'state_v') or '0')
   if have ~= tonumber(version) then return nil end
   redis.call('HSET', keys[1], 'state_v', have + 1, 'state', state, 'out', out, 'numbered_in', numbered_in)
   if plan ~= '' then redis.call('HSET', keys[1], 'plan', plan) end
+  if owner ~= '' then claim(keys[1], out, owner) end
   redis.call('EXPIRE', keys[1], ttl)
   if done ~= '' then redis.call('HDEL', keys[1], 'ctx', 'ctx_result'); redis.call('DEL', keys[3])
   else redis.call('EXPIRE', keys[3], ttl) end
@@ -59,7 +64,7 @@ if now > tonumber(ARGV[#ARGV]) then return {'late', now} end
 COMMIT = (
     _STATE
     + """
-local have = redis.call('HMGET', KEYS[1], 'ctx_v', 'ctx_seq', 'claim', 'out', 'state_v')
+local have = redis.call('HMGET', KEYS[1], 'ctx_v', 'ctx_seq', 'claim', 'out', 'state_v', 'cancelled')
 local seq, last = tonumber(ARGV[2]), tonumber(have[2] or '-1')
 if last == seq then return redis.call('HGET', KEYS[1], 'ctx_result') end
 if not have[5] or have[4] ~= ARGV[2] then return 0 end
@@ -71,7 +76,8 @@ if ARGV[6] ~= '' then
   redis.call('RPUSH', KEYS[3], ARGV[6])
   keep(KEYS[3], ARGV[11])
 end
-return save(KEYS, unpack(ARGV, 7)) or 1
+local names = save(KEYS, unpack(ARGV, 7))
+return names and {have[6] or '', unpack(names)} or 1
 """
 )
 END = (

@@ -20,6 +20,7 @@ from procession_services.runtime.clock import seconds
 from procession_services.runtime.redis_client import RedisClient, Script
 from procession_services.runtime.run_records import (
     Admission,
+    Beginning,
     Committed,
     Saved,
     StateChange,
@@ -169,7 +170,8 @@ class RunStore:
         if isinstance(done, bytes):
             return Committed(done, state_saved=False)
         if isinstance(done, list):
-            return Committed(result, state_saved=True, called=called(done))
+            cancelled, *names = done
+            return Committed(result, state_saved=True, called=called(names), cancelled=bool(cancelled))
         return Committed(result, state_saved=False) if done else None
 
     async def end_run(
@@ -202,6 +204,7 @@ class RunStore:
             change.out,
             place,
             change.numbered_in,
+            change.claimed_by,
         ]
 
     def _lasts(self, deadline_ms: int) -> int:
@@ -213,11 +216,8 @@ class RunStore:
         tenant: str,
         run: str,
         *,
-        state: bytes,
-        plan: bytes,
+        beginning: Beginning,
         deadline_ms: int,
-        out: int,
-        numbered_in: int,
         wanted: Wanted,
         line: str = "",
         alone: bool = False,
@@ -226,9 +226,6 @@ class RunStore:
     ) -> Admission:
         """Saves the state of a new run, unless its id is or was taken, a request was refused, or a limit is reached.
 
-        `out` is its first command, which it does not have yet where it is `queued`, and `numbered_in` the life of the
-        server in which that got its number.
-
         With a `line` the run joins it. Where others are in it, or there is no place, it is saved as `queued` instead;
         without that it is not admitted, and neither is one that wants to be `alone` in its line.
 
@@ -236,15 +233,16 @@ class RunStore:
             TimeoutError: `until` then, on the loop's clock, Redis has not come to it; nor does it later.
         """
         head: list[Any] = [
-            state,
+            beginning.state,
             deadline_ms,
             f"{tenant} {run}",
             self._lasts(deadline_ms),
             queued,
             "1" if alone else "",
-            plan,
-            out,
-            numbered_in,
+            beginning.plan,
+            beginning.out,
+            beginning.numbered_in,
+            beginning.claimed_by,
         ]
         keys = self._keys(tenant, run, line)
         match await self._in_time(self._admit, keys, [*head, *wanted.arguments()], until):
@@ -260,7 +258,7 @@ class RunStore:
                 return Admission(waits=True)
 
     async def enter(self, tenant: str, run: str) -> tuple[Called, ...]:
-        """Lets a run that waited for others on its thread wait for a place; gives those that may begin."""
+        """Lets a run that waited for others on its thread wait for a place; gives those that may beginning."""
         return called(await self._enter(args=[tenant, run]))
 
     async def begun(self, tenant: str, run: str) -> None:

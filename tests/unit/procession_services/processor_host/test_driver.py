@@ -29,7 +29,7 @@ from procession_services.runs.state import Line, Sent
 from procession_services.runtime.admission import CALLED, Called, Places, Wanted
 from procession_services.runtime.clock import iso, now
 from procession_services.runtime.redis_client import connect
-from procession_services.runtime.run_records import Admission
+from procession_services.runtime.run_records import Admission, Beginning
 from procession_services.runtime.store import RunStore, run_key
 from procession_services.runtime.telemetry import installed
 from procession_services.runtime.telemetry.live import LiveObserver
@@ -61,7 +61,7 @@ class Runs:
         if not in_line:
             state.line = None
         await self.store.admit(
-            self.tenant, run, state=state.to_json(), plan=state.plan.stored, deadline_ms=FAR, out=1, numbered_in=0,
+            self.tenant, run, beginning=Beginning(state.to_json(), state.plan.stored, 1, 0), deadline_ms=FAR,
             wanted=Wanted(waiting=99, crowd=99), line=line_of(state), queued=state.to_json(),
         )  # fmt: skip
 

@@ -19,6 +19,7 @@ from procession.errors import (
 from procession.messages import InvalidMessageError
 from procession.registry import Registry
 from procession_schemas import subjects
+from procession_schemas.holders import HolderAnswer, HolderQuestion
 from procession_schemas.run import Failure, Tripwire
 from procession_schemas.validation import RefusedError
 from procession_schemas.work import ANY_VERSION, Control, StepFacts, WorkCommand, WorkResult
@@ -42,7 +43,7 @@ from procession_services.runs.stored import read_state
 from procession_services.runtime.admission import Wanted
 from procession_services.runtime.redis_client import connect
 from procession_services.runtime.replicas import Replicas
-from procession_services.runtime.run_records import StateChange
+from procession_services.runtime.run_records import Beginning, StateChange
 from procession_services.runtime.store import RunStore, run_key
 from procession_services.runtime.tasks import spawned
 from tests.support.waiting import eventually, until
@@ -71,6 +72,7 @@ class Replica:
         self.begun: list[int] = []
         nobody: Any = None
         runners: dict[str, OpRunner] = {"open": self._begin, "emit": self._emit, "result": self._begin}
+        runners["model"] = self._model
         self.executor = Executor(
             LOCAL,
             bus,
@@ -87,6 +89,10 @@ class Replica:
         await self.doing(job)
         await RUNNERS[op.op](op, job)
 
+    async def _model(self, _op: Any, job: Job) -> None:
+        self.begun.append(job.command.seq)
+        raise RefusedError("NO_MODEL", "there is none")
+
     async def _emit(self, op: Any, job: Job) -> None:
         await self.emitting(job)
         await RUNNERS[op.op](op, job)
@@ -101,10 +107,14 @@ class Replica:
         await self.redis.ping()
         state.life = self.store.life
         await self.store.admit(
-            self.tenant, self.run, state=state.to_json(), plan=state.plan.stored, deadline_ms=FAR, out=state.seq,
-            numbered_in=state.life, wanted=Wanted(waiting=99, crowd=99),
+            self.tenant, self.run, deadline_ms=FAR, wanted=Wanted(waiting=99, crowd=99),
+            beginning=Beginning(state.to_json(), state.plan.stored, state.seq, state.life),
         )  # fmt: skip
         return command_of(state, state.sent)
+
+    def takes_what_follows(self) -> None:
+        """Has it do the commands of other services, too, as in one process with them."""
+        self.executor.driver.takes = lambda service: None if service == LOCAL else self.executor
 
     def delivery(self, command: WorkCommand, attempt: int = 1, hold: Hold | None = None) -> Delivery:
         return Delivery(
@@ -461,6 +471,41 @@ async def test_who_has_begun_a_command_of_its_own_has_time_to_do_it(replica, ask
     await doing
     assert not other.begun
     assert (await replica.state()).status == "done"
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_the_command_that_follows_here_is_known_to_be_worked_on_from_its_claim_on(replica, cancelled):
+    """What others ask, and what a cancellation says, may come before Redis' answer to the claim does."""
+    command = await replica.accept(service="tools", goes_on=True, ops=2)
+    replica.takes_what_follows()
+    works, commit = [], replica.store.commit_context
+
+    async def committed(*run, **about):
+        done = await commit(*run, **about)
+        question = HolderQuestion(owner=about["change"].claimed_by).to_json()
+        works.append(await replica.executor.holders.answer("", question))
+        if cancelled:
+            replica.executor.cancels.cancel(*run)
+        return done
+
+    replica.store.commit_context = committed
+    claimed = await replica.executor.execute(command, replica.delivery(command))
+    assert [HolderAnswer.model_validate_json(each).works for each in works] == [True]
+    assert claimed.command.seq == command.seq + 1
+    assert claimed.stored.cancelled is cancelled
+    claim = await replica.store.claimed_by(replica.tenant, replica.run, claimed.command.seq)
+    assert claim == claimed.owner
+
+
+async def test_a_command_that_follows_here_is_done_without_a_word_to_others(replica):
+    command = await replica.accept(service="tools", goes_on=True, ops=2)
+    replica.takes_what_follows()
+    claimed = await replica.executor.execute(command, replica.delivery(command))
+    assert await replica.executor.follow(claimed, replica.delivery(command)) is None
+    assert claimed.command.seq in replica.begun
+    assert (await replica.state()).result.error.code == "NO_MODEL"
+    subject = subjects.work("*", replica.tenant, replica.run)
+    assert [body async for _, body in replica.bus.stored.messages("WORK", subject)] == []
 
 
 async def test_an_event_that_changes_nothing_is_not_saved(replica):

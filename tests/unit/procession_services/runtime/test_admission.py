@@ -14,18 +14,16 @@ from procession_services.runtime.admission import CALLED, Called, Over, Places, 
 from procession_services.runtime.embedded import Endpoints
 from procession_services.runtime.ledger import PICO, Ledger, day_of
 from procession_services.runtime.redis_client import RedisClient, connect
-from procession_services.runtime.run_records import Admission, Saved, StateChange, StoredState
+from procession_services.runtime.run_records import Admission, Beginning, Saved, StateChange, StoredState
 from procession_services.runtime.store import DEADLINES, RunStore, line_key, run_key
 
 pytestmark = pytest.mark.integration
 
 OPEN = Wanted(waiting=100, crowd=1000)
+BEGINNING = Beginning(b"begun", b"plan", 1, 0)
 TURN: dict[str, Any] = {
-    "state": b"begun",
-    "plan": b"plan",
+    "beginning": BEGINNING,
     "deadline_ms": 99,
-    "out": 1,
-    "numbered_in": 0,
     "wanted": OPEN,
     "queued": b"queued",
 }
@@ -53,7 +51,7 @@ class Office:
     async def ask(self, tenant: str, run: str, wanted: Wanted = OPEN, *, queue: bool = True) -> Admission:
         """A request, as the orchestrator handles it."""
         asked: dict[str, Any] = {
-            "state": b"begun", "plan": b"plan", "deadline_ms": 99, "out": 1, "numbered_in": 0, "wanted": wanted,
+            "beginning": BEGINNING, "deadline_ms": 99, "wanted": wanted,
         }  # fmt: skip
         known = await self.store.admit(tenant, run, **asked)
         if known.waits and queue:
@@ -386,11 +384,8 @@ async def test_a_run_that_wants_its_thread_alone_is_not_admitted_behind_another(
     await office.limit(in_all=1)
     line = line_key("a", "ann", "t")
     fields: dict[str, Any] = {
-        "state": b"begun",
-        "plan": b"plan",
+        "beginning": BEGINNING,
         "deadline_ms": 99,
-        "out": 1,
-        "numbered_in": 0,
         "wanted": OPEN,
         "line": line,
     }

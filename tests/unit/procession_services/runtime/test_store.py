@@ -4,6 +4,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,12 +13,20 @@ import pytest_asyncio
 from procession_services.runtime.admission import PLACED, Wanted
 from procession_services.runtime.embedded import Endpoints
 from procession_services.runtime.redis_client import connect
-from procession_services.runtime.run_records import Admission, Committed, StateChange, StoredState
+from procession_services.runtime.run_records import (
+    Admission,
+    Beginning,
+    Committed,
+    StateChange,
+    StoredState,
+    after_commit,
+)
 from procession_services.runtime.store import ANSWER_SECONDS, DEADLINES, RunStore, line_key, run_key
 
 pytestmark = pytest.mark.integration
 FAR = 4_000_000_000_000
 """A deadline that no orchestrator of another test comes to."""
+BEGINNING = Beginning(state=b"begun", plan=b"plan", out=1, numbered_in=7)
 STALE = StateChange(99, b"", FAR, finished=False)
 """Of a version that the state has not."""
 
@@ -30,11 +39,12 @@ class Thread:
         self.tenant = f"t-{secrets.token_hex(6)}"
         self.line = line_key(self.tenant, "ann", "t")
 
-    async def admit(self, run: str, *, alone: bool = False, until: float | None = None) -> Admission:
+    async def admit(
+        self, run: str, *, alone: bool = False, until: float | None = None, beginning: Beginning = BEGINNING
+    ) -> Admission:
         return await self.store.admit(
-            self.tenant, run, state=b"begun", plan=b"plan", deadline_ms=FAR, out=1, numbered_in=7,
-            wanted=Wanted(waiting=99, crowd=99), line=self.line, alone=alone, queued=b"" if alone else b"waits",
-            until=until,
+            self.tenant, run, beginning=beginning, deadline_ms=FAR, wanted=Wanted(waiting=99, crowd=99),
+            line=self.line, alone=alone, queued=b"" if alone else b"waits", until=until,
         )  # fmt: skip
 
     async def state(self, run: str) -> bytes | None:
@@ -217,6 +227,45 @@ async def test_a_claim_is_one_on_the_command_that_it_was_made_for(thread: Thread
     await thread.store.take_context(thread.tenant, "one", seq=1, owner="me")
     assert await thread.store.claimed_by(thread.tenant, "one", 1) == "me"
     assert await thread.store.claimed_by(thread.tenant, "one", 2) is None
+
+
+def _claimed(owner: str) -> Beginning:
+    return replace(BEGINNING, claimed_by=owner)
+
+
+async def test_who_is_to_do_the_first_command_of_a_run_has_claimed_it_where_the_run_begins(
+    thread: Thread,
+) -> None:
+    first, waits = _claimed("me"), _claimed("another")
+    assert await thread.admit("one", beginning=first) == Admission()
+    assert (await thread.admit("two", beginning=waits)).queued
+    assert await thread.store.claimed_by(thread.tenant, "one", 1) == "me"
+    assert await thread.store.claimed_by(thread.tenant, "two", 1) is None
+    taken = await thread.store.take_context(thread.tenant, "one", seq=1, owner="another", attempt=1)
+    assert taken is None
+    taken = await thread.store.take_context(thread.tenant, "one", seq=1, owner="me")
+    assert taken == replace(first.stored(), claims=2)
+    assert await thread.store.times_begun(thread.tenant, "one", 1) == 2
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_the_next_command_is_claimed_with_the_state_that_wants_it(
+    thread: Thread, cancelled: bool
+) -> None:
+    await thread.admit("one")
+    before = await thread.store.take_context(thread.tenant, "one", seq=1, owner="me")
+    assert before is not None
+    if cancelled:
+        await thread.store.mark_cancelled(thread.tenant, "one")
+    change = StateChange(1, b"next", FAR, False, out=2, numbered_in=8, claimed_by="next")
+    about: dict[str, Any] = {"version": 0, "seq": 1, "owner": "me", "data": b'{"a":1}', "result": b"{}"}
+    done = await thread.store.commit_context(thread.tenant, "one", **about, change=change)
+    assert done == Committed(b"{}", state_saved=True, cancelled=cancelled)
+    assert await thread.store.claimed_by(thread.tenant, "one", 2) == "next"
+    after = after_commit(before, b'{"a":1}', change, cancelled=cancelled)
+    taken = await thread.store.take_context(thread.tenant, "one", seq=2, owner="next")
+    assert taken is not None
+    assert replace(taken, result=None) == replace(after, claims=2)
 
 
 async def test_the_first_result_of_a_command_counts(thread: Thread) -> None:
