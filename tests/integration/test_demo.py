@@ -124,11 +124,13 @@ def on_terminal(terminal):
     os.login_tty(terminal)
 
 
-async def test_closing_the_terminal_of_up_ends_it_in_order(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("options", "processes"), [([], 3), (["--no-together"], 9)])
+async def test_closing_the_terminal_of_up_ends_it_in_order(tmp_path, monkeypatch, options, processes):
+    """Two of its processes are the servers."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     ours, theirs = os.openpty()
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "procession_services", "up", preexec_fn=lambda: on_terminal(theirs)
+        sys.executable, "-m", "procession_services", "up", *options, preexec_fn=lambda: on_terminal(theirs)
     )
     os.close(theirs)
     said = b""
@@ -136,6 +138,7 @@ async def test_closing_the_terminal_of_up_ends_it_in_order(tmp_path, monkeypatch
         said += await asyncio.to_thread(os.read, ours, 4096)
     assert len(entries(tmp_path)) == 1
     children = await children_of(process.pid)
+    assert len(children) == processes
     os.close(ours)
     async with asyncio.timeout(60):
         assert await process.wait() == 0
@@ -151,7 +154,7 @@ async def answering(monkeypatch, seconds):
         monkeypatch.setenv("PROCESSION_API_BASE", f"http://127.0.0.1:{models.port}/v1")
         monkeypatch.setenv("PROCESSION_MODEL", "openai/script:long")
         monkeypatch.setenv("OPENAI_API_KEY", "unused")
-        process = await start("up", "--together")
+        process = await start("up")
         assert process.stderr is not None
         while not (ready := await process.stderr.readline()).startswith(b"ready"):
             assert ready

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from procession.client import RequestRejectedError
-from procession_services.orchestrator import handlers
+from procession_services.orchestrator import answers, requests
 from procession_services.runtime import store
 from procession_services.runtime.embedded import EmbeddedServers
 from procession_services.runtime.redis_client import connect
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.integration]
 
 
 async def test_a_request_that_was_refused_meanwhile_keeps_no_thread(tmp_path, monkeypatch):
-    for module in (handlers, store):
+    for module in (answers, requests, store):
         monkeypatch.setattr(module, "ANSWER_SECONDS", 2.0)
     monkeypatch.setenv("OPENAI_API_KEY", "unused")
     thread = {"agent": {"memory": {}}, "memory": {"thread": "t", "resource": "ann"}}

@@ -190,7 +190,7 @@ class World:
         """What was stored, in the life of Redis that it is now."""
         return None if stored is None else read_state(stored, self.fresh.plan.stored, self.store.life)
 
-    # --- the shell (processor_host/executor.py, processor_host/driver.py, orchestrator/handlers.py)
+    # --- the shell (processor_host/executor.py, processor_host/driver.py, orchestrator/requests.py)
 
     def _handle(self, message: Message) -> Steps:
         yield

@@ -60,8 +60,10 @@ def add_machine_commands(commands: Commands) -> None:
     )
     up.add_argument(
         "--together",
-        action="store_true",
-        help="one process for all services but those of --replicas: quicker and smaller while one CPU is enough",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="one process for all services but those of --replicas, quicker and smaller while one CPU is enough (the "
+        "default), or a process for each",
     )
 
     model = commands.add("model", _model, "serve the deterministic demo model, with OpenAI's chat protocol")

@@ -316,7 +316,7 @@ async def test_up_says_which_keys_its_models_lack(servers, procession, tmp_path,
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     (tmp_path / "agents.yaml").write_text("agents: {a: {model: openai/gpt-4o-mini}}")
     command = await procession(
-        "up", "--together", "--embedded", "--agents", str(tmp_path / "agents.yaml"),
+        "up", "--embedded", "--agents", str(tmp_path / "agents.yaml"),
         PROCESSION_REDIS_URL=servers.redis_url,
     )  # fmt: skip
     while not (line := await command.process.stderr.readline()).startswith(b"warning"):
