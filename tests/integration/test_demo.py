@@ -124,9 +124,9 @@ def on_terminal(terminal):
     os.login_tty(terminal)
 
 
-@pytest.mark.parametrize(("options", "processes"), [([], 3), (["--no-together"], 9)])
+@pytest.mark.parametrize(("options", "processes"), [([], 4), (["--no-together"], 10)])
 async def test_closing_the_terminal_of_up_ends_it_in_order(tmp_path, monkeypatch, options, processes):
-    """Two of its processes are the servers."""
+    """Three of its processes are NATS, Redis and the demo model."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     ours, theirs = os.openpty()
     process = await asyncio.create_subprocess_exec(
