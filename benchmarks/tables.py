@@ -40,8 +40,8 @@ _PACED: Final = (
     "foreign_cpus",
 )
 _GROWN: Final = ("wall_ms", "cpu_ms_per_run", "ratio_cpu_ms_per_run", "cpu_us_per_chunk")
-_SIDES: Final = {APART: "Procession", TOGETHER: "... in one process", PEER: "Mastra"}
-"""By the prefix of their values."""
+_SIDES: Final = {TOGETHER: "Procession", APART: "... a process each", PEER: "Mastra"}
+"""By the prefix of their values; ours in one process, and with a process for each service."""
 _SINGLE: Final = (
     ("wall time of a run, ms", "wall_ms"),
     ("... of Mastra's, in pairs", "ratio_wall_ms"),

@@ -99,4 +99,4 @@ def test_the_tables_can_be_made_of_it(told, tmp_path):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30, check=True)
     assert "| output processors |" in done.stdout
     assert "| added wall time, ms |" in done.stdout
-    assert "| 3 | ... in one process |" in done.stdout
+    assert "| 3 | ... a process each |" in done.stdout

@@ -8,6 +8,7 @@ import pytest
 import pytest_asyncio
 
 from procession_schemas import subjects
+from procession_services.processor_host.executor import Executor
 from tests.support.servers import own_servers
 from tests.support.system import SERVICES, finished, running_system, text_of
 
@@ -129,3 +130,30 @@ async def test_what_was_handed_over_goes_on_when_a_server_was_restarted(
     assert (result.status, result.text) == ("finished", "".join(TEXT * 5).upper())
     assert "reset" not in [chunk["type"] for chunk in chunks]
     assert len(system.requests(model)) == 1
+
+
+@pytest.mark.parametrize("text", [SHORT, LONG])
+async def test_what_is_cancelled_in_its_first_command_ends_at_once(system, start, text):
+    await start()
+    gate = system.gate()
+    agent = {"inputProcessors": [gate.processor("processInput")]}
+    handle = await system.start({"chunks": ["never"]}, agent=agent, text=text)
+    await gate.reached()
+    await handle.cancel()
+    result, _ = await finished(handle)
+    assert result.status == "cancelled"
+
+
+async def test_a_first_command_that_fails_is_done_again(servers, system, monkeypatch, caplog):
+    failing, follow = [RuntimeError("Redis has lost its mind")], Executor.follow
+
+    async def once(self, claimed, delivery):
+        if failing:
+            raise failing.pop()
+        return await follow(self, claimed, delivery)
+
+    monkeypatch.setattr(Executor, "follow", once)
+    async with system.inside(*SERVICES, together=True):
+        result, chunks = await system.run({"chunks": ["do", "ne"]}, agent=AGENT)
+    assert result.text == text_of(chunks) == "DONE"
+    assert "goes on with what NATS has of it" in caplog.text

@@ -8,7 +8,7 @@ import nats
 import pytest
 
 from tests.support.servers import own_servers
-from tests.support.system import all_but, finished, running_system
+from tests.support.system import SERVICES, all_but, finished, running_system
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 CALL = {"tool_calls": [{"id": "c1", "name": "echo", "arguments": {"text": "hi"}}]}
@@ -38,13 +38,16 @@ def runs(**options):
     return {"inputProcessors": [{"id": "ending", "options": options}]}
 
 
-async def test_what_a_process_had_in_hand_beside_work_that_ends_it_is_done(tmp_path, monkeypatch):
+@pytest.mark.parametrize("services", [("input_processors",), SERVICES])
+async def test_what_a_process_had_in_hand_beside_work_that_ends_it_is_done(tmp_path, monkeypatch, services):
     """They come together, and would end together each time."""
     monkeypatch.setenv("OPENAI_API_KEY", "unused")
-
+    others = [service for service in SERVICES if service not in services]
     async with own_servers(tmp_path) as servers, running_system(servers.endpoints, tmp_path) as system:
-        process = system.process("input_processors", work_ack_wait=1.5)
-        async with system.inside(*all_but("input_processors"), work_ack_wait=1.5):
+        async with system.inside("orchestrator"):
+            pass  # the streams are there
+        process = system.process(*services, work_ack_wait=1.5)
+        async with system.inside(*others, work_ack_wait=1.5):
             deadly = await system.start({"chunks": ["never"]}, agent=runs(ends="exit"))
             harmless = [await system.start({"chunks": ["done"]}, agent=runs(seconds=0.1)) for _ in range(3)]
             (failed, _), *others = await ends_of(process, [deadly, *harmless])

@@ -21,6 +21,8 @@ from procession.client import Procession, RunHandle
 from procession_schemas import subjects
 from procession_schemas.agent import Agent
 from procession_services.demo_model import Server, serve
+from procession_services.bus import Nearby
+from procession_services.processor_host.handover import Handover
 from procession_services.processor_host.service import hosted
 from procession_services.runtime.embedded import Endpoints
 from procession_services.runtime.redis_client import RedisClient, connect
@@ -171,13 +173,14 @@ class System:
         return f"http://127.0.0.1:{self.models.port}/v1"
 
     @asynccontextmanager
-    async def inside(self, *services: str, **settings: Any) -> AsyncIterator[None]:
-        """Runs services in this process for the length of the block."""
+    async def inside(self, *services: str, together: bool = False, **settings: Any) -> AsyncIterator[None]:
+        """Runs services in this process for the length of the block; `together` they know that they share it."""
+        shared = (Nearby(), Handover()) if together else (None, None)
         async with AsyncExitStack() as stack:
             for service in services:
                 start = importlib.import_module(f"procession_services.{service}.app").start
                 own = self.settings(f"{service}-{next(_numbers)}", **settings)
-                await stack.enter_async_context(hosted(service, own, start))
+                await stack.enter_async_context(hosted(service, own, start, *shared))
             yield
 
     def process(self, *services: str, **environment: Any) -> ServiceProcess:
