@@ -20,8 +20,8 @@ from redis.asyncio import Redis
 from procession.client import Procession, RunHandle
 from procession_schemas import subjects
 from procession_schemas.agent import Agent
-from procession_services.demo_model import Server, serve
 from procession_services.bus import Nearby
+from procession_services.demo_model import Server, serve
 from procession_services.processor_host.handover import Handover
 from procession_services.processor_host.service import hosted
 from procession_services.runtime.embedded import Endpoints
