@@ -42,6 +42,8 @@ _PACED: Final = (
 _GROWN: Final = ("wall_ms", "cpu_ms_per_run", "ratio_cpu_ms_per_run", "cpu_us_per_chunk")
 _SIDES: Final = {TOGETHER: "Procession", APART: "... a process each", PEER: "Mastra"}
 """By the prefix of their values; ours in one process, and with a process for each service."""
+_PINNED: Final = {"together": _SIDES[TOGETHER], "procession": _SIDES[APART], "mastra": _SIDES[PEER]}
+"""By the names of the sides that streams are counted of."""
 _SINGLE: Final = (
     ("wall time of a run, ms", "wall_ms"),
     ("... of Mastra's, in pairs", "ratio_wall_ms"),
@@ -106,13 +108,17 @@ def _pinned(pinned: dict[str, Any]) -> Iterator[str]:
     yield from _single(pinned["single"], " on one core")
     yield from ("", "### Streams of 50 chunks/s that one core carries", "")
     rows = [
-        [str(level["streams"]), side, *(_cell(level[side][key]) for key in columns)]
+        [str(level["streams"]), name, *(_cell(level[side][key]) for key in columns)]
         for level in pinned["levels"]
-        for side in pinned["found"]
+        for side, name in _PINNED.items()
         if side in level
     ]
     yield from _table(["streams", "", *(_TITLES[key] for key in columns)], rows)
-    most = ", ".join(f"{side} {found['most_streams']}" for side, found in pinned["found"].items())
+    most = ", ".join(
+        f"{name} {pinned['found'][side]['most_streams']}"
+        for side, name in _PINNED.items()
+        if side in pinned["found"]
+    )
     limit = max(found["limit_ms"] for found in pinned["found"].values())
     yield from ("", f"Most streams before p99 passed {limit:g} ms: {most}.")
 
