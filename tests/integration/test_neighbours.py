@@ -3,6 +3,7 @@
 import asyncio
 import signal
 from contextlib import suppress
+from typing import Any
 
 import nats
 import pytest
@@ -75,7 +76,7 @@ async def test_what_people_say_is_taken_though_orchestrators_have_ended_with_it_
 ):
     """It ends none of them; they have it in hand for some seconds, until Redis has surely written what came of it."""
     monkeypatch.setenv("OPENAI_API_KEY", "unused")
-    options = {"work_ack_wait": 1.5, "max_deliver": 2}
+    options: dict[str, Any] = {"work_ack_wait": 1.5, "max_deliver": 2}
     async with (
         own_servers(tmp_path) as servers,
         running_system(servers.endpoints, tmp_path) as system,
