@@ -6,6 +6,7 @@ from functools import partial
 
 from procession_schemas import subjects
 from procession_schemas.agent import Agent
+from procession_services.bus import Delivery
 from procession_services.bus.backlog import Backlog
 from procession_services.bus.inspect import longest_request
 from procession_services.bus.keeping import never
@@ -59,6 +60,14 @@ async def start(host: Host) -> None:
         watching.append(asyncio.create_task(host.bus.keep_streams()))
     host.on_stop.append(partial(ended, *watching))
     host.on_drain.append(lapses.close)
+
+    async def begun(delivery: Delivery) -> int:
+        """How often a request, or what somebody says, was begun: a processor may end the process when it is made.
+
+        What is done, and in hand until Redis has surely written that, ends none.
+        """
+        return 1 + await host.begun.times(delivery.place)
+
     root, handover = subjects.ROOT, host.handover
     await host.add_worker(
         stream="WORK",
@@ -74,7 +83,7 @@ async def start(host: Host) -> None:
         handler=orchestrator.on_control,
         give_up=orchestrator.give_up,
         concurrency=INTAKE,
-        begun=orchestrator.begun,
+        begun=begun,
     )
     await host.add_worker(
         stream="RUNS",
@@ -83,7 +92,7 @@ async def start(host: Host) -> None:
         handler=requests.on_request,
         give_up=requests.give_up,
         concurrency=INTAKE,
-        begun=requests.begun,
+        begun=begun,
         still_ours=handover.still_ours if handover else never,
     )
     backlog = Backlog(host.bus, Known(host.store, host.bus, executor.driver.again).knows)

@@ -81,12 +81,5 @@ class Orchestrator:
         if not await self._driver.event(tenant, run, DeadlinePassed(int(seconds() * 1000))):
             await self._driver.begin(await self._store.forget(tenant, run))
 
-    async def begun(self, delivery: Delivery) -> int:
-        """How often what somebody says was begun.
-
-        What is done, and in hand until Redis has surely written that, ends none.
-        """
-        return 1 + await self._begun.times(delivery.place)
-
     async def give_up(self, _delivery: Delivery, _reason: str) -> None:
         """What could not be taken into a run is in DEAD."""

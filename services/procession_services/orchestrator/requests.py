@@ -13,7 +13,7 @@ from procession_schemas.run import Failure, RunRequest
 from procession_schemas.run_ids import answer_id
 from procession_schemas.validation import RefusedError
 from procession_schemas.work import Control
-from procession_services.bus import Delivery, Hold, HopelessError, LostError
+from procession_services.bus import Delivery, Hold, HopelessError
 from procession_services.bus.inspect import longest_request
 from procession_services.orchestrator.addressed import addressed, derived_run_id, run_id_of
 from procession_services.orchestrator.answers import Answers
@@ -148,21 +148,16 @@ class Requests:
                 admitted = await self._requested(delivery, leap=True)
 
     async def _begin(self, state: RunState, first: Claimed, handover: Handover, delivery: Delivery) -> None:
-        """Does the first command of a run, and what follows here; where that fails it is sent, and counted there."""
+        """Does the first command of a run, and what follows here.
+
+        Where that fails the request comes again, and the command is sent. What Redis does not allow there is not the
+        request's failure, which was admitted: it is sent at once.
+        """
         try:
             await handover.follow(first, replace(delivery, traceparent=state.traceparent))
-        except LostError:
-            raise
-        except Exception:
-            log.exception("run %s of tenant %s goes on with what NATS has of it", state.run, state.tenant)
+        except NotAllowedError as error:
+            log.warning("run %s of tenant %s goes on by NATS: %s", state.run, state.tenant, error)
             await self._driver.again(state.tenant, state.run)
-
-    async def begun(self, delivery: Delivery) -> int:
-        """How often a request was begun: a processor may end the process when it is made.
-
-        What is done, and in hand until Redis has surely written that, ends none.
-        """
-        return 1 + await self._begun.times(delivery.place)
 
     def _may_be_forgotten(self, delivery: Delivery) -> bool:
         """Whether the request is older than this life of Redis, so that somebody may have had it before."""

@@ -196,7 +196,7 @@ class Driver:
         """Does what the reducer wants, but for a command that this process does."""
         with telemetry.observer().continued(state.traceparent):
             for effect in effects:
-                if not (but and isinstance(effect, Send) and effect.command is but):
+                if not (isinstance(effect, Send) and effect.command is but):
                     await self._do(state, effect)
             if state.status == "done":
                 self._store.mark_told(state.tenant, state.run, state.fingerprint)
