@@ -10,6 +10,7 @@ from redis.asyncio import Redis
 
 from procession.client.errors import RunConflictError, UnknownRunError
 from procession_schemas import subjects
+from procession_services.bus.stored import Stored
 from procession_services.orchestrator.app import start as start_orchestrator
 from procession_services.orchestrator.lost_runs import LostRuns
 from procession_services.processor_host.service import hosted
@@ -163,12 +164,12 @@ async def test_what_cannot_be_read_and_a_second_loss_keep_no_run_from_its_end(sy
     await settled(system)
     end_all, lost = LostRuns.end, 0
 
-    async def once_more(self, life):
+    async def once_more(self, life, *, until):
         nonlocal lost
-        assert await end_all(self, life - 1) == 0, (
+        assert await end_all(self, life - 1, until=until) == 0, (
             "in this one Redis may have forgotten what was done in that"
         )
-        found = await end_all(self, life)
+        found = await end_all(self, life, until=until)
         if not lost:
             await system.redis.flushall()  # when all have been looked at
             lost = 1
@@ -181,6 +182,32 @@ async def test_what_cannot_be_read_and_a_second_loss_keep_no_run_from_its_end(sy
         result, _ = await finished(await system.client.attach(each.run_id))
         assert result.error.code == "STATE_LOST"
     assert lost == 1
+
+
+async def test_what_was_accepted_since_is_not_asked_for(system, monkeypatch):
+    noted, asked = asyncio.Event(), []
+    newest, look_at = Stored.newest, LostRuns._look_at
+
+    async def noting(self, stream):
+        number = await newest(self, stream)
+        noted.set()
+        return number
+
+    async def looking(self, accepted, life):
+        asked.extend(subject for subject, _ in accepted)
+        return await look_at(self, accepted, life)
+
+    before, _ = await system.run({"chunks": ["well"]})
+    await settled(system)
+    monkeypatch.setattr(Stored, "newest", noting)
+    monkeypatch.setattr(LostRuns, "_look_at", looking)
+    await empty(system)
+    await asyncio.wait_for(noted.wait(), 20)
+    since, _ = await system.run({"chunks": ["well"]})
+    await eventually(lambda: system.redis.get(LOOKED_AFTER))
+    runs = [subjects.parse(subject)[2] for subject in asked]
+    assert before.run_id in runs
+    assert since.run_id not in runs
 
 
 async def test_ids_stay_taken(system):

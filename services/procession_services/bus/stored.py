@@ -54,9 +54,24 @@ class Stored:
         except NotFoundError:
             return None
 
-    async def messages(self, stream: str, subject: str) -> AsyncIterator[tuple[str, bytes]]:
-        """Subject and body of each message that a stream holds on a subject, oldest first, one question each."""
+    async def newest(self, stream: str) -> int:
+        """The number of the newest message of a stream; 0 where it has none."""
+        try:
+            info = await self._retried(stream, lambda: self._js.stream_info(stream))
+        except NotFoundError:
+            return 0
+        return int(info.state.last_seq)
+
+    async def messages(
+        self, stream: str, subject: str, *, until: int | None = None
+    ) -> AsyncIterator[tuple[str, bytes]]:
+        """Subject and body of each message that a stream holds on a subject, oldest first, one question each.
+
+        With `until` only those up to that number.
+        """
         async for message in self.whole(stream, subject):
+            if until is not None and message.seq > until:
+                return
             yield message.subject, message.data
 
     async def whole(self, stream: str, subject: str) -> AsyncIterator[Any]:

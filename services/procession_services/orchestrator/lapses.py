@@ -86,6 +86,7 @@ class Lapses:
         self._redelivered = redelivered
         self._life = _NONE
         self._emptied: float | None = None
+        self._events_then: int | None = None
         self._is_new = self._waits_for_others = False
         self._asking: deque[tuple[float, asyncio.Future[bool]]] = deque()
         self._watched: dict[tuple[str, str], _Watched] = {}
@@ -133,7 +134,8 @@ class Lapses:
 
     async def _changed(self, life: int, seen: bytes | None, looking: bytes | None) -> None:
         if seen is None:
-            self._emptied, self._waits_for_others = asyncio.get_running_loop().time(), False
+            self._emptied, self._events_then = asyncio.get_running_loop().time(), None
+            self._waits_for_others = False
             if self._life == _NONE:
                 self._is_new = await self._bus.stored.is_served("RUNS", RUNS_CONSUMER)
             elif looking is None:  # it was emptied while we were here
@@ -177,6 +179,8 @@ class Lapses:
         if self._emptied is None:
             return True
         emptied = self._emptied
+        if self._events_then is None:
+            self._events_then = await self._bus.stored.newest("EVENTS")
         if moment < emptied + self._redelivered + _WRITTEN_SECONDS:
             return False
         if self._is_new:
@@ -186,7 +190,7 @@ class Lapses:
                 )
             self._waits_for_others = True
             return False
-        if lost := await self._lost.end(self._life):
+        if lost := await self._lost.end(self._life, until=self._events_then):
             log.warning("Redis was emptied: %d runs have ended with STATE_LOST", lost)
         if self._emptied != emptied or self._store.life != self._life:
             return False

@@ -40,14 +40,14 @@ class LostRuns:
     def __init__(self, store: RunStore, bus: Bus, driver: Driver) -> None:
         self._store, self._bus, self._driver = store, bus, driver
 
-    async def end(self, life: int) -> int:
-        """Ends all of them; returns how many there were.
+    async def end(self, life: int, *, until: int) -> int:
+        """Ends those that were accepted up to that number of EVENTS; returns how many there were.
 
-        A request that NATS still has is handled again (docs/adr/0024): to be called when that has been done in this
+        What was accepted later is in the Redis that is here now. A request that NATS still has is handled again (docs/adr/0024): to be called when that has been done in this
         `life` of Redis. In the next one it may have forgotten again what was done.
         """
         lost, batch = 0, list[tuple[str, bytes]]()
-        async for each in self._bus.stored.messages("EVENTS", subjects.events("run.accepted")):
+        async for each in self._bus.stored.messages("EVENTS", subjects.events("run.accepted"), until=until):
             batch.append(each)
             if len(batch) == _AT_ONCE:
                 lost, batch = lost + await self._look_at(batch, life), []
