@@ -43,8 +43,9 @@ class LostRuns:
     async def end(self, life: int, *, until: int) -> int:
         """Ends those that were accepted up to that number of EVENTS; returns how many there were.
 
-        What was accepted later is in the Redis that is here now. A request that NATS still has is handled again (docs/adr/0024): to be called when that has been done in this
-        `life` of Redis. In the next one it may have forgotten again what was done.
+        What was accepted later is in the Redis that is here now. A request that NATS still has is handled again
+        (docs/adr/0024): to be called when that has been done in this `life` of Redis. In the next one it may have
+        forgotten again what was done.
         """
         lost, batch = 0, list[tuple[str, bytes]]()
         async for each in self._bus.stored.messages("EVENTS", subjects.events("run.accepted"), until=until):
