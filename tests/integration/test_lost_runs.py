@@ -185,7 +185,7 @@ async def test_what_cannot_be_read_and_a_second_loss_keep_no_run_from_its_end(sy
 
 
 async def test_what_was_accepted_since_is_not_asked_for(system, monkeypatch):
-    noted, asked = asyncio.Event(), []
+    noted, asked = asyncio.Event(), list[str]()
     newest, look_at = Stored.newest, LostRuns._look_at
 
     async def noting(self, stream):
