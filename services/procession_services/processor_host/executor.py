@@ -154,11 +154,12 @@ class Executor:
                 await self.driver.event(command.tenant, command.run, result)
                 return None
             if stored.state is None:
-                log.warning(
-                    "command %s is dropped, of whose run Redis knows nothing: it was emptied, or whoever sent the "
-                    "command has another one (`procession check --deploy`)",
-                    command.id,
-                )
+                if not await self.store.is_told(command.tenant, command.run):
+                    log.warning(
+                        "command %s is dropped, of whose run Redis knows nothing: it was emptied, or whoever sent "
+                        "the command has another one (`procession check --deploy`)",
+                        command.id,
+                    )
                 return None
             if _stale(command, stored):
                 log.info(

@@ -127,7 +127,7 @@ class Settings(BaseSettings):
         description="Seconds that a run's state stays in Redis after its last change, and after its deadline.",
     )
     finished_ttl: int = Field(
-        default=3_600, gt=0, le=_YEAR, description="Seconds that it stays after the run has ended."
+        default=120, gt=0, le=_YEAR, description="Seconds that it stays after the run's end was told."
     )
     workspaces: str | None = Field(
         default=None,

@@ -57,7 +57,7 @@ class RunStore:
     Args:
         redis: The server.
         ttl: Seconds that a run is kept after its last change, and after its deadline: it must be there to be ended.
-        finished_ttl: Seconds that it is kept after its end.
+        finished_ttl: Seconds that it is kept after its end was told.
         told_ttl: Seconds that its id is not for reuse: as long as its end can be read.
     """
 
@@ -198,7 +198,7 @@ class RunStore:
             change.state,
             change.deadline_ms,
             f"{tenant} {run}",
-            self._finished_ttl if change.finished else self._lasts(change.deadline_ms),
+            self._lasts(change.deadline_ms),
             "1" if change.finished else "",
             change.plan,
             change.out,
@@ -208,7 +208,7 @@ class RunStore:
         ]
 
     def _lasts(self, deadline_ms: int) -> int:
-        """Seconds that the keys of a run that has not ended are kept."""
+        """Seconds that the keys of a run are kept whose end was not told."""
         return max(self._ttl, _LATE_SECONDS) + max(0, math.ceil(deadline_ms / 1000 - seconds()))
 
     async def admit(
@@ -329,11 +329,16 @@ class RunStore:
     def mark_told(self, tenant: str, run: str, digest: str) -> None:
         """Notes soon that everybody can read the end of a run, which `digest` asked for: its id is not for reuse.
 
-        Nobody needs to tell it any more, so the run has no deadline.
+        Nobody needs to tell it any more, so the run has no deadline, and its state, with the result, soon goes.
         """
         what = f"the end of run {run} was told, and is told again at its deadline"
         self.redis.later(what, "SET", _told_key(tenant, run), digest, "EX", self._told_ttl)
         self.redis.later(what, "ZREM", DEADLINES, f"{tenant} {run}")
+        self.redis.later(what, "EXPIRE", run_key(tenant, run), self._finished_ttl)
+
+    async def is_told(self, tenant: str, run: str) -> bool:
+        """Whether everybody can read the end of a run."""
+        return bool(await self.redis.exists(_told_key(tenant, run)))
 
     async def next_deadlines(self, most: int) -> list[tuple[int, str, str]]:
         """The earliest deadlines, `most` at most (milliseconds since the epoch), each with its tenant and run."""

@@ -353,11 +353,16 @@ async def test_a_result_counts_although_somebody_has_changed_the_state_meanwhile
     assert replica.begun.count(command.seq) == 1
 
 
-async def test_a_command_of_a_run_that_redis_has_forgotten_is_not_done(replica):
+@pytest.mark.parametrize("told", [False, True])
+async def test_a_command_of_a_run_that_redis_has_forgotten_is_not_done(replica, caplog, told):
     command = await replica.accept(service="tools")
     await replica.store.discard(replica.tenant, replica.run)
+    if told:
+        replica.store.mark_told(replica.tenant, replica.run, "digest")
+        await replica.redis.settled()
     await replica.executor.execute(command, replica.delivery(command))
     assert command.seq not in replica.begun
+    assert ("of whose run Redis knows nothing" in caplog.text) != told, "a warning, where the run is not over"
 
 
 async def test_who_gets_a_command_that_the_run_has_left_behind_sends_the_one_that_it_waits_for(replica):

@@ -290,6 +290,8 @@ async def test_when_the_end_of_a_run_was_told_its_id_is_taken_and_it_has_no_dead
     thread.store.mark_told(thread.tenant, "one", "digest")
     await thread.redis.settled()
     assert await thread.redis.zscore(DEADLINES, f"{thread.tenant} one") is None
+    assert await thread.store.is_told(thread.tenant, "one")
+    assert not await thread.store.is_told(thread.tenant, "two")
     await thread.redis.delete(run_key(thread.tenant, "one"))
     assert await thread.admit("one") == Admission(told="digest")
     assert 80 < await thread.redis.ttl(f"{run_key(thread.tenant, 'one')}:told") <= 90
@@ -470,7 +472,7 @@ async def test_a_plan_is_saved_where_it_has_become_another_one(thread: Thread) -
     assert await thread.store.load_state(thread.tenant, "one") == StoredState(3, b"next", b"made")
 
 
-async def test_a_run_is_kept_beyond_its_deadline_and_nothing_shortens_that_before_its_end(
+async def test_a_run_is_kept_beyond_its_deadline_and_nothing_shortens_that_before_its_end_was_told(
     thread: Thread,
 ) -> None:
     await thread.admit("one")
@@ -487,7 +489,10 @@ async def test_a_run_is_kept_beyond_its_deadline_and_nothing_shortens_that_befor
     await thread.store.append_parts(thread.tenant, "one", b"part")
     assert [far < await thread.redis.ttl(key) <= far + 121 for key in keys] == [True, True]
     await thread.save("one", done=True)
-    assert await thread.redis.ttl(keys[0]) <= 30
+    assert far < await thread.redis.ttl(keys[0]) <= far + 121
+    thread.store.mark_told(thread.tenant, "one", "digest")
+    await thread.redis.settled()
+    assert 0 < await thread.redis.ttl(keys[0]) <= 30
 
 
 async def test_who_comes_late_to_a_deadline_finds_the_run_however_short_runs_are_kept(thread: Thread) -> None:
@@ -528,6 +533,8 @@ async def test_what_was_refused_first_counts_as_long_as_its_end_can_be_read(thre
 async def test_a_cancel_makes_redis_keep_nothing_for_longer(thread: Thread) -> None:
     await thread.admit("over")
     await thread.save("over", done=True)
+    thread.store.mark_told(thread.tenant, "over", "digest")
+    await thread.redis.settled()
     for run in ("over", "unknown"):
         await thread.store.mark_cancelled(thread.tenant, run)
     left = [await thread.redis.ttl(run_key(thread.tenant, run)) for run in ("over", "unknown")]
