@@ -26,6 +26,8 @@ _TOLD_BYTES = 16 * 1024
 """The longest entry that goes to its sender, which wakes Redis and this process once less."""
 _HELD_BYTES = 16 * 1024 * 1024
 """JSON of the chunks of all runs that stay in memory; runs that were not worked on for longest go first."""
+_HELD_SECONDS = 60.0
+"""A run that was not worked on for so long may have ended elsewhere; one that goes on has its log read again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ class RunParts:
     entries: int = 0
     streams: dict[int, int | None] = field(default_factory=dict)
     size: int = 0
+    kept_at: float = 0.0
 
     def lists_of(self, links: int) -> list[list[Chunk]]:
         """The lists of so many processors."""
@@ -150,12 +153,16 @@ class PartsStore:
         return entry.decode() if told else None
 
     def keep(self, place: StreamPlace, parts: RunParts) -> None:
-        """Keeps them for the next stream of the run; drops those of others where all are too large."""
+        """Keeps them for the next stream of the run; drops those of others that are old, or where all are too large."""
         self._taken(place)
         self._runs[place.tenant, place.run] = parts
         self._held += parts.size
-        while self._held > _HELD_BYTES and len(self._runs) > 1:
-            _, oldest = self._runs.popitem(last=False)
+        parts.kept_at = asyncio.get_running_loop().time()
+        while len(self._runs) > 1:
+            oldest = next(iter(self._runs.values()))
+            if self._held <= _HELD_BYTES and oldest.kept_at > parts.kept_at - _HELD_SECONDS:
+                return
+            self._runs.popitem(last=False)
             self._held -= oldest.size
 
     def _taken(self, place: StreamPlace) -> RunParts | None:

@@ -89,6 +89,27 @@ async def test_what_runs_that_go_on_have_received_is_bounded(servers: Endpoints)
         assert parts_store._held == 0, "whoever has them counts them no more"
 
 
+@pytest.mark.parametrize("received", [0, 1], ids=["nothing", "something"])
+async def test_what_runs_have_received_that_ended_elsewhere_is_dropped_after_a_while(
+    servers: Endpoints, monkeypatch: pytest.MonkeyPatch, received: int
+) -> None:
+    """As of those that were cancelled, which nobody opens again."""
+    names = [f"r-{secrets.token_hex(6)}" for _ in range(4)]
+    async with connect(servers.redis_url) as redis:
+        replica = PartsStore(RunStore(redis, ttl=60, finished_ttl=60, told_ttl=60))
+        for run in names:
+            if run is names[-1]:
+                monkeypatch.setattr("procession_services.output_processors.parts._HELD_SECONDS", 0.0)
+            parts = await replica.open(place(run))
+            for _ in range(received):
+                await has(replica, place(run), 10, "one")
+            if not received:
+                replica.keep(place(run), parts)
+        assert [run for _, run in replica._runs] == names[-1:]
+        await replica.open(place(names[-1]))
+        assert replica._held == 0
+
+
 async def test_two_streams_of_a_run_do_not_receive_what_is_the_others(servers: Endpoints) -> None:
     """A sender that is cut off and the one who has its work may have the same replica at the same time."""
     run = f"r-{secrets.token_hex(6)}"
