@@ -9,6 +9,7 @@ import pytest_asyncio
 
 from procession_schemas import subjects
 from procession_services.processor_host.executor import Executor
+from procession_services.runtime.store import run_key
 from tests.support.servers import own_servers
 from tests.support.system import SERVICES, finished, running_system, text_of
 
@@ -142,6 +143,22 @@ async def test_what_is_cancelled_in_its_first_command_ends_at_once(system, start
     await handle.cancel()
     result, _ = await finished(handle)
     assert result.status == "cancelled"
+
+
+@pytest.mark.parametrize("processors", [[], ["unicode-normalizer"]])
+async def test_what_was_cancelled_before_it_was_asked_for_ends_at_once(system, processors):
+    """Its end is another command than the first one, which is claimed before anybody knows of the cancellation."""
+    model = system.script({"chunks": ["never"]})
+    async with system.inside(*SERVICES, together=True):
+        await system.client.cancel("early-bird")
+        while not await system.redis.hexists(run_key(system.client.tenant, "early-bird"), "cancelled"):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        async with asyncio.timeout(SOONER):
+            agent = {"model": model, "inputProcessors": processors}
+            result, chunks = await system.run(agent=agent, run_id="early-bird")
+    assert result.status == "cancelled"
+    assert [chunk["type"] for chunk in chunks] == ["start", "abort", "finish"]
+    assert system.requests(model) == []
 
 
 async def test_a_first_command_that_fails_is_done_again(servers, system, monkeypatch, caplog):

@@ -216,7 +216,7 @@ class Requests:
             self._driver.on_deadline_added(state.deadline_ms)
             telemetry.observer().run_accepted(tenant, state.agent)
             if known.cancelled:
-                state, effects = _cancelled(state if state.queued else fresh)
+                state, effects = _cancelled(state if known.queued else fresh.but(seq=begun.seq))
                 saved = await self._store.save_state(tenant, run_id, change(state, 1))
                 if not saved.saved:  # somebody was quicker, and has said what follows
                     return _Admitted(state, self._lapses.kept())
@@ -302,7 +302,10 @@ class Requests:
 
 
 def _cancelled(state: RunState) -> tuple[RunState, list[Effect]]:
-    """What a run becomes that somebody cancelled before it was accepted."""
+    """What a run becomes that somebody cancelled before it was accepted.
+
+    Where it has begun its first command may be claimed: what ends it is another one, and gets the number behind that.
+    """
     if state.queued:
         return reduce(state, Control(type="cancel"))
     return reduce(state.but(cancel=True), Started())
