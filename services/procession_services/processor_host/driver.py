@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Protocol
 
 from procession.args import AbortSignal
@@ -123,6 +124,7 @@ class Driver:
             after, effects = reduce(state, event)
             resumed = state.status == "suspended" and after.status == "running"
             _set_deadline(state, after)
+            _note_end(state, after)
             if after == state:
                 break
             with_plan = after.plan is not state.plan
@@ -262,8 +264,9 @@ class Driver:
             log.exception("run %s of tenant %s cannot be read, and goes on", run, tenant)
 
     async def _ended(self, state: RunState, result: RunResult) -> None:
-        """Tells the end; whoever is the first to do so counts it."""
-        final = result.model_copy(update={"duration_ms": int(seconds_since(state.accepted_at) * 1000)})
+        """Tells the end; whoever is the first to do so counts it, and whoever does it again says the same."""
+        ended = datetime.fromtimestamp(state.ended_ms / 1000, UTC) if state.ended_ms else now()
+        final = result.model_copy(update={"duration_ms": int(seconds_since(state.accepted_at, ended) * 1000)})
         if await self.finished(
             state.tenant,
             state.run,
@@ -271,6 +274,7 @@ class Driver:
             state.fingerprint,
             fence=fence_of(state.seq),
             end_seq=state.out_seq,
+            at=ended,
         ):
             _observe(state, final)
 
@@ -319,15 +323,27 @@ class Driver:
             telemetry.observer().run_ends(tenant, result, telemetry.Trace(), at)
 
     async def finished(
-        self, tenant: str, run: str, result: RunResult, fingerprint: str | None, *, fence: int, end_seq: int
+        self,
+        tenant: str,
+        run: str,
+        result: RunResult,
+        fingerprint: str | None,
+        *,
+        fence: int,
+        end_seq: int,
+        at: datetime | None = None,
     ) -> bool:
-        """Publishes the one terminal event of a run; the end of its chunks has at least that fence.
+        """Publishes the one terminal event of a run, which ended then; its chunks' end has at least that fence.
 
         Says whether nobody had told it before.
         """
-        at = iso(now())
         event = RunFinished(
-            run_id=run, at=at, result=result, fingerprint=fingerprint, fence=fence, end_seq=end_seq
+            run_id=run,
+            at=iso(at or now()),
+            result=result,
+            fingerprint=fingerprint,
+            fence=fence,
+            end_seq=end_seq,
         )
         subject = subjects.event(tenant, run, event.type)
         message_id = f"finished:{tenant}:{run}"
@@ -370,6 +386,12 @@ def _set_deadline(before: RunState, after: RunState) -> None:
         return
     time = after.suspended_ms if after.status == "suspended" else after.timeout_ms
     after.deadline_ms = int(now().timestamp() * 1000) + time
+
+
+def _note_end(before: RunState, after: RunState) -> None:
+    """A run that is over knows since when: its end may be told again, by others."""
+    if after.status == "done" != before.status:
+        after.ended_ms = int(now().timestamp() * 1000)
 
 
 def _observe(state: RunState, result: RunResult) -> None:
@@ -422,5 +444,6 @@ def moved(stored: StoredContext, result: WorkResult, life: int) -> Moved:
     before = read_state(stored.state, stored.plan, life)
     state, effects = reduce(before, result)
     _set_deadline(before, state)
+    _note_end(before, state)
     with_plan = state.plan is not before.plan
     return Moved(state, effects, change(state, stored.state_version, with_plan=with_plan))

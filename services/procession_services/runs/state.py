@@ -261,6 +261,7 @@ class RunState(WireStruct):
     reports: dict[str, HookReport] = field(default_factory=dict)
     models: dict[str, ModelReport] = field(default_factory=dict)
     result: RunResult | None = None
+    ended_ms: Annotated[int, Field(description="When it ended; 0 of one that has not.")] = 0
 
     def to_json(self) -> bytes:
         """As it is stored: without the plan."""

@@ -21,9 +21,9 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def seconds_since(at: str) -> float:
-    """The seconds from a time in a message until now; none where the clock of whoever wrote it is ahead of ours."""
-    return max(0.0, (now() - datetime.fromisoformat(at)).total_seconds())
+def seconds_since(at: str, until: datetime | None = None) -> float:
+    """The seconds from a time in a message until now, or then; none where the clock of whoever wrote it is ahead."""
+    return max(0.0, ((until or now()) - datetime.fromisoformat(at)).total_seconds())
 
 
 seconds = time.time

@@ -188,6 +188,20 @@ async def test_the_end_of_a_run_is_told_once_and_its_id_is_taken_then(runs):
     assert (await runs.known("one")).told == "f"
 
 
+async def test_an_end_that_is_told_again_has_the_time_of_the_first_one(runs):
+    heard = []
+    subject = subjects.event(runs.tenant, "one", "run.finished")
+    await runs.bus.subscribe(subject, lambda _subject, body, _reply: heard.append(orjson.loads(body)))
+    await runs.admit("one", in_line=False)
+    result = RunResult(run_id="one", agent="a", status="finished", finish_reason="stop")
+    await runs.driver.event(runs.tenant, "one", Ended(result))
+    await asyncio.sleep(0.01)
+    await runs.driver.again(runs.tenant, "one")
+    await runs.bus.flush()
+    stored = await runs.told("one", "run.finished")
+    assert heard == [*stored, *stored]
+
+
 async def test_a_run_that_was_accepted_by_a_clock_that_is_ahead_took_no_less_than_nothing(runs):
     ended = runs.ended("one").but(accepted_at=iso(now() + timedelta(hours=1)))
     meters = Meters()
