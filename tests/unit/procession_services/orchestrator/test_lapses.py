@@ -49,12 +49,16 @@ class World:
         async def served(*_: str) -> bool:
             return self.served
 
-        async def end(_life: int) -> int:
+        async def newest(_stream: str) -> int:
+            return 7
+
+        async def end(_life: int, *, until: int) -> int:
+            assert until == 7
             self.ended.append(name)
             return 1
 
         store: Any = SimpleNamespace(redis=self.redis, life=1, at_work=none)
-        bus: Any = SimpleNamespace(stored=SimpleNamespace(is_served=served))
+        bus: Any = SimpleNamespace(stored=SimpleNamespace(is_served=served, newest=newest))
         self.stores.append(store)
         lost: Any = SimpleNamespace(end=end)
         one = Lapses(store, bus, SimpleNamespace(), lost, SimpleNamespace(), redelivered=-10)  # type: ignore[arg-type]
