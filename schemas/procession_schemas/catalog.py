@@ -111,7 +111,7 @@ CATALOG: Final[tuple[Row, ...]] = (
     Row(
         "run.accepted", events.RunAccepted, _event("run.accepted"), "EVENTS",
         (ORCHESTRATOR,), (CLIENT,),
-        "The request is valid and its run has begun.",
+        "The request is valid, and its run has begun or waits for its turn.",
     ),
     Row(
         "run.suspended", events.RunSuspended, _event("run.suspended"), "EVENTS",
@@ -131,7 +131,7 @@ CATALOG: Final[tuple[Row, ...]] = (
     Row(
         "request.rejected", events.RequestRejected, _event("request.rejected"), "EVENTS",
         (ORCHESTRATOR,), (CLIENT,),
-        "A request came under the id of a run that has another request; that run goes on untouched.",
+        "A request was refused: a limit is reached, Redis is away, or its id is that of a run with another request.",
     ),
     Row(
         "chunk.batch", ChunkBatch, _pattern(subjects.chunk, "{tenant}", "{run}"), "CHUNKS",
