@@ -6,7 +6,7 @@ from typing import Any, Self, cast
 
 from procession.merging import STEP_START
 from procession.parts import copy_json
-from procession_schemas.messages import Message, Part
+from procession_schemas.messages import Message, Part, ToolInvocation
 
 
 @dataclass(slots=True)
@@ -16,7 +16,8 @@ class Attempt:
     `parts` are those of the message when it was last looked at, `output` the numbers of this attempt's among them.
     `metadata` holds the earlier value of each key that the attempt set, in a list that is empty if there was none.
     `answers` are the ids of messages that processors put beside the response message, or in its place. `accepted` is
-    that message with its earlier steps alone, kept only where processors put something else in their place.
+    that message with its earlier steps alone, kept only where processors put something else in their place. `calls` are
+    those of earlier steps whose ids this attempt has used anew, as they were.
     """
 
     started: bool = False
@@ -25,6 +26,7 @@ class Attempt:
     metadata: dict[str, list[Any]] = field(default_factory=dict)
     answers: list[str] = field(default_factory=list)
     accepted: Message | None = None
+    calls: dict[str, ToolInvocation] = field(default_factory=dict)
 
     def write(self, message: Message, parts: Iterable[Part], metadata: Mapping[str, Any]) -> None:
         """Adds output; the first parts open a new step if the message holds an earlier one (R-DM-2)."""
@@ -72,6 +74,9 @@ class Attempt:
         self.follow(message)
         content, accepted = message["content"], self.accepted
         content["parts"] = accepted["content"]["parts"] if accepted else _without(self.parts, self.output)
+        for part in content["parts"]:
+            if (call := part.get("toolInvocation")) and call["toolCallId"] in self.calls:
+                part["toolInvocation"] = self.calls[call["toolCallId"]]
         if self.metadata:
             kept = {
                 key: value for key, value in content.get("metadata", {}).items() if key not in self.metadata
@@ -89,6 +94,7 @@ class Attempt:
             "metadata": self.metadata,
             "answers": self.answers,
             "accepted": self.accepted,
+            **({"calls": self.calls} if self.calls else {}),
         }
 
     @classmethod

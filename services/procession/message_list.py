@@ -308,6 +308,19 @@ class MessageList:
         approval = {"approved": False} | ({"reason": reason} if reason else {})
         return self._advance(tool_call_id, {"state": "output-denied", "approval": approval})
 
+    def begin_again(self, call: Mapping[str, Any]) -> None:
+        """Makes a call of an earlier step that of this one, which has its id; taken back with the attempt."""
+        call_id = call["toolCallId"]
+        if found := self._call(call_id):
+            if self._attempt:
+                self._attempt.calls.setdefault(call_id, found[1]["toolInvocation"])
+            found[1]["toolInvocation"] = {
+                "state": "call",
+                "toolCallId": call_id,
+                "toolName": call["toolName"],
+                "args": call.get("args"),
+            }
+
     def pending_tool_calls(self) -> list[ToolInvocation]:
         """Returns copies of the tool calls of this run that still wait for an outcome, in call order."""
         parts = [part for message in self.get_persisted.response.db() for part in message["content"]["parts"]]
@@ -432,13 +445,18 @@ class MessageList:
             self._system.add(system_text(message))
 
     def _advance(self, call_id: str, update: Mapping[str, Any]) -> bool:
-        for entry in reversed(self._entries.ordered()):
-            part = find_part(entry.message["content"]["parts"], call_id)
-            if part:
-                if moved := advance(part, update):
-                    entry.source, entry.saved = "response", False
-                return moved
+        if found := self._call(call_id):
+            entry, part = found
+            if moved := advance(part, update):
+                entry.source, entry.saved = "response", False
+            return moved
         return False
+
+    def _call(self, call_id: str) -> tuple[Entry, Part] | None:
+        for entry in reversed(self._entries.ordered()):
+            if part := find_part(entry.message["content"]["parts"], call_id):
+                return entry, part
+        return None
 
     def _empty_response(self, message_id: str) -> Message:
         like = {"id": message_id, "role": "assistant", "content": []}

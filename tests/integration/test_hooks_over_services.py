@@ -294,6 +294,57 @@ async def test_every_hook_finds_its_processor_at_its_place_among_all_of_its_arra
     assert len(seen) == 4 + len(ends) + 2 + 1
 
 
+def fails(_):
+    raise ValueError("out of order")
+
+
+def says(told, name="echo"):
+    """An answer of a model that begins to number its calls anew each time."""
+    return {"tool_calls": [{"id": "a", "name": name, "arguments": told}]}
+
+
+async def test_a_model_reads_what_became_of_its_last_call_with_an_id(run):
+    """R-TX-3, R-TX-4, D-38: who has corrected its arguments must not read again that they were wrong."""
+    answers = [says('{"text": '), says({"text": "it"}), says({"text": "that"}), says({}, "tool"), DONE]
+    told = await run(*answers, tools=["echo", tool("tool", fails)])
+    asked = [prompt[-2]["tool_calls"][0]["function"] for prompt in told.prompts[1:]]
+    assert [(each["name"], each["arguments"]) for each in asked] == [
+        ("echo", "{}"), ("echo", '{"text":"it"}'), ("echo", '{"text":"that"}'), ("tool", "{}"),
+    ]  # fmt: skip
+    read = [prompt[-1]["content"] for prompt in told.prompts[1:]]
+    assert "not valid JSON" in read[0]
+    assert read[1:] == ["echo it", "echo that", "out of order"]
+
+
+async def test_what_is_made_of_a_result_counts_where_an_earlier_call_with_its_id_has_failed(run):
+    """R-TR-2."""
+
+    def hide(args):
+        made = {"state": "result", "toolCallId": args.tool_call_id, "result": "hidden"}
+        args.message_list.update_tool_invocation({"type": "tool-invocation", "toolInvocation": made})
+
+    hides = processor("p", process_tool_result=hide)
+    answers = [says({}, "tool"), says({"text": "secret"}), DONE]
+    told = await run(*answers, o=[hides], tools=["echo", tool("tool", fails)])
+    assert told.prompts[2][-1]["content"] == "hidden"
+    (shown,) = [chunk["payload"]["result"] for chunk in told.chunks if chunk["type"] == "tool-result"]
+    assert shown == "hidden"
+
+
+async def test_a_rejected_call_leaves_the_accepted_one_that_has_its_id(run):
+    """R-AB-28: earlier accepted steps stay."""
+
+    def look(args):
+        if args.result == "echo that":
+            args.abort("not that", retry=True)
+
+    answers = [says({"text": "it"}), says({"text": "that"}), DONE]
+    looks = processor("p", process_tool_result=look)
+    told = await run(*answers, o=[looks], tools=["echo"], agent={"maxProcessorRetries": 1})
+    assert told.prompts[2][-1]["content"] == "echo it"
+    assert told.result.messages[-1]["content"]["parts"][0]["toolInvocation"]["args"] == {"text": "it"}
+
+
 async def test_what_a_tool_sets_after_it_wrote_counts(run):
     """R-RX-1, R-RX-3: beside what the output chain sets and removes meanwhile."""
     seen = {}

@@ -190,6 +190,7 @@ async def tool_results(op: work.ToolResultsOp, job: Job) -> None:
     """Records what the tools gave, in call order: hooks, conversation, stream (R-CH-7, R-TR)."""
     ctx = job.ctx
     links = await job.instances.links(op.result_processors, op.places)
+    again = {c["toolCallId"]: c for c in (ctx.response or {}).get("toolCalls", []) if c.get("repeated")}
     keep_pending(job)
     async with (
         job.sink(op.processors) as sink,
@@ -199,6 +200,8 @@ async def tool_results(op: work.ToolResultsOp, job: Job) -> None:
             call_id = outcome["toolCallId"]
             base = {"toolCallId": call_id, "toolName": outcome["toolName"], "args": outcome.get("args")}
             chunk: Chunk
+            if call_id in again:
+                ctx.messages.begin_again(again[call_id])
             if "result" in outcome:
                 await hooks.run_tool_result(ctx, links, job.calls, writer, outcome)
             if "result" in outcome:

@@ -905,6 +905,27 @@ class TestToolCalls:
         assert messages.update_tool_invocation(tool(state="result", result="[x]")) is True
         assert part_of(messages)["result"] == "[x]"
 
+    @pytest.mark.parametrize("rejected", [True, False])
+    def test_a_call_with_the_id_of_an_earlier_one_takes_its_place_until_it_is_rejected(
+        self, rejected: bool
+    ) -> None:
+        messages = accepted_step()
+        messages.begin_response("r")
+        messages.begin_again({"toolCallId": "c1", "toolName": "find", "args": {"city": "Rome"}})
+        made = part_of(messages)
+        assert (made["state"], made["toolName"], "result" in made) == ("call", "find", False)
+        assert messages.set_tool_error("c1", "exploded")
+        messages = reloaded(messages)
+        messages.rollback_response() if rejected else messages.accept_response()
+        made = part_of(messages)
+        assert made.get("result") == (21 if rejected else None)
+        assert made["args"] == {"city": "Oslo" if rejected else "Rome"}
+
+    def test_there_may_be_no_call_to_begin_again(self) -> None:
+        messages = empty().add("q", "input")
+        messages.begin_again({"toolCallId": "c1", "toolName": "find"})
+        assert messages.pending_tool_calls() == []
+
     @pytest.mark.parametrize("part", [{}, {"toolInvocation": {"state": "result"}}, {"toolInvocation": 7}])
     def test_a_part_must_name_its_call(self, part: Any) -> None:
         with pytest.raises(InvalidMessageError, match="names no tool call"):
