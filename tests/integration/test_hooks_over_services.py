@@ -345,6 +345,29 @@ async def test_a_rejected_call_leaves_the_accepted_one_that_has_its_id(run):
     assert told.result.messages[-1]["content"]["parts"][0]["toolInvocation"]["args"] == {"text": "it"}
 
 
+@pytest.mark.parametrize("moved", [False, True], ids=["in its place", "moved"])
+@pytest.mark.parametrize("schema", [None, {"type": "object"}], ids=["text", "object"])
+async def test_an_answer_is_not_told_that_a_judge_could_not_judge(run, schema, moved):
+    """D-1, R-ER-4: what was accepted before is."""
+
+    def move(args):
+        said = {"role": "assistant", "content": args.text}
+        return [*args.messages[:-1], said] if moved and "SECRET" in args.text else None
+
+    def judge(args):
+        if "SECRET" in args.text:
+            raise ValueError("out of order")
+
+    chain = [processor("m", process_output_step=move), processor("p", process_output_step=judge)]
+    answers = [call("a", text=["look"]), {"chunks": ['{"a": "SECRET"}']}]
+    wanted = {"structuredOutput": {"schema": schema}} if schema else {}
+    told = await run(*answers, o=chain, tools=[tool("tool", lambda _: "ok")], stream=False, **wanted)
+    result = told.result
+    assert (result.status, result.text, result.error.hook) == ("failed", "look", "processOutputStep")
+    assert "SECRET" not in result.model_dump_json()
+    assert [part["type"] for part in result.messages[-1]["content"]["parts"]] == ["text", "tool-invocation"]
+
+
 async def test_what_a_tool_sets_after_it_wrote_counts(run):
     """R-RX-1, R-RX-3: beside what the output chain sets and removes meanwhile."""
     seen = {}

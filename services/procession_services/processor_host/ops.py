@@ -20,7 +20,7 @@ from procession_services.processor_host.errors import Stopped
 from procession_services.processor_host.factories import called_in_time
 from procession_services.processor_host.fitting import fitting_finish
 from procession_services.processor_host.job import Job, OpRunner
-from procession_services.processor_host.results import compile_result
+from procession_services.processor_host.results import compile_result, is_unjudged
 from procession_services.processor_host.wire import hook_failure
 from procession_services.runs.arrays import place
 from procession_services.runtime.clock import iso, now
@@ -320,6 +320,8 @@ async def result(op: work.ResultOp, job: Job) -> None:
         ProcessorError: What hooks have left in the context is no JSON.
     """
     keep_pending(job)
+    if is_unjudged(op):
+        job.ctx.messages.rollback_response()
     if job.calls.reports:  # else it is as it has travelled
         job.ctx.to_json()
     final = compile_result(op, job.ctx)

@@ -43,7 +43,7 @@ def compile_result(op: ResultOp, ctx: RunContext) -> RunResult:
         reasoning_text="".join(s.get("reasoningText", "") for s in accepted) or None,
         sources=[] if blocked else _flat(accepted, "sources"),
         files=[] if blocked else _flat(accepted, "files"),
-        object=None if blocked or withheld else ctx.object,
+        object=None if blocked or withheld or is_unjudged(op) else ctx.object,
         used_fallback_value=True if ctx.used_fallback else None,
         messages=_dicts(_told(ctx, withheld=withheld)),
         remembered_messages=_dicts(ctx.messages.get.remembered.db()),
@@ -53,6 +53,11 @@ def compile_result(op: ResultOp, ctx: RunContext) -> RunResult:
         suspend_payload=op.suspend_payload,
         retries=ctx.retry_count,
     )
+
+
+def is_unjudged(op: ResultOp) -> bool:
+    """Whether a hook or a service has failed: an answer in hand is not told, since nobody has judged it (D-1)."""
+    return op.status == "failed" and not op.finish
 
 
 def _as_told(op: ResultOp, ctx: RunContext) -> Failure | None:
