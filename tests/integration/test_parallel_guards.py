@@ -179,6 +179,19 @@ async def test_a_run_can_be_cancelled_while_the_guard_thinks(system):
     assert (result.status, kinds(chunks), result.text) == ("cancelled", ["start", "abort", "finish"], "")
 
 
+async def test_what_the_provider_has_said_by_then_is_counted(system):
+    """R-US-4: the answer is complete, and its price known, when the run is cancelled."""
+    gate, said = system.gate(), system.models.stats.chunks
+    handle = await system.start(ANSWER, agent={"inputProcessors": [beside(gate)]})
+    await gate.reached()
+    await until(partial(complete, system.models.stats, said))
+    await handle.cancel()
+    result, _ = await finished(handle)
+    await gate.open()
+    assert (result.status, result.text, result.usage["totalTokens"]) == ("cancelled", "", 15)
+    assert [(each.calls, each.usage["totalTokens"]) for each in result.models] == [(1, 15)]
+
+
 async def test_of_several_guards_the_first_one_that_objects_ends_the_run(system):
     gate = system.gate()
     agent = {"inputProcessors": [beside(gate, "block", **{"as": "first"}), beside(then="block")]}

@@ -47,7 +47,8 @@ class Guards:
     ) -> AsyncIterator[list[Chunk]]:
         """Reads an answer and asks the guards meanwhile; gives nothing out before all of them have agreed.
 
-        `refused` gets what was read of an answer that is not to be seen, after its source was closed.
+        `refused` gets what was read of an answer that is not to be seen, after its source was closed: a guard objects,
+        or the run was cancelled.
 
         Raises:
             TripWire: A guard aborted; of several, the first one in the array.
@@ -58,9 +59,10 @@ class Guards:
         try:
             try:
                 await self._verdict(guards, job)
-            except (TripWire, ProcessorError):
+            except (TripWire, ProcessorError, asyncio.CancelledError) as error:
                 await _ended(reading)
-                refused(_chunks(held))
+                if not isinstance(error, asyncio.CancelledError) or job.abort_signal.aborted:
+                    refused(_chunks(held))
                 raise
             while isinstance(read := await held.get(), list):
                 yield read

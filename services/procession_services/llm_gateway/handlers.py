@@ -83,7 +83,8 @@ class ModelRunner:
             self._count(job, call, answer.lent["usage"])
             raise Lent(take_lent(job, answer.lent))
         response = answer.response()
-        self._count(job, call, response["usage"], booked=answer.started)
+        if job.result.model is None:  # else what guards have held back of it is counted
+            self._count(job, call, response["usage"], booked=answer.started)
         if answer.whole:
             take_answer(job, response, answer.parts())
             return
@@ -146,7 +147,7 @@ class ModelRunner:
             self._ledger.add(job.ctx.tenant, scopes, call.model, usage, cost)
 
     def _refused(self, job: Job, call: ModelCall, chunks: list[Chunk]) -> None:
-        """Counts a call whose answer a guard keeps from being seen; `chunks` are what had come of it."""
+        """Counts a call whose answer guards keep from being seen; `chunks` are what had come of it."""
         if job.ctx.cached is not None:
             return
         collector = ResponseCollector()
