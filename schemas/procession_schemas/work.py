@@ -137,6 +137,10 @@ class ModelOp(Operation, tag="model"):
     ] = field(default_factory=list)
     keep_chunks: Annotated[bool, Field(description="Some processor implements processLLMResponse.")] = False
     entry: ModelEntry | None = None
+    fallback: Annotated[
+        bool,
+        Field(description="Another model is asked in this attempt where this one fails before it answers."),
+    ] = False
     max_retries: int = 0
     api_base: str | None = None
     keyless: Annotated[

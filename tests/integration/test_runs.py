@@ -114,6 +114,20 @@ async def test_the_next_model_answers_when_one_fails(system):
     assert text_of(chunks) == "Hello you"
 
 
+@pytest.mark.parametrize("chain", [[], ["upper"]], ids=["bare", "chain"])
+@pytest.mark.parametrize("good", [True, False])
+async def test_an_attempt_begins_once_however_many_models_are_asked_in_it(system, chain, good):
+    """R-CH-4, R-FB-2: what a hook writes for the next model comes before it, too (R-WR-1)."""
+    failing = {"error": {"status": 400}}
+    models = [{"model": system.script(each)} for each in (failing, failing, HELLO if good else failing)]
+    _, chunks = await system.run(
+        agent={"model": models, "inputProcessors": ["steps"], "outputProcessors": chain}
+    )
+    kinds = [chunk["type"] for chunk in chunks if not chunk["type"].startswith("text-")]
+    ends = ["step-finish", "finish"] if good else ["error", "step-finish", "finish"]
+    assert kinds == ["start", *["data-steps"] * 3, "step-start", *ends]
+
+
 async def test_a_model_that_fails_for_good_fails_the_run(system):
     result, chunks = await system.run({"error": {"status": 401, "message": "no key"}})
     assert (result.status, result.error.code, result.error.status_code) == ("failed", "MODEL_FAILED", 401)

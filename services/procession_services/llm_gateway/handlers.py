@@ -73,7 +73,9 @@ class ModelRunner:
             raise _unknown_model(ctx.config)
         await job.outbox.flush()
         answer = _Answer(op, job, self._streams, Ending(call))
-        source = _guarded(_replay(cached) if cached is not None else self._live(call, op), ctx)
+        source = _guarded(
+            _replay(cached) if cached is not None else self._live(call, op), ctx, fallback=op.fallback
+        )
         if op.guards:
             source = self._guards.hold(
                 op.guards, job, source, lambda chunks: self._refused(job, call, chunks)
@@ -338,8 +340,13 @@ class _Answer:
         raise_outcome(self._outcome())
 
 
-async def _guarded(source: AsyncIterator[list[Chunk]], ctx: RunContext) -> AsyncIterator[list[Chunk]]:
-    """Puts `step-start` in front of the answer once it begins, or of its end or failure (R-CH-4, R-AE-11)."""
+async def _guarded(
+    source: AsyncIterator[list[Chunk]], ctx: RunContext, *, fallback: bool = False
+) -> AsyncIterator[list[Chunk]]:
+    """Puts `step-start` in front of the answer once it begins, or of its end or failure (R-CH-4, R-AE-11).
+
+    Not of a failure where there is a `fallback`, whose answer begins with it.
+    """
     warnings = (ctx.cached or {}).get("warnings", [])
     start: Chunk = {
         "type": "step-start",
@@ -355,7 +362,7 @@ async def _guarded(source: AsyncIterator[list[Chunk]], ctx: RunContext) -> Async
                 yield batch if begun else [start, *batch]
                 begun = True
         except ProviderError:
-            if not begun:
+            if not begun and not fallback:
                 yield [start]
             raise
         if not begun:

@@ -347,6 +347,7 @@ def _model(state: RunState) -> ModelOp:
         guards=[] if state.guarded else guards(plan),
         keep_chunks=Hook.LLM_RESPONSE in plan.stretches,
         entry=entry,
+        fallback=state.model_index + 1 < len(plan.models),
         max_retries=plan.max_retries if entry.max_retries is None else entry.max_retries,
         api_base=plan.api_base,
         keyless=plan.keyless,
