@@ -368,6 +368,37 @@ async def test_an_answer_is_not_told_that_a_judge_could_not_judge(run, schema, m
     assert [part["type"] for part in result.messages[-1]["content"]["parts"]] == ["text", "tool-invocation"]
 
 
+@pytest.mark.parametrize("before", [[], [call("a", text=["look"])]], ids=["first step", "second step"])
+async def test_what_is_written_at_the_end_of_a_cancelled_run_hides_nothing_of_its_answer(system, before):
+    """R-CX-3, R-CX-4, D-35."""
+
+    async def end(args):
+        await args.writer.custom(data("end"))
+
+    slow = {"chunks": ["word "] * 500, "chunk_delay_ms": 20}
+    agent = {
+        "model": system.script(*before, slow),
+        "outputProcessors": [processor("p", process_output_result=end)],
+        "tools": [tool("tool", lambda _: "ok")],
+        "memory": {},
+    }
+    thread = f"cancelled-{len(before)}"
+    handle = await system.start(agent=agent, memory={"thread": thread, "resource": "r"})
+    said = ""
+    async with asyncio.timeout(20):
+        async for chunk in handle:
+            if chunk["type"] == "text-delta":
+                said += chunk["payload"]["text"]
+                if said.count("word") == 1:
+                    await handle.cancel()
+        result = await handle.result()
+    await handle.close()
+    assert (result.status, result.text) == ("cancelled", said)
+    messages = (await system.client.memory.messages(thread, "r"))["messages"]
+    parts = [[part["type"] for part in message["content"]["parts"]] for message in messages[1:]]
+    assert parts == ([["text", "tool-invocation", "data-x"], ["text"]] if before else [["text", "data-x"]])
+
+
 async def test_what_a_tool_sets_after_it_wrote_counts(run):
     """R-RX-1, R-RX-3: beside what the output chain sets and removes meanwhile."""
     seen = {}

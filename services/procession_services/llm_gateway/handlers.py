@@ -199,10 +199,14 @@ def _break_off(job: Job, answer: "_Answer", response: dict[str, Any]) -> NoRetur
 
 
 def _keep_partial(ctx: RunContext, parts: list[Any]) -> None:
-    """Keeps what came before a cancellation, as a message of its own: it is no part of an accepted step (R-DM-2)."""
+    """Keeps what came before a cancellation, as a message of its own: it is no part of an accepted step (R-DM-2).
+
+    No more comes of this attempt: what is written later makes no message behind that one.
+    """
     if parts:
         message = {"role": "assistant", "content": {"format": 2, "parts": parts}}
         ctx.messages.add(message, "response", merge=False)
+        ctx.messages.accept_response()
 
 
 class _Answer:
