@@ -399,6 +399,38 @@ async def test_what_is_written_at_the_end_of_a_cancelled_run_hides_nothing_of_it
     assert parts == ([["text", "tool-invocation", "data-x"], ["text"]] if before else [["text", "data-x"]])
 
 
+@pytest.mark.parametrize("rejected", [False, True])
+async def test_what_is_written_for_a_model_that_fails_is_of_the_attempt_in_which_the_next_one_answers(
+    run, system, rejected
+):
+    """R-DM-2, R-OR-5, R-FB-2; with a rejected attempt it goes (R-AB-28, R-AB-35)."""
+
+    async def write(args):
+        await args.writer.custom(data(args.retry_count))
+
+    def judge(args):
+        if rejected and args.retry_count == 0:
+            args.abort("again", retry=True)
+
+    def edit(args):
+        parts = args.messages[0]["content"]["parts"]
+        told = [{**part, "text": part["text"].upper()} if part["type"] == "text" else part for part in parts]
+        return [{**args.messages[0], "content": {"format": 2, "parts": told}}]
+
+    failing = {"error": {"status": 400}}
+    good = system.script(*[HELLO] * rejected, call("a", text=["look"]), DONE)
+    agent = {"model": [{"model": system.script(failing)}, {"model": good}], "maxProcessorRetries": 1}
+    hooks = processor("p", process_input_step=write, process_output_step=judge, process_output_result=edit)
+    told = await run(HELLO, i=[hooks], o=[hooks], agent=agent, tools=[tool("tool", lambda _: "ok")])
+    parts = told.result.messages[-1]["content"]["parts"]
+    written = [part["data"] for part in parts if part["type"] == "data-x"]
+    # The attempt after a rejection begins with the model that answered (R-AE-15); each step with the first one.
+    assert written == ([1] * 3 if rejected else [0] * 4)
+    assert [part["type"] for part in parts].count("step-start") == 1
+    texts = [step["text"] for step in told.result.steps if step["finishReason"] != "retry"]
+    assert (texts, told.result.text) == (["LOOK", "DONE"], "LOOKDONE")
+
+
 async def test_what_a_tool_sets_after_it_wrote_counts(run):
     """R-RX-1, R-RX-3: beside what the output chain sets and removes meanwhile."""
     seen = {}

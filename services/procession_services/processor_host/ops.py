@@ -78,14 +78,16 @@ async def baseline(_op: work.BaselineOp, job: Job) -> None:
 
 
 async def begin(op: work.BeginOp, job: Job) -> None:
-    """Sets the context up for an attempt."""
+    """Sets the context up for an attempt, or for the next model in one (R-FB-2)."""
     ctx = job.ctx
+    goes_on = ctx.response is not None and not ctx.response.get("accepted")
     ctx.step_number, ctx.retry_count = op.step, op.retry_count
     ctx.config = op.config
     ctx.prompt = ctx.cached = ctx.response = None
     ctx.outcomes = []
     ctx.messages.reset_system(op.feedback)
-    ctx.messages.begin_response(ctx.message_id)
+    if not goes_on:
+        ctx.messages.begin_response(ctx.message_id)
 
 
 async def hook(op: work.HookOp, job: Job) -> None:
