@@ -47,7 +47,7 @@ def add_machine_commands(commands: Commands) -> None:
     up.add_argument(
         "--embedded",
         action=argparse.BooleanOptionalAction,
-        help="start NATS and Redis too (default: unless a NATS URL is given)",
+        help="start NATS and Redis too (default: unless a NATS URL is given; Redis unless its URL is)",
     )
     up.add_argument("--data", type=Path, metavar="DIR", help="where they keep their data (default: nowhere)")
     up.add_argument(
@@ -157,16 +157,14 @@ async def _started(stack: AsyncExitStack, options: argparse.Namespace, settings:
         environment = {**environment, "PROCESSION_CONFIG": str(options.config.absolute())}
     if "replica" in settings.model_fields_set:  # also where the settings file gives it
         environment = {**environment, "PROCESSION_REPLICA": settings.replica}
-    embedded = options.embedded
-    if embedded is None:
-        embedded = "nats_url" not in settings.model_fields_set
     drain = settings.drain_timeout if "drain_timeout" in settings.model_fields_set else DRAIN_SECONDS
+    nats_url, redis_url = _named(options, settings)
     say("starting ...")
     return await stack.enter_async_context(
         system(
             directory=options.data,
-            nats_url="" if embedded else settings.nats_url,
-            redis_url="" if embedded else settings.redis_url,
+            nats_url=nats_url,
+            redis_url=redis_url,
             nats_port=urlsplit(_NATS_URL).port,
             environment=environment,
             replicas=dict(options.replicas),
@@ -175,6 +173,16 @@ async def _started(stack: AsyncExitStack, options: argparse.Namespace, settings:
             drain_seconds=drain,
         )
     )
+
+
+def _named(options: argparse.Namespace, settings: Settings) -> tuple[str, str]:
+    """The addresses of NATS and Redis that run already; empty where one is started here."""
+    given = settings.model_fields_set
+    embedded = "nats_url" not in given if options.embedded is None else options.embedded
+    if not embedded:
+        return settings.nats_url, settings.redis_url
+    redis_is_named = "redis_url" in given and options.embedded is None
+    return "", settings.redis_url if redis_is_named else ""
 
 
 def _serve(options: argparse.Namespace) -> int:

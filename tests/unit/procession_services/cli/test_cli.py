@@ -18,6 +18,7 @@ from nats.js.api import AckPolicy
 from procession_services.bus.streams import ensure_streams
 from procession_services.cli import main
 from procession_services.runtime.embedded import EmbeddedServers
+from procession_services.supervisor import SERVICES
 from tests.support.guarded import guarded_servers
 from tests.support.interrupts import hear_interrupts
 from tests.support.servers import own_servers
@@ -49,15 +50,16 @@ async def procession(servers, services):
     started = []
 
     async def start(*arguments, **environment):
+        given = {
+            **os.environ,
+            "PROCESSION_NATS_URL": servers.nats_url,
+            "PROCESSION_TENANT": services.tenant,
+            **environment,
+        }
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             *("-m", "procession_services", *arguments),
-            env={
-                **os.environ,
-                "PROCESSION_NATS_URL": servers.nats_url,
-                "PROCESSION_TENANT": services.tenant,
-                **environment,
-            },
+            env={name: value for name, value in given.items() if value is not None},
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -322,6 +324,20 @@ async def test_up_says_which_keys_its_models_lack(servers, procession, tmp_path,
     while not (line := await command.process.stderr.readline()).startswith(b"warning"):
         assert line
     assert line.startswith(b"warning: models: openai/gpt-4o-mini: needs OPENAI_API_KEY")
+    command.process.terminate()
+    assert (await command.finished())[0] == 0
+
+
+async def test_up_takes_a_redis_that_is_named_alone(servers, procession, tmp_path):
+    (tmp_path / "agents.yaml").write_text("agents: {a: {model: m/x}}")
+    settings = tmp_path / "settings.yaml"
+    settings.write_text(f"redis_url: {servers.redis_url}\nagents: {tmp_path / 'agents.yaml'}")
+    left_out = [each for service in SERVICES for each in ("--replicas", f"{service}=0")]
+    command = await procession("up", "--config", str(settings), *left_out, PROCESSION_NATS_URL=None)
+    while not (line := (await command.process.stderr.readline()).decode()).startswith("ready"):
+        assert line
+    assert servers.nats_url not in line
+    assert f"Redis {servers.redis_url};" in line
     command.process.terminate()
     assert (await command.finished())[0] == 0
 
