@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from procession.addresses import address
 from procession_schemas.agent import Agent
 from procession_services.cli.common import (
     CODES,
@@ -34,6 +35,7 @@ __all__ = ["add_machine_commands"]
 _PORTS: Final = range(65_536)
 _NATS_URL: Final[str] = Settings.model_fields["nats_url"].default
 """Where clients look for NATS."""
+_LOGIN: Final = "  # with user and password, as here"
 
 
 def add_machine_commands(commands: Commands) -> None:
@@ -101,10 +103,11 @@ async def _up(options: argparse.Namespace) -> int:
     try:
         async with AsyncExitStack() as stack:
             running = await _started(stack, options, settings)
-            say(f"ready; NATS {running.nats_url}, Redis {running.redis_url}; Ctrl-C stops")
+            nats, redis = address(running.nats_url), address(running.redis_url)
+            say(f"ready; NATS {nats}, Redis {redis}; Ctrl-C stops")
             say("in another terminal:")
             if running.nats_url != _NATS_URL:
-                say(f"  export PROCESSION_NATS_URL={running.nats_url}")
+                say(f"  export PROCESSION_NATS_URL={nats}{_LOGIN if nats != running.nats_url else ''}")
             say(f'  procession run "What is the weather in Paris?" --agent {agent}')
             looking = asyncio.create_task(_tell_models(running.nats_url, settings))
             try:

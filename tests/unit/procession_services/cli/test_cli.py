@@ -25,6 +25,7 @@ from tests.support.servers import own_servers
 from tests.support.waiting import until
 from tests.support.wire import services_at
 
+NO_SERVICE = [each for service in SERVICES for each in ("--replicas", f"{service}=0")]
 PROJECT = Path(__file__).parents[4] / "pyproject.toml"
 
 
@@ -332,14 +333,29 @@ async def test_up_takes_a_redis_that_is_named_alone(servers, procession, tmp_pat
     (tmp_path / "agents.yaml").write_text("agents: {a: {model: m/x}}")
     settings = tmp_path / "settings.yaml"
     settings.write_text(f"redis_url: {servers.redis_url}\nagents: {tmp_path / 'agents.yaml'}")
-    left_out = [each for service in SERVICES for each in ("--replicas", f"{service}=0")]
-    command = await procession("up", "--config", str(settings), *left_out, PROCESSION_NATS_URL=None)
+    command = await procession("up", "--config", str(settings), *NO_SERVICE, PROCESSION_NATS_URL=None)
     while not (line := (await command.process.stderr.readline()).decode()).startswith("ready"):
         assert line
     assert servers.nats_url not in line
     assert f"Redis {servers.redis_url};" in line
     command.process.terminate()
     assert (await command.finished())[0] == 0
+
+
+async def test_up_shows_no_password_of_a_server(servers, procession, tmp_path):
+    (tmp_path / "agents.yaml").write_text("agents: {a: {model: m/x}}")
+    nats_url, redis_url = (url.replace("://", "://:hidden@") for url in (servers.nats_url, servers.redis_url))
+    urls = ("--nats-url", nats_url.replace("://", "://me"), "--redis-url", redis_url)
+    command = await procession("up", "--agents", str(tmp_path / "agents.yaml"), *urls, *NO_SERVICE)
+    said = ""
+    while "procession run" not in said:
+        line = (await command.process.stderr.readline()).decode()
+        assert line, said
+        said += line
+    assert f"ready; NATS {servers.nats_url}, Redis {servers.redis_url};" in said
+    assert f"  export PROCESSION_NATS_URL={servers.nats_url}  # with user and password" in said
+    command.process.terminate()
+    assert "hidden" not in said + (await command.finished())[2]
 
 
 async def test_up_hands_its_settings_file_on_to_the_services(servers, procession, tmp_path):
