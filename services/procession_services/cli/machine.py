@@ -95,10 +95,10 @@ async def _demo(options: argparse.Namespace) -> int:
 async def _up(options: argparse.Namespace) -> int:
     """Runs every service on this machine until Ctrl-C, or until its terminal is closed.
 
-    What is wrong with the agents is told before anything starts.
+    What is wrong with the configuration is told before anything starts.
     """
     settings = settings_of(options)
-    agent = next(iter(_checked(settings.agents, settings)), "demo") if settings.agents else "demo"
+    agent = next(iter(_checked(settings)), "demo")
     end_on(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     try:
         async with AsyncExitStack() as stack:
@@ -136,11 +136,17 @@ async def _tell_models(nats_url: str, settings: Settings) -> None:
         say(f"warning: {problem}")
 
 
-def _checked(file: Path, settings: Settings) -> dict[str, Agent]:
+def _checked(settings: Settings) -> dict[str, Agent]:
+    """The agents of the agents file; raises what would keep services from starting that the settings name."""
     from procession.registry import Registry  # noqa: PLC0415 - only what the command needs
     from procession_services.runtime.check import checked_agents  # noqa: PLC0415
+    from procession_services.runtime.tenants import load_tenants  # noqa: PLC0415
 
-    return checked_agents(file, registry=Registry.load(settings.plugins))
+    Access.of(settings)
+    registry = Registry.load(settings.plugins)
+    if settings.tenants:
+        load_tenants(settings.tenants)
+    return checked_agents(settings.agents, registry=registry) if settings.agents else {}
 
 
 async def _started(stack: AsyncExitStack, options: argparse.Namespace, settings: Settings) -> System:

@@ -406,6 +406,22 @@ def test_up_says_which_plugin_is_missing(tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().err.startswith("procession: plugin not_there: there is no module not_there")
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("PLUGINS", "plugin wrong: there is no module wrong"),
+        ("TENANTS", "wrong: cannot be read"),
+        ("TLS_CA", "PROCESSION_TLS_CA: cannot use wrong"),
+        ("REDIS_PASSWORD_FILE", "PROCESSION_REDIS_PASSWORD_FILE: cannot read wrong"),
+    ],
+)
+def test_up_says_what_its_services_would_refuse_and_starts_nothing(capsys, monkeypatch, name, told):
+    monkeypatch.setenv(f"PROCESSION_{name}", "wrong")
+    assert main(["up"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"procession: {told}")
+
+
 def without(module, *arguments):
     """Runs a command where a module is not installed."""
     program = f"import sys; sys.modules[{module!r}] = None\nfrom procession_services.cli import main\nsys.exit(main())"
