@@ -3,18 +3,21 @@
 import logging
 import re
 import sys
+import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Final, TypeAlias
+from typing import Final, TextIO, TypeAlias
 
-__all__ = ["SafeFormatter", "configure"]
+__all__ = ["OnceHandler", "SafeFormatter", "configure"]
 
 _ExcInfo: TypeAlias = (
     tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 )
 _OPEN: Final = frozenset({"builtins", "nats", "redis", "asyncio", "ssl", "socket"})
 _MAX_CAUSES: Final = 10
+_SAME_SECONDS: Final = 1.0
+"""Within so long all services of a process find out what they have in common, as that NATS is away."""
 _NEXT_LINE: Final = re.compile(r"\n(?! )")
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 
@@ -39,9 +42,35 @@ class SafeFormatter(logging.Formatter):
         return "\n".join(line for error in reversed(list(_causes(ei[1]))) for line in _lines(error))
 
 
+class OnceHandler(logging.StreamHandler[TextIO]):
+    """Writes once what is logged several times in the same second, as by each service of a process.
+
+    Args:
+        stream: Where to.
+        clock: Seconds that never go back.
+    """
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(stream)
+        self._clock = clock
+        self._written: dict[int, float] = {}
+        """When, by digests of entries, the oldest one first."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Writes an entry, unless it has just been written."""
+        now = self._clock()
+        while self._written and now - next(iter(self._written.values())) > _SAME_SECONDS:
+            del self._written[next(iter(self._written))]
+        error = record.exc_info and record.exc_info[1]
+        entry = hash(repr((record.name, record.msg, record.args, error)))
+        if entry not in self._written:
+            self._written[entry] = now
+            super().emit(record)
+
+
 def configure(service: str, level: str) -> None:
     """Sends the logs of a service to stderr."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = OnceHandler(sys.stderr)
     handler.setFormatter(SafeFormatter(f"%(asctime)s %(levelname)s {service} %(name)s: %(message)s"))
     logging.basicConfig(level=level, handlers=[handler])
 

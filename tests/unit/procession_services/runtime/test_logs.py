@@ -8,7 +8,7 @@ from redis.exceptions import RedisError
 
 from procession_schemas.base import UnfitError
 from procession_schemas.work import WorkCommand
-from procession_services.runtime.logs import SafeFormatter
+from procession_services.runtime.logs import OnceHandler, SafeFormatter
 
 
 def logged(error: Exception, cause: Exception | None = None) -> str:
@@ -52,6 +52,24 @@ def test_no_name_makes_a_line_that_looks_like_one_of_ours():
         "n", logging.WARNING, "", 1, "%s failed:\n  why", ("a\nb\r\x1b[2K\x85é",), None
     )
     assert SafeFormatter("> %(message)s").format(record) == "> a\n  b\\r\\x1b[2K\\x85é failed:\n  why"
+
+
+def test_what_several_say_in_the_same_second_is_written_once():
+    now, out = 100.0, io.StringIO()
+    log = logging.getLogger("of several")
+    log.addHandler(handler := OnceHandler(out, clock=lambda: now))
+    for _ in range(7):
+        log.warning("%s is away", "NATS")
+        log.error("a look failed", exc_info=ConnectionError("refused"))
+        now += 0.1
+    log.error("a look failed", exc_info=ConnectionError("reset"))
+    log.warning("Redis is away")
+    now += 0.5
+    log.warning("NATS is away")
+    log.removeHandler(handler)
+    assert [line for line in out.getvalue().splitlines() if "is away" in line or "look" in line] == [
+        "NATS is away", "a look failed", "a look failed", "Redis is away", "NATS is away"
+    ]  # fmt: skip
 
 
 def test_a_message_that_cannot_be_read_is_not_quoted():
