@@ -138,7 +138,7 @@ async def test_work_has_its_place_where_it_is_done(bus):
     assert (guest.has_room(), host.has_room()) == (True, True)
 
 
-async def test_work_of_which_nobody_says_anything_any_more_is_given_up_with_a_reason(bus):
+async def test_work_of_which_nobody_says_anything_any_more_is_given_up_with_a_reason(bus, caplog):
     reasons: asyncio.Queue[str] = asyncio.Queue()
 
     async def handler(_delivery):
@@ -154,6 +154,7 @@ async def test_work_of_which_nobody_says_anything_any_more_is_given_up_with_a_re
             await worker.stop(grace=PATIENCE)
     assert "1 deliveries with 0.5 s for each" in told
     assert "event loop" in told
+    assert f"goes to DEAD: {told}" in caplog.text
 
 
 async def test_work_that_was_only_given_back_is_given_up_with_a_reason_that_says_so(bus):

@@ -294,7 +294,9 @@ class Worker:
         known = await self._times_begun(delivery)
         begun = delivery.attempt - 1 if known is None else known
         if delivery.attempt > self._max_deliver and begun >= self._max_deliver:
-            await self._bury(message, delivery, self._lost_too_often())
+            reason = self._lost_too_often()
+            log.error("%s: goes to DEAD: %s", delivery.subject, reason)
+            await self._bury(message, delivery, reason)
             return 0
         if known is None or known < _TOGETHER:
             return delivery.attempt if known is None else known + 1
