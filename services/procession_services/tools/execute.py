@@ -60,19 +60,20 @@ async def run_tools(op: ToolsOp, job: Job, executions: Executions = _EXECUTIONS)
     """Runs the calls and puts their outcomes into `ctx.outcomes`, in call order (R-CH-7).
 
     Outcomes that are there already, from a round that was suspended, stay and are not made again. Once the
-    run is cancelled no further call is begun; those that run may end, and count (R-CX-2).
+    run is cancelled no further call is begun; those that run may end, and count (R-CX-2), for some seconds.
 
     Raises:
         Suspended: A call waits for a person; outcomes so far are in the context (R-AP-2).
         TripWire: An output processor aborted over a chunk that a tool wrote, or a tool raised it.
         ProcessorError: One failed over it.
+        Cancelled: The run was cancelled, and a call did not end.
     """
     execution = executions.join(_round_key(op, job), lambda: Execution(_Round(op, job).run))
-    job.abort_signal.on_abort(execution.signal.abort)
+    job.abort_signal.on_abort(execution.cancel)
     try:
         ended = await execution.follow(lambda: job.sink(op.processors))
     finally:
-        job.abort_signal.forget(execution.signal.abort)
+        job.abort_signal.forget(execution.cancel)
     job.ctx.outcomes = copy.deepcopy(ended.outcomes)
     if job.ctx.request_context is not ended.request_context:  # a delivery that joined
         job.ctx.request_context.clear()

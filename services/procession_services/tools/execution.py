@@ -19,10 +19,13 @@ import orjson
 from procession.args import AbortSignal, RequestContext
 from procession.errors import ProcessionError
 from procession_schemas.chunks import Chunk
+from procession_services.processor_host.errors import Cancelled
 from procession_services.tools.core.outcomes import Outcome
 
 _KEPT: Final = 256
 _KEPT_BYTES: Final = 32 * 1024 * 1024
+_LEAVE_SECONDS: Final = 5.0
+"""How long calls may go on after their run was cancelled; the executor waits for them as long."""
 
 
 class Sink(Protocol):
@@ -61,12 +64,19 @@ class Execution:
         self._sent = 0
         self._readers = 0
         self._changed = asyncio.Event()
+        self._leaving: asyncio.TimerHandle | None = None
         self._task = asyncio.create_task(work(self))
         self._task.add_done_callback(self._finish)
 
     def on_end(self, callback: Callable[[], None]) -> None:
         """Calls back when all calls have ended."""
         self._task.add_done_callback(lambda _task: callback())
+
+    def cancel(self) -> None:
+        """Takes it that the run was cancelled: no call is begun any more, and none goes on for long."""
+        self.signal.abort()
+        if self._leaving is None and not self._task.done():
+            self._leaving = asyncio.get_running_loop().call_later(_LEAVE_SECONDS, self._task.cancel)
 
     async def write(self, chunk: Chunk) -> None:
         """Logs a chunk and returns when it is sent; at once while no delivery listens."""
@@ -84,6 +94,7 @@ class Execution:
         Raises:
             ProcessionError: A processor aborted or failed over a chunk, or a tool raised a tripwire; no
                 further call is begun.
+            Cancelled: The run was cancelled, and calls that did not end were cancelled, too.
         """
         self._readers += 1
         try:
@@ -95,6 +106,8 @@ class Execution:
         finally:
             self._readers -= 1
             self._wake()
+        if self._task.cancelled():
+            raise Cancelled
         return self._task.result()
 
     async def _pump(self, stack: AsyncExitStack, open_sink: OpenSink) -> None:
@@ -121,6 +134,8 @@ class Execution:
 
     def _finish(self, task: "asyncio.Future[Ended]") -> None:
         self._wake()
+        if self._leaving is not None:
+            self._leaving.cancel()
         self.size = len(orjson.dumps(self._log))
         # seen, also when no delivery comes to hear of it
         if not task.cancelled() and task.exception() is None:
@@ -153,7 +168,7 @@ class Executions:
         """Tells the calls of a run that it was cancelled: those, too, that go on without a delivery."""
         for (*whose, _, _), execution in self._table.items():
             if whose == [tenant, run]:
-                execution.signal.abort()
+                execution.cancel()
 
     def _remember(self, key: Round, size: int) -> None:
         """Takes it that an execution has ended, and forgets the oldest for it."""

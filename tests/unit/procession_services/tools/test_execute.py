@@ -17,7 +17,8 @@ from procession.errors import ProcessorError, TripWire
 from procession.tools import Tool, ToolContext, tool
 from procession_schemas.agent import ProcessorRef, ToolRef
 from procession_schemas.work import StepFacts, ToolsOp
-from procession_services.processor_host.errors import Suspended
+from procession_services.processor_host.errors import Cancelled, Suspended
+from procession_services.tools import execution
 from procession_services.tools.execute import CONCURRENCY, run_tools
 from procession_services.tools.execution import Executions
 from tests.support.raising import RAISED, panics
@@ -984,6 +985,40 @@ async def test_a_run_that_is_cancelled_already_begins_no_call() -> None:
     job = FakeJob([echo], [call("c1", "echo", x=1)])
     job.abort_signal.abort()
     assert await run(job) == []
+
+
+@pytest.mark.parametrize("by_delivery", [True, False])
+async def test_a_call_that_does_not_end_is_cancelled_some_time_after_its_run(
+    monkeypatch: pytest.MonkeyPatch, by_delivery: bool
+) -> None:
+    """Else it went on, and was remembered, until its process ended."""
+    monkeypatch.setattr(execution, "_LEAVE_SECONDS", 0.01)
+    begun, left = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def hang() -> None:
+        """Waits for what never comes."""
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            left.set()
+
+    executions, job = Executions(), FakeJob([hang], [call("c1", "hang")])
+    delivery = asyncio.create_task(run(job, executions=executions))
+    async with asyncio.timeout(10):
+        await begun.wait()
+        if by_delivery:
+            job.abort_signal.abort()
+            with pytest.raises(Cancelled):
+                await delivery
+        else:
+            delivery.cancel()
+            await asyncio.gather(delivery, return_exceptions=True)
+            executions.cancel(job.command.tenant, job.command.run)
+        await left.wait()
+    with pytest.raises(Cancelled):
+        await run(FakeJob([hang], [call("c1", "hang")]), executions=executions)
 
 
 # --- redelivery -----------------------------------------------------------------------------------
