@@ -4,7 +4,6 @@ import asyncio
 import copy
 import hashlib
 import logging
-import traceback
 from contextlib import AbstractAsyncContextManager
 from typing import Final, Protocol
 
@@ -22,7 +21,7 @@ from procession_schemas.agent import ProcessorRef
 from procession_schemas.base import JsonObject
 from procession_schemas.work import StepFacts, ToolsOp, WorkCommand, WorkResult
 from procession_services.processor_host.errors import Suspended
-from procession_services.tools.calling import CallWriter, ToolResultError, invoke, to_json
+from procession_services.tools.calling import CallWriter, ToolResultError, invoke, raised, to_json
 from procession_services.tools.core.outcomes import Outcome, awaiting_approval, failed, suspended
 from procession_services.tools.core.plan import Plan, Ready, Settled, plan
 from procession_services.tools.execution import Ended, Execution, Executions, Round, Sink
@@ -201,8 +200,5 @@ class _Round:
         return None
 
     def _failed(self, call: Ready, error: BaseException) -> Outcome:
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        kind = type(error).__name__
-        at = f"{place.filename}:{place.lineno}"
-        _log.warning("tool %s of run %s raised %s at %s", call.tool, self._ctx.run_id, kind, at)
-        return failed(call.begun, kind, error_text(error))
+        _log.warning("tool %s of run %s raised %s", call.tool, self._ctx.run_id, raised(error))
+        return failed(call.begun, type(error).__name__, error_text(error))

@@ -1,6 +1,7 @@
 """The tools of a step as this service runs them: an instance of each, and who has to approve."""
 
 import inspect
+import logging
 from dataclasses import dataclass
 from typing import Final
 
@@ -8,6 +9,7 @@ import orjson
 
 from procession.args import RequestContext
 from procession.authors import is_ours
+from procession.awaiting import awaited
 from procession.errors import TripWire
 from procession.json_values import error_text
 from procession.registry import Registry
@@ -16,8 +18,10 @@ from procession_schemas.agent import ToolRef
 from procession_schemas.base import JsonObject
 from procession_schemas.work import StepConfig
 from procession_services.runtime.kept import Kept
+from procession_services.tools.calling import raised
 from procession_services.tools.core.plan import Offer
 
+_log = logging.getLogger(__name__)
 _INSTANCES: Final = Kept[tuple[type[Tool], bytes], Tool]()
 
 
@@ -53,18 +57,20 @@ class StepTool:
         """Whether this call needs approval; `required` is what the request asks of every call.
 
         The tool's own rule counts more than the request, a yes or no in the agent's configuration more than
-        the tool. A rule that raises means yes (R-AP-1).
+        the tool. A rule that raises means yes (R-AP-1), and the log says where.
         """
         if not self.has_rule:
             return required or self._always
         try:
             answer = self.tool.needs_approval(args, context)
-            return bool(await answer if inspect.isawaitable(answer) else answer)
+            return bool(await awaited(answer) if inspect.isawaitable(answer) else answer)
         except TripWire:
             raise
         except BaseException as error:  # R-AP-1: a rule that fails must not let a call through
             if is_ours(error):
                 raise
+            rule = f"the approval rule of tool {self.ref.name}"
+            _log.warning("%s raised %s, so the call waits for a person", rule, raised(error))
             return True
 
 

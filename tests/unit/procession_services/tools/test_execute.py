@@ -864,14 +864,19 @@ async def test_a_rule_decides_call_by_call_and_over_the_request(coroutine: bool)
 
 
 @pytest.mark.parametrize("kind", [KeyError, *RAISED])
-async def test_a_rule_that_raises_means_yes(kind: Callable[[], BaseException]) -> None:
+async def test_a_rule_that_raises_means_yes(
+    kind: Callable[[], BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
     class Pay(Tool):
         id = "pay"
 
         def needs_approval(self, args: Any, context: RequestContext) -> bool:
             raise kind()
 
-    assert await suspended_by(FakeJob([Pay], [call("c1", "pay")]))
+    with caplog.at_level(logging.WARNING, "procession_services.tools"):
+        assert await suspended_by(FakeJob([Pay], [call("c1", "pay")]))
+    assert f"the approval rule of tool pay raised {type(kind()).__name__} at " in caplog.text
+    assert "test_execute.py" in caplog.text
 
 
 async def test_a_tool_suspends_itself_and_runs_again_with_data() -> None:
