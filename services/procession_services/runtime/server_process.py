@@ -159,7 +159,7 @@ class ServerProcess:
         return self._process
 
     async def _becomes_ready(self, process: subprocess.Popen[bytes], port: int) -> bool:
-        """Wait until the process answers (true) or has ended (false)."""
+        """Wait until the process answers (true) or has ended (false); one that does not answer in time is killed."""
         try:
             async with asyncio.timeout(_READY_SECONDS):
                 while process.poll() is None:
@@ -167,6 +167,7 @@ class ServerProcess:
                         return True
                     await asyncio.sleep(_POLL_SECONDS)
         except TimeoutError:
+            self.kill()  # whoever tries again starts another one on its data
             message = self._complaint(f"did not answer within {_READY_SECONDS:g} seconds")
             raise EmbeddedServerError(message) from None
         return False

@@ -15,7 +15,7 @@ import pytest
 from nats.js import JetStreamContext
 from redis.asyncio import Redis
 
-from procession_services.runtime import server_process
+from procession_services.runtime import server_process, server_programs
 from procession_services.runtime.embedded import EmbeddedServerError, EmbeddedServers, embedded
 from procession_services.runtime.tasks import ended
 from tests.support.waiting import until
@@ -302,6 +302,26 @@ async def test_a_server_that_never_answers_is_given_up_and_killed(
     pid = int((tmp_path / "redis.log").read_text())
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+async def test_who_tries_again_leaves_no_server_behind_that_never_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_process, "_READY_SECONDS", 0.5)
+    install_redis_that("echo $$; while :; do /bin/sleep 0.1; done", tmp_path, monkeypatch)
+    server = server_process.ServerProcess(server_programs.Redis(), tmp_path)
+
+    try:
+        for _ in range(2):
+            with pytest.raises(EmbeddedServerError, match="did not answer"):
+                await server.start()
+
+        first, second = map(int, (tmp_path / "redis.log").read_text().split())
+        for pid in (first, second):
+            with pytest.raises(ProcessLookupError):
+                os.kill(pid, 0)
+    finally:
+        await server.stop()
 
 
 @pytest.mark.parametrize(
