@@ -13,10 +13,10 @@ from procession_schemas.embed import EmbedReply, EmbedRequest
 from procession_services.bus.alive import beating
 from procession_services.llm_gateway.core.call import unknown_model
 from procession_services.llm_gateway.core.failures import ProviderError
-from procession_services.llm_gateway.gates import Gates
 from procession_services.llm_gateway.providers.litellm_embeddings import embed
 from procession_services.llm_gateway.providers.litellm_provider import LiteLLMProvider
 from procession_services.runtime import telemetry
+from procession_services.runtime.gates import Gates
 from procession_services.runtime.ledger import Ledger
 
 __all__ = ["BUSY", "EmbeddingAnswers"]

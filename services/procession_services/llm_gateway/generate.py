@@ -16,9 +16,9 @@ from procession_services.bus.alive import beating
 from procession_services.llm_gateway.core.call import ModelCall, unknown_model
 from procession_services.llm_gateway.core.ending import Ending
 from procession_services.llm_gateway.core.failures import ProviderError
-from procession_services.llm_gateway.gates import Gates
 from procession_services.llm_gateway.providers import Provider
 from procession_services.llm_gateway.providers.retrying import stream_with_retries
+from procession_services.runtime.gates import Gates
 from procession_services.runtime.ledger import Ledger
 
 log = logging.getLogger(__name__)

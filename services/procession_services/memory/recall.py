@@ -5,7 +5,7 @@ import hashlib
 import json
 import logging
 import re
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 from procession_schemas.messages import Message
 from procession_services.memory.core.recall_text import indexed_text
 from procession_services.memory.ports import Embedded, Hit, Index, VectorStore
+from procession_services.runtime.gates import Gates
 
 __all__ = [
     "DEFAULT_INDEX", "Embedder", "EmbeddingError", "Entry", "IndexQueue", "IndexRef", "Recall", "default_index_name",
@@ -136,7 +137,7 @@ class Recall:
     ) -> None:
         self.vectors, self.queue = vectors, queue
         self._embedders, self._seconds = embedders, seconds
-        self._gates = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(concurrency))
+        self._gates = Gates(concurrency)
         self._cache: OrderedDict[str, list[float]] = OrderedDict()
         self._ensured: set[Index] = set()
         self._used: dict[tuple[str, str], dict[str, Any]] = {}
@@ -259,7 +260,7 @@ class Recall:
         )
         for start in range(0, len(missing), BATCH):
             batch = list(missing)[start : start + BATCH]
-            async with self._gates[ref.tenant]:
+            async with self._gates.of(ref.tenant):
                 made = await embedder.embed([text for _, text in batch], tenant=ref.tenant)
             known |= {key: vector for (key, _), vector in zip(batch, made, strict=True)}
         for key in keys:

@@ -1,4 +1,4 @@
-"""Questions of other services, so many of each tenant at once."""
+"""So much of each tenant's work at once, and the rest waits."""
 
 import asyncio
 from weakref import WeakValueDictionary
@@ -7,7 +7,7 @@ __all__ = ["Gates"]
 
 
 class Gates:
-    """A gate for each tenant: those whose provider hangs hold up their own questions, and nobody else's."""
+    """A gate for each tenant: one whose provider hangs holds up its own work, and nobody else's."""
 
     def __init__(self, places: int) -> None:
         self._places = places
