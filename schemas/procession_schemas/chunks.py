@@ -54,14 +54,18 @@ ChunkOrigin = Literal["AGENT", "USER", "SYSTEM", "WORKFLOW"]
 class ChunkBatch(WireModel):
     """Chunks of one run on `procession.v1.chunk.<tenant>.<run>`, in order.
 
-    `seq` numbers the first chunk; numbers rise by one over the whole run, but jump behind a `reset`. They and `fence`
-    want integers of 64 bits. A reader drops what it has seen (`seq + i <= last`) and knows a gap when `seq` is larger
-    than it expects. `end` marks the last batch of a run: nothing follows it, unless the run waits for a person, in
-    which case it goes on behind it when it is resumed, or who made it died before `run.finished` was told, in which
-    case all of the answer may be replaced.
-    `reset` says that a service died and chunks from that number on are replaced. `fence` rises with each command of
-    the run and each time that one is done anew: from the first number of a fence on, chunks of a smaller one come from
-    somebody who has lost the run and does not know it yet; a reader drops them, or takes them back.
+    `seq` is the number of the first chunk. Numbers rise by one over the whole run, and jump behind a `reset`. `seq`
+    and `fence` need integers of 64 bits. A reader drops what it has seen (`seq + i <= last`); a `seq` that is larger
+    than expected means that chunks are missing.
+
+    `end` marks the last batch. More may follow in two cases: the run waited for a person, and was resumed; or whoever
+    sent the end died before `run.finished` was told, and the whole answer is made again.
+
+    `reset`: a service died, and what follows replaces the chunks from that number on.
+
+    `fence` rises with each command of the run, and each time that a command is done again. From the first number of a
+    fence on, chunks of a smaller fence do not count: whoever sent them has lost the run, and does not know it yet. A
+    reader drops such chunks, or takes them back.
     """
 
     run: str

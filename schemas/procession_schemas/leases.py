@@ -15,20 +15,24 @@ from procession_schemas.base import JsonObject
 class LeaseRequest(TypedDict):
     """Asks a replica to take one stream.
 
-    `command` is the sender's WorkCommand with the operations that the replica runs when the stream has ended well, the
-    first of them that of the model whose answer it is; without operations (`kind` `side`) it is what tools and hooks
-    write. `context` is that of the run as the sender has it; one that is too long for a message lies in Redis under
-    `contextKey`, and where that is gone the committed one counts. `resume`: another replica had this stream, so what
-    clients have is held back (`after`: the attempt that made it). It is taken back and sent again with `anew`, since
-    time had a say in it, and where Redis has begun another `life` since the stream began, so that it may have
-    forgotten what models told its processors. `chunks`, `e` and `g` are the first frame, with all raw chunks so far
-    where the message can take them. `whole`: these are all, so the reply may wait a moment for the first answer, and
-    bring it along.
-    `fence` is that of the chunk batches, the first of which replaces all chunks from `reset` on. `cancelled`: the run
-    was, before this was asked. `logs`: the sender can log what the processors of the stream have received. `asText`: it
-    takes the context that is left as text.
+    `command` is the sender's WorkCommand. Its operations are those that the replica runs when the stream has ended
+    well; the first one is that of the model whose answer this is. It has none where tools or hooks write (`kind`
+    `side`). `context` is the run's context as the sender has it. One that is too long for a message lies in Redis under
+    `contextKey`; where that is gone, the committed context counts.
 
-    Deprecated, from `messages` on: what leases said before they carried the context. Nobody reads it.
+    `resume`: another replica had this stream before. The same chunks are made again, and those that clients have, made
+    by attempt `after` or a later one, are held back. With `anew` they are taken back and sent again, because they
+    depend on time. So they are where Redis has begun another life than `life`, the one in which the stream began: it
+    may have forgotten what models told the processors.
+
+    `chunks`, `e` and `g` are the first frame; it has all raw chunks so far if the message can take them. `whole`: there
+    are no others, so the reply may wait a moment for the first answer, and bring it along.
+
+    `fence` is that of the chunk batches. `reset`: the first batch replaces all chunks from this number on. `cancelled`:
+    the run had been cancelled when this was asked. `logs`: the sender can log what the processors of the stream have
+    received. `asText`: the sender takes the context that is left as text.
+
+    Deprecated: `messages` and all fields below it. Leases had them before they carried the context; nobody reads them.
     """
 
     session: str
@@ -89,13 +93,14 @@ class Frame(TypedDict):
 class StreamOutcome(TypedDict):
     """What came of a stream: everything that the output chain changed, for the sender to commit.
 
-    Where the replica went on: `lent`, the WorkResult of its operations; `usage` of the answer; the `context` that they
-    left, missing where the run is over, or its JSON, `contextText`, for a sender that takes it so; and `log`, an entry
-    of the log of stream parts, which the sender adds to that as it stores the context. Otherwise `response` are the
-    facts of the answer, `parts` its part of the assistant message, `messages` the conversation if a stream hook changed
-    it, `rewritten` what became of tool results, `logged` that the stream counts; `tripwire` or `error` say that a
-    processor ended the stream early, and the fields from `response` on are missing when the stream could not even be
-    opened. `finished` is deprecated; nobody reads it.
+    Where the replica went on with the operations of the lease: `lent` is their WorkResult, `usage` that of the answer,
+    and `context` what they left. It is missing where the run is over; a sender that asked `asText` gets it as JSON text
+    in `contextText`. `log` is an entry for the log of stream parts, which the sender adds when it stores the context.
+
+    Otherwise: `response` has the facts of the answer, `parts` its part of the assistant message, `messages` the
+    conversation if a stream hook changed it, `rewritten` what became of tool results. `logged`: the stream counts.
+    `tripwire` or `error`: a processor ended the stream early. A stream that could not even be opened has no field from
+    `response` on. `finished` is deprecated; nobody reads it.
     """
 
     replica: str
@@ -132,14 +137,17 @@ class _Told(TypedDict):
 
 
 class FrameAnswer(_Told):
-    """What a replica says of lease attempt `l`: raw chunks processed so far (`a`), and at the end what came of it.
+    """What a replica says of lease attempt `l`.
 
-    An outcome that is too long for a message lies in Redis under `doneKey`.
-    `unknown`: the replica has no such session, so the sender has to take another lease. `away` beside it: the replica
-    gave the session back, since this was not there, as Redis. `again`: chunks from that number on were lost on the way.
-    `r`: the replica waits for more than these first chunks. `t`: from here on the time has a say in what is made of the
-    chunks. An answer with a reply subject wants to be told there, by any message, when the sender no longer holds that
-    lease.
+    `a`: so many raw chunks are processed. `done`: what came of the stream; where that is too long for a message, it
+    lies in Redis under `doneKey`.
+
+    `unknown`: the replica has no such session, so the sender has to take another lease. With `away` it has given the
+    session back, since something that it needs (Redis, for one) is away; `away` says what. `again`: chunks from that
+    number on were lost on the way. `r`: the replica has so many chunks, and waits for more. `t`: from here on, what is
+    made of the chunks depends on time, too.
+
+    Where an answer has a reply subject, the sender sends any message there if it no longer holds that lease.
     """
 
     l: int  # noqa: E741 - its name on the wire

@@ -58,7 +58,7 @@ class Attempt:
         self.parts = list(parts)
 
     def lose(self, message: Message) -> None:
-        """Takes it that a processor has removed the response message."""
+        """Notes that a processor has removed the response message."""
         self.follow(message)
         if self.started:
             self._keep_accepted(message)
@@ -121,9 +121,9 @@ def _without(parts: Sequence[Part], output: Iterable[int]) -> list[Part]:
 def _find(before: Sequence[Part], output: Collection[int], parts: Sequence[Part]) -> list[int] | None:
     """Finds the numbers of the output in rewritten parts: its own, and all behind the accepted ones.
 
-    Parts are recognized by what they hold, calls of tools by their id; one that may be of either side tells nothing.
-    None where the accepted parts cannot be told from the output: none of them is left, or a new one among them may
-    hold what is missing of it.
+    Parts are recognized by what they hold, calls of tools by their id; a part that may belong to either side decides
+    nothing. None where accepted parts and output cannot be told apart: no accepted part is left, or a new part among
+    them may hold output that is missing.
     """
     if len(output) == len(before):
         return [*range(len(parts))]

@@ -76,7 +76,7 @@ class RunContext:
     steps_shown: bool = False
 
     def add_stream(self, id_: int) -> None:
-        """Takes it that a further stream went through the output chain."""
+        """Notes that a further stream went through the output chain."""
         self.streams += 1
         self.stream_ids.append(id_)
 

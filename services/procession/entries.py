@@ -96,7 +96,7 @@ class Entries:
         return self.last_stamp
 
     def stamped(self, time: str) -> None:
-        """Takes it that a message has that time."""
+        """Notes that a message has that time."""
         self.last_stamp = max(self.last_stamp, time)
 
 

@@ -40,7 +40,7 @@ class JsonScanner:
 def rewrites_strings(rewrite: Rewrite) -> Rewrite:
     """Does what `rewrite` does, to what a part of a JSON string means.
 
-    A match with quotes of the JSON itself in it, such as one of a whole field, is replaced as it is said.
+    A match that contains quotes of the JSON itself, such as that of a whole field, is replaced without escaping.
     """
 
     def rewritten(match: Match, text: str) -> str:

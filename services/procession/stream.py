@@ -188,7 +188,11 @@ class StreamChain:
         await self.send(None, k)
 
     def _forgiven(self, k: int, error: BaseException, args: OutputStreamArgs) -> bool:
-        """Counts a failure, and whether its policy is to give the chunk back; raises it with its place if not."""
+        """Counts a failure. True: the link's policy is to pass the chunk on; False: another link has failed.
+
+        Raises:
+            ProcessorError: The policy is to fail; the error names the link and the hook.
+        """
         link = self.links[k]
         if of_another(link, error):
             return False
@@ -198,7 +202,11 @@ class StreamChain:
         return True
 
     def _made(self, k: int, chunk: Chunk | None, kind: str | None, out: Any) -> list[Chunk]:
-        """Counts what a hook made of a chunk of that kind, or of what it held back, and refuses what is no chunk."""
+        """The chunks that a hook returned for a chunk of that kind, or when it was flushed (no chunk); counts them.
+
+        Raises:
+            ProcessorError: One is no chunk, or none that a processor may make.
+        """
         if out is None or out == []:
             self._reports[k].dropped += out is not chunk
             return []

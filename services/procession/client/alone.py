@@ -22,11 +22,11 @@ class Alone:
         self._doubted = False
 
     def dispelled(self) -> None:
-        """Takes it that the server has stored something, or is another one."""
+        """Notes that the server has stored something, or is another one."""
         self._doubted = False
 
     def silent(self, now: float) -> bool:
-        """Takes it that a question found nobody, at a time in seconds; whether that has gone on for too long."""
+        """Notes that a question found nobody, at a time in seconds; whether that has gone on for too long."""
         if not self._doubted or now > self._last + _FORGOTTEN_SECONDS:
             self._since = now
         self._doubted, self._last = True, now

@@ -224,13 +224,13 @@ class RunHandle:
         self._subscriptions += await self._link.subscribe(callbacks)
 
     def sent(self, sequence: int, *, before: bool) -> None:
-        """Takes it that the request has this place in its stream, and whether it had it `before` it was sent."""
+        """Notes that the request has this place in its stream, and whether it had it `before` it was sent."""
         self._outcome.request = sequence
         if before:
             self.join()
 
     def join(self) -> None:
-        """Takes it that the run may have begun already; `Procession` knows.
+        """Notes that the run may have begun already; `Procession` knows.
 
         What comes of it may be of somebody whose work others have: that can be told from what is stored only.
         """
@@ -280,7 +280,7 @@ class RunHandle:
             self._round, self._complete, self._known_since = self._outcome.rounds, False, None
 
     def _doubt(self) -> None:
-        """Takes it that something may have been missed, and that the streams may have lost their end."""
+        """Notes that something may have been missed, and that the streams may have lost their end."""
         self._stale, self._stored_to = True, 0
         self._bell.ring()
 

@@ -28,8 +28,8 @@ class MemoryRequestError(ProcessionError):
 class MemoryClient:
     """What `procession.memory` offers; a thread belongs to a resource, and every call names both.
 
-    Every call raises MemoryRequestError where the service refuses, and NotAcceptedError where it does not answer,
-    though it may have done, or may yet do, what it was asked for.
+    Every call raises MemoryRequestError where the service refuses, and NotAcceptedError where it does not answer: then
+    what was asked for may have been done, or may still be done.
     Threads and messages are plain dicts; pages have `page`, `perPage`, `total` and `hasMore`, and count from 0.
     """
 
@@ -93,9 +93,12 @@ class MemoryClient:
     async def import_page(self, page: dict[str, Any], *, embedder: str | None = None) -> list[str]:
         """Takes in a page of an export; messages that the thread has already are replaced, and nothing comes twice.
 
-        A title, metadata and a working memory that are there stay. The messages are queued for the index of semantic
-        recall; `embedder` is that of agents which name their own, where none of them has run yet. A page that is too
-        long for a message of NATS is sent in parts.
+        A title, metadata and a working memory that are there stay. A page that is too long for a message of NATS is
+        sent in parts. The messages are queued for the index of semantic recall.
+
+        Args:
+            page: As `export` gives it.
+            embedder: What embeds the messages where no agent of the tenant has run yet; default: the configured one.
         """
         head, messages = page["thread"], page["messages"]
         fields = {"thread": head["id"], "resource": head["resource"], "messages": messages}

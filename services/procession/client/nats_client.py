@@ -450,10 +450,10 @@ class NatsClient(Client):
 
 
 def _harmless(told: Callable[[Exception], Awaitable[None]]) -> Callable[[Exception], Awaitable[None]]:
-    """What tells of an error and raises nothing: FastStream's raises where a server refuses a client.
+    """An error callback that raises nothing.
 
-    That ends an attempt to connect, as it should; and for ever those to connect again, which the next server, or the
-    same one when it knows all of its users, might take.
+    FastStream's raises where a server refuses a client. That may end the first attempt to connect. Later it would end
+    all further attempts, though another server, or the same one once it has read its users, might let the client in.
     """
 
     async def tell(error: Exception) -> None:

@@ -57,7 +57,7 @@ class ChunkOrder:
         self._said_to = max(self._said_to, first + len(chunks))
 
     def _note(self, fence: int, first: int, start: int) -> None:
-        """Takes it that what that fence says begins there, and forgets what it takes back of what waits."""
+        """Notes where a fence begins, and from where on it replaces others; drops waiting chunks that it replaces."""
         begun = self._fences.get(fence, (first + 1, start))
         if first >= begun[0] and start >= begun[1]:
             return
@@ -75,16 +75,16 @@ class ChunkOrder:
                 self._resets.setdefault(self.position, (self._greatest, self.position))
 
     def _start_over(self) -> None:
-        """Goes back to where we began, or what was taken back: we have heeded somebody that had lost the work.
+        """Goes back to where reading began, or to the last reset: somebody who had lost the work was believed.
 
-        What he took back has been dropped, so all has to be added `anew`.
+        What he took back has been dropped here, so all that is stored has to be added `anew`.
         """
         self.anew, self.position, self._handed_by, self._total = True, self._begun, -1, None
         self._waiting.clear()
         self._resets = {self._begun: (self._greatest, self._begun)}
 
     def _limit(self, fence: int) -> float:
-        """The number from which on what that fence says does not count."""
+        """The number from which on chunks of that fence do not count; infinite for the greatest fence."""
         if fence == self._greatest:
             return math.inf
         if not self._limits:
@@ -120,13 +120,13 @@ class ChunkOrder:
         return chunk
 
     def _taken_back(self, number: int) -> int:
-        """From which number on what was handed out is taken back when that one follows."""
+        """The number from which on handed-out chunks are taken back when chunk `number` comes next."""
         passed = [self._resets.pop(to)[1] for to in list(self._resets) if to <= number]
         return min(passed, default=self._shown)
 
     @property
     def _following(self) -> int:
-        """The number of the next chunk, without what has not come of those that a reset takes back."""
+        """The number of the next chunk; missing ones that a reset takes back are passed over."""
         following = self.position
         if not self._resets or following in self._waiting:
             return following

@@ -93,7 +93,7 @@ class Outcome:
         self._rejections[self.request] = rejection
 
     def decide(self, call: str, fence: int) -> None:
-        """Takes it that the run was told about a call what to do, when it waited under that fence."""
+        """Notes that the run was told about a call what to do, when it waited under that fence."""
         if self.fence == fence and call in self.asked:  # it has said nothing since
             self._decided.add(call)
             self.result = None
@@ -101,12 +101,12 @@ class Outcome:
                 self._go_on()
 
     def cancel(self) -> None:
-        """Takes it that the run was told to end, and will wait no more."""
+        """Notes that the run was told to end, and will wait no more."""
         self._cancelled = True
         self._go_on()
 
     def _suspend(self, event: dict[str, Any]) -> None:
-        """Takes it that the run waits, unless it has gone on since, or has been told here how to."""
+        """Notes that the run waits, unless it has gone on since, or has been told here how to."""
         fence = event.get("fence", 0)
         if self.final or fence < self.fence or (fence == self.fence and self._suspension is None):
             return

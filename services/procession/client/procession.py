@@ -124,8 +124,9 @@ class Procession:
     async def _stored(self, run_id: str, subject: str, body: bytes, message_id: str) -> tuple[int, bool]:
         """Has the stream store a request; returns its place there, and whether the stream had it already.
 
-        One that was refused for now is gone, though the stream still knows its id for a while; and what was said of
-        one may lie under what was said of a later one. Both are sent again.
+        A repeat is sent again, under another message id, in two cases. The request was refused for now: it is gone, but
+        the stream remembers its message id for a while. Or a later request with this run id was refused: of refusals
+        only the last one can be read, so what became of ours cannot be.
         """
         while True:
             ack = await self._link.publish(subject, body, message_id)

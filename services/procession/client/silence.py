@@ -25,11 +25,11 @@ class Silence:
         return max(0.0, self._ends - now)
 
     def broken(self) -> None:
-        """Takes it that something was heard."""
+        """Notes that something was heard."""
         self._seconds, self._unknown, self._ends = 0.0, 0, None
 
     async def is_borne(self, seconds: float, known: Callable[[], Awaitable[bool]]) -> bool:
-        """Takes it that nothing was heard for further seconds; False when nobody knows the run any more."""
+        """Notes that nothing was heard for further seconds; False when nobody knows the run any more."""
         self._seconds, self._ends = self._seconds + seconds, None
         if self._seconds >= _ASKED_SECONDS:
             self._seconds = 0.0

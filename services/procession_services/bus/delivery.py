@@ -44,12 +44,12 @@ class Hold:
         return asyncio.get_running_loop().time() - self._until
 
     def extend(self, until: float) -> None:
-        """Takes it that the server leaves it to us for longer."""
+        """Notes that the server leaves it to us for longer."""
         self._until = until
         self._decide()
 
     def lose(self) -> None:
-        """Takes it that it is somebody else's."""
+        """Notes that it is somebody else's."""
         self._lost = True
         self._decide()
 

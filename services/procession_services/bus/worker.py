@@ -73,10 +73,23 @@ async def _at_once(_message: str, _begun: int, _pause: float) -> float:
 class Worker:
     """Pulls work for one service.
 
-    `still_ours` says, when the server was silent for so long that it may have given a message to somebody else,
-    whether nobody has taken it from us; `elsewhere`, when it gives a message once more, whether somebody works on it;
-    `begun`, how often somebody did, since what only waited beside that which ends its process is not to blame;
-    `parted`, how many seconds a message has to wait since then for a moment of its own: the first time, the given ones.
+    Args:
+        bus: The connection.
+        stream: Where the messages are.
+        durable: The name of the consumer, which all replicas share.
+        filter_subject: The subjects that it takes.
+        handler: Works on a delivery; what it raises has the message delivered again.
+        give_up: Tells whoever waits that a message went to DEAD.
+        concurrency: Messages in hand at the same time.
+        ack_wait: Seconds after which the server gives a message to somebody else, of which it hears nothing.
+        max_deliver: How often a message is begun, until it goes to DEAD.
+        still_ours: Whether nobody has taken a message from us; asked where the server was silent for so long that it
+            may have given it to somebody else.
+        elsewhere: Whether somebody works on a message; asked where the server delivers it once more.
+        begun: How often work on a message was begun. A message that was only in hand beside the one that ended the
+            process is not to blame, so deliveries do not tell.
+        parted: How many seconds a message still has to wait until it begins apart from others; it gets the message's
+            name, how often it was begun, and how long the whole wait is.
     """
 
     def __init__(

@@ -72,8 +72,8 @@ class MessageHistory(Processor[MessageHistoryOptions]):
         """Adds the newest messages of the thread with source `memory`.
 
         The list leaves out system messages, and keeps its own copy of what the request brought (D-18), except that an
-        incoming copy that only tells outcomes of calls adds them to the stored message. An answer of this run itself,
-        saved before Redis forgot how far the run was, is none of before.
+        incoming copy that only tells outcomes of calls adds them to the stored message. An answer of this run itself is
+        left out: it was saved before Redis forgot how far the run was.
 
         Raises:
             MemoryScopeError: There is no store here.
@@ -197,7 +197,7 @@ async def made_whole(
 
 
 def put_behind(messages: MessageList, recalled: Sequence[Message]) -> None:
-    """Puts what a run brings behind what its thread has, where that is of a time to come.
+    """Moves the messages of a run behind those of its thread, where these have times in the future.
 
     Then the clocks of two machines differ, or one was set back: a question would stand in front of what it is about.
     What was said long ago, by its own account, stays where it was.

@@ -30,7 +30,7 @@ class Lanes:
 
     Args:
         jobs: The queue.
-        work: Does a job; False where it is to come again after a while, as that of a replica that was lost.
+        work: Does a job. False: it is to come again after a while, as jobs of lost replicas do.
         at_once: Jobs of one tenant that are worked on at the same time.
     """
 

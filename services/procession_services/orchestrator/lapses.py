@@ -1,13 +1,15 @@
-"""What Redis has forgotten when it was killed, or all of it, and the runs that nobody would work on for that reason.
+"""Finds runs that nobody would work on, because Redis has forgotten a moment when it was killed, or everything.
 
 Redis may answer before it has written: with `appendfsync everysec` it puts writes off while it syncs its file, for two
-seconds at most (docs/adr/0024). So one that was killed may come back with runs as they were a moment ago, while NATS
-knows better: the command that a run waits for was done and acknowledged, its end was told, or Redis has no such run.
+seconds at most (docs/adr/0024). So a Redis that was killed may come back with runs as they were a moment ago, while
+NATS knows better: the command that a run waits for was done and acknowledged, its end was told, or Redis has no such
+run.
 
-So a run whose state was saved in another life of Redis leaves out some numbers before its next command: neither it nor
-its chunks are taken for forgotten ones. Every orchestrator looks at which life it is. In a new one it watches the runs
-at work until each one moves: one whose end was told ends, and one whose command is nowhere has it sent anew. Requests,
-and what people say, stay in NATS until Redis has surely written what was made of them.
+Each start of Redis is a new life. A run whose state was saved in an earlier life leaves out some numbers before its
+next command, so that neither the command nor its chunks are taken for forgotten ones. Every orchestrator looks which
+life it is. In a new one it watches the runs at work until each has moved on: a run whose end was told ends, and a
+command that is nowhere is sent anew. Requests, and what people decide, stay in NATS until Redis has surely written what
+was made of them.
 """
 
 import asyncio

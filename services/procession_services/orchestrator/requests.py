@@ -99,8 +99,8 @@ class Requests:
     async def on_request(self, delivery: Delivery) -> None:
         """A run request: accept it, or answer with one clear error. Tenants take turns.
 
-        It is ours until Redis has surely written what became of it, and where it may not have, it is handled again; and
-        for as long as this process works on the run.
+        The request is acknowledged when Redis has surely written what became of it, and this process works on the run
+        no more. Where Redis may not have written that, the request is handled again.
 
         Raises:
             HopelessError: Its subject names no tenant, so there is nobody who could hear an answer.
@@ -138,7 +138,7 @@ class Requests:
         await self._kept(admitted, delivery)
 
     async def _kept(self, admitted: _Admitted | None, delivery: Delivery) -> None:
-        """Returns when Redis has surely written what became of a request, which is handled again where it has not."""
+        """Returns when Redis has surely written what became of a request; handles it again as long as it has not."""
         while admitted is not None and not await admitted.kept:
             tenant, run = admitted.state.tenant, admitted.state.run
             if await self._lapses.ended(tenant, run) is not None:

@@ -71,7 +71,7 @@ class Claiming:
     signal: AbortSignal
 
     def claimed(self, stored: StoredContext) -> Claimed:
-        """It, where Redis holds that of the run since."""
+        """The command, with what Redis holds of the run since it was claimed."""
         return Claimed(
             _own(self.command), self.owner, replace(stored, cancelled=stored.cancelled or self.signal.aborted)
         )
@@ -373,7 +373,7 @@ def _own(command: WorkCommand) -> WorkCommand:
 
 
 def _message_id(state: RunState, command: WorkCommand) -> str:
-    """Other than that of a run of before under the same id, of which nothing is known any more but to NATS."""
+    """By which NATS drops repeats; NATS may know it of an earlier run of this id that all others have forgotten."""
     return f"work:{command.id}:{state.accepted_at}"
 
 

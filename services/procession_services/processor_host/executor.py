@@ -108,13 +108,17 @@ class Executor:
     async def execute(self, command: WorkCommand, delivery: Delivery | None = None) -> Claimed | None:
         """Runs the command, takes its result into the run, and sends what comes next.
 
-        A command that was done before is not run again; one that the run has left behind only has it said again what
-        comes next. Nor is one that got its number in another life of Redis, which may have forgotten that it was done,
-        and what came after it: it is sent anew, under a number that is greater than theirs. The first delivery leaves a
-        command alone that somebody has (NATS forgets deliveries when it is killed); a later one takes it over, since
-        it comes here only when that one does not live (`Holders`). Without a delivery it is the caller's own, which
-        NATS does not count: one that was begun too often ends its run. One that somebody works on is left alone; his
-        delivery of the command before it may be the same as ours, which speaks for it then, and is not acknowledged.
+        Some commands are not run:
+
+        - One that was done before, or that the run has left behind: it is only said again what comes next.
+        - One that got its number in an earlier life of Redis, which may have forgotten that it was done, and what came
+          after it: it is sent anew, under a number that is greater than theirs.
+        - One that somebody else has. The first delivery leaves it to him, since NATS forgets deliveries when it is
+          killed. A later one takes it over: it gets here only when he does not live (`Holders`).
+
+        Without a delivery the command is the caller's own, and NATS does not count how often it was begun: where that
+        was too often, its run ends. If somebody else works on it, it is left alone. The delivery that led to it is not
+        acknowledged then: it may be his as well, and stands for his work.
 
         Returns:
             The command that follows in this process; None where there is none, or NATS has it.
@@ -127,7 +131,7 @@ class Executor:
             return await self._execute(command, delivery, delivery.hold if delivery else None, told)
 
     async def follow(self, claimed: Claimed, delivery: Delivery) -> Claimed | None:
-        """As `execute`, of a command that follows in this process from that delivery, which speaks for it."""
+        """As `execute`, for a command that was handed over here; the delivery that led to it stands for it."""
         with telemetry.observer().command(claimed.command, 0, delivery.traceparent) as told:
             return await self._execute(claimed.command, None, delivery.hold, told, claimed)
 

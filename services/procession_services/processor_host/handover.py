@@ -18,8 +18,8 @@ class _Desk:
 class Handover:
     """Who works on commands in this process: for each service what runs them, and its worker.
 
-    The delivery in hand speaks for the commands that follow it here, so it is kept until they are done. Whoever gets it
-    once more finds out from the run's state where they got to, and sends that one by NATS.
+    The delivery in hand stands for all commands that follow it here, so it is acknowledged when they are done. Whoever
+    gets it once more reads from the run's state which command is next, and sends that one by NATS.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,8 @@ class Handover:
     async def follow(self, claimed: Claimed | None, delivery: Delivery, worker: Worker | None = None) -> None:
         """Does the command that follows from what was delivered, then what follows that, to the last.
 
-        For the length of each it has a place where that is done, and none in `worker`, which got the delivery.
+        Each takes a place in the worker of the service that does it; meanwhile that in `worker`, which got the
+        delivery, is free.
         """
         home = worker.places if worker else None
         while claimed is not None:

@@ -25,8 +25,8 @@ class ChunkSink(Protocol):
     """Where chunks of a command go: through the output chain, or straight to the client.
 
     `rewritten` tells, once the sink is closed, what the chain made of tool results: by tool call id, `{"streamed":
-    result}` where it changed one, `{"hidden": True}` where it dropped it (R-OS-7). `told_error` is what it left of an
-    error that was sent, None where it left nothing.
+    result}` where it changed one, `{"hidden": True}` where it dropped it (R-OS-7). `told_error` is the error
+    that was sent as the chain left it, None where it dropped that.
     """
 
     rewritten: dict[str, dict[str, Any]]

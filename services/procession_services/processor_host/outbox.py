@@ -77,10 +77,13 @@ def _text(chunk: Chunk) -> Any:
 class Outbox:
     """Numbers chunks and publishes whatever is ready as one batch.
 
-    `shown` is what clients already have: after a failover the same chunks are made again, and held back up to the last
-    of these. Where they turn out to be others, it `differs`, and sends no more. `fence` says whose chunks count where
-    two have made some of the same number. `reset`: the next chunks replace all from that number on; None where that was
-    said. `timed`: what is sent from here on nobody would make again.
+    Attributes:
+        next_seq: The number of the next chunk.
+        fence: Says whose chunks count where two senders have made some of the same number.
+        reset: The next chunks replace all from this number on; None where nothing is to be replaced, or it was said.
+        timed: What is sent from here on depends on time: nobody else would make the same.
+        differs: After a failover the same chunks are made again, and those that clients have (`shown`) are held back.
+            Here the last of these has turned out to be another one, so nothing more is sent.
     """
 
     def __init__(
@@ -148,10 +151,10 @@ class Outbox:
                 told()
 
     async def follow(self, *, again: bool = False) -> None:
-        """Goes on behind what somebody has sent who had this work before us, and may not know that it is ours.
+        """Goes on behind what somebody sent who had this work before us, and may not know that it is ours now.
 
-        Clients drop what they get later from that somebody; and where the command is done `again`, all from where it
-        began on: what it sent before, and what of that somebody's was late, which they have dropped.
+        Clients drop what they get from him later. Where the command is done `again`, they also drop all from where it
+        first began: what it sent then, and late chunks of his, which they have dropped already.
         """
         sent = await last_sent(self._bus, *self._whose)
         self._gave_up = False
@@ -173,7 +176,7 @@ class Outbox:
         await self.follow()
 
     def give_up(self, attempts: int) -> None:
-        """Takes it that nobody hears any more what became of a stream of ours, which has had so many attempts.
+        """Gives up a stream of ours after so many attempts: nobody hears any more what became of it.
 
         What is sent next goes on behind what clients have of it.
         """
@@ -181,11 +184,11 @@ class Outbox:
         self.fence, self._gave_up = min(self.fence + attempts + 1, last), True
 
     async def renew(self, attempt: int = 0, stream: int = 0, *, life: int = 0) -> None:
-        """Has clients drop what they have of this work, and of those who do not know that it is ours.
+        """Has clients drop what they have of this work, also from others who do not know that it is ours now.
 
-        They may have more than CHUNKS, which a restart of NATS can make forget, and one that comes back says only how
-        far it was: so each attempt has numbers of its own, which are greater where its fence is greater. So has each
-        `life` of Redis, since the one before may have done the same in vain as often.
+        Clients may have more chunks than CHUNKS, since a NATS that is killed forgets some, and one that comes back says
+        only how far it was. So each attempt has numbers of its own, which rise with its fence. So has each `life` of
+        Redis: in the one before, as many attempts may have been made in vain.
         """
         self.reset = self.next_seq if self.reset is None else self.reset
         begun = second_of_week(life) * _ATTEMPTS_A_SECOND * TIMES * _ROOM
@@ -193,7 +196,7 @@ class Outbox:
         await self.flush(mark=True)
 
     def go_on_behind(self, next_seq: int, fence: int) -> None:
-        """Goes on behind what a stream has sent for us, which has said what it replaces, if it was anything."""
+        """Goes on behind what a stream has sent for us; if it has sent anything, it has said what that replaces."""
         if next_seq > self.next_seq:
             self.reset = None
         self.next_seq, self.fence = next_seq, max(self.fence, fence)

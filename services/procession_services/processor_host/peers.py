@@ -1,6 +1,6 @@
 """Replicas of a service look after each other: what one had in hand that is gone goes to the others at once.
 
-NATS leaves it to that one for a lease (`PROCESSION_WORK_ACK_WAIT`), since it cannot tell who is gone from who is busy.
+NATS alone would wait for a lease (`PROCESSION_WORK_ACK_WAIT`), since it cannot tell who is gone from who is busy.
 So two must say that a replica is gone: Redis, which has not heard of it, and NATS, where nobody listens on its subject
 any more. Who stands still or has its event loop blocked still listens; who has lost NATS still tells Redis
 (docs/adr/0030).
@@ -35,7 +35,7 @@ class Peers:
         await repeated("a look at the other replicas", _EVERY_SECONDS, self.look, at_once=True)
 
     async def look(self) -> None:
-        """Says that this one lives, and gives what those that are gone had in hand to whoever lives."""
+        """Says that this replica lives, and has delivered again what replicas that are gone had in hand."""
         silent = await self._replicas.silent()
         there = await asyncio.gather(*(is_there(self._bus, self._service, replica) for replica in silent))
         absent = [replica for replica, is_there in zip(silent, there, strict=True) if not is_there]
@@ -44,9 +44,10 @@ class Peers:
             await self._give_back(gone)
 
     async def _give_back(self, gone: Collection[str]) -> None:
-        """Has delivered again what nobody has who is listed: some may have come to them from others, gone before.
+        """Has delivered again what was in hand, except what a listed replica has.
 
-        What another service of the same process does may speak by a message of ours (`Handover`).
+        Messages that the gone replicas had taken over from others that went before them are among these. A listed
+        replica of another service may work on a message of ours, which was handed over to it (`Handover`).
         """
         listed, lost, kept = await self._replicas.listed(), set[int](), set[int]()
         for owner, message in await self._store.in_hand():

@@ -344,7 +344,12 @@ async def hosted(
 ) -> Any:
     """Runs a service inside this process; ready when entered, drained when left.
 
-    With those that are `nearby` it shares what they say to each other, with those of the same `handover` commands.
+    Args:
+        service: Its name.
+        settings: Its settings.
+        start: Starts it on its host.
+        nearby: Services of this process with the same one talk to each other without NATS.
+        handover: Services of this process with the same one do each other's commands.
 
     Raises:
         NotReachableError: NATS or Redis was not there for `START_SECONDS`.

@@ -114,9 +114,9 @@ class Session:
             raise ProcessorError(text, code="CHUNK_NOT_SENDABLE") from error
 
     def left(self, away: str = "") -> None:
-        """Takes it that the attempt has failed, and that clients may have what came of it.
+        """Notes that the attempt has failed; clients may have chunks of it.
 
-        What was `away` for the replica, as Redis, is not the processors' doing.
+        Where the replica gave the stream back, `away` says what it lacked, such as Redis: no processor is to blame.
 
         Raises:
             ProcessorError: The stream has cost as many replicas as it may.
@@ -133,7 +133,7 @@ class Session:
             raise ProcessorError(f"{told}: {why}", code="WORK_FAILED")
 
     def resumed(self, disconnects: int) -> dict[str, Any]:
-        """What a lease says where clients may have something of the stream; gets how often the sender was cut off."""
+        """What a lease says where clients may have chunks of the stream; `disconnects`: how often NATS was lost."""
         if self.after is None:
             return {}
         # Over a restart of NATS clients may have missed chunks, and if time had a say in them, they are others.
@@ -160,7 +160,7 @@ class Session:
         return sum(map(len, self.raw[start:stop]))
 
     def acknowledge(self, count: int) -> None:
-        """Takes it that the replica has processed so many chunks, of which some may have been due again."""
+        """Notes that the replica has processed so many chunks, of which some may have been due again."""
         if count > self.acked:
             self.flying -= self.size(self.acked, min(count, self.sent))
             self.acked, self.sent = count, max(count, self.sent)
@@ -179,8 +179,8 @@ class Session:
     def pause(self) -> float:
         """How many seconds it waits for the next replica: at random, and longer, the more are gone.
 
-        Streams that one replica had go together to the next, and it may be another one of them that ends all. They part
-        as they wait for different times, and those that do no harm are acknowledged meanwhile.
+        The streams of a replica that has died would all go to the next one together, and one of them might end that,
+        too. As they wait for different times they part, and those that do no harm are acknowledged meanwhile.
         """
         late = self.deaths - _FEW_DEATHS
         longest = min(_FIRST_PAUSE * 2 ** (late - 1), _LONGEST_PAUSE) if late > 0 else 0.0

@@ -72,8 +72,8 @@ class Stretch:
 class Plan(WireStruct, dict=True):
     """The run's configuration, frozen when the run was accepted: which hooks run where.
 
-    Runs share it, so nothing in it is ever changed, and nothing of a single request is in it. What `factories` make for
-    one run, of `output` and `error`, that has in a plan of its own from then on.
+    Runs share it, so nothing in it is ever changed, and nothing of a single request is in it. A run for which
+    `factories` have made the `output` or `error` array has a plan of its own from then on.
     """
 
     input: list[Placed] = field(default_factory=list)

@@ -67,7 +67,10 @@ class AgentsFile:
     places: dict[str, Place] = field(default_factory=dict)
 
     def placed(self, found: Iterable[Problem]) -> list[Problem]:
-        """Problems of agents with their lines, but those of what is left out of its agent, or of a part of it."""
+        """Adds lines to problems that were found in agents.
+
+        Left out are problems of an entry that is among `problems` already, and warnings about what contains one.
+        """
         told = [f"{problem.path}." for problem in self.problems]
         counting = []
         for problem in found:

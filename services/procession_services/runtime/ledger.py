@@ -57,7 +57,7 @@ _DAY: Final = 24 * _HOUR
 
 @dataclass(frozen=True, slots=True)
 class _Series:
-    """Slots of `slot` seconds, those of `span` seconds in one hash, for windows of up to `longest` seconds."""
+    """Sums for windows of up to `longest` seconds: one for each `slot` seconds, those of `span` seconds in one hash."""
 
     name: str
     slot: int

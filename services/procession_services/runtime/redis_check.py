@@ -1,4 +1,4 @@
-"""What a Redis must be so that nothing is lost in it, and what of that a server is not."""
+"""What a Redis must be so that nothing is lost in it, and in what a server falls short of that."""
 
 import asyncio
 from typing import Any, Final
@@ -68,7 +68,7 @@ async def knows(url: str, access: Access) -> bool | None:
 
 
 def once(url: str, access: Access) -> "Redis":
-    """A client that asks once, over a connection of its own, and gets in where those of services do."""
+    """A client that tries once, over a connection of its own; servers that let services in let it in."""
     return Redis.from_url(
         url,
         protocol=2,  # theirs; in another one Redis takes a password where it has none

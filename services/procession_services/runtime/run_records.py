@@ -12,9 +12,11 @@ from procession_services.runtime.admission import Called, Over
 class StoredContext:
     """What Redis holds of a run's context; `result` answers command `seq`.
 
-    `claims` is how often the command that it was taken for has been claimed, this time included, or delivered, if that
-    is more. `out` is the command that the run waits for, 0 where it waits for none; `numbered_in` is the life
-    of the server in which that got its number, 0 where nobody knows.
+    Attributes:
+        out: The number of the command that the run waits for; 0 where it waits for none.
+        claims: How often the command that the context was taken for has been claimed, this time included; or
+            delivered, if that is more.
+        numbered_in: The life of Redis in which command `out` got its number; 0 where nobody knows.
     """
 
     version: int
@@ -34,8 +36,10 @@ class StoredContext:
 class Beginning:
     """A new run as it is saved where it begins at once.
 
-    `out` is its first command, `numbered_in` the life of the server in which that got its number, `claimed_by` who does
-    it at once; empty where it is sent.
+    Attributes:
+        out: The number of its first command.
+        numbered_in: The life of Redis in which that got its number.
+        claimed_by: The owner that does the command at once; empty where it is sent by NATS.
     """
 
     state: bytes
@@ -74,10 +78,15 @@ class StoredState:
 class StateChange:
     """The state of a run as it is to be saved, over the version that it was made from.
 
-    The deadline is in milliseconds since the epoch. `line` is the key of a line that the run leaves, or with `resumed`
-    goes to the head of. `plan` is given where it has become another one. `out` is the number of the command that the
-    run waits for, `numbered_in` the life of the server in which it got that, `claimed_by` who does it at once. A run
-    that `waits` for a person gives back its place, and one that is `resumed` takes one.
+    A run that `waits` for a person gives back its place, and one that is `resumed` takes one.
+
+    Attributes:
+        deadline_ms: In milliseconds since the epoch.
+        line: The key of a line that the run leaves, or with `resumed` goes to the head of.
+        plan: Where it has changed; else empty.
+        out: The number of the command that the run waits for; 0 where it waits for none.
+        numbered_in: The life of Redis in which that got its number.
+        claimed_by: The owner that does the command at once; empty where it is sent by NATS.
     """
 
     version: int

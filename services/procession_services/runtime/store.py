@@ -99,15 +99,20 @@ class RunStore:
         message: int | None = None,
         instead_of: str | None = None,
     ) -> StoredContext | None:
-        """The context, claimed for command `seq`: whatever another owner of the command does no longer counts.
+        """Claims command `seq` and gives the run's context; what another owner of the command does no longer counts.
 
-        `attempt` says how often the command was delivered; 0 where it is the caller's own. `message` is its number in
-        WORK; None where it has none, and goes with that of the command before. `instead_of` is the owner from whom it
-        may be taken, and no other one; None: whoever it is.
+        Args:
+            tenant: The run's tenant.
+            run: The run.
+            seq: The number of the command.
+            owner: Who claims it.
+            attempt: How often the command was delivered; 0 where it is the caller's own.
+            message: Its number in WORK; None where the command goes with the message of the one before it.
+            instead_of: The only owner from whom it may be taken; None: from anybody.
 
         Returns:
-            None for a first delivery where another owner has claimed the command, and for a later one where that is
-            another one than it may be taken from.
+            None where the command is not given: on a first delivery, because another owner has claimed it; on a later
+            one, because an owner other than `instead_of` has.
         """
         number = "" if message is None else message
         args = [seq, owner, attempt, number, *([] if instead_of is None else [instead_of])]
@@ -308,10 +313,17 @@ class RunStore:
         args: list[Any],
         until: float | None = None,
     ) -> Any:
-        """Runs a script that does nothing where it comes later than who asks waits, by the clock of Redis.
+        """Runs a script that does nothing if the caller has stopped waiting when it reaches Redis.
 
-        That is read from what it says is late, as at first, and where it was set; the time that the answer took counts
-        as ours, so that nobody is let in too late.
+        The limit that the script gets is a time of Redis' clock. Where that clock is not known yet, or was set, the
+        script answers `late` with its own time, and is asked again with the right limit. How long that answer took
+        counts against us, so that nobody is let in too late.
+
+        Args:
+            script: Answers `late` and its time in milliseconds where it comes too late.
+            keys: Its keys.
+            args: Its arguments, before the limit.
+            until: How long the caller waits, on the clock of the event loop; default: `ANSWER_SECONDS` from now.
 
         Raises:
             TimeoutError: It was late.

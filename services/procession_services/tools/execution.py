@@ -73,7 +73,7 @@ class Execution:
         self._task.add_done_callback(lambda _task: callback())
 
     def cancel(self) -> None:
-        """Takes it that the run was cancelled: no call is begun any more, and none goes on for long."""
+        """Notes that the run was cancelled: no call is begun any more, and none goes on for long."""
         self.signal.abort()
         if self._leaving is None and not self._task.done():
             self._leaving = asyncio.get_running_loop().call_later(_LEAVE_SECONDS, self._task.cancel)
@@ -171,7 +171,7 @@ class Executions:
                 execution.cancel()
 
     def _remember(self, key: Round, size: int) -> None:
-        """Takes it that an execution has ended, and forgets the oldest for it."""
+        """Notes that an execution has ended, and forgets the oldest for it."""
         self._ended.append(key)
         self._size += size
         while len(self._ended) > 1 and (len(self._ended) > self._keep or self._size > self._keep_bytes):

@@ -73,7 +73,7 @@ def choice_error(choices: Any) -> Any:
 
 
 def _explained(error: Any, event: dict[str, Any]) -> Any:
-    """An error object, or its words; some have only the name of it there, or that it is one, and the rest beside it."""
+    """An error object, or its words; where `error` is only a name, or `true`, the fields beside it belong to it."""
     if isinstance(error, list) and error:
         error = error[0]
     beside = event.get("message")

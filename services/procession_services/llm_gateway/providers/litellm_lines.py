@@ -1,8 +1,8 @@
 """The lines of a stream that LiteLLM reads itself.
 
-LiteLLM's reader of Gemini's events takes what it cannot parse for the beginning of something, and with a comment, which
-servers send to show that they live, the rest of the answer was lost. An event with `[DONE]` anywhere in it was the last
-one to its readers, and its text lost; so was the first one behind a mark (U+FEFF).
+With its own lines, LiteLLM loses text in three cases. Servers send comments to show that they live: its reader of
+Gemini's events takes one for the beginning of an event, and loses the rest of the answer. It takes an event with
+`[DONE]` anywhere in it for the last one. And it loses an event behind a byte order mark (U+FEFF).
 """
 
 from typing import Final

@@ -197,7 +197,7 @@ async def _rest(events: AsyncGenerator[list[dict[str, Any]], None]) -> list[dict
 
 
 def _fed(adapter: ChunkAdapter, batch: list[dict[str, Any]]) -> tuple[list[Chunk], Exception | None]:
-    """The chunks of all events, or of those before one that cannot be read, and what is wrong with that one."""
+    """The chunks of the events before the first one that cannot be read, and what is wrong with that; else of all."""
     chunks: list[Chunk] = []
     for event in batch:
         try:
@@ -249,7 +249,7 @@ async def _litellm_events(
 
 
 def _held(answer: Any) -> Any:
-    """The provider's stream that a generator of LiteLLM's reads, which it leaves open when it is closed itself."""
+    """The provider's stream behind a generator of LiteLLM, which does not close it; None where there is no such."""
     frame = getattr(answer, "ag_frame", None)
     return None if frame is None else frame.f_locals.get("response")
 

@@ -83,8 +83,8 @@ def redacted(text: str, hits: Sequence[Hit], replace: Replace) -> str:
 def redacted_parts(parts: Sequence[str], hits: Sequence[Hit], replace: Replace) -> list[str]:
     """Parts that were examined as one text, joined by spaces, with each hit replaced.
 
-    A hit over several parts is replaced as a whole, or each part would show what may be seen of a whole value: what
-    stands in its place is cut where the parts end if it is as long, else all of it stands in the first one.
+    A hit that spans several parts is replaced as a whole; else each part would show as much as may be seen of a whole
+    value. A replacement that is as long as the hit is cut where the parts end; any other stands in the first part.
     """
     joined, begin = " ".join(parts), 0
     changed: list[str] = []
