@@ -47,6 +47,13 @@ def test_files_that_are_named_exist(page):
     assert {path for path in named if not any(f"/{file}".endswith(f"/{path}") for file in FILES)} == set()
 
 
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_rows_stand_below_the_heads_of_their_table(page):
+    """Below an empty line they are shown as text."""
+    tables = re.findall(r"(?:^\|.*\n)+", prose(page), re.MULTILINE)
+    assert [rows[:80] for rows in tables if not re.match(r"\|.*\n\|[ :|-]+\|\n", rows)] == []
+
+
 @pytest.mark.parametrize("path", CODE, ids=name)
 def test_every_difference_that_code_names_is_explained(path):
     assert set(re.findall(r"\bD-\d+\b", path.read_text(encoding="utf-8"))) <= DIFFERENCES
