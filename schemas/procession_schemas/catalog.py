@@ -159,8 +159,8 @@ CATALOG: Final[tuple[Row, ...]] = (
     Row(
         "holder.question", holders.HolderQuestion, _pattern(subjects.holder, "{service}", "{replica}"), None,
         SERVICES, SERVICES,
-        "Asks the replica that has claimed a command, which NATS has given to another one, or to which somebody else "
-        "comes that needs no other service for it, whether it works on it.",
+        "Asks the replica that has claimed a command whether it works on it: NATS has given the command to another "
+        "replica, or somebody else has come to it who needs no other service for it.",
     ),
     Row(
         "holder.answer", holders.HolderAnswer, "_INBOX.{request}", None,

@@ -75,5 +75,5 @@ class ChunkBatch(WireModel):
     reset: int | None = Field(default=None, description="First sequence number that no longer counts.")
     fence: int = Field(default=0, description="Whose chunks count: those of the greater fence.")
     timed: bool = Field(
-        default=False, description="Time has had a say in chunks of this fence: nobody makes the same."
+        default=False, description="Chunks of this fence depend on time: nobody else would make the same."
     )

@@ -224,7 +224,7 @@ class RunHandle:
         self._subscriptions += await self._link.subscribe(callbacks)
 
     def sent(self, sequence: int, *, before: bool) -> None:
-        """Notes that the request has this place in its stream, and whether it had it `before` it was sent."""
+        """Notes the place of the request in its stream, and whether the stream had it `before` this was sent."""
         self._outcome.request = sequence
         if before:
             self.join()
@@ -437,10 +437,10 @@ class RunHandle:
             await self._look_behind(told)
 
     async def _look_behind(self, told: RequestRejected) -> None:
-        """Takes what another request under the id was told for ours, where it hides what ours was told.
+        """Takes the rejection of another request under this id for ours, where ours was rejected before it.
 
-        The last rejection is all that can be read. Ours is not to come when the request is gone, and its run is not
-        there: orchestrators tell what became of a request before they let go of it, each in its own order.
+        Only the last rejection can be read. Ours has been told when our request is gone, since orchestrators tell what
+        became of a request before they let go of it; and it was a rejection when there is no run of ours.
         """
         _, request = await self._link.knows(self._tenant, self.run_id, self._outcome.request)
         if request is None:

@@ -306,9 +306,15 @@ class Link:
             yield after, told["batches"]
 
     async def knows(self, tenant: str, run: str, request: int | None) -> tuple[bool, int | None]:
-        """Whether there is anything of a run, whose request has that place in its stream, as the orchestrator tells.
+        """Whether the orchestrator knows anything of a run, and the place of its request in the stream of requests.
 
-        And that place, also for who does not know it, while the request is there, as before it is accepted.
+        Args:
+            tenant: The run's tenant.
+            run: The run.
+            request: That place, as far as the caller knows it.
+
+        Returns:
+            The place is told while the request is in the stream, as before it is accepted; else it is None.
 
         Raises:
             UnreachableError: It does not answer.

@@ -18,7 +18,8 @@ class Outcome:
         streams: Whether the run sends chunks.
         result: That of the finished run, or of one that waits for a person.
         fence: What the run says from its last suspension on has at least this fence; -1 before the first.
-        awaited: The least fence of an end of its chunks: of somebody who has its work, and goes on where it has waited.
+        awaited: An end of the chunks counts only from this fence on: older ones are of before the run waited, or of
+            somebody who has lost it.
         end: The number behind that of the last chunk, where the run has ended, or waits, and said so.
         rounds: How often it has gone on after it had waited.
     """
@@ -93,7 +94,7 @@ class Outcome:
         self._rejections[self.request] = rejection
 
     def decide(self, call: str, fence: int) -> None:
-        """Notes that the run was told about a call what to do, when it waited under that fence."""
+        """Notes that a decision about a call was sent, for the suspension of that fence."""
         if self.fence == fence and call in self.asked:  # it has said nothing since
             self._decided.add(call)
             self.result = None
@@ -106,7 +107,7 @@ class Outcome:
         self._go_on()
 
     def _suspend(self, event: dict[str, Any]) -> None:
-        """Notes that the run waits, unless it has gone on since, or has been told here how to."""
+        """Notes that the run waits, unless it has gone on since, or all decisions were sent from here."""
         fence = event.get("fence", 0)
         if self.final or fence < self.fence or (fence == self.fence and self._suspension is None):
             return

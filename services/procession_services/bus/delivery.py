@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 
 class LostError(Exception):
-    """A message is not ours; another delivery of it is worked on, or will be when that one ends without an answer.
+    """A message is not ours: somebody works on another delivery of it, or will be given one.
 
     Attributes:
-        again_in: Seconds after which it is to be looked at again; 0 where NATS does that when nobody keeps it any more.
+        again_in: Seconds after which to deliver it again; 0: NATS does that by itself, when nobody keeps it any more.
     """
 
     def __init__(self, again_in: float = 0.0) -> None:

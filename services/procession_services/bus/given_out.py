@@ -18,11 +18,18 @@ _NEWEST: Final = 10_000
 async def give_back(
     bus: Bus, stream: str, consumer: str, *, lost: Collection[int], kept: Collection[int]
 ) -> None:
-    """Has delivered again what a replica had in hand that is gone, at once; where NATS is away, its leases do that.
+    """Has delivered again at once what a replica that is gone had in hand; where NATS is away, its leases do that.
 
-    That are the messages `lost`, by their numbers in the stream; and what it was given and had not begun, of which
-    nobody knows the numbers. So it is said of the newest numbers, but for those that are `kept`: NATS passes over what
-    is done or another consumer's, and whoever has a message and lives is asked (docs/adr/0028).
+    These are the messages `lost`, and those that it was given and had not begun, whose numbers nobody knows. So all of
+    the newest numbers are given back, except `kept`. NATS ignores numbers that are done or another consumer's; and if a
+    message is delivered that somebody alive has in hand, he is asked (docs/adr/0028).
+
+    Args:
+        bus: The connection.
+        stream: Where the messages are.
+        consumer: Which has given them out.
+        lost: Numbers in the stream that the replica had begun.
+        kept: Numbers that replicas which live have in hand.
     """
     try:
         info = await bus.js.consumer_info(stream, consumer)

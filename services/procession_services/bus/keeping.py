@@ -39,7 +39,7 @@ class Keeper:
 
     Args:
         name: Whose messages they are, for the log.
-        ack_wait: Seconds after which the server gives a message to somebody else that it hears nothing of.
+        ack_wait: Seconds without a sign of life of a message after which the server gives it to somebody else.
         still_ours: Says, where that time is over, whether nobody has taken a message from us.
     """
 

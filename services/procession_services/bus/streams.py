@@ -68,7 +68,7 @@ def stream_configs(replicas: int = 1) -> list[StreamConfig]:
 
 
 def is_ours(config: StreamConfig) -> bool:
-    """Whether a stream of one of our names is not somebody else's, whose messages we would delete by our rules."""
+    """Whether a stream that has one of our names is ours: our rules would delete messages of somebody else's."""
     subjects = config.subjects or []
     return bool(subjects) and all(subject.startswith(f"{ROOT}.") for subject in subjects)
 

@@ -81,7 +81,7 @@ class Worker:
         handler: Works on a delivery; what it raises has the message delivered again.
         give_up: Tells whoever waits that a message went to DEAD.
         concurrency: Messages in hand at the same time.
-        ack_wait: Seconds after which the server gives a message to somebody else, of which it hears nothing.
+        ack_wait: Seconds without a sign of life of a message after which the server gives it to somebody else.
         max_deliver: How often a message is begun, until it goes to DEAD.
         still_ours: Whether nobody has taken a message from us; asked where the server was silent for so long that it
             may have given it to somebody else.
@@ -293,9 +293,9 @@ class Worker:
             self._settle(message)
 
     async def _take_up_again(self, message: Msg, delivery: Delivery) -> int:
-        """Takes up what was delivered before, where it was lost often at a moment of its own.
+        """Takes up a message that was delivered before; one that was lost often begins at a moment of its own.
 
-        Until that moment it is in nobody's hands: it would have to wait for another lease with each process that ends.
+        Until that moment it is in nobody's hands: else it would wait for another lease with each process that ends.
 
         Returns:
             The number of the attempt; 0 where it is not to be begun now: somebody else works on it, it begins later, or

@@ -118,7 +118,7 @@ class UpdateNoteRequest(StrictModel):
 
 
 class ReindexRequest(StrictModel):
-    """Body of `reindex`; `embedder` is that of agents which name one, where none of them has run yet."""
+    """Body of `reindex`; `embedder` counts where no agent of the tenant has run yet."""
 
     embedder: str | None = None
 

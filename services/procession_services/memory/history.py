@@ -181,9 +181,9 @@ def _days_ago(days: float | None) -> str | None:
 async def made_whole(
     messages: MessageList, memory: Memory, here: Conversation, recalled: Sequence[Message]
 ) -> set[str]:
-    """Makes an incoming copy that only tells outcomes of calls the stored message with these; gives their ids.
+    """Replaces each incoming copy that only tells outcomes of calls by the stored message with these; gives their ids.
 
-    Saved as it came, such a copy would take the place of the whole message, also where that is not recalled (D-113).
+    Saved as it came, such a copy would replace the whole stored message, also where that is not recalled (D-113).
     """
     told = {message["id"]: message for message in messages.get.input.db() if only_updates(message)}
     stored = [message for message in recalled if message["id"] in told]

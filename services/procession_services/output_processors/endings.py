@@ -42,7 +42,7 @@ def outcome(session: Session, *, logged: bool) -> dict[str, Any]:
 
 
 def _left(session: Session, job: Job) -> dict[str, Any]:
-    """The context as we leave it: as text where the sender only stores it, which costs neither of us the reading."""
+    """The context as we leave it; as text where the sender only stores it, so that neither of us parses it."""
     body = job.context_body()
     if body is None:
         return {"context": job.ctx.to_dict()}
@@ -50,7 +50,7 @@ def _left(session: Session, job: Job) -> dict[str, Any]:
 
 
 def _changes(ctx: RunContext, lent: dict[str, Any] | None) -> dict[str, Any]:
-    """What the chain has made of the conversation; and beside a sender that goes on, what of it and of the context."""
+    """The conversation as the chain left it; only its changes, and those of the context, if the sender went on."""
     if lent is None:
         return {"messages": ctx.messages.serialize()}
     was, now = lent["requestContext"], ctx.request_context
@@ -100,7 +100,7 @@ def _failure(error: BaseException) -> dict[str, Any]:
 
 
 def unsendable(session: Session, error: TypeError) -> ProcessorError:
-    """What a stream has come to is not JSON: whose doing that is, as far as only one hook can have done it."""
+    """The error for a stream whose outcome is not JSON; it names the hook, if only one can have done it."""
     failure = ProcessorError(f"what came of a stream is not JSON: {error}", code="CONTEXT_NOT_JSON")
     try:
         session.ctx.to_json()

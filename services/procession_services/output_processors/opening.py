@@ -166,7 +166,7 @@ class Opener:
         return outbox
 
     async def _has_forgotten(self, life: int) -> bool:
-        """Whether Redis was started anew since a moment of that life, and may have lost what it had answered."""
+        """Whether Redis has begun another life than that one, so that it may have lost what it had answered."""
         if life:
             await self._store.redis.ping()
         return life not in (0, self._store.life)

@@ -304,10 +304,10 @@ class SessionServer:
         return await taken(session)
 
     async def _goes_by_chance(self, session: Session) -> None:
-        """Tells the sender before anything is sent that another replica would not make.
+        """Tells the sender that from here on another replica would make other chunks, before any such chunk is sent.
 
-        Where that would go among chunks which clients have, the stream is given back, and all of it made anew. Of a
-        reply that gives one back nothing else is read, so it is told before.
+        If the next chunk would go among those that clients have, the stream is given back, and all of it made anew. A
+        reply to a lease that gives the stream back is not read further, so that is told before, apart.
         """
         if session.timed:
             return

@@ -378,9 +378,9 @@ def _message_id(state: RunState, command: WorkCommand) -> str:
 
 
 def _set_deadline(before: RunState, after: RunState) -> None:
-    """A run that begins to wait for a person has the time of people, one that goes on its own again.
+    """Gives a run that begins to wait for a person the time of people, and one that goes on the time of a run.
 
-    One whose time is up has what it needs to end, which it knows itself.
+    Where the time of the run is up, the reducer has set the time that it needs to end.
     """
     if after.status in (before.status, "done") or after.deadline_ms != before.deadline_ms:
         return

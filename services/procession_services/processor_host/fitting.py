@@ -51,7 +51,7 @@ def fitting_violation(event: ProcessorViolation, fits: Fits) -> bytes:
 
 
 def fitting_tripwire(tripwire: Tripwire) -> Tripwire:
-    """The tripwire, without its metadata where they are too long, with the beginning of its reason where that is."""
+    """The tripwire, without metadata that are too long, and with the beginning only of a reason that is."""
     for shorter in ({"metadata": _SHORTENED}, {"reason": tripwire.reason[:_LONGEST_REASON]}):
         if len(tripwire.to_json()) <= _LONGEST_TRIPWIRE:
             break

@@ -36,7 +36,7 @@ def take_outcome(job: Job, outcome: dict[str, Any]) -> None:
 
 
 def _take_context(context: RequestContext, outcome: dict[str, Any]) -> None:
-    """Takes what the chain has changed; a replica that does not say what that is tells all of it."""
+    """Takes what the chain has changed; where the replica does not name the changes, it has sent everything."""
     told = outcome["requestContext"]
     for key in outcome.get("contextChanges", [*context, *told]):
         if key in told:

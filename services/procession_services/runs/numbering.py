@@ -1,7 +1,8 @@
 """The numbers of a run's commands, from which their ids, claims and the fences of their chunks follow.
 
-They rise by one, until Redis begins another life. It may have forgotten commands then (docs/adr/0024), and some of a
-life that began a moment before: so the first one has a thousand for each second of the week at which the new one began.
+They rise by one, until Redis begins another life. Then it may have forgotten commands (docs/adr/0024), also those of a
+life that began a moment before. So the first command of a life has a number that no forgotten one has: a thousand times
+the second of the week at which that life began, or more.
 """
 
 from typing import Final

@@ -171,7 +171,7 @@ def step_over(reason: str, *, continued: bool, accepted: bool) -> list[PlannedOp
 
 
 def step_on(reason: str) -> list[PlannedOp]:
-    """The end of a step whose tools make another one, in the command of the tools."""
+    """The end of a step after whose tools another step follows; it is in the command of the tools."""
     return [_IF_OUTCOMES, *step_over(reason, continued=True, accepted=False)]
 
 

@@ -181,7 +181,7 @@ ByPlan = ArraysByPlan | BeginByPlan | ModelByPlan | ToolsByPlan | ToolResultsByP
 
 
 class HookByPlan(Operation, tag="hook"):
-    """A hook of the stretch of processors that begins at that place of their array."""
+    """A hook, run by the stretch of processors that begins at place `offset` of their array."""
 
     hook: str
     offset: int = 0

@@ -179,7 +179,7 @@ def _tool_call(part: dict[str, Any], model: str, tools: Collection[str]) -> dict
 
 
 def _name(told: Any, tools: Collection[str]) -> str:
-    """The name of a call; one that a model made up (`functions.f`), which providers refuse to read, as they take it."""
+    """The name of a call; one that a model made up (`functions.f`) is changed to what providers accept."""
     name = told if isinstance(told, str) else ""
     return name if name in tools or _NAME.fullmatch(name) else _NO_LETTER.sub("_", name)[:64] or "_"
 

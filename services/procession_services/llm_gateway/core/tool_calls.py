@@ -164,9 +164,10 @@ class ToolCallAssembler:
     def close_all(self, *, repair: bool = False, cut: bool = False) -> list[Chunk]:
         """End every call.
 
-        With `repair`, arguments that stop too early are closed. That is only for an answer of which the provider
-        says that it is whole: of one that was cut off, the tool would run with half a value. In one that was `cut`,
-        a call without arguments is no call of a tool that has none: they were still to come.
+        Args:
+            repair: Close arguments that stop too early. Only for an answer that the provider calls whole: with one that
+                was cut off, the tool would run with half a value.
+            cut: The answer was cut off: in a call without arguments they were still to come.
         """
         calls, self._open = self._open, []
         return [chunk for _, call in calls for chunk in self._end(call, repair=repair, cut=cut)]

@@ -95,7 +95,7 @@ def _stripped(message: Message) -> Message:
 
 
 def only_updates(message: Message) -> bool:
-    """Whether a message is an assistant's of which a client tells nothing but what became of its calls."""
+    """Whether a message is a client's copy of an assistant's message that only tells what became of its calls."""
     parts = message["content"]["parts"]
     return message["role"] == "assistant" and bool(parts) and all(map(is_update, parts))
 

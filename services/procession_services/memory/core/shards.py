@@ -1,11 +1,11 @@
-"""In which collections of an index messages are: in few and small ones, however much there is of others.
+"""Which collections of an index hold the messages of a resource: few and small ones, however much others have.
 
-A filtered search of Chroma costs as much as the collection has entries and as match, and every collection in use
-costs 3 MB. So an index begins with one collection for all, level 0. When that is full, or a resource has its share of
-it, what comes next goes to the resource's collection on the next level; there are more of them on each. A resource
-that has used up its shares gets a collection of its own, which needs no filter, and at last some over which its
-threads are spread. Nothing is ever moved, and names follow from resource and thread: whoever searches looks at one
-level after the other until one is missing (ADR 18).
+The cost of a filtered search of Chroma grows with the entries of the collection and with those that match; and every
+collection in use costs 3 MB. So an index begins with one collection for all, level 0. When that is full, or a resource
+has used up its share of it, further messages go to the resource's collection on the next level, of which there are more
+on each level. A resource that has used up all its shares gets a collection of its own, which needs no filter, and at
+last several, over which its threads are spread. Nothing is ever moved, and names follow from resource and thread:
+whoever searches looks at one level after the other until one is missing (ADR 18).
 """
 
 import hashlib

@@ -119,7 +119,7 @@ def mend_parser() -> None:
 
 
 def _set_reasons(choices: list[Any], told: list[str | None]) -> None:
-    """LiteLLM makes one up where there is none, and takes every answer with a call for one that went well."""
+    """Sets the provider's reasons: LiteLLM makes up a missing one, and calls every end with a tool call a good one."""
     for choice in choices:
         if not any(told):
             choice.finish_reason = None
