@@ -50,7 +50,7 @@ def _left(session: Session, job: Job) -> dict[str, Any]:
 
 
 def _changes(ctx: RunContext, lent: dict[str, Any] | None) -> dict[str, Any]:
-    """The conversation as the chain left it; only its changes, and those of the context, if the sender went on."""
+    """What the chain made of the conversation; of a side stream its changes only, since the sender makes others."""
     if lent is None:
         return {"messages": ctx.messages.serialize()}
     was, now = lent["requestContext"], ctx.request_context
