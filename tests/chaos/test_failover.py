@@ -10,6 +10,7 @@ import pytest_asyncio
 from procession_schemas import subjects
 from procession_services.runtime.embedded import EmbeddedServers
 from tests.support.system import all_but, finished, numbered, running_system, text_of
+from tests.support.waiting import eventually, until
 
 pytestmark = [
     pytest.mark.integration,
@@ -165,9 +166,7 @@ async def test_another_replica_ends_the_run_when_the_one_that_was_about_to_dies(
 async def test_a_stream_waits_while_there_is_no_replica(system, processors):
     model = system.script({"chunks": WORDS[:10]})
     handle = await system.start(agent={"model": model, "outputProcessors": processors})
-    async with asyncio.timeout(10):
-        while not system.requests(model):  # noqa: ASYNC110 - the model server has no event for it
-            await asyncio.sleep(0.01)
+    await until(lambda: system.requests(model))
     async with system.inside("output_processors"):
         result, chunks = await finished(handle)
     assert result.text == text_of(chunks) == "".join(WORDS[:10]).upper()
@@ -194,9 +193,7 @@ async def test_a_replica_that_took_a_stream_and_did_not_say_so_is_behind_the_nex
         result, chunks = await finished(handle)
         assert await said() == []
         await bus.publish(lost.subject, lost.data, reply=bus.new_inbox())  # it goes on where it stood
-        async with asyncio.timeout(20):
-            while not await said():  # noqa: ASYNC110 - nothing tells the test
-                await asyncio.sleep(0.05)
+        await eventually(said)
         _, seen = await finished(await system.client.attach(result.run_id))
     await bus.close()
     expected = "".join(WORDS[:6]).upper()

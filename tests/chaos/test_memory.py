@@ -16,6 +16,7 @@ from procession_services.runtime.embedded import EmbeddedServers, embedded
 from procession_services.runtime.redis_client import connect
 from tests.support.chroma import ChromaProcess
 from tests.support.system import SERVICES, Gate, all_but, finished, running_system
+from tests.support.waiting import indexed
 
 pytestmark = [
     pytest.mark.integration,
@@ -192,9 +193,7 @@ async def test_a_chroma_that_stands_still_costs_only_the_recall(tmp_path, monkey
             return result.status, warned, any("Tom" in each for each in shown)
 
         async def caught_up():
-            async with asyncio.timeout(60):
-                while await system.client.memory.index_waiting():  # noqa: ASYNC110 - another process changes it
-                    await asyncio.sleep(0.05)
+            await indexed(system.client.memory)
 
         await say("my cat is called Tom", "t1")
         await caught_up()

@@ -653,9 +653,7 @@ async def test_data_of_a_step_that_was_cancelled_is_stored(run, system):
     async def step(args):
         await args.writer.custom(data(1))
         await handles[0].cancel()
-        async with asyncio.timeout(20):
-            while not args.abort_signal.aborted:  # noqa: ASYNC110 - the signal has no event
-                await asyncio.sleep(0.01)
+        await until(lambda: args.abort_signal.aborted)
 
     model = system.script(HELLO)
     agent = {"model": model, "inputProcessors": [processor("i", process_input_step=step)], "memory": {}}

@@ -13,7 +13,7 @@ from procession_services.runtime.store import run_key
 from tests.support.servers import own_chroma, own_servers
 from tests.support.system import SERVICES, all_but, running_system
 from tests.support.tiny_model import write_tiny_model
-from tests.support.waiting import until
+from tests.support.waiting import eventually, indexed, until
 
 pytestmark = [
     pytest.mark.integration,
@@ -44,13 +44,6 @@ def resource():
     return next(_names)
 
 
-async def indexed(system):
-    """Waits until the index has done everything."""
-    async with asyncio.timeout(30):
-        while await system.client.memory.index_waiting():  # noqa: ASYNC110 - another process changes it
-            await asyncio.sleep(0.02)
-
-
 async def say(system, text, agent, thread, resource, *calls):
     """One run; gives its result and the texts that the model was shown first."""
     model = system.script(*(calls or (DONE,)))
@@ -76,7 +69,7 @@ async def test_an_answer_that_is_too_long_for_a_message_says_so(system):
 
 async def test_what_was_said_in_another_thread_is_recalled(system, resource):
     await say(system, "my dog is called Rex", RECALL, "t1", resource)
-    await indexed(system)
+    await indexed(system.client.memory)
     _, shown = await say(system, "what is my dog called", RECALL, "t2", resource)
     (told,) = [text for text in shown if "remembered_from_other_conversation" in text]
     assert "User: my dog is called Rex\n" in told
@@ -87,7 +80,7 @@ async def test_what_was_said_in_another_thread_is_recalled(system, resource):
 async def test_a_message_of_another_thread_is_recalled_whatever_its_id(system, resource):
     first = {"id": "m1", "role": "user", "content": "my dog is called Rex"}
     await say(system, first, RECALL, "t1", resource)
-    await indexed(system)
+    await indexed(system.client.memory)
     question = {"id": "m1", "role": "user", "content": "what is my dog called"}
     _, shown = await say(system, question, RECALL, "t2", resource)
     assert any("User: my dog is called Rex" in text for text in shown)
@@ -97,23 +90,23 @@ async def test_recall_in_the_thread_itself_brings_messages(system, resource):
     await say(system, "my dog is called Rex", RECALL, "t", resource)
     for text in ("one", "two"):
         await say(system, text, RECALL, "t", resource)
-    await indexed(system)
+    await indexed(system.client.memory)
     _, shown = await say(system, "how is my dog called", RECALL, "t", resource)
     assert [text for text in shown if "Rex" in text] == ["my dog is called Rex"]
 
 
 async def test_nothing_of_another_resource_or_tenant_is_recalled(system, resource):
     await say(system, "my dog is called Rex", RECALL, "t1", resource)
-    await indexed(system)
+    await indexed(system.client.memory)
     _, shown = await say(system, "what is my dog called", RECALL, "t1", f"{resource}-other")
     assert not any("Rex" in text for text in shown)
 
 
 async def test_deleting_a_thread_removes_its_embeddings(system, resource):
     await say(system, "my dog is called Rex", RECALL, "t1", resource)
-    await indexed(system)
+    await indexed(system.client.memory)
     await system.client.memory.delete("t1", resource)
-    await indexed(system)
+    await indexed(system.client.memory)
     await system.client.memory.create("t1", resource)  # so that only embeddings could bring it back
     _, shown = await say(system, "what is my dog called", RECALL, "t2", resource)
     assert not any("Rex" in text for text in shown)
@@ -124,7 +117,7 @@ async def test_imported_and_saved_messages_are_found_by_meaning(system, resource
     page = {"thread": {"id": "t1", "resource": resource}, "messages": ["the code of the safe is 4711"]}
     await memory.import_page(page)
     await memory.save("t2", resource, ["the key of the cellar is under the mat"])
-    await indexed(system)
+    await indexed(system.client.memory)
     for question, answer in (("which code has the safe", "4711"), ("where is the key of the cellar", "mat")):
         _, shown = await say(system, question, RECALL, "t3", resource)
         assert any(answer in text for text in shown)
@@ -136,7 +129,7 @@ async def test_imported_messages_are_found_by_an_agent_with_an_embedder_of_its_o
     await say(system, "hello", agent, "t0", resource)
     page = {"thread": {"id": "t1", "resource": resource}, "messages": ["the code of the safe is 4711"]}
     await system.client.memory.import_page(page)
-    await indexed(system)
+    await indexed(system.client.memory)
     _, shown = await say(system, "which code has the safe", agent, "t2", resource)
     assert any("4711" in text for text in shown)
 
@@ -144,11 +137,11 @@ async def test_imported_messages_are_found_by_an_agent_with_an_embedder_of_its_o
 async def test_reindex_makes_the_index_anew(system, resource):
     agent = {"memory": {"lastMessages": 2, "semanticRecall": {"indexName": f"anew-{resource}"}}}
     await system.client.memory.save("t1", resource, ["the code of the safe is 4711"])
-    await indexed(system)
+    await indexed(system.client.memory)
     _, shown = await say(system, "which code has the safe", agent, "t2", resource)
     assert not any("4711" in text for text in shown), "this index did not exist when it was saved"
     await system.client.memory.reindex()
-    await indexed(system)
+    await indexed(system.client.memory)
     _, shown = await say(system, "which code has the safe", agent, "t3", resource)
     assert any("4711" in text for text in shown)
 
@@ -253,7 +246,7 @@ async def test_another_tenant_cannot_tell_a_thread_from_a_missing_one(system, re
         shown = [str(m["content"]) for m in system.requests(asked)[0]["messages"]]
         assert shown == ["what is the secret"]
         await other.reindex()
-        await indexed(system)
+        await indexed(system.client.memory)
     assert (await own.thread("t", resource))["title"] == "mine"
     assert len((await own.messages("t", resource))["messages"]) == 1
     assert (await own.note(resource), await own.note(resource, "t")) == ("note", "note")
@@ -281,7 +274,7 @@ async def test_runs_go_on_without_chroma_and_the_index_catches_up(chroma_server,
             settings = {"chroma_url": chroma_server.url, "embedder": "lexical", "recall_timeout": 2}
             async with system.inside(*SERVICES, **settings):
                 await say(system, "my cat is called Tom", RECALL, "t1", resource)
-                await indexed(system)
+                await indexed(system.client.memory)
                 await chroma_server.kill()
                 result, shown = await say(system, "my dog is called Rex", RECALL, "t2", resource)
                 assert not any("Tom" in text for text in shown)
@@ -289,7 +282,7 @@ async def test_runs_go_on_without_chroma_and_the_index_catches_up(chroma_server,
                 assert sum(warned) == 1
                 assert await system.client.memory.index_waiting() == 1
                 await chroma_server.start()
-                await indexed(system)
+                await indexed(system.client.memory)
                 _, shown = await say(system, "what is my dog called, what my cat", RECALL, "t3", resource)
                 assert any("Rex" in text for text in shown)
                 assert any("Tom" in text for text in shown)
@@ -305,14 +298,14 @@ async def test_after_a_change_of_the_embedder_recall_waits_for_a_reindex(tmp_pat
         ):
             async with system.inside(*SERVICES, chroma_path=chroma, embedder="lexical"):
                 await say(system, "the dog is Rex", RECALL, "t1", resource)
-                await indexed(system)
+                await indexed(system.client.memory)
             async with system.inside(*SERVICES, chroma_path=chroma, embedder="onnx", onnx_path=weights):
                 result, shown = await say(system, "Rex the dog", RECALL, "t2", resource)
                 assert not any("the dog is Rex" in text for text in shown)
                 assert sum(r.warnings for r in result.processors if r.processor == "semantic-recall") == 1
-                await indexed(system)
+                await indexed(system.client.memory)
                 await system.client.memory.reindex()
-                await indexed(system)
+                await indexed(system.client.memory)
                 result, shown = await say(system, "Rex the dog", RECALL, "t3", resource)
                 assert any("the dog is Rex" in text for text in shown)
                 assert any("Rex the dog" in text for text in shown), "what was said meanwhile, too"
@@ -332,7 +325,7 @@ async def test_messages_wait_for_an_embedding_model_that_is_away(tmp_path, resou
                 await system.client.memory.save("t1", resource, ["my dog is called Rex"])
                 await until(lambda: "the index waits" in caplog.text)
             async with system.inside("llm_gateway"):
-                await indexed(system)
+                await indexed(system.client.memory)
                 _, shown = await say(system, "what is my dog called", RECALL, "t2", resource)
                 assert any("Rex" in text for text in shown)
 
@@ -340,7 +333,7 @@ async def test_messages_wait_for_an_embedding_model_that_is_away(tmp_path, resou
 async def test_embedding_models_are_asked_through_the_gateway(system, resource):
     agent = {"memory": {"semanticRecall": {"embedder": "openai/text-embedding-3-small", "indexName": "api"}}}
     await say(system, "my dog is called Rex", agent, "t1", resource)
-    await indexed(system)
+    await indexed(system.client.memory)
     _, shown = await say(system, "what is my dog called", agent, "t2", resource)
     assert any("Rex" in text for text in shown)
 
@@ -376,9 +369,7 @@ async def test_two_runs_on_one_thread(system, resource, policy, first, second):
     if policy == "reject":
         assert (await two.result()).error.code == "THREAD_BUSY"
     if policy == "interrupt":
-        async with asyncio.timeout(10):
-            while not await system.redis.hexists(run_key(system.client.tenant, one.run_id), "cancelled"):  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        await eventually(lambda: system.redis.hexists(run_key(system.client.tenant, one.run_id), "cancelled"))
     await gate.open()
     results = [await each.result() for each in (one, two)]
     assert [result.status for result in results] == [first, second], [r.error for r in results]

@@ -1,12 +1,11 @@
 """What a run leaves in memory, and what it does not, with every kind of memory (builtins.md 17, R-AB-16)."""
 
-import asyncio
-
 import pytest
 import pytest_asyncio
 
 from procession.client import MemoryRequestError
 from tests.support.system import SERVICES, running_system
+from tests.support.waiting import indexed
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
 
@@ -77,9 +76,7 @@ async def test_nothing_is_stored_of_a_run_that_a_processor_blocks(system, array,
 async def test_read_only_memory_recalls_and_leaves_everything_as_it_was(system, memory):
     resource = f"read-only-{'o' if memory is OBSERVING else 'h'}"
     await system.client.memory.save("t", resource, ["my dog is called Rex"])
-    async with asyncio.timeout(20):
-        while await system.client.memory.index_waiting():  # noqa: ASYNC110 - another task changes it
-            await asyncio.sleep(0.02)
+    await indexed(system.client.memory)
     before = await left(system, resource)
     model = system.script(DONE)
     result, _ = await system.run(

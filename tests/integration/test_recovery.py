@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from tests.support.system import finished, text_of
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
 
@@ -91,8 +92,7 @@ class TestStreamErrors:
         slow = system.script({"error": {"status": 503, "headers": {"retry-after-ms": "60000"}}}, HELLO)
         handle = await system.start(agent={"model": slow, **retrying()})
         async with asyncio.timeout(10):
-            while not system.requests(slow):  # noqa: ASYNC110 - the model server tells nobody
-                await asyncio.sleep(0.001)
+            await until(lambda: system.requests(slow))
             await handle.cancel()
             result, _ = await finished(handle)
         assert result.status != "finished"

@@ -24,9 +24,7 @@ ANSWER = {"chunks": ["the ", "first"]}
 
 async def forgotten(system, run):
     """What `finished_ttl` does to a run, at once, when its end has been told."""
-    async with asyncio.timeout(10):
-        while not await system.redis.exists(f"{run_key(system.client.tenant, run)}:told"):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await eventually(lambda: system.redis.exists(f"{run_key(system.client.tenant, run)}:told"))
     assert await system.redis.delete(run_key(system.client.tenant, run))
 
 

@@ -1,6 +1,5 @@
 """What threads keep, over the whole system: eager saving, partial answers, retention, and embeddings."""
 
-import asyncio
 import itertools
 
 import pytest
@@ -11,6 +10,7 @@ from procession_services.memory.ports import Index
 from procession_services.memory.stores.chroma import ChromaVectors
 from tests.support.servers import own_chroma
 from tests.support.system import SERVICES, finished, running_system
+from tests.support.waiting import indexed
 
 pytestmark = [
     pytest.mark.integration,
@@ -56,9 +56,7 @@ def embedded_messages(system, vectors, resource):
     index = Index(system.client.tenant, "messages", lexical.ID, lexical.DIMENSION)
 
     async def ask():
-        async with asyncio.timeout(60):
-            while await system.client.memory.index_waiting():  # noqa: ASYNC110 - another process changes it
-                await asyncio.sleep(0.02)
+        await indexed(system.client.memory)
         hits = await vectors.query(index, lexical.embed("x"), top_k=100, resource=resource, thread=None)
         return sorted(str(hit.metadata["content"]) for hit in hits)
 

@@ -11,6 +11,7 @@ import pytest_asyncio
 from procession_schemas import subjects
 from procession_services.runtime.store import DEADLINES, line_key, run_key
 from tests.support.system import SERVICES, finished, running_system
+from tests.support.waiting import eventually
 
 pytestmark = [
     pytest.mark.integration,
@@ -145,9 +146,7 @@ async def test_interrupt_cancels_who_is_at_work_and_who_waits(system, talk):
     await talk.joined(2)
     three = await talk.start("three", memory={"concurrency": "interrupt"})
     assert (await finished(two))[0].status == "cancelled", "it waited, and nobody has to stop working"
-    async with asyncio.timeout(10):
-        while not await system.redis.hexists(run_key(system.client.tenant, one.run_id), "cancelled"):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await eventually(lambda: system.redis.hexists(run_key(system.client.tenant, one.run_id), "cancelled"))
     await gate.open()
     assert (await finished(one))[0].status == "cancelled"
     assert (await finished(three))[0].status == "finished"

@@ -9,10 +9,10 @@ import pytest_asyncio
 from procession.client import Procession
 from procession_services.runtime.embedded import EmbeddedServers
 from tests.integration.test_guardrails import HATE, guard
-from tests.integration.test_memory import RECALL, indexed, say
+from tests.integration.test_memory import RECALL, say
 from tests.integration.test_restarts import SLOW, begun
 from tests.support.system import SERVICES, finished, running_system, text_of
-from tests.support.waiting import until
+from tests.support.waiting import indexed, until
 
 pytestmark = [
     pytest.mark.integration,
@@ -110,6 +110,6 @@ async def test_the_index_takes_its_jobs(woken, request):
     system, _ = woken
     resource = f"index-{request.node.callspec.id}"
     await say(system, "my dog is called Rex", RECALL, f"{resource}-1", resource)
-    await indexed(system)
+    await indexed(system.client.memory)
     _, shown = await say(system, "what is my dog called", RECALL, f"{resource}-2", resource)
     assert any("Rex" in text for text in shown)

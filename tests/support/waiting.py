@@ -4,7 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-__all__ = ["eventually", "nothing_more", "until"]
+from procession.client import MemoryClient
+
+__all__ = ["eventually", "indexed", "nothing_more", "until"]
 
 _SECONDS = 60.0
 _LOOK_SECONDS = 0.02
@@ -24,6 +26,15 @@ async def eventually(holds: Callable[[], Awaitable[Any]]) -> None:
     async with asyncio.timeout(_SECONDS):
         while not await holds():  # noqa: ASYNC110 - a server has no event for it
             await asyncio.sleep(_LOOK_SECONDS)
+
+
+async def indexed(memory: MemoryClient) -> None:
+    """Waits until the index of semantic recall has done all jobs."""
+
+    async def none_wait() -> bool:
+        return not await memory.index_waiting()
+
+    await eventually(none_wait)
 
 
 async def nothing_more() -> None:
