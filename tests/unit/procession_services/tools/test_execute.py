@@ -1094,6 +1094,27 @@ async def test_a_call_goes_on_while_nobody_listens() -> None:
     assert (work.runs, outputs(job)) == (1, ["half", "full"])
 
 
+async def test_what_a_tool_writes_does_not_wait_for_a_delivery_that_is_lost() -> None:
+    work, executions, sending = _Work(), Executions(), asyncio.Event()
+    job = work.job()
+
+    async def stuck(chunks: list[Any]) -> None:
+        sending.set()
+        await asyncio.Event().wait()
+
+    job.send = stuck  # type: ignore[method-assign]  # a sink that never takes anything
+    lost = asyncio.create_task(run_tools(OP, job, executions))
+    async with asyncio.timeout(10):
+        await sending.wait()
+        assert not work.running.is_set()
+        lost.cancel()
+        await work.running.wait()
+    work.release.set()
+    again = work.job()
+    await run_tools(OP, again, executions)
+    assert (work.runs, outputs(again)) == (1, ["half", "full"])
+
+
 async def test_a_redelivery_after_the_end_gets_the_same_outcomes() -> None:
     work, executions = _Work(), Executions()
     work.release.set()
