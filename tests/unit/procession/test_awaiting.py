@@ -90,6 +90,23 @@ async def test_who_is_cancelled_goes_on_though_what_he_waits_for_catches_that(ca
     deaf.may_end.set()
 
 
+async def test_what_was_left_goes_on_to_its_end():
+    deaf, ended = Deaf(), asyncio.Event()
+
+    async def stays():
+        await deaf.stay()
+        ended.set()
+
+    waiting = asyncio.create_task(awaited(stays()))
+    await deaf.begun.wait()
+    waiting.cancel()
+    async with asyncio.timeout(SECONDS):
+        await asyncio.wait({waiting})
+        assert not ended.is_set()
+        deaf.may_end.set()
+        await ended.wait()
+
+
 async def test_what_is_cancelled_there_may_end_in_its_way():
     begun, cleaned = asyncio.Event(), []
 

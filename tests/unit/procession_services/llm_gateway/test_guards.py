@@ -24,6 +24,7 @@ BEAT = b""
 HEADERS = 1_000
 """What the headers may take."""
 REF = ProcessorRef(id="g", timeout=5)
+NO = Tripwire(reason="no", processor_id="g")
 COMMAND = WorkCommand(
     run="r", tenant="t", agent="a", seq=1, service="s", version=0, out_seq=0, message_id="m", ops=[]
 )
@@ -81,6 +82,8 @@ class Inbox:
             raise reply
         if isinstance(reply, bytes):
             return reply
+        if isinstance(reply, asyncio.Event):  # which nobody sets: this guard gives no verdict
+            await reply.wait()
         await self._bus.let.wait()
         return bytes(reply.to_json())
 
@@ -121,6 +124,17 @@ async def settled(source: Source) -> None:
         before = source.read
         for _ in range(10):
             await asyncio.sleep(0)
+
+
+async def test_nobody_waits_for_the_other_guards_when_one_objects():
+    others = ProcessorRef(id="other", timeout=5)
+    bus, job, source = Bus(GuardReply(tripwire=NO), asyncio.Event()), make_job(), Source()
+    bus.let.set()
+    before = asyncio.all_tasks()
+    async with asyncio.timeout(3):
+        with pytest.raises(TripWire, match="no"):
+            await anext(held(bus, job, source, None, REF, others))
+    assert asyncio.all_tasks() == before
 
 
 async def test_what_waits_is_bounded_and_comes_out_in_order():
