@@ -16,6 +16,7 @@ _ExcInfo: TypeAlias = (
 )
 _OPEN: Final = frozenset({"builtins", "nats", "redis", "asyncio", "ssl", "socket"})
 _MAX_CAUSES: Final = 10
+_OURS: Final = ("procession.", "procession_services.")
 _SAME_SECONDS: Final = 1.0
 """Within so long all services of a process find out what they have in common, as that NATS is away."""
 _NEXT_LINE: Final = re.compile(r"\n(?! )")
@@ -43,7 +44,9 @@ class SafeFormatter(logging.Formatter):
 
 
 class OnceHandler(logging.StreamHandler[TextIO]):
-    """Writes once what is logged several times in the same second, as by each service of a process.
+    """Writes once what we log several times in the same second, as each service of a process does.
+
+    What others log, such as processors, is written as often as they do.
 
     Args:
         stream: Where to.
@@ -58,6 +61,9 @@ class OnceHandler(logging.StreamHandler[TextIO]):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Writes an entry, unless it has just been written."""
+        if not record.name.startswith(_OURS):
+            super().emit(record)
+            return
         now = self._clock()
         while self._written and now - next(iter(self._written.values())) > _SAME_SECONDS:
             del self._written[next(iter(self._written))]

@@ -56,7 +56,7 @@ def test_no_name_makes_a_line_that_looks_like_one_of_ours():
 
 def test_what_several_say_in_the_same_second_is_written_once():
     now, out = 100.0, io.StringIO()
-    log = logging.getLogger("of several")
+    log = logging.getLogger("procession_services.of.several")
     log.addHandler(handler := OnceHandler(out, clock=lambda: now))
     for _ in range(7):
         log.warning("%s is away", "NATS")
@@ -70,6 +70,16 @@ def test_what_several_say_in_the_same_second_is_written_once():
     assert [line for line in out.getvalue().splitlines() if "is away" in line or "look" in line] == [
         "NATS is away", "a look failed", "a look failed", "Redis is away", "NATS is away"
     ]  # fmt: skip
+
+
+def test_what_a_plugin_says_is_written_as_often_as_it_does():
+    out = io.StringIO()
+    log = logging.getLogger("my_plugin")
+    log.addHandler(handler := OnceHandler(out))
+    for _ in range(3):
+        log.warning("seen")
+    log.removeHandler(handler)
+    assert out.getvalue().splitlines() == ["seen"] * 3
 
 
 def test_a_message_that_cannot_be_read_is_not_quoted():
