@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from pydantic import ValidationError
 
 from procession_schemas.admin import ModelsRequest, ModelUse
+from procession_schemas.validation import misfit
 from procession_services.llm_gateway.core.call import ModelCall
 from procession_services.llm_gateway.core.failures import ProviderError
 from procession_services.llm_gateway.providers import Provider
@@ -37,7 +38,7 @@ class ModelsAnswers:
         try:
             request = ModelsRequest.model_validate_json(body)
         except ValidationError as error:
-            problem = Problem("models", "", f"the request cannot be read: {error.error_count()} errors")
+            problem = Problem("models", "", f"the request cannot be read: {misfit(error).message}")
             return self._admin.says([problem]).to_json()
         told = await asyncio.gather(*(self._wrong(use, call=request.call) for use in request.models))
         return self._admin.says([each for each in told if each is not None]).to_json()
