@@ -57,7 +57,7 @@ class InvalidMessageError(ProcessionError):
 
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"{field} {problem}")
-        self.field = field
+        self.field, self.problem = field, problem
 
 
 def copy_json(value: T, levels: int = MAX_DEPTH) -> T:

@@ -131,7 +131,7 @@ CASES: dict[str, Any] = {
         {"agent": AGENT, "input": [{"role": "user", "content": 3}]},
         "INVALID_MESSAGE_CONTENT",
         "input.0.content",
-        "content",
+        "input.0.content is of type int",
     ),
     "tool": ({"agent": {**AGENT, "tools": ["echo", "hammer"]}}, "UNKNOWN_COMPONENT", "tools.1.id", "hammer"),
     "tool option": (

@@ -52,8 +52,7 @@ def _add(job: Job, given: list[Any], field: Literal["context", "input"]) -> None
     try:
         job.ctx.messages.add(given, field)
     except InvalidMessageError as error:
-        error.field = error.field.replace("messages", field, 1)
-        raise
+        raise InvalidMessageError(error.field.replace("messages", field, 1), error.problem) from error
 
 
 def _say_now(job: Job) -> None:
