@@ -18,7 +18,7 @@ from procession_services.memory.core.notes import LONGEST_NOTE, InvalidUpdateErr
 from procession_services.memory.indexing import submit_all
 from procession_services.memory.notes import NoteToolOptions, update_note
 from procession_services.memory.ports import MessageStore
-from procession_services.memory.recall import Recall
+from procession_services.memory.recall import EmbeddingError, Recall
 from procession_services.memory.scope import Memory
 from procession_services.runtime import clock
 from procession_services.runtime.store import ANSWER_SECONDS
@@ -287,6 +287,7 @@ async def _export(memory: Memory, request: MessagesRequest) -> Reply:
 async def _import(memory: Memory, request: ImportRequest) -> Reply:
     messages = [_message(given, f"messages.{i}") for i, given in enumerate(request.messages)]
     thread, resource = request.thread, request.resource
+    _check_embedder(memory.recall, request.embedder)
     await memory.store.create_thread(
         memory.tenant, thread, resource, title=request.title, metadata=request.metadata
     )
@@ -333,8 +334,19 @@ def _index_of(memory: Memory) -> Recall:
     return memory.recall
 
 
+def _check_embedder(recall: Recall | None, embedder: str | None) -> None:
+    """Refuses a name that is none: the job would empty the indexes, and could not fill them again."""
+    if recall is None or embedder is None:
+        return
+    try:
+        recall.check(embedder)
+    except EmbeddingError as error:
+        raise RefusedError("INVALID_REQUEST", str(error), "embedder") from error
+
+
 async def _reindex(memory: Memory, request: ReindexRequest) -> Reply:
     recall = _index_of(memory)
+    _check_embedder(recall, request.embedder)
     await recall.queue.put({"kind": "reindex", "tenant": memory.tenant, "embedder": request.embedder})
     return {"waiting": await recall.queue.waiting(memory.tenant)}
 

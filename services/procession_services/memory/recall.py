@@ -142,6 +142,10 @@ class Recall:
         self._ensured: set[Index] = set()
         self._used: dict[tuple[str, str], dict[str, Any]] = {}
 
+    def check(self, embedder: str) -> None:
+        """Raises EmbeddingError where no embedder has that name; whether a provider knows its model shows later."""
+        self._embedders(embedder, {})
+
     async def search(
         self, ref: IndexRef, text: str, *, top_k: int, resource: str, thread: str | None
     ) -> list[Hit]:

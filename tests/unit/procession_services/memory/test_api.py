@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 from procession_services.memory.api import OPERATIONS, handle
+from procession_services.memory.embedders import Embedders
+from procession_services.memory.recall import Recall
 from procession_services.memory.stores.redis import RedisMessageStore
 
 pytestmark = pytest.mark.integration
@@ -246,6 +248,22 @@ async def test_without_a_vector_store_there_is_no_index(ask: Ask, operation: str
     error = (await ask(operation, {}))["error"]
     assert error["code"] == "NO_VECTOR_STORE"
     assert "PROCESSION_CHROMA_URL" in error["message"]
+
+
+@pytest.mark.parametrize(("operation", "where"), [("reindex", {}), ("import", WHERE)])
+async def test_an_embedder_that_there_is_not_is_refused_before_anything_is_done(
+    store: RedisMessageStore, tenant: str, operation: str, where: dict[str, str]
+) -> None:
+    async def nobody(*_: Any) -> bytes:
+        raise AssertionError
+
+    nothing: Any = None
+    recall = Recall(nothing, Embedders("lexical", nobody), nothing)
+    body = json.dumps({**where, "embedder": "text-embedding-3-small"}).encode()
+    error = (await handle(store, operation, body, tenant, recall=recall))["error"]
+    assert (error["code"], error["field"]) == ("INVALID_REQUEST", "embedder")
+    assert "openai/text-embedding-3-small" in error["message"]
+    assert await store.get_thread(tenant, "t", "r") is None
 
 
 # --- isolation -----------------------------------------------------------------------------------
