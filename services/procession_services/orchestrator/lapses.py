@@ -147,7 +147,8 @@ class Lapses:
             self._watched = {each: _Watched() for each in await self._store.at_work()}
             self._unsettled = True
             if self._watched:
-                log.warning("Redis was started anew: looking after %d runs", len(self._watched))
+                what = "is new, or was emptied" if seen is None else "was started anew"
+                log.warning("Redis %s: looking after %d runs", what, len(self._watched))
         self._life = life
 
     def _answer(self, *, until: float, kept: bool) -> None:

@@ -36,6 +36,7 @@ class World:
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         self.redis, self.stores = Redis(), list[Any]()
         self.ended: list[str] = []
+        self.runs: list[tuple[str, str]] = []
         self.served = False
         self._caplog = caplog
 
@@ -43,8 +44,8 @@ class World:
     async def at_work(self, name: str) -> AsyncIterator[Lapses]:
         """An orchestrator; what NATS may give out again it has given out at once."""
 
-        async def none() -> list[tuple[str, str]]:
-            return []
+        async def at_work() -> list[tuple[str, str]]:
+            return self.runs
 
         async def served(*_: str) -> bool:
             return self.served
@@ -57,7 +58,7 @@ class World:
             self.ended.append(name)
             return 1
 
-        store: Any = SimpleNamespace(redis=self.redis, life=1, at_work=none)
+        store: Any = SimpleNamespace(redis=self.redis, life=1, at_work=at_work)
         bus: Any = SimpleNamespace(stored=SimpleNamespace(is_served=served, newest=newest))
         self.stores.append(store)
         lost: Any = SimpleNamespace(end=end)
@@ -112,6 +113,19 @@ async def test_those_who_come_later_do_not_vouch_for_each_other(world: World) ->
         for store in world.stores:
             store.life += 1
         await world.decided(4)
+
+
+@pytest.mark.parametrize(
+    ("before", "told"),
+    [({}, "Redis is new, or was emptied: "), ({LOOKED_AFTER: b"2"}, "Redis was started anew: ")],
+)
+async def test_what_became_of_redis_is_told_as_it_was(
+    world: World, caplog: pytest.LogCaptureFixture, before: dict[str, bytes], told: str
+) -> None:
+    world.redis.has |= before
+    world.runs.append(("default", "run"))
+    async with world.at_work("one"):
+        assert f"{told}looking after 1 runs" in caplog.text
 
 
 async def test_they_leave_it_to_one_who_was_there(world: World) -> None:
