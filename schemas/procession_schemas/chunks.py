@@ -52,16 +52,18 @@ ChunkOrigin = Literal["AGENT", "USER", "SYSTEM", "WORKFLOW"]
 
 
 class ChunkBatch(WireModel):
-    """Chunks of one run on `procession.v1.chunk.<tenant>.<run>`, in order.
+    """Chunks of one run on `procession.v1.chunk.<tenant>.<run>`.
 
-    `seq` is the number of the first chunk. Numbers rise by one over the whole run, and jump behind a `reset`. `seq`
-    and `fence` need integers of 64 bits. A reader drops what it has seen (`seq + i <= last`); a `seq` that is larger
-    than expected means that chunks are missing.
+    Their numbers say their order: batches of two services may overtake each other. `seq` is the number of the first
+    chunk. Numbers rise by one over the whole run, and jump behind a `reset`. `seq` and `fence` need integers of 64
+    bits. A reader drops what it has seen (`seq + i <= last`); a `seq` that is larger than expected means that chunks are
+    missing.
 
     `end` marks the last batch. More may follow in two cases: the run waited for a person, and was resumed; or whoever
     sent the end died before `run.finished` was told, and the whole answer is made again.
 
-    `reset`: a service died, and what follows replaces the chunks from that number on.
+    `reset`: what follows replaces the chunks from that number on, since work was begun anew: a service died, or, with
+    nothing to replace, the run was cancelled, has taken too long, or failed before it said anything.
 
     `fence` rises with each command of the run, and each time that a command is done again. From the first number of a
     fence on, chunks of a smaller fence do not count: whoever sent them has lost the run, and does not know it yet. A
