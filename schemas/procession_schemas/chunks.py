@@ -56,8 +56,8 @@ class ChunkBatch(WireModel):
 
     Their numbers say their order: batches of two services may overtake each other. `seq` is the number of the first
     chunk. Numbers rise by one over the whole run, and jump behind a `reset`. `seq` and `fence` need integers of 64
-    bits. A reader drops what it has seen (`seq + i <= last`); a `seq` that is larger than expected means that chunks are
-    missing.
+    bits. A reader drops what it has seen (`seq + i <= last`); a `seq` that is larger than expected means that chunks
+    are missing.
 
     `end` marks the last batch. More may follow in two cases: the run waited for a person, and was resumed; or whoever
     sent the end died before `run.finished` was told, and the whole answer is made again.
