@@ -195,10 +195,7 @@ KINDS: Final[Mapping[str, Kind]] = {
         refused=1,
         steps=((), _TEXT),
     ),
-    "second": Kind(
-        {**_STREAMED, "model": [{"model": "openai/broken"}, {"model": "openai/chaos"}]},
-        steps=(("step-start", *_TEXT),),
-    ),
+    "second": Kind({**_STREAMED, "model": [{"model": "openai/broken"}, {"model": "openai/chaos"}]}),
     "again": Kind(
         {"outputProcessors": ["chaos-upper", "chaos-again"], "maxProcessorRetries": 3},
         refused=1,
